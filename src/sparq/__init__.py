@@ -1,0 +1,1 @@
+"""sparq: NSQ in Python, grown where NSQ stops."""
