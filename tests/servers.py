@@ -1,0 +1,201 @@
+"""Real nsqd and nsqlookupd processes for tests.
+
+``spawn_nsqd(tmp_path, *flags)`` and ``spawn_nsqlookupd(tmp_path, *flags)`` start a daemon as
+its own process on free loopback ports and return once its ``/ping`` answers. Use the result in
+a ``with`` block, or call ``close()``: what is still running then is killed.
+
+1. Ports are chosen before the start and kept, so that a restarted daemon is found where it was.
+2. They lie below the kernel's range for outgoing connections: nobody takes one in between.
+3. Waiting is always for a condition, with a deadline, never for a fixed time.
+
+The calls block. In a test whose event loop must go on meanwhile, use
+``await asyncio.to_thread(server.restart)``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+POLL_SECONDS = 0.01
+PORTS = range(20_000, 32_000)
+
+_handed_out: set[int] = set()
+_choice = random.SystemRandom()
+
+
+def free_port() -> int:
+    """A loopback TCP port that nothing listens on and that was not handed out before."""
+    while True:
+        port = _choice.choice(PORTS)
+        if port in _handed_out:
+            continue
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            _handed_out.add(port)
+            return port
+
+
+class Server:
+    """One daemon process: ``tcp`` and ``http`` are its addresses as ``host:port``."""
+
+    def __init__(self, module: str, folder: Path, flags: tuple[str, ...]) -> None:
+        self.module = module
+        self.folder = folder
+        self.tcp_port, self.http_port = free_port(), free_port()
+        self.tcp = f"127.0.0.1:{self.tcp_port}"
+        self.http = f"127.0.0.1:{self.http_port}"
+        self.flags = (f"--tcp-address={self.tcp}", f"--http-address={self.http}", *flags)
+        self.log_path = folder / f"{module.rpartition('.')[2]}-{self.tcp_port}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running daemon."""
+        assert self.process is not None, f"{self.module} is not running"
+        return self.process.pid
+
+    @property
+    def log_text(self) -> str:
+        """All that the daemon has written so far, over all its starts."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def start(self) -> None:
+        """Start the process and wait until it answers ``/ping``."""
+        assert self.process is None, f"{self.module} runs already"
+        command = [sys.executable, "-m", self.module, *self.flags]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill9()
+            raise
+
+    def wait_ready(self) -> None:
+        """Wait until the daemon answers, or fail with what it has logged."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            ended = self.process is None or self.process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                why = "ended" if ended else f"did not answer in {START_SECONDS:.0f} s"
+                raise AssertionError(f"{self.module} {why}:\n{self.log_text[-4000:]}")
+            time.sleep(POLL_SECONDS)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.tcp_port), timeout=1):
+                return self.request("GET", "/ping")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def kill9(self) -> None:
+        """Kill without warning and wait for the end; no-op when it is not running."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        """Ask to shut down, wait for the end, and return the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, signal_number: signal.Signals) -> int:
+        process, self.process = self.process, None
+        if process is None:
+            return 0
+        process.send_signal(signal_number)
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_SECONDS)
+            raise AssertionError(
+                f"{self.module} did not end on {signal_number.name}:\n{self.log_text[-4000:]}"
+            ) from None
+
+    def restart(self, *, gracefully: bool = False) -> None:
+        """Stop (kill -9 unless ``gracefully``) and start again on the same ports and data."""
+        if gracefully:
+            self.terminate()
+        else:
+            self.kill9()
+        self.start()
+
+    def close(self) -> None:
+        """End the process for good; for the end of a test."""
+        self.kill9()
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """One HTTP request: status and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=10)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def get_json(self, path: str) -> Any:
+        """The JSON document at ``path``; any other status than 200 fails the test."""
+        status, body = self.request("GET", path)
+        assert status == 200, (path, status, body)
+        return json.loads(body)
+
+    def post(self, path: str, body: bytes = b"") -> bytes:
+        """POST and return the body; any other status than 200 fails the test."""
+        status, answer = self.request("POST", path, body)
+        assert status == 200, (path, status, answer)
+        return answer
+
+
+class NsqdServer(Server):
+    """An nsqd with its data under ``folder``."""
+
+    def channel(self, topic: str, channel: str) -> dict[str, Any]:
+        """The channel's part of ``/stats``; ``{}`` while there is no such channel."""
+        stats = self.get_json(f"/stats?format=json&topic={topic}&channel={channel}")
+        for found in stats["topics"]:
+            for candidate in found["channels"]:
+                if (found["topic_name"], candidate["channel_name"]) == (topic, channel):
+                    return dict(candidate)
+        return {}
+
+
+def spawn_nsqd(
+    tmp_path: Path, *flags: str, lookupds: tuple[Server, ...] = (), name: str = "nsqd"
+) -> NsqdServer:
+    """Start an nsqd with its data in ``tmp_path/name``; ``lookupds`` are where it registers."""
+    folder = tmp_path / name
+    folder.mkdir(parents=True, exist_ok=True)
+    places = tuple(f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in lookupds)
+    own = (f"--data-path={folder}", "--broadcast-address=127.0.0.1")
+    server = NsqdServer("sparq.nsqd", folder, (*own, *places, *flags))
+    server.start()
+    return server
+
+
+def spawn_nsqlookupd(tmp_path: Path, *flags: str, name: str = "nsqlookupd") -> Server:
+    """Start an nsqlookupd; its log is in ``tmp_path/name``."""
+    folder = tmp_path / name
+    folder.mkdir(parents=True, exist_ok=True)
+    server = Server("sparq.nsqlookupd", folder, flags)
+    server.start()
+    return server
