@@ -1,0 +1,83 @@
+"""Topic and channel names: which are legal, how they are stored, how errors quote them.
+
+1. A name has 1 to 64 characters of ``[.a-zA-Z0-9_-]``; the suffix ``#ephemeral`` counts too.
+2. "." and ".." are legal names and file systems may ignore case, so a topic's directory is never
+   its name: the encoding is injective even when case is ignored, and no result is "." or "..".
+3. Quoting follows Go's ``%q``, since clients and tests compare error texts.
+"""
+
+import re
+from typing import Final
+
+NAME_SIZE_MAX: Final = 64
+EPHEMERAL_SUFFIX: Final = "#ephemeral"
+DIRECTORY_PREFIX: Final = "t-"
+
+_NAME: Final = re.compile(rb"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
+_TO_ESCAPE: Final = re.compile(r"[A-Z_]")
+_ESCAPED: Final = re.compile(r"_([a-z_])")
+_DIRECTORY: Final = re.compile(r"t-(?:[.a-z0-9#-]|_[a-z_])+")
+
+_SHORT_ESCAPES: Final = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+}
+
+
+def is_valid_name(name: str | bytes) -> bool:
+    """Whether a topic or a channel may have this name."""
+    if isinstance(name, str):
+        name = name.encode("utf-8", "surrogatepass")
+    return len(name) <= NAME_SIZE_MAX and _NAME.fullmatch(name) is not None
+
+
+def is_ephemeral(name: str) -> bool:
+    """Whether what has this name lives in memory only and goes with its last user."""
+    return name.endswith(EPHEMERAL_SUFFIX)
+
+
+def directory_name(name: str) -> str:
+    """The topic's directory: small letters as they are, ``X`` as ``_x``, ``_`` as ``__``.
+
+    Raises:
+        ValueError: the name is not a legal one.
+    """
+    if not is_valid_name(name):
+        raise ValueError(f"not a legal name: {quote(name)}")
+    return DIRECTORY_PREFIX + _TO_ESCAPE.sub(lambda found: "_" + found[0].lower(), name)
+
+
+def topic_of_directory(directory: str) -> str | None:
+    """The topic whose directory this is; None for a directory that no topic has."""
+    if _DIRECTORY.fullmatch(directory) is None:
+        return None
+    name = _ESCAPED.sub(lambda found: found[1].upper(), directory[len(DIRECTORY_PREFIX) :])
+    return name if is_valid_name(name) else None
+
+
+def quote(text: bytes | str) -> str:
+    """The text in double quotes as Go's ``%q`` writes it; bytes that are not UTF-8 as ``\\x..``."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+    return '"' + "".join(map(_quoted_character, text)) + '"'
+
+
+def _quoted_character(character: str) -> str:
+    short = _SHORT_ESCAPES.get(character)
+    if short is not None:
+        return short
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < 0x20 or code == 0x7F:
+        return f"\\x{code:02x}"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that surrogateescape carried through
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
