@@ -1,0 +1,340 @@
+"""Frames and messages as bytes, made and read by the batch.
+
+A frame is ``i32 size | i32 type | data`` with size = 4 + len(data); a message's data follow::
+
+    offset  size  field (big-endian)
+         0     4  size = 30 + len(body)
+         4     4  type = 2
+         8     8  timestamp_ns, when nsqd took the message
+        16     2  attempts, 1 at the first delivery
+        18    16  message id: the hex digits of (node id << 54) | index
+        34     -  body
+
+1. A message is written once, as the frame its consumers will receive; the log stores this form.
+2. A run is ``frames`` (frame after frame) and ``ends`` (uint32: where each frame ends). Slicing a
+   run needs no walk.
+3. Functions over runs have an array path and, for few items, a scalar one with the same answer.
+"""
+
+import struct
+from binascii import Error as HexError
+from binascii import hexlify, unhexlify
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+FRAME_RESPONSE: Final = 0
+FRAME_ERROR: Final = 1
+FRAME_MESSAGE: Final = 2
+FRAME_RANGE: Final = 3
+"""sparq's own, only ever an answer to READ."""
+
+FRAME_HEADER_SIZE: Final = 8
+MESSAGE_HEADER_SIZE: Final = 26
+FRAME_OVERHEAD: Final = 34
+ATTEMPTS_OFFSET: Final = 16
+ID_OFFSET: Final = 18
+ID_SIZE: Final = 16
+ATTEMPTS_MAX: Final = 65_535
+
+INDEX_BITS: Final = 54
+INDEX_LIMIT: Final = (1 << INDEX_BITS) - 1
+"""Indexes are below this: the last one is never given, so ``INVALID_ID`` is no message's id."""
+NODE_LIMIT: Final = 1 << 10
+INVALID_ID: Final = (1 << 64) - 1
+
+VECTOR_MIN: Final = 16
+"""Below so many items plain Python is faster than arrays."""
+
+Buffer = bytes | bytearray | memoryview
+Raw = NDArray[np.uint64]
+Ends = NDArray[np.uint32]
+Offsets = list[int] | NDArray[np.int64]
+
+_FRAME: Final = struct.Struct(">ii")
+_HEADER: Final = struct.Struct(">iiqH16s")
+_SIZE: Final = struct.Struct(">i")
+_HEX_DIGITS: Final = frozenset(b"0123456789abcdef")
+
+
+def frame(frame_type: int, data: Buffer) -> bytes:
+    """One frame of any type."""
+    return _FRAME.pack(4 + len(data), frame_type) + data
+
+
+def response(data: Buffer) -> bytes:
+    """A response frame."""
+    return frame(FRAME_RESPONSE, data)
+
+
+def error(text: bytes) -> bytes:
+    """An error frame; `text` is what ``RemoteError.frame_text`` gives."""
+    return frame(FRAME_ERROR, text)
+
+
+OK: Final = response(b"OK")
+CLOSE_WAIT: Final = response(b"CLOSE_WAIT")
+HEARTBEAT: Final = response(b"_heartbeat_")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bodies:
+    """Message bodies where they arrived: pieces of one buffer that nobody changes.
+
+    Attributes:
+        buffer: holds the bodies, with anything between them.
+        starts: where each body begins, ascending; a list or an int64 array.
+        sizes: the bodies' sizes in bytes; a list or an int64 array, as `starts`.
+    """
+
+    buffer: bytes
+    starts: Offsets
+    sizes: Offsets
+
+    @classmethod
+    def of(cls, bodies: Sequence[bytes]) -> "Bodies":
+        """Bodies that lie in separate objects, joined."""
+        sizes = [len(body) for body in bodies]
+        return cls(b"".join(bodies), list(accumulate(sizes, initial=0))[:-1], sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        view = memoryview(self.buffer)
+        for start, size in zip(self.starts, self.sizes, strict=True):
+            yield view[start : start + size]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bodies' bytes in all."""
+        return int(sum(self.sizes)) if isinstance(self.sizes, list) else int(self.sizes.sum())
+
+
+# Ids
+
+
+def message_id(index: int, node_id: int) -> bytes:
+    """The 16 hex digits that stand for this index of this node."""
+    return b"%016x" % (node_id << INDEX_BITS | index)
+
+
+def message_ids(indexes: NDArray[np.int64], node_id: int) -> NDArray[np.bytes_]:
+    """The ids of many indexes, shape (n,), dtype S16."""
+    raw = (np.asarray(indexes).astype(np.uint64) | np.uint64(node_id << INDEX_BITS)).astype(">u8")
+    return np.frombuffer(hexlify(raw.tobytes()), "S16")
+
+
+def parse_id(text: Buffer) -> tuple[int, int] | None:
+    """(node id, index) of an id; None for what is not 16 lower-case hex digits."""
+    raw = parse_raw_id(text)
+    return None if raw == INVALID_ID else split_id(raw)
+
+
+def parse_raw_id(text: Buffer) -> int:
+    """The number an id stands for; INVALID_ID for what is not 16 lower-case hex digits."""
+    if len(text) != ID_SIZE or not _HEX_DIGITS.issuperset(text):
+        return INVALID_ID
+    return int(bytes(text), 16)
+
+
+def parse_ids(text: Buffer) -> Raw:
+    """The numbers of ids that lie one after the other, shape (n,); INVALID_ID where invalid.
+
+    Decoding and encoding again tells in two passes of C whether all digits are lower-case hex.
+    """
+    text = bytes(text)
+    try:
+        decoded = unhexlify(text)
+    except HexError:
+        return _parse_ids_scalar(text)
+    if hexlify(decoded) != text:
+        return _parse_ids_scalar(text)
+    return np.frombuffer(decoded, ">u8").astype(np.uint64)
+
+
+def _parse_ids_scalar(text: bytes) -> Raw:
+    ids = (text[at : at + ID_SIZE] for at in range(0, len(text), ID_SIZE))
+    return np.fromiter(map(parse_raw_id, ids), np.uint64, len(text) // ID_SIZE)
+
+
+def split_id(raw: int) -> tuple[int, int]:
+    """(node id, index) of an id's number."""
+    return raw >> INDEX_BITS, raw & INDEX_LIMIT
+
+
+def split_ids(raw: Raw) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(node ids, indexes) of many ids' numbers, each of shape (n,)."""
+    nodes = (raw >> np.uint64(INDEX_BITS)).view(np.int64)
+    return nodes, (raw & np.uint64(INDEX_LIMIT)).view(np.int64)
+
+
+# Making runs
+
+
+def encode(
+    pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
+) -> tuple[bytes, Ends]:
+    """The bodies as message frames with consecutive indexes and attempts 1.
+
+    Args:
+        pieces: the bodies, in order; not empty in all.
+        first_index: the index of the first.
+        node_id: 0 to 1,023, joined into each id.
+        timestamp_ns: the timestamp of each.
+
+    Returns:
+        The frames and the end of each in them.
+    """
+    count = sum(map(len, pieces))
+    assert 0 <= first_index <= INDEX_LIMIT - count
+    assert 0 <= node_id < NODE_LIMIT
+    if count < VECTOR_MIN:
+        return encode_scalar(pieces, first_index, node_id, timestamp_ns)
+    sizes = np.concatenate([np.asarray(piece.sizes, np.int64) for piece in pieces])
+    headers = _headers(sizes, first_index, node_id, timestamp_ns)
+    if int(sizes.min()) == int(sizes.max()):
+        return _encode_equal(pieces, headers, int(sizes[0]))
+    parts: list[bytes] = [b""] * (2 * count)
+    # The last byte of a header is a hex digit, so S34 items keep all their bytes.
+    parts[0::2] = headers.view("S34").ravel().tolist()
+    parts[1::2] = [body for piece in pieces for body in _cut(piece)]
+    return b"".join(parts), np.cumsum(sizes + FRAME_OVERHEAD).astype(np.uint32)
+
+
+def encode_scalar(
+    pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
+) -> tuple[bytes, Ends]:
+    """What `encode` does, message by message."""
+    parts: list[bytes | memoryview] = []
+    ends: list[int] = []
+    raw = node_id << INDEX_BITS | first_index
+    end = 0
+    for piece in pieces:
+        for body in piece:
+            size = len(body)
+            parts.append(_HEADER.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % raw))
+            parts.append(body)
+            end += FRAME_OVERHEAD + size
+            ends.append(end)
+            raw += 1
+    return b"".join(parts), np.array(ends, np.uint32)
+
+
+def _headers(
+    sizes: NDArray[np.int64], first_index: int, node_id: int, timestamp_ns: int
+) -> NDArray[np.uint8]:
+    """The 34 bytes before each body, shape (n, 34)."""
+    count = len(sizes)
+    indexes = np.arange(first_index, first_index + count, dtype=np.int64)
+    template = _HEADER.pack(0, FRAME_MESSAGE, timestamp_ns, 1, b"0" * ID_SIZE)
+    headers = np.empty((count, FRAME_OVERHEAD), np.uint8)
+    headers[:] = np.frombuffer(template, np.uint8)
+    headers[:, :4] = (sizes + 30).astype(">u4").view(np.uint8).reshape(count, 4)
+    headers[:, ID_OFFSET:] = message_ids(indexes, node_id).view(np.uint8).reshape(count, ID_SIZE)
+    return headers
+
+
+def _encode_equal(
+    pieces: Sequence[Bodies], headers: NDArray[np.uint8], size: int
+) -> tuple[bytes, Ends]:
+    """All bodies have one size: the frames are the rows of a table."""
+    count = len(headers)
+    rows = np.empty((count, FRAME_OVERHEAD + size), np.uint8)
+    rows[:, :FRAME_OVERHEAD] = headers
+    row = 0
+    for piece in pieces:
+        _fill(rows[row : row + len(piece), FRAME_OVERHEAD:], piece)
+        row += len(piece)
+    width = FRAME_OVERHEAD + size
+    return rows.tobytes(), np.arange(width, count * width + 1, width, dtype=np.uint32)
+
+
+def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
+    """Copies bodies of one size into the rows: in one step where they lie evenly spaced."""
+    if not len(piece):
+        return
+    count, size = rows.shape
+    starts = np.asarray(piece.starts, np.int64)
+    first = int(starts[0])
+    stride = int(starts[1]) - first if count > 1 else size
+    if np.array_equal(starts, np.arange(count, dtype=np.int64) * stride + first):
+        rows[:] = np.ndarray((count, size), np.uint8, piece.buffer, first, (stride, 1))
+        return
+    rows[:] = np.frombuffer(b"".join(_cut(piece)), np.uint8).reshape(count, size)
+
+
+def _cut(piece: Bodies) -> list[bytes]:
+    """The bodies as objects of their own."""
+    starts = np.asarray(piece.starts, np.int64)
+    ends = starts + np.asarray(piece.sizes, np.int64)
+    return list(map(piece.buffer.__getitem__, map(slice, starts.tolist(), ends.tolist())))
+
+
+# Reading and changing runs
+
+
+def ends_of(frames: Buffer) -> Ends:
+    """Where each frame of a run ends, found by its sizes.
+
+    Raises:
+        ValueError: the sizes do not add up to the run.
+    """
+    total = len(frames)
+    if total < FRAME_HEADER_SIZE:
+        return ends_of_scalar(frames)
+    width = 4 + _SIZE.unpack_from(frames, 0)[0]
+    if width < FRAME_HEADER_SIZE or total % width or total // width < VECTOR_MIN:
+        return ends_of_scalar(frames)
+    sizes = np.ndarray((total // width,), ">i4", frames, 0, (width,))
+    if not bool((sizes == width - 4).all()):
+        return ends_of_scalar(frames)
+    return np.arange(width, total + 1, width, dtype=np.uint32)
+
+
+def ends_of_scalar(frames: Buffer) -> Ends:
+    """What `ends_of` does, frame by frame."""
+    total = len(frames)
+    ends: list[int] = []
+    end = 0
+    while end + FRAME_HEADER_SIZE <= total:
+        size = _SIZE.unpack_from(frames, end)[0]
+        end += 4 + size
+        if size < 4 or end > total:
+            raise ValueError(f"a frame of size {size} does not fit its run")
+        ends.append(end)
+    if end != total:
+        raise ValueError(f"{total - end} bytes behind the last frame of a run")
+    return np.array(ends, np.uint32)
+
+
+def patch_attempts(
+    frames: Buffer, ends: NDArray[np.integer], attempts: int | NDArray[np.integer]
+) -> bytearray:
+    """A copy of the run in which each message has the attempts given, at most 65,535.
+
+    Args:
+        frames: the run.
+        ends: the end of each frame.
+        attempts: one number for all, or one for each.
+    """
+    patched = bytearray(frames)
+    cells = np.frombuffer(patched, np.uint8)
+    at = np.empty(len(ends), np.int64)
+    at[:1] = ATTEMPTS_OFFSET
+    np.add(ends[:-1], ATTEMPTS_OFFSET, out=at[1:], casting="unsafe")
+    capped = np.minimum(np.asarray(attempts, np.int64), ATTEMPTS_MAX)
+    cells[at] = (capped >> 8).astype(np.uint8)
+    cells[at + 1] = (capped & 0xFF).astype(np.uint8)
+    return patched
+
+
+def take(frames: Buffer, ends: NDArray[np.integer], positions: Sequence[int]) -> bytes:
+    """The frames at these positions of the run, in the order given, as a run of their own."""
+    view = memoryview(frames)
+    bounds = [0, *ends.tolist()]
+    return b"".join([view[bounds[at] : bounds[at + 1]] for at in positions])
