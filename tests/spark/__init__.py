@@ -1,0 +1,1 @@
+"""Tests of the data source `nsq`; those that need a session share one (conftest)."""
