@@ -1,0 +1,1 @@
+"""What the daemons share: flags, log lines, HTTP answers, listening sockets, start and stop."""

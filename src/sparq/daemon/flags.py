@@ -1,0 +1,324 @@
+"""Command-line flags as Go programs take them, and the TOML file behind them.
+
+A daemon's options are one frozen dataclass; each field carries its flag (`option(...)`), so flag,
+configuration key, type, default and help text stand in one place. Rules (reference: flags.md):
+
+1. `-name value`, `--name value` and `--name=value` are the same; a boolean takes its value only
+   behind `=`. Flags end at the first argument that is none, or at `--`; what follows is ignored.
+2. A flag on the command line wins over the file, the file over the default.
+3. Exit status: 0 after `--help` and `--version`, 2 for a bad command line (with usage on stderr),
+   1 for a bad file. Only in a file may a duration be a bare number: milliseconds.
+4. Keys of the file that no flag has are ignored, so that one file can serve several versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from sparq.daemon.durations import MILLISECOND, format_duration, parse_duration
+from sparq.daemon.logging import level_name, parse_level
+
+T = TypeVar("T")
+
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class Kind(NamedTuple):
+    """How one type of option is read and shown.
+
+    `parse` reads a command line's text, `coerce` a TOML value; both raise ValueError with a reason.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    coerce: Callable[[Any], Any]
+    show: Callable[[Any], str]
+
+
+def _parse_bool(text: str) -> bool:
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("parse error")
+
+
+def _parse_int(text: str) -> int:
+    # As Go's base 0: 0x, 0o, 0b and a leading 0 for octal. (Python would also take blanks.)
+    try:
+        if not text.isascii() or text != text.strip():
+            raise ValueError
+        value = int(re.sub(r"^([+-]?)0(?=[0-7_])", r"\g<1>0o", text), 0)
+    except ValueError:
+        raise ValueError("parse error") from None
+    if value not in _INT64:
+        raise ValueError("value out of range")
+    return value
+
+
+def _parse_duration(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise ValueError("parse error") from None
+
+
+def _coerce_string(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"invalid string value type {type(value).__name__}")
+
+
+def _coerce_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _parse_bool(value)
+    raise ValueError(f"invalid bool value type {type(value).__name__}")
+
+
+def _coerce_int(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _parse_int(value)
+    raise ValueError(f"invalid int value type {type(value).__name__}")
+
+
+def _coerce_duration(value: Any) -> int:
+    if isinstance(value, str):
+        return parse_duration(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value * MILLISECOND
+    raise ValueError(f"invalid duration value type {type(value).__name__}")
+
+
+def _coerce_level(value: Any) -> int:
+    return parse_level(str(value))
+
+
+STRING = Kind("string", str, _coerce_string, lambda value: f'"{value}"' if value else "")
+BOOL = Kind("bool", _parse_bool, _coerce_bool, lambda value: "true" if value else "")
+INT = Kind("int", _parse_int, _coerce_int, str)
+DURATION = Kind("duration", _parse_duration, _coerce_duration, format_duration)
+LEVEL = Kind("level", parse_level, _coerce_level, lambda value: f'"{level_name(value)}"')
+
+
+class Flag(NamedTuple):
+    """One flag: its name, the field it fills, its key in the file."""
+
+    name: str
+    field: str
+    key: str
+    kind: Kind
+    repeated: bool
+    help: str
+    default: Any
+
+
+VERSION = Flag("version", "version", "", BOOL, False, "print the version and exit", False)
+CONFIG = Flag("config", "config", "", STRING, False, "path of a TOML file with options", "")
+HELP = Flag("help", "help", "", BOOL, False, "print this help and exit", False)
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    kind: Kind,
+    name: str = "",
+    key: str = "",
+) -> Any:
+    """Declare a dataclass field as an option.
+
+    Args:
+        default: the value without flag and file; a function is called for it; a tuple makes the
+            flag repeatable.
+        text: what `--help` says.
+        kind: how it is read.
+        name: the flag, if it is not the field's name with dashes.
+        key: the key in the file, if it is not the flag's name with underscores.
+    """
+    metadata = {"text": text, "kind": kind, "name": name, "key": key}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def flags_of(options_class: type) -> list[Flag]:
+    """The flags of an options dataclass, in alphabetical order."""
+    found = []
+    for field in dataclasses.fields(options_class):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        name = field.metadata["name"] or field.name.replace("_", "-")
+        key = field.metadata["key"] or name.replace("-", "_")
+        kind, text = field.metadata["kind"], field.metadata["text"]
+        found.append(Flag(name, field.name, key, kind, isinstance(default, tuple), text, default))
+    return sorted(found)
+
+
+def parse(options_class: type[T], program: str, version: str, arguments: Sequence[str]) -> T:
+    """Make a daemon's options from its command line and the file that it names.
+
+    Args:
+        options_class: a dataclass whose fields were declared with `option`.
+        program: the name in usage texts.
+        version: what `--version` prints.
+        arguments: the command line without the program.
+    Raises:
+        SystemExit: with status 0, 1 or 2 as rule 3 has it; the text is written already.
+    """
+    flags = flags_of(options_class)
+    parser = _Parser(program, [*flags, CONFIG, HELP, VERSION])
+    given = parser.values(arguments)
+    if given.get("help"):
+        sys.stdout.write(parser.format_help())
+        raise SystemExit(0)
+    if given.get("version"):
+        sys.stdout.write(f"{version}\n")
+        raise SystemExit(0)
+    values = from_file(given["config"], flags) if given.get("config") else {}
+    values.update((f.field, given[f.field]) for f in flags if f.field in given)
+    return options_class(**values)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse for the help page and the conversions; the grammar is Go's (`canonical`)."""
+
+    def __init__(self, program: str, flags: Sequence[Flag]) -> None:
+        super().__init__(
+            prog=program,
+            usage=f"{program} [flags]",
+            add_help=False,
+            allow_abbrev=False,
+            exit_on_error=False,
+            argument_default=argparse.SUPPRESS,
+        )
+        self._flags = {flag.name: flag for flag in flags}
+        for flag in sorted(flags):
+            self.add_argument(
+                f"-{flag.name}",
+                f"--{flag.name}",
+                dest=flag.field,
+                type=_reader(flag),
+                action="append" if flag.repeated else "store",
+                metavar=flag.kind.name,
+                help=_help(flag),
+            )
+
+    def values(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """The flags that were given, by field."""
+        try:
+            given = vars(self.parse_args(canonical(arguments, self._flags)))
+        except argparse.ArgumentError as error:
+            self.error(error.message)
+        except ValueError as error:
+            self.error(str(error))
+        for flag in self._flags.values():
+            if flag.repeated and flag.field in given:
+                given[flag.field] = tuple(given[flag.field])
+        return given
+
+    def error(self, message: str) -> NoReturn:
+        """The reason, then the usage, as Go's flag package prints them."""
+        sys.stderr.write(f"{message}\n{self.format_help()}")
+        raise SystemExit(2)
+
+
+def _reader(flag: Flag) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return flag.kind.parse(text)
+        except ValueError as error:
+            what = "boolean value" if flag.kind is BOOL else "value"
+            quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            reason = f"invalid {what} {quoted} for flag -{flag.name}: {error}"
+            raise argparse.ArgumentTypeError(reason) from None
+
+    return read
+
+
+def _help(flag: Flag) -> str:
+    if flag.repeated:
+        shown = ", ".join(flag.kind.show(value) for value in flag.default)
+        text = f"{flag.help} (may be given several times)"
+    else:
+        shown = "" if flag.default is None else flag.kind.show(flag.default)
+        text = flag.help
+    return (f"{text} (default {shown})" if shown else text).replace("%", "%%")
+
+
+def canonical(arguments: Sequence[str], flags: dict[str, Flag]) -> list[str]:
+    """Rewrite a Go command line as `--name=value` words, one a flag.
+
+    Raises:
+        ValueError: an unknown flag, a bad one, or one without its value.
+    """
+    words = []
+    rest = list(reversed(arguments))
+    while rest and len(rest[-1]) > 1 and rest[-1].startswith("-"):
+        word = rest.pop()
+        if word == "--":
+            break
+        name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
+        if not name or name.startswith("-"):
+            raise ValueError(f"bad flag syntax: {word}")
+        flag = flags.get("help" if name == "h" else name)
+        if flag is None:
+            raise ValueError(f"flag provided but not defined: -{name}")
+        if not equals and flag.kind is BOOL:
+            value = "true"
+        elif not equals:
+            if not rest:
+                raise ValueError(f"flag needs an argument: -{name}")
+            value = rest.pop()
+        words.append(f"--{flag.name}={value}")
+    return words
+
+
+def from_file(path: str, flags: Iterable[Flag]) -> dict[str, Any]:
+    """Read the options that a TOML file sets.
+
+    Raises:
+        SystemExit: status 1; the file is missing, is no TOML, or has a value of a wrong type.
+    """
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        _fatal(f"failed to load config file {path} - {error}")
+    values = {}
+    for flag in flags:
+        if flag.key in document:
+            values[flag.field] = _coerce(flag, document[flag.key])
+    return values
+
+
+def _coerce(flag: Flag, value: Any) -> Any:
+    try:
+        if not flag.repeated:
+            return flag.kind.coerce(value)
+        if isinstance(value, str):
+            value = value.split(",") if value else []
+        if not isinstance(value, list):
+            raise ValueError(f"invalid list value type {type(value).__name__}")
+        return tuple(flag.kind.coerce(item) for item in value)
+    except ValueError as error:
+        if flag.kind is LEVEL:
+            _fatal(f"failed parsing {flag.key} {value}")
+        _fatal(f"ERROR: Resolve failed to coerce value {value} for option {flag.key} - {error}")
+
+
+def _fatal(text: str) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    raise SystemExit(1)

@@ -1,0 +1,282 @@
+"""NSQ's HTTP manners over aiohttp: answers, errors, 404, 405, redirects, limits on bodies.
+
+A daemon gives a table of routes; this module does the rest (reference: http.md section 0).
+
+1. A handler returns text or bytes (sent as they are), None (an empty 200) or anything else (JSON).
+   It refuses with `HttpError`; that is the one place where an error becomes an HTTP answer.
+2. Paths are exact. One that differs in a trailing slash or in case is redirected to the right one.
+3. No body is held in memory beyond the limit that its handler names, chunked ones included, and
+   none is decompressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote_plus
+
+from aiohttp import web
+
+from sparq.daemon.address import close, peer_text
+
+Result: TypeAlias = Any
+Handler: TypeAlias = Callable[["Call"], Awaitable[Result] | Result]
+
+IDLE_SECONDS = 75.0
+"""A connection without a complete request head for so long is closed (nginx's keepalive_timeout)."""
+
+BODY_SECONDS = 60.0
+"""A body that takes longer than this between two pieces is given up."""
+
+SHUTDOWN_SECONDS = 2.0
+"""How long a stop waits for the requests that are being answered."""
+
+logger = logging.getLogger(__name__)
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+_TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json; charset=utf-8"
+_V1_HEADER = {"X-NSQ-Content-Type": "nsq; version=1.0"}
+
+
+class HttpError(Exception):
+    """A refused request: the status and NSQ's code for it."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+
+
+class Route(NamedTuple):
+    """One endpoint. `plain`: text answers without NSQ's header (/ping). `log`: at INFO."""
+
+    method: str
+    path: str
+    handler: Handler
+    plain: bool = False
+    log: bool = True
+
+
+class Call:
+    """One request, as a handler sees it."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self.request = request
+        self._target = request.raw_path
+        self._query: dict[str, str] | None = None
+
+    @property
+    def path(self) -> str:
+        """The path, unescaped."""
+        if not self._target.startswith("/"):
+            return self.request.rel_url.path
+        return unquote_path(self._target.partition("?")[0])
+
+    @property
+    def raw_query(self) -> str:
+        """The query as it was sent. (A fragment is part of it, as in Go: nobody sends one.)"""
+        return self._target.partition("?")[2]
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's parameters; of a repeated one the first.
+
+        Raises:
+            HttpError: 400 INVALID_REQUEST, it cannot be parsed.
+        """
+        if self._query is None:
+            self._query = parse_query(self.raw_query)
+        return self._query
+
+    def argument(self, name: str) -> str:
+        """A parameter that must be there (it may be empty).
+
+        Raises:
+            HttpError: 400 MISSING_ARG_<NAME>, or INVALID_REQUEST.
+        """
+        value = self.query.get(name)
+        if value is None:
+            raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A boolean parameter: `true`, `1`, `false` or `0`; any other text is the default."""
+        return {"true": True, "1": True, "false": False, "0": False}.get(
+            self.query.get(name, ""), default
+        )
+
+    async def body(self, limit: int, too_big: str) -> bytes:
+        """The request's body.
+
+        Raises:
+            HttpError: 413 with the code `too_big` beyond `limit` bytes, announced or real;
+                500 INTERNAL_ERROR when it breaks off.
+        """
+        if (self.request.content_length or 0) > limit:
+            raise HttpError(413, too_big)
+        pieces = []
+        size = 0
+        try:
+            while piece := await self._next_piece():
+                size += len(piece)
+                if size > limit:
+                    raise HttpError(413, too_big)
+                pieces.append(piece)
+        except (OSError, TimeoutError, web.RequestPayloadError):
+            raise HttpError(500, "INTERNAL_ERROR") from None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _next_piece(self) -> bytes:
+        content = self.request.content
+        if content.is_eof():
+            return content.read_nowait()
+        async with asyncio.timeout(BODY_SECONDS):
+            return await content.readany()
+
+
+def unquote_path(text: str) -> str:
+    """A path with its escapes resolved; a plus sign stays one."""
+    return unquote_plus(text.replace("+", "%2B")) if "%" in text else text
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """Read a query as strictly as Go does.
+
+    Raises:
+        HttpError: 400 INVALID_REQUEST for a bad escape or a semicolon.
+    """
+    if ";" in text or _BAD_ESCAPE.search(text):
+        raise HttpError(400, "INVALID_REQUEST")
+    query: dict[str, str] = {}
+    for part in text.split("&"):
+        if part:
+            name, _, value = part.partition("=")
+            query.setdefault(unquote_plus(name), unquote_plus(value))
+    return query
+
+
+def to_json(value: Any) -> bytes:
+    """Compact JSON, as Go writes it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def answer(result: Result, *, plain: bool = False) -> web.Response:
+    """The 200 for what a handler returned (rule 1)."""
+    headers = {} if plain else dict(_V1_HEADER)
+    if result is None or isinstance(result, str | bytes):
+        headers["Content-Type"] = _TEXT
+        body = result.encode() if isinstance(result, str) else result
+        return web.Response(body=body, headers=headers)
+    headers["Content-Type"] = _JSON
+    return web.Response(body=to_json(result), headers=headers)
+
+
+def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
+    """The answer to a refused request."""
+    if plain:
+        return web.Response(
+            status=error.status, body=error.code.encode(), headers={"Content-Type": _TEXT}
+        )
+    headers = {**_V1_HEADER, "Content-Type": _JSON}
+    return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
+
+
+class Site:
+    """The routes of a daemon, and the server that answers them."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._paths: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            self._paths.setdefault(route.path, {})[route.method] = route
+        # Go's router ignores case and trailing slashes when it looks for what was meant.
+        self._meant = {_folded(path): path for path in self._paths}
+        self._listeners: list[socket.socket] = []
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        """Answer on a listening socket. May be called for several."""
+        if self._runner is None:
+            server = web.Server(
+                self.respond,
+                keepalive_timeout=IDLE_SECONDS,
+                auto_decompress=False,
+                access_log=None,
+                lingering_time=1.0,
+            )
+            self._runner = web.ServerRunner(server)
+            await self._runner.setup()
+        await web.SockSite(self._runner, listener, shutdown_timeout=SHUTDOWN_SECONDS).start()
+        self._listeners.append(listener)
+
+    async def stop(self) -> None:
+        """Stop listening, finish what is being answered, close all connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for listener in self._listeners:
+            close(listener)
+
+    async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        began = time.monotonic()
+        call = Call(request)
+        methods = self._paths.get(call.path)
+        route = None if methods is None else methods.get(request.method)
+        if route is not None:
+            response = await _handle(route, call)
+        else:
+            response = self._no_such_route(call, methods)
+        if route is None or route.log:
+            _log(request, response, time.monotonic() - began)
+        return response
+
+    def _no_such_route(self, call: Call, methods: dict[str, Route] | None) -> web.Response:
+        method = call.request.method
+        meant = self._meant.get(_folded(call.path))
+        if methods is None and meant is not None and method in self._paths[meant]:
+            location = f"{meant}?{call.raw_query}" if call.raw_query else meant
+            return web.Response(
+                status=301 if method == "GET" else 308, headers={"Location": location}
+            )
+        if methods is None:
+            return refusal(HttpError(404, "NOT_FOUND"))
+        allow = ", ".join(sorted({*methods, "OPTIONS"}))
+        if method == "OPTIONS":
+            return web.Response(headers={"Allow": allow})
+        response = refusal(HttpError(405, "METHOD_NOT_ALLOWED"))
+        response.headers["Allow"] = allow
+        return response
+
+
+def _folded(path: str) -> str:
+    return path.rstrip("/").lower() or "/"
+
+
+async def _handle(route: Route, call: Call) -> web.Response:
+    try:
+        result = route.handler(call)
+        if isinstance(result, Awaitable):
+            result = await result
+    except HttpError as error:
+        return refusal(error, plain=route.plain)
+    except Exception:
+        logger.exception("panic in HTTP handler of %s", route.path)
+        return refusal(HttpError(500, "INTERNAL_ERROR"))
+    return answer(result, plain=route.plain)
+
+
+def _log(request: web.BaseRequest, response: web.Response, seconds: float) -> None:
+    if logger.isEnabledFor(logging.INFO):
+        transport = request.transport
+        peer = peer_text(transport.get_extra_info("peername")) if transport else ""
+        milliseconds = seconds * 1000
+        target = request.raw_path
+        logger.info(
+            "%d %s %s (%s) %.3fms", response.status, request.method, target, peer, milliseconds
+        )

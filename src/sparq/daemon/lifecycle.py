@@ -1,0 +1,57 @@
+"""A daemon from its first line to its exit status.
+
+1. SIGINT and SIGTERM set one event; the daemon ends in its own order. A second signal changes
+   nothing: whoever is in a hurry sends SIGKILL, which the log survives.
+2. A `StartError` is the one way to say "cannot start": logged as FATAL, exit status 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import signal
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+NSQ_VERSION = "1.3.0"
+"""The NSQ release whose protocols are spoken. Clients and nsqadmin compare it."""
+
+logger = logging.getLogger(__name__)
+
+Serve = Callable[[asyncio.Event], Awaitable[None]]
+
+
+class StartError(Exception):
+    """A daemon cannot start; the text is for its operator."""
+
+
+def version_line(program: str) -> str:
+    """What `--version` prints, in NSQ's form."""
+    return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
+
+
+def run(program: str, serve: Serve) -> int:
+    """Run a daemon until a signal stops it.
+
+    Args:
+        program: its name in the log.
+        serve: starts the daemon, waits for the event that it is given, and stops the daemon.
+    Returns:
+        The exit status: 0, or 1 when it could not start.
+    """
+    try:
+        uvloop.run(_until_signal(serve))
+    except StartError as error:
+        logger.critical("failed to instantiate %s - %s", program, error)
+        return 1
+    return 0
+
+
+async def _until_signal(serve: Serve) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await serve(stop)

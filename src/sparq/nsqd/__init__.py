@@ -1,0 +1,1 @@
+"""nsqd: the asyncio shells around the broker (options, TCP, commits, HTTP, nsqlookupd, the program)."""

@@ -1,0 +1,158 @@
+"""nsqd's options: one field a flag, with NSQ's names and defaults (reference: flags.md).
+
+Where the default differs from NSQ's, the reason stands beside it. Durations are nanoseconds.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from sparq.daemon.durations import HOUR, MILLISECOND, MINUTE, SECOND
+from sparq.daemon.flags import BOOL, DURATION, INT, LEVEL, STRING, option
+from sparq.daemon.logging import LEVELS
+
+NODE_IDS = 1024
+"""A message id has 10 bits for the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that nsqd can be told."""
+
+    # Where it listens, and how others find it
+    tcp_address: str = option(
+        "0.0.0.0:4150", "address for TCP clients: host:port or a unix socket's path", kind=STRING
+    )
+    http_address: str = option(
+        "0.0.0.0:4151",
+        "address for HTTP: host:port or a unix socket's path; empty: none",
+        kind=STRING,
+    )
+    broadcast_address: str = option(
+        socket.gethostname, "address that nsqlookupd tells the clients", kind=STRING
+    )
+    broadcast_tcp_port: int = option(0, "TCP port told to nsqlookupd; 0: the real one", kind=INT)
+    broadcast_http_port: int = option(0, "HTTP port told to nsqlookupd; 0: the real one", kind=INT)
+    lookupd_tcp_addresses: tuple[str, ...] = option(
+        (),
+        "TCP address of an nsqlookupd",
+        kind=STRING,
+        name="lookupd-tcp-address",
+        key="nsqlookupd_tcp_addresses",
+    )
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND,
+        "how long a connection to an nsqlookupd's HTTP port may take",
+        kind=DURATION,
+        name="http-client-connect-timeout",
+    )
+    http_client_request_timeout_ns: int = option(
+        5 * SECOND,
+        "how long a request to an nsqlookupd's HTTP port may take",
+        kind=DURATION,
+        name="http-client-request-timeout",
+    )
+    topology_region: str = option("", "region told to clients and nsqlookupd", kind=STRING)
+    topology_zone: str = option("", "zone told to clients and nsqlookupd", kind=STRING)
+
+    # What it keeps
+    data_path: str = option("", "folder of the logs; empty: the working folder", kind=STRING)
+    node_id: int | None = option(
+        None,
+        "number of this nsqd in message ids, [0,1024); without it a hash of host name, data path"
+        " and TCP address",
+        kind=INT,
+        key="id",
+    )
+    mem_queue_size: int = option(
+        10000, "messages that a queue without a log (#ephemeral) holds", kind=INT
+    )
+    max_bytes_per_file: int = option(100 << 20, "size at which a log begins a new file", kind=INT)
+    # NSQ: 2500. Here an OK means "on disk", unless told otherwise.
+    sync_every: int = option(1, "sync to disk after so many messages; 1: before each OK", kind=INT)
+    sync_timeout_ns: int = option(
+        2 * SECOND,
+        "sync to disk at least this often when there is something new",
+        kind=DURATION,
+        name="sync-timeout",
+    )
+
+    # What it allows
+    msg_timeout_ns: int = option(
+        60 * SECOND,
+        "time that a consumer has for a message before it is queued again",
+        kind=DURATION,
+        name="msg-timeout",
+    )
+    max_msg_timeout_ns: int = option(
+        15 * MINUTE, "longest message timeout", kind=DURATION, name="max-msg-timeout"
+    )
+    max_msg_size: int = option(1 << 20, "bytes that one message may have", kind=INT)
+    max_req_timeout_ns: int = option(
+        1 * HOUR,
+        "longest delay of a requeued or deferred message",
+        kind=DURATION,
+        name="max-req-timeout",
+    )
+    max_body_size: int = option(5 << 20, "bytes that one command's body may have", kind=INT)
+    max_heartbeat_interval_ns: int = option(
+        60 * SECOND,
+        "longest heartbeat interval that a client may ask for",
+        kind=DURATION,
+        name="max-heartbeat-interval",
+    )
+    max_rdy_count: int = option(2500, "largest RDY count", kind=INT)
+    max_output_buffer_size: int = option(
+        64 << 10, "largest output buffer that a client may ask for, in bytes", kind=INT
+    )
+    max_output_buffer_timeout_ns: int = option(
+        30 * SECOND,
+        "longest output buffer timeout that a client may ask for",
+        kind=DURATION,
+        name="max-output-buffer-timeout",
+    )
+    min_output_buffer_timeout_ns: int = option(
+        25 * MILLISECOND,
+        "shortest output buffer timeout that a client may ask for",
+        kind=DURATION,
+        name="min-output-buffer-timeout",
+    )
+    output_buffer_timeout_ns: int = option(
+        250 * MILLISECOND,
+        "longest time that a message may wait in an output buffer (an upper bound: sparq sends at"
+        " the end of the loop turn)",
+        kind=DURATION,
+        name="output-buffer-timeout",
+    )
+    requeue_on_disconnect: bool = option(
+        False,
+        "queue a dropped connection's messages again at once, instead of at their timeout",
+        kind=BOOL,
+    )
+
+    # What it says
+    log_level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL)
+    log_prefix: str = option("[nsqd] ", "text before each log line", kind=STRING)
+    verbose: bool = option(False, "deprecated: the same as --log-level=debug", kind=BOOL)
+
+
+def node_id_error(options: Options) -> str | None:
+    """Why the node id cannot be used, or None."""
+    if options.node_id is not None and options.node_id not in range(NODE_IDS):
+        return f"--node-id must be [0,{NODE_IDS})"
+    return None
+
+
+def default_node_id(options: Options) -> int:
+    """The node id of a new data path without `--node-id` (decision 33).
+
+    It is a hash of host name, data path and TCP address, so that several nsqds of one host most
+    likely differ; the data path keeps it, for ids must not change with a flag.
+    """
+    path = Path(options.data_path or ".").resolve()
+    identity = f"{socket.gethostname()}\0{path}\0{options.tcp_address}"
+    return xxhash.xxh3_64_intdigest(identity.encode("utf-8", "surrogateescape")) % NODE_IDS
