@@ -1,0 +1,49 @@
+"""What a broker may be told: limits, sizes and sync policy, with NSQ's defaults.
+
+1. Every limit that a client or a disk can reach is named here, with where it comes from.
+2. Times are in nanoseconds here and in milliseconds where the protocol says them so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparq.protocol.identify import Limits
+
+SECOND_NS = 1_000_000_000
+MILLISECOND_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """A broker's options; flag names of nsqd (reference: flags.md) where nsqd has them.
+
+    Attributes:
+        limits: what clients may ask for and send (also the parser's limits).
+        node_id: the default node id (0..1023) of a data path that has none yet (decision 33).
+        sync_every: messages of one topic after which it is synced; 1 syncs before each OK.
+        sync_timeout_ns: what is unsynced (also finishes) is synced at the latest after this.
+        mem_queue_size: bound of ephemeral queues; splits `depth` from `backend_depth` elsewhere.
+        ephemeral_bytes_max: bound in bytes of one ephemeral topic (decision 16).
+        requeue_on_disconnect: a dropped connection's messages are ready again at once.
+        has_lookupd: whether a new topic waits for `channels_known` before it flows (decision 8).
+        lookup_wait_ns: how long it waits at most.
+        commit_bytes, commit_count: a batch is closed at these sizes (decision 20).
+        output_bytes_max: what one session may have waiting to be sent (decision 13).
+        cache_bytes: the shared cache of verified blocks (decision 21).
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    node_id: int = 0
+    max_bytes_per_file: int = 100 << 20
+    sync_every: int = 1
+    sync_timeout_ns: int = 2 * SECOND_NS
+    mem_queue_size: int = 10_000
+    ephemeral_bytes_max: int = 64 << 20
+    requeue_on_disconnect: bool = False
+    has_lookupd: bool = False
+    lookup_wait_ns: int = 5 * SECOND_NS
+    commit_bytes: int = 256 << 10
+    commit_count: int = 4096
+    output_bytes_max: int = 1 << 20
+    cache_bytes: int = 64 << 20

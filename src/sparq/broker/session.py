@@ -1,0 +1,153 @@
+"""One connection as the broker knows it: its window, its options, and what it is to be sent.
+
+1. Replies leave in the order of the commands, though commits finish out of order: each takes a slot
+   at once and is filled later (decision 14). Messages may overtake replies, never the reverse way
+   within themselves.
+2. Nothing leaves but through `take_output`, which is called behind the turn's writes to the disk.
+3. After `closing` is set no command is executed any more; what has a slot is still answered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from sparq.protocol.instant import Instant
+
+if TYPE_CHECKING:
+    from sparq.broker.channel import Channel
+
+Buffer = bytes | bytearray | memoryview
+
+INIT: Final = 0
+SUBSCRIBED: Final = 3
+CLOSING: Final = 4
+
+
+class Slot:
+    """A place in the order of replies; `data` is None until the answer is known."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | None = None) -> None:
+        self.data = data
+
+
+class Session:
+    """A connected client.
+
+    Attributes:
+        state: 0 before SUB, 3 subscribed, 4 after CLS (the numbers of `/stats`).
+        ready_count: the client's RDY; messages flow while `in_flight_count` is below it.
+        uncommitted_bytes: its publishes that are not on disk yet.
+        closing: the connection ends once `is_drained`.
+    """
+
+    def __init__(
+        self,
+        session_id: int,
+        remote_address: str,
+        now: Instant,
+        output_bytes_max: int,
+        msg_timeout_ms: int,
+    ) -> None:
+        self.id = session_id
+        self.remote_address = remote_address
+        self.connect_wall_ns = now.wall_ns
+        self.state = INIT
+        self.closing = False
+        self.identified = False
+        self.heartbeat_interval_ms = 30_000
+        self.msg_timeout_ns = msg_timeout_ms * 1_000_000
+        self.sample_rate = 0
+        host = remote_address.rpartition(":")[0].strip("[]")
+        self.client_id = host
+        self.hostname = host
+        self.user_agent = ""
+        self.topology_region = ""
+        self.topology_zone = ""
+        self.channel: Channel | None = None
+        self.owner = 0
+        self.ready_count = 0
+        self.in_flight_count = 0
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+        self.pub_counts: dict[str, int] = {}
+        self.uncommitted_bytes = 0
+        self._replies: deque[Slot] = deque()
+        self._outbox: list[Buffer] = []
+        self.outbox_bytes = 0
+        self._output_bytes_max = output_bytes_max
+        self._paused_writing = False
+        self.on_writable: Callable[[Session], None] = _nobody
+
+    @property
+    def parser_state(self) -> int:
+        """The state in which the parser checks this connection's next command."""
+        return self.state
+
+    @property
+    def paused_writing(self) -> bool:
+        """Set by the shell while the client does not keep up with what it is sent."""
+        return self._paused_writing
+
+    @paused_writing.setter
+    def paused_writing(self, paused: bool) -> None:
+        self._paused_writing = paused
+        if not paused:
+            self.on_writable(self)
+
+    def window(self) -> int:
+        """How many more messages the client may be handed now."""
+        if self._paused_writing or self.closing or self.outbox_bytes >= self._output_bytes_max:
+            return 0
+        return self.ready_count - self.in_flight_count
+
+    def room_bytes(self) -> int:
+        """How much output may still be put out for this client."""
+        return self._output_bytes_max - self.outbox_bytes
+
+    def reply(self, data: bytes) -> None:
+        """Answer a command at once, behind the answers of the commands before it."""
+        self._replies.append(Slot(data))
+
+    def slot(self) -> Slot:
+        """Take the place of an answer that comes later."""
+        slot = Slot()
+        self._replies.append(slot)
+        return slot
+
+    def send(self, frames: Buffer, size: int) -> None:
+        """Put out a run of messages."""
+        self._outbox.append(frames)
+        self.outbox_bytes += size
+
+    def has_output(self) -> bool:
+        """Whether `take_output` would give anything, or the connection should end."""
+        return bool(self._outbox) or (bool(self._replies) and self._replies[0].data is not None)
+
+    def is_drained(self) -> bool:
+        """Whether everything that was asked has been answered and taken."""
+        return not self._replies and not self._outbox
+
+    def take_output(self) -> list[Buffer]:
+        """What is to be sent now: replies in their order, then messages."""
+        replies = self._replies
+        output: list[Buffer] = []
+        while replies and (data := replies[0].data) is not None:
+            output.append(data)
+            replies.popleft()
+        if self._outbox:
+            output += self._outbox
+            self._outbox = []
+            was_full = self.outbox_bytes >= self._output_bytes_max
+            self.outbox_bytes = 0
+            if was_full:
+                self.on_writable(self)
+        return output
+
+
+def _nobody(_session: Session) -> None:
+    """A session that has not subscribed has nobody who waits for its room."""
