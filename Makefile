@@ -1,0 +1,91 @@
+# The workshop of sparq. `make help` lists the verbs; CONTRIBUTING.md says when to use which.
+#
+# A fresh clone needs nothing but Python 3.11+, make, git and a network for the first set-up:
+# every verb that needs the virtual environment makes it first, from the lock files.
+#
+#   make run                          the pipeline on generated clicks, with its audit
+#   make run CLICKS=path/access.log   the same on a log of your own (plain or .gz)
+#   make run SEED=7 ARGS="..."        another generated site; further flags of `sparq run`
+#   make test                         everything that is checked, cheap checks first
+#   make test ARGS="tests/log -x"     the same checks, but only these tests
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.installed
+LOCKED := locks/build.txt locks/all.txt
+
+.DEFAULT_GOAL := check
+.DELETE_ON_ERROR:
+.PHONY: help check run up test style types layers tidy tests bench latency interop \
+	proof-kill proof-pipeline format lock venv clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+run: $(READY) ## the pipeline end to end, with report and audit (CLICKS= SEED= ARGS=)
+	@$(BIN)/sparq run $(if $(CLICKS),--clicks "$(CLICKS)") $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+up: $(READY) ## the pipeline kept running, for clicks of your own (ARGS=)
+	@$(BIN)/sparq up $(ARGS)
+
+check: style types layers tidy ## the quick round: checks, then the tests of the core
+	@$(BIN)/python -m pytest -rs tests/protocol tests/log tests/broker
+
+test: style types layers tidy tests ## everything, under 20 minutes on two cores (ARGS= SEED=)
+
+style: $(READY) ## ruff: the rules and the format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "style: run 'make format'"; exit 1; }
+
+types: $(READY) ## mypy, strict
+	@$(BIN)/mypy --no-error-summary
+
+layers: $(READY) ## who may import whom
+	@$(BIN)/lint-imports --no-cache
+
+tidy: $(READY) ## sizes of files and functions, words that must not stay, paths, hosts, links
+	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
+
+tests: $(READY) ## the tests alone
+	@$(BIN)/python -m pytest -rs $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
+
+bench: $(READY) ## every figure of speed and memory (ARGS=)
+	@$(BIN)/python -m bench $(ARGS)
+
+latency: $(READY) ## publish-to-deliver latency at 1,000 messages a second (ARGS=)
+	@$(BIN)/python -m bench.latency $(ARGS)
+
+interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
+	@$(BIN)/python -m pytest -rs tests/interop
+
+proof-kill: $(READY) ## kill -9 of nsqd under load, N=50 times, and the control that must fail
+	@$(BIN)/python -m proofs.kill --kills $(or $(N),50) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+proof-pipeline: $(READY) ## N=10 runs of the pipeline with an nsqd and the Spark driver killed
+	@$(BIN)/python -m proofs.pipeline --runs $(or $(N),10) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+format: $(READY) ## let ruff put the format right
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format --quiet .
+
+venv: $(READY) ## the virtual environment alone
+
+$(READY): $(LOCKED) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "setting up .venv from the lock files (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--require-hashes -r locks/build.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--require-hashes --no-build-isolation -r locks/all.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-deps --no-build-isolation -e .
+	@touch $@
+
+lock: $(READY) ## write the lock files anew: newest versions, with hashes, naming no index
+	@$(BIN)/python locks/write.py $(ARGS)
+
+clean: ## whatever the other verbs made, but not .venv and not ./data
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

@@ -1,0 +1,78 @@
+"""Writes the lock files anew: `make lock`.
+
+Every requirement is pinned with the hashes of all its files, for every platform and every
+Python that sparq supports, and no file names a package index or any other host: who installs
+from them uses the index that their own pip or npm is set to.
+
+- build.txt       what builds packages (no build fetches anything unpinned)
+- broker.txt      what nsqd, nsqlookupd and the client need: `pip install sparq`
+- all.txt         that, the pipeline's Spark and the workshop: what `make` installs
+- tests/interop   one file for each foreign client, and nsqjs's package-lock.json
+
+uv resolves, in an environment of its own under .venvs; pip alone installs.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LOCKS = ROOT / "locks"
+INTEROP = ROOT / "tests" / "interop"
+BUILD = "setuptools>=77\nwheel\n"
+OPTIONS = (
+    *("--quiet", "--universal", "--python-version", "3.11", "--upgrade"),
+    *("--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header"),
+)
+
+
+def resolver() -> str:
+    """The path of uv, installed first if need be."""
+    home = ROOT / ".venvs" / "lock"
+    if not (home / "bin" / "uv").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        subprocess.run([str(home / "bin" / "pip"), "install", "--quiet", "uv"], check=True)
+    return str(home / "bin" / "uv")
+
+
+def compile_lock(uv: str, target: Path, *sources: str, requirements: str = "") -> None:
+    """Resolve `sources` (or `requirements`, on standard input) into `target`."""
+    command = [uv, "pip", "compile", *OPTIONS, *(sources or ("-",)), "--output-file", str(target)]
+    subprocess.run(command, check=True, cwd=ROOT, input=requirements, text=True)
+    print(f"{target.relative_to(ROOT)}: {target.read_text().count('==')} packages")
+
+
+def lock_npm() -> None:
+    """nsqjs's lock, without the addresses that npm writes for its own use."""
+    if shutil.which("npm") is None:
+        print("tests/interop/package-lock.json: left as it is, needs npm")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.copy(INTEROP / "package.json", scratch)
+        command = ["npm", "install", "--package-lock-only", "--omit=optional"]
+        subprocess.run([*command, "--no-audit", "--no-fund", "--silent"], check=True, cwd=scratch)
+        lock = json.loads((Path(scratch) / "package-lock.json").read_text())
+    for package in lock["packages"].values():
+        for address in ("resolved", "funding"):
+            package.pop(address, None)
+    (INTEROP / "package-lock.json").write_text(json.dumps(lock, indent=2) + "\n")
+    print(f"tests/interop/package-lock.json: {len(lock['packages']) - 1} packages")
+
+
+def main() -> None:
+    """All of them."""
+    uv = resolver()
+    compile_lock(uv, LOCKS / "build.txt", requirements=BUILD)
+    compile_lock(uv, LOCKS / "broker.txt", "pyproject.toml")
+    compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", "--extra=spark", "--extra=dev")
+    for name in ("pynsq", "gnsq", "ansq"):
+        source = INTEROP / f"requirements-{name}.in"
+        compile_lock(uv, source.with_suffix(".txt"), str(source))
+    lock_npm()
+
+
+if __name__ == "__main__":
+    main()
