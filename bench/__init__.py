@@ -1,0 +1,1 @@
+"""Speed and memory of sparq, measured: `make bench`. Figures go to docs/performance.md."""

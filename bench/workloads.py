@@ -1,0 +1,78 @@
+"""The workloads: each is a function that runs once against a server and says what it moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bench import load
+from bench.measure import Meter
+
+SIZE = 200
+MPUB_COUNT = 200
+MPUB_TOTAL = 2_000
+PUB_TOTAL = 100_000
+DELIVER_TOTAL = 300_000
+FILL_WINDOW = 16
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server to measure: its process and its TCP port."""
+
+    pid: int
+    port: int
+
+
+Workload = Callable[[Target, str], Awaitable[tuple[int, Meter]]]
+
+
+async def mpub(target: Target, topic: str) -> tuple[int, Meter]:
+    """MPUB of 200 messages, 16 unanswered at a time."""
+    request = load.mpub(topic, MPUB_COUNT, SIZE)
+    meter = Meter(target.pid).start()
+    await load.publish(target.port, request, MPUB_TOTAL, FILL_WINDOW)
+    return MPUB_TOTAL * MPUB_COUNT, meter.stop()
+
+
+async def pub(target: Target, topic: str) -> tuple[int, Meter]:
+    """PUB, 2,000 unanswered at a time."""
+    request = load.pub(topic, SIZE)
+    meter = Meter(target.pid).start()
+    await load.publish(target.port, request, PUB_TOTAL, 2_000)
+    return PUB_TOTAL, meter.stop()
+
+
+async def pub_one_at_a_time(target: Target, topic: str) -> tuple[int, Meter]:
+    """PUB, each after the last one's OK."""
+    request = load.pub(topic, SIZE)
+    meter = Meter(target.pid).start()
+    await load.publish(target.port, request, 3_000, 1)
+    return 3_000, meter.stop()
+
+
+def deliver(ready: int, *, filled: bool = True) -> Workload:
+    """Delivery with FIN to one consumer at this RDY count, from a full channel."""
+
+    async def run(target: Target, topic: str) -> tuple[int, Meter]:
+        consumer = await load.consumer(target.port, topic, "ch", SIZE, DELIVER_TOTAL, ready)
+        if filled:
+            request = load.mpub(topic, MPUB_COUNT, SIZE)
+            await load.publish(target.port, request, DELIVER_TOTAL // MPUB_COUNT, FILL_WINDOW)
+        meter = Meter(target.pid).start()
+        consumer.begin()
+        await consumer.done
+        meter.stop()
+        consumer.close()
+        return DELIVER_TOTAL, meter
+
+    return run
+
+
+async def make_channels(target: Target, topic: str, count: int) -> None:
+    """Give a topic channels that nobody reads."""
+    for number in range(count):
+        consumer = await load.consumer(target.port, topic, f"ch{number}", SIZE, 0, 0)
+        consumer.close()
+    await asyncio.sleep(0)

@@ -1,0 +1,163 @@
+"""Runs the broker's disk work and brings its results back into the loop.
+
+The broker never waits for a disk: it hands out tasks. This module owns the threads that run them
+(decision 23: one for commits, two that read, one for housekeeping) and the rule of when a commit
+may run in the loop itself.
+
+1. Tasks of one kind and thread run in the order in which they were handed out.
+2. A task's `done` runs in the loop, never in a thread, and a turn of the broker follows it.
+3. `barrier()` returns when everything that was handed out before it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+
+from sparq.log.task import Task, TaskKind
+from sparq.protocol.instant import Instant
+
+SWITCH_INTERVAL_SECONDS = 0.0005
+"""A helper that comes back from the disk waits at most this long for the interpreter."""
+
+INLINE_SYNC_SECONDS = 0.0006
+"""A commit runs in the loop only while commits have lately taken no longer than this."""
+
+READER_COUNT = 2
+PROBE_EVERY = 256
+"""After this many commits through the thread one is tried inline again."""
+
+
+def instant() -> Instant:
+    """The two clocks, read together: wall time for what is stored, monotonic for timeouts."""
+    return Instant(time.time_ns(), time.monotonic_ns())
+
+
+class Worker:
+    """One thread that runs numbered tasks in order and reports each when it has run."""
+
+    def __init__(self, name: str, report: Callable[[int, Task], None]) -> None:
+        self._queue: SimpleQueue[tuple[int, Task] | None] = SimpleQueue()
+        self._report = report
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, number: int, task: Task) -> None:
+        """Queue a task behind those that are already there."""
+        self._queue.put((number, task))
+
+    def stop(self) -> None:
+        """Finish what is queued, then end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            entry[1].run()
+            self._report(*entry)
+
+
+class Barrier:
+    """Waits for the tasks that were handed out before it, and for no later one."""
+
+    def __init__(self, last_number: int, waiting_for: int, future: asyncio.Future[None]) -> None:
+        self._last_number = last_number
+        self._waiting_for = waiting_for
+        self._future = future
+
+    def finished(self, number: int) -> bool:
+        """Note that a task is done; True once the barrier is open."""
+        if number <= self._last_number:
+            self._waiting_for -= 1
+        if self._waiting_for == 0 and not self._future.done():
+            self._future.set_result(None)
+        return self._waiting_for == 0
+
+
+class Runner:
+    """The threads of one nsqd, and the way back into its loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
+        self._loop = loop
+        self._turn = turn
+        self._submitted = 0
+        self._outstanding = 0
+        self._commits_outstanding = 0
+        self._barriers: list[Barrier] = []
+        self._recent_commit_seconds = 0.0
+        self._commits_since_probe = 0
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        self._committer = Worker("nsqd-commit", self._from_thread)
+        self._readers = [Worker(f"nsqd-read-{n}", self._from_thread) for n in range(READER_COUNT)]
+        self._housekeeper = Worker("nsqd-housekeeping", self._from_thread)
+        self._next_reader = 0
+
+    def now(self) -> Instant:
+        """The time that the broker is told."""
+        return instant()
+
+    def submit(self, tasks: Iterable[Task]) -> None:
+        """Hand tasks to the thread of their kind."""
+        for task in tasks:
+            self._submitted += 1
+            self._outstanding += 1
+            if task.kind is TaskKind.COMMIT:
+                self._commits_outstanding += 1
+                self._commits_since_probe += 1
+                self._committer.put(self._submitted, task)
+            elif task.kind is TaskKind.READ:
+                self._readers[self._next_reader].put(self._submitted, task)
+                self._next_reader = (self._next_reader + 1) % READER_COUNT
+            else:
+                self._housekeeper.put(self._submitted, task)
+
+    def may_run_inline(self, tasks: list[Task]) -> bool:
+        """Whether this turn's work is one quick commit that nobody else would wait behind."""
+        return (
+            len(tasks) == 1
+            and tasks[0].kind is TaskKind.COMMIT
+            and self._commits_outstanding == 0
+            and (
+                self._recent_commit_seconds < INLINE_SYNC_SECONDS
+                or self._commits_since_probe >= PROBE_EVERY
+            )
+        )
+
+    def run_inline(self, task: Task) -> None:
+        """Run a commit here and now (a helper's answer costs more than a fast sync)."""
+        began = time.perf_counter()
+        task.run()
+        seconds = time.perf_counter() - began
+        self._recent_commit_seconds = 0.8 * self._recent_commit_seconds + 0.2 * seconds
+        self._commits_since_probe = 0
+        task.done(instant())
+
+    async def barrier(self) -> None:
+        """Return when all that was handed out so far is done."""
+        if self._outstanding:
+            future = self._loop.create_future()
+            self._barriers.append(Barrier(self._submitted, self._outstanding, future))
+            await future
+
+    def stop(self) -> None:
+        """Let the threads finish what they have and end them. The loop must not wait on them."""
+        for worker in (self._committer, *self._readers, self._housekeeper):
+            worker.stop()
+
+    def _from_thread(self, number: int, task: Task) -> None:
+        # A loop that is already closed has nobody left to tell.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finished, number, task)
+
+    def _finished(self, number: int, task: Task) -> None:
+        self._outstanding -= 1
+        if task.kind is TaskKind.COMMIT:
+            self._commits_outstanding -= 1
+        task.done(instant())
+        self._turn()
+        if self._barriers:
+            self._barriers = [b for b in self._barriers if not b.finished(number)]

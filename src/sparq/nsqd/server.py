@@ -1,0 +1,146 @@
+"""One nsqd: the broker, the threads that do its disk work, its listeners, and the loop turn.
+
+A turn (ARCHITECTURE.md, "the road of a message") happens once after each group of events: all that
+arrived is applied, one write per topic goes to disk, and only then replies and messages leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+from sparq.log.task import TaskKind
+from sparq.nsqd.commit import Runner
+from sparq.nsqd.tcp import NANOSECONDS, Connection
+
+if TYPE_CHECKING:
+    from sparq.broker.broker import Broker
+    from sparq.broker.session import Session
+    from sparq.nsqd.options import Options
+    from sparq.protocol.errors import RemoteError
+    from sparq.protocol.frames import Bodies
+
+BACKLOG_BYTES_MAX = 64 << 20
+"""Publishes of all connections that are not on disk yet; beyond it reading pauses (decision 20)."""
+
+INLINE_ROUNDS_MAX = 4
+"""A commit in the loop may release work that needs another; after so many the loop goes on."""
+
+TICK_SECONDS_MAX = 0.1
+
+
+class Nsqd:
+    """What the shells around one broker share.
+
+    Attributes:
+        exiting: True from the moment that `stop` begins; publishes over HTTP get EXITING.
+    """
+
+    def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.broker = broker
+        self.limits = broker.limits
+        self.loop = loop
+        self.runner = Runner(loop, self.turn)
+        self.connections: set[Connection] = set()
+        self.by_session: dict[Session, Connection] = {}
+        self.waiting: set[Connection] = set()
+        self.exiting = False
+        self._turn_is_due = False
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._tcp_server: asyncio.Server | None = None
+
+    # The turn
+
+    def turn(self) -> None:
+        """Have a turn once the events that are ready now are taken in."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn_is_due = False
+        for _ in range(INLINE_ROUNDS_MAX):
+            self.broker.end_turn(self.runner.now())
+            tasks = self.broker.take_tasks()
+            if not self.runner.may_run_inline(tasks):
+                self.runner.submit(tasks)
+                break
+            self.runner.run_inline(tasks[0])
+        else:
+            self.turn()
+        self._flush()
+        if self.waiting:
+            for connection in tuple(self.waiting):
+                connection.resume_reading()
+
+    def _flush(self) -> None:
+        by_session = self.by_session
+        for session in self.broker.dirty_sessions():
+            connection = by_session.get(session)
+            if connection is not None:
+                connection.flush()
+
+    def is_flooded(self) -> bool:
+        """Whether so much waits for the disk that nobody's commands are read."""
+        return self.broker.backlog_bytes > BACKLOG_BYTES_MAX
+
+    def _tick(self) -> None:
+        now = self.runner.now()
+        next_ns = self.broker.tick(now)
+        delay = TICK_SECONDS_MAX
+        if next_ns is not None:
+            delay = min(delay, max(0.001, (next_ns - now.mono_ns) / NANOSECONDS))
+        self._tick_timer = self.loop.call_later(delay, self._tick)
+        self.turn()
+
+    # Publishing and settling, for HTTP
+
+    async def publish(self, topic: str, bodies: Bodies, defer_ms: int = 0) -> None:
+        """Publish and return when the messages are kept; raises `RemoteError` when they are not."""
+        future: asyncio.Future[None] = self.loop.create_future()
+
+        def done(error: RemoteError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.broker.publish(topic, bodies, self.runner.now(), done, defer_ms=defer_ms)
+        self.turn()
+        await future
+
+    async def settle(self) -> None:
+        """Return when all that was decided so far is on disk."""
+        self._take_turn()
+        await self.runner.barrier()
+
+    # Life
+
+    async def start(self, listener: socket.socket) -> None:
+        """Take clients at a listening socket and begin to keep time."""
+        self._tcp_server = await self.loop.create_server(lambda: Connection(self), sock=listener)
+        self._tick()
+
+    async def stop(self) -> None:
+        """Stop as NSQ does: no new clients, all connections closed, everything on disk."""
+        self.exiting = True
+        if self._tcp_server is not None:
+            self._tcp_server.close()
+        for connection in tuple(self.connections):
+            connection.close()
+        await self.settle()
+        while self.connections:
+            await asyncio.sleep(0)
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        self.broker.close(self.runner.now())
+        with contextlib.suppress(asyncio.CancelledError):
+            tasks = self.broker.take_tasks()
+            self.runner.submit(tasks)
+            await self.runner.barrier()
+        await self.loop.run_in_executor(None, self.runner.stop)
