@@ -1,0 +1,74 @@
+"""A run of messages in memory: what channels deliver from.
+
+1. A block's indexes are contiguous, and its bytes have been verified or were just made here.
+2. A block never changes: whoever holds one may send slices of it at any time later.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview
+Ends = NDArray[np.uint32]
+
+BLOCK_OVERHEAD: Final = 400
+"""Bytes of Python objects that a block costs besides its arrays (measured, rounded up)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Messages `first` to `first + count`, as frames.
+
+    Attributes:
+        first: the first message's index.
+        count: how many messages.
+        ends: where each frame ends in `frames`, shape (count,), uint32.
+        frames: the frames, one after the other.
+        ordinal: messages in the log before this block.
+    """
+
+    first: int
+    count: int
+    ends: Ends
+    frames: Buffer
+    ordinal: int
+
+    @property
+    def end(self) -> int:
+        """The index behind the last message's."""
+        return self.first + self.count
+
+    @property
+    def cost_bytes(self) -> int:
+        """What it takes in memory."""
+        return len(self.frames) + 4 * self.count + BLOCK_OVERHEAD
+
+    def start_of(self, index: int) -> int:
+        """Where the frame of the message begins; for `end`, where the last one ends."""
+        position = index - self.first
+        return int(self.ends[position - 1]) if position else 0
+
+    def slice(self, first: int, end: int) -> memoryview:
+        """The frames of messages [first, end), which the block holds."""
+        return memoryview(self.frames)[self.start_of(first) : self.start_of(end)]
+
+    def ends_within(self, first: int, end: int) -> Ends:
+        """Where each frame of [first, end) ends in `slice(first, end)`."""
+        return self.ends[first - self.first : end - self.first] - np.uint32(self.start_of(first))
+
+
+def merge(blocks: Sequence[Block]) -> Block:
+    """One block of several that follow each other without a gap."""
+    if len(blocks) == 1:
+        return blocks[0]
+    frames = b"".join([block.frames for block in blocks])
+    ends: list[Ends] = []
+    base = 0
+    for block in blocks:
+        ends.append(block.ends + np.uint32(base))
+        base += len(block.frames)
+    count = sum(block.count for block in blocks)
+    return Block(blocks[0].first, count, np.concatenate(ends), frames, blocks[0].ordinal)

@@ -1,0 +1,79 @@
+"""The one cache of verified blocks, shared by all logs and bounded in bytes.
+
+1. An entry is one extent of a log (see `extents`): a list of blocks that follow each other.
+2. What was used longest ago goes first; the entry just put or grown stays, whatever its size.
+3. Evicting costs only time: everything in here is on the disk as well.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from sparq.log.block import Block
+
+CACHE_BYTES: Final = 64 << 20
+ENTRY_OVERHEAD: Final = 600
+"""Bytes that an entry costs besides its blocks (measured, rounded up)."""
+
+Key = tuple[int, int]
+"""(a number of the log's own, first index of the extent)"""
+
+
+class Entry:
+    """The blocks of one extent, ascending."""
+
+    __slots__ = ("blocks", "cost_bytes")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.cost_bytes = ENTRY_OVERHEAD
+
+
+class BlockCache:
+    """Entries by key, the one used last at the end."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.size_bytes = 0
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()
+        self._next_owner = 0
+
+    def new_owner(self) -> int:
+        """A number for a log's keys."""
+        self._next_owner += 1
+        return self._next_owner
+
+    def get(self, key: Key) -> Entry | None:
+        """The entry, now the one used last."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: Key, blocks: list[Block]) -> Entry:
+        """An entry of these blocks, in place of what was there."""
+        self.discard(key)
+        entry = Entry()
+        entry.blocks = blocks
+        entry.cost_bytes += sum(block.cost_bytes for block in blocks)
+        self._entries[key] = entry
+        self.size_bytes += entry.cost_bytes
+        self._shrink()
+        return entry
+
+    def recost(self, key: Key, entry: Entry, cost_bytes: int) -> None:
+        """Note that the entry, which is in here, costs so much now, and was used."""
+        self.size_bytes += cost_bytes - entry.cost_bytes
+        entry.cost_bytes = cost_bytes
+        self._entries.move_to_end(key)
+        if self.size_bytes > self.limit_bytes:
+            self._shrink()
+
+    def discard(self, key: Key) -> None:
+        """Forget an entry, if it is there."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self.size_bytes -= entry.cost_bytes
+
+    def _shrink(self) -> None:
+        while self.size_bytes > self.limit_bytes and len(self._entries) > 1:
+            self.size_bytes -= self._entries.popitem(last=False)[1].cost_bytes

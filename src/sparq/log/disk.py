@@ -1,0 +1,297 @@
+"""The only module that touches files, and the two protocols that a fake of it must fill.
+
+1. Every failure is a `DiskError` that says what was tried, where, and why in words.
+2. A failed `append` leaves the file as long as it was, or says that it could not.
+3. Files are opened without following symbolic links, are not inherited by other programs, and
+   belong to their owner alone: modes 0600 and 0700.
+4. What is read is read with `pread`, never through a mapping: an I/O error under a mapping would
+   kill the process.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+_COMMON_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class DiskError(Exception):
+    """An operation on the disk failed.
+
+    Attributes:
+        operation: what was tried, one word.
+        path: on which file or folder.
+        number: the errno.
+        restored: after a failed append: whether the file has its former length again.
+    """
+
+    def __init__(self, operation: str, path: str, number: int, *, restored: bool = True) -> None:
+        super().__init__(operation, path, number)
+        self.operation = operation
+        self.path = path
+        self.number = number
+        self.restored = restored
+
+    @property
+    def reason(self) -> str:
+        """Why, as the operating system words it, e.g. "no space left on device"."""
+        text = os.strerror(self.number)
+        return text[:1].lower() + text[1:]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it failed for want of space."""
+        return self.number in _SPACE_ERRORS
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it failed because there is no such file."""
+        return self.number == errno.ENOENT
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.path}: {self.reason}"
+
+
+class File(Protocol):
+    """An open file. Offsets and sizes are in bytes; all methods but `close` raise DiskError."""
+
+    @property
+    def path(self) -> str:
+        """Where it was opened."""
+
+    def append(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all of the buffers at the file's end, which is `offset`, or nothing of them."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """What is stored there: fewer bytes at the file's end."""
+
+    def sync(self) -> None:
+        """Return when what was written is on the disk."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to this size."""
+
+    def reserve(self, size: int) -> None:
+        """Make the file this large, with space on the disk behind all of it."""
+
+    def size(self) -> int:
+        """How large it is."""
+
+    def close(self) -> None:
+        """Let go of it; never fails."""
+
+
+class Disk(Protocol):
+    """Files and folders by path; every method raises DiskError."""
+
+    def open(self, path: str) -> File:
+        """An existing file, to read and write."""
+
+    def create(self, path: str) -> File:
+        """A new file; fails where one exists. The entry is durable after `sync_directory`."""
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a folder, sorted."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a folder, and those above it; an existing one is no error."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty folder."""
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the folder's entries are on the disk."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or folder another name, in place of what had it."""
+
+    def unlink(self, path: str) -> None:
+        """Delete a file."""
+
+    def free_bytes(self, path: str) -> int:
+        """What a user may still write on the file system of this folder."""
+
+    def lock(self, path: str) -> File:
+        """Hold a lock file, made where missing, until it is closed; fails while another does."""
+
+
+def _failed(operation: str, path: str, error: OSError) -> DiskError:
+    return DiskError(operation, path, error.errno or errno.EIO)
+
+
+class RealFile:
+    """A file descriptor with its path."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def append(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """See `File`. A short write is followed up: the next try says why it was short."""
+        try:
+            self._write(buffers, offset)
+        except OSError as error:
+            failure = _failed("write", self.path, error)
+            try:
+                os.ftruncate(self._fd, offset)
+            except OSError:
+                failure.restored = False
+            raise failure from error
+
+    def _write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        if len(buffers) == 1:
+            written = os.pwrite(self._fd, buffers[0], offset)
+        else:
+            written = os.pwritev(self._fd, buffers, offset)
+        total = sum(map(len, buffers))
+        if written < total:
+            rest = memoryview(b"".join(buffers))
+            while written < total:
+                count = os.pwrite(self._fd, rest[written:], offset + written)
+                if not count:
+                    raise OSError(errno.EIO, "nothing written")
+                written += count
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `File`."""
+        try:
+            data = os.pread(self._fd, size, offset)
+            while 0 < len(data) < size:
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise _failed("read", self.path, error) from error
+        return data
+
+    def sync(self) -> None:
+        """See `File`."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise _failed("sync", self.path, error) from error
+
+    def truncate(self, size: int) -> None:
+        """See `File`."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise _failed("truncate", self.path, error) from error
+
+    def reserve(self, size: int) -> None:
+        """See `File`."""
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except OSError as error:
+            raise _failed("reserve", self.path, error) from error
+
+    def size(self) -> int:
+        """See `File`."""
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as error:
+            raise _failed("stat", self.path, error) from error
+
+    def close(self) -> None:
+        """See `File`. An error of close says nothing that a sync has not said."""
+        try:
+            os.close(self._fd)
+        except OSError:
+            return
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def open(self, path: str) -> RealFile:
+        """See `Disk`."""
+        return self._open("open", path, os.O_RDWR)
+
+    def create(self, path: str) -> RealFile:
+        """See `Disk`."""
+        return self._open("create", path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def _open(self, operation: str, path: str, flags: int) -> RealFile:
+        try:
+            return RealFile(os.open(path, flags | _COMMON_FLAGS, 0o600), path)
+        except OSError as error:
+            raise _failed(operation, path, error) from error
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Disk`."""
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            raise _failed("list", path, error) from error
+
+    def exists(self, path: str) -> bool:
+        """See `Disk`."""
+        return os.path.lexists(path)
+
+    def make_directory(self, path: str) -> None:
+        """See `Disk`."""
+        try:
+            os.makedirs(path, 0o700, exist_ok=True)
+        except OSError as error:
+            raise _failed("mkdir", path, error) from error
+
+    def remove_directory(self, path: str) -> None:
+        """See `Disk`."""
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            raise _failed("rmdir", path, error) from error
+
+    def sync_directory(self, path: str) -> None:
+        """See `Disk`."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _failed("sync", path, error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        """See `Disk`."""
+        try:
+            os.rename(old, new)
+        except OSError as error:
+            raise _failed("rename", old, error) from error
+
+    def unlink(self, path: str) -> None:
+        """See `Disk`."""
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise _failed("unlink", path, error) from error
+
+    def free_bytes(self, path: str) -> int:
+        """See `Disk`."""
+        try:
+            facts = os.statvfs(path)
+        except OSError as error:
+            raise _failed("stat", path, error) from error
+        return facts.f_bavail * facts.f_frsize
+
+    def lock(self, path: str) -> RealFile:
+        """See `Disk`. The lock is the kernel's: it ends with the process, whatever happens."""
+        file = self._open("lock", path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise _failed("lock", path, error) from error
+        return file

@@ -1,0 +1,60 @@
+"""Work on the disk, handed out by whoever decides and run by whoever has threads.
+
+1. `run` may be called in any thread, once, and touches no state that the loop uses meanwhile: what
+   it needs was put into the work when it was made, what it finds stays in the work.
+2. `run` never raises: what failed is `error`.
+3. The loop takes the results over when the work has run (`Log.finish`, `Log.store`,
+   `Ledger.finish`); works of one log or ledger that change files are taken over in the order made.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from sparq.log.disk import DiskError
+from sparq.protocol.instant import Instant
+
+
+class TaskKind(Enum):
+    """Which thread a task belongs to: it must not wait behind those of another kind."""
+
+    COMMIT = "commit"
+    READ = "read"
+    HOUSEKEEPING = "housekeeping"
+
+
+class Work(Protocol):
+    """What the log hands out: a kind, something to run, and what went wrong with it."""
+
+    @property
+    def kind(self) -> TaskKind:
+        """Where it is to be run."""
+
+    @property
+    def error(self) -> DiskError | None:
+        """Why it failed, once it has run."""
+
+    def run(self) -> None:
+        """Do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A work, and what is to happen in the loop when it has run."""
+
+    work: Work
+    on_done: Callable[[Instant], None]
+
+    @property
+    def kind(self) -> TaskKind:
+        """Where it is to be run."""
+        return self.work.kind
+
+    def run(self) -> None:
+        """Do the work."""
+        self.work.run()
+
+    def done(self, now: Instant) -> None:
+        """Take the results over, in the loop."""
+        self.on_done(now)

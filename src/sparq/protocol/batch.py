@@ -1,0 +1,311 @@
+"""The stored batch: what one commit of a topic's log leaves in a file, and what READ sends.
+
+Little-endian, but for the frames, which are as the wire has them (see ``protocol/frames``)::
+
+    offset  size  field
+         0     4  magic "SPQB"
+         4     2  header size, 80
+         6     1  version, 1
+         7     1  required flags; a reader refuses a batch with one that it does not know
+         8     1  optional flags; bit 0: due times among the sections
+         9     3  zero
+        12     4  the first four bytes of the log's id
+        16     8  header checksum: XXH3-64, seed = the file's salt, over the batch's offset in its
+                  file (u64) and the header with this field zero
+        24     8  payload checksum: XXH3-64, seed 0, over everything behind the header
+        32     8  index of the first message; the others follow without a gap
+        40     8  ordinal: messages in the log before this batch
+        48     8  publish time, ns since 1970
+        56     4  count of messages, at least 1
+        60     4  size of the frames
+        64     4  size of the sections
+        68     4  size of the whole, a multiple of 8
+        72     4  epoch: which run of nsqd wrote it
+        76     4  zero
+        80     -  ends (u32 each: where a frame ends) | frames | sections | zeros up to a multiple of 8
+
+    section: u16 type | u16 flags | u32 size of the data | data
+    type 1, due times: u32 n | u32 zero | n x u32 position | n x i64 due, ns since 1970
+
+1. A header is believed only with its checksum, which holds for one place in one file: a message
+   whose body is a batch is never taken for one.
+2. A payload is believed only with its checksum. It needs neither salt nor offset, so that Spark's
+   executors can verify what READ sent them.
+3. Sizes in a header agree with each other, or it is no header.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+MAGIC: Final = b"SPQB"
+HEADER_SIZE: Final = 80
+VERSION: Final = 1
+ALIGNMENT: Final = 8
+HAS_DUES: Final = 1
+"""The optional flag of a batch with due times."""
+SECTION_DUES: Final = 1
+SIZE_LIMIT: Final = 1 << 32
+"""A batch is smaller than this: its sizes and ends are u32."""
+
+Buffer = bytes | bytearray | memoryview
+Ends = NDArray[np.uint32]
+Dues = Sequence[tuple[int, int]]
+"""(position in the batch, due time in ns since 1970) of each deferred message."""
+
+_HEADER: Final = struct.Struct("<4sHBBB3xIQQqqqIIIII4x")
+_OFFSET: Final = struct.Struct("<Q")
+_SECTION: Final = struct.Struct("<HHI")
+_DUES: Final = struct.Struct("<II")
+_ENDS: Final = np.dtype("<u4")
+_CHECKSUM_AT: Final = 16
+_CHECKSUM_END: Final = 24
+_NO_CHECKSUM: Final = bytes(8)
+_PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT))
+_JOIN_BELOW: Final = 1 << 16
+"""Smaller batches are one buffer: a copy is cheaper than a gathering write."""
+
+
+class BatchError(ValueError):
+    """Bytes that should be whole batches are not."""
+
+
+class Header(NamedTuple):
+    """A batch's header, field by field."""
+
+    magic: bytes
+    header_size: int
+    version: int
+    required_flags: int
+    optional_flags: int
+    log_id_short: int
+    header_checksum: int
+    payload_checksum: int
+    first_index: int
+    ordinal: int
+    publish_time_ns: int
+    count: int
+    frames_size: int
+    sections_size: int
+    total_size: int
+    epoch: int
+
+    @property
+    def end_index(self) -> int:
+        """The index behind the last message's."""
+        return self.first_index + self.count
+
+    @property
+    def end_ordinal(self) -> int:
+        """Messages in the log up to the end of this batch."""
+        return self.ordinal + self.count
+
+    @property
+    def readable(self) -> bool:
+        """Whether this version of sparq knows how to read the batch."""
+        return self.version == VERSION and not self.required_flags
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A batch, read.
+
+    Attributes:
+        header: its header.
+        ends: where each frame ends in `frames`, shape (count,), uint32.
+        frames: the messages as frames, a part of the buffer it was read from.
+        dues: (position, due time in ns since 1970) of the deferred ones.
+    """
+
+    header: Header
+    ends: Ends
+    frames: memoryview
+    dues: list[tuple[int, int]]
+
+
+# Writing
+
+
+def dues_size(count: int) -> int:
+    """Bytes that the section of so many due times takes."""
+    return _SECTION.size + _DUES.size + 12 * count if count else 0
+
+
+def batch_size(count: int, frames_size: int, sections_size: int = 0) -> int:
+    """Bytes that a batch takes in its file.
+
+    Raises:
+        BatchError: more than a batch can hold.
+    """
+    size = HEADER_SIZE + 4 * count + frames_size + sections_size
+    size += -size % ALIGNMENT
+    if size >= SIZE_LIMIT:
+        raise BatchError(f"a batch of {size} bytes is too large")
+    return size
+
+
+def encode(
+    frames: Buffer,
+    ends: Ends,
+    first_index: int,
+    ordinal: int,
+    publish_time_ns: int,
+    log_id_short: int,
+    epoch: int,
+    file_offset: int,
+    salt: int,
+    dues: Dues | None = None,
+) -> list[Buffer]:
+    """A batch as the buffers to write one after the other at `file_offset`.
+
+    Raises:
+        BatchError: more than a batch can hold.
+    """
+    count = len(ends)
+    sections = _encode_dues(dues) if dues else b""
+    total = batch_size(count, len(frames), len(sections))
+    used = HEADER_SIZE + 4 * count + len(frames) + len(sections)
+    parts = [ends.astype(_ENDS, copy=False).tobytes(), frames, sections, _PADDING[total - used]]
+    if total < _JOIN_BELOW:
+        parts = [b"".join(parts)]
+    header = _encode_header(
+        (0, _payload_checksum(parts), first_index, ordinal, publish_time_ns),
+        (count, len(frames), len(sections), total, epoch),
+        HAS_DUES if sections else 0,
+        log_id_short,
+        file_offset,
+        salt,
+    )
+    return [header + parts[0]] if len(parts) == 1 else [header, *parts]
+
+
+def _encode_header(
+    longs: tuple[int, int, int, int, int],
+    words: tuple[int, int, int, int, int],
+    optional_flags: int,
+    log_id_short: int,
+    file_offset: int,
+    salt: int,
+) -> bytes:
+    header = _HEADER.pack(
+        MAGIC, HEADER_SIZE, VERSION, 0, optional_flags, log_id_short, *longs, *words
+    )
+    checksum = xxh3_64_intdigest(_OFFSET.pack(file_offset) + header, salt)
+    return header[:_CHECKSUM_AT] + _OFFSET.pack(checksum) + header[_CHECKSUM_END:]
+
+
+def _payload_checksum(parts: Sequence[Buffer]) -> int:
+    if len(parts) == 1:
+        return xxh3_64_intdigest(parts[0])
+    digest = xxh3_64()
+    for part in parts:
+        digest.update(part)
+    return digest.intdigest()
+
+
+def _encode_dues(dues: Dues) -> bytes:
+    positions = np.array([position for position, _ in dues], "<u4").tobytes()
+    times = np.array([due for _, due in dues], "<i8").tobytes()
+    size = _DUES.size + len(positions) + len(times)
+    return b"".join(
+        (_SECTION.pack(SECTION_DUES, 0, size), _DUES.pack(len(dues), 0), positions, times)
+    )
+
+
+# Reading
+
+
+def parse_header(buffer: Buffer, at: int) -> Header | None:
+    """The header at this place of the buffer; None for what cannot be one.
+
+    Its checksum is not looked at: see `check_header`.
+    """
+    if at + HEADER_SIZE > len(buffer):
+        return None
+    header = Header._make(_HEADER.unpack_from(buffer, at))
+    if header.magic != MAGIC or header.header_size < HEADER_SIZE or not header.count:
+        return None
+    used = header.header_size + 4 * header.count + header.frames_size + header.sections_size
+    return header if header.total_size == used + -used % ALIGNMENT else None
+
+
+def check_header(buffer: Buffer, at: int, file_offset: int, salt: int) -> bool:
+    """Whether the header at this place was written for this place of the file with this salt."""
+    size = int.from_bytes(buffer[at + 4 : at + 6], "little")
+    header = bytes(buffer[at : at + size])
+    if size < HEADER_SIZE or len(header) != size:
+        return False
+    covered = _OFFSET.pack(file_offset) + header[:_CHECKSUM_AT] + _NO_CHECKSUM
+    checksum = xxh3_64_intdigest(covered + header[_CHECKSUM_END:], salt)
+    return header[_CHECKSUM_AT:_CHECKSUM_END] == _OFFSET.pack(checksum)
+
+
+def check_payload(buffer: Buffer, at: int, header: Header) -> bool:
+    """Whether all of the batch is there and everything behind its header is as it was written."""
+    payload = memoryview(buffer)[at + header.header_size : at + header.total_size]
+    whole = len(payload) == header.total_size - header.header_size
+    return whole and xxh3_64_intdigest(payload) == header.payload_checksum
+
+
+def decode(buffer: Buffer, at: int, header: Header | None = None) -> Batch:
+    """The batch at this place of the buffer, whose checksums the caller has looked at.
+
+    Args:
+        buffer: holds the whole batch; the result's frames are a part of it.
+        at: where the batch begins.
+        header: its header, where the caller has it already.
+
+    Raises:
+        BatchError: there is no batch, or not all of it, or of a kind unknown to this version.
+    """
+    header = header or parse_header(buffer, at)
+    if header is None or at + header.total_size > len(buffer):
+        raise BatchError(f"no whole batch at byte {at} of {len(buffer)}")
+    if not header.readable:
+        raise BatchError(
+            f"a batch of version {header.version}, flags {header.required_flags:#x} "
+            f"needs a newer sparq"
+        )
+    frames_at = at + header.header_size + 4 * header.count
+    sections_at = frames_at + header.frames_size
+    ends = np.frombuffer(buffer, _ENDS, header.count, at + header.header_size)
+    frames = memoryview(buffer)[frames_at:sections_at]
+    if not header.optional_flags & HAS_DUES:
+        return Batch(header, ends, frames, [])
+    sections = memoryview(buffer)[sections_at : sections_at + header.sections_size]
+    return Batch(header, ends, frames, _decode_dues(sections))
+
+
+def _decode_dues(sections: memoryview) -> list[tuple[int, int]]:
+    """The due times among the sections; sections of unknown types are passed over."""
+    at = 0
+    while at + _SECTION.size <= len(sections):
+        kind, _, size = _SECTION.unpack_from(sections, at)
+        at += _SECTION.size
+        if kind == SECTION_DUES:
+            count = _DUES.unpack_from(sections, at)[0]
+            positions = np.frombuffer(sections, "<u4", count, at + _DUES.size)
+            times = np.frombuffer(sections, "<i8", count, at + _DUES.size + 4 * count)
+            return list(zip(positions.tolist(), times.tolist(), strict=True))
+        at += size
+    return []
+
+
+def walk(buffer: Buffer) -> Iterator[Batch]:
+    """The batches that lie one after the other in the buffer, their payloads verified.
+
+    Raises:
+        BatchError: damaged, cut off or of a kind unknown to this version.
+    """
+    at = 0
+    while at < len(buffer):
+        header = parse_header(buffer, at)
+        if header is None or not check_payload(buffer, at, header):
+            raise BatchError(f"damaged batch at byte {at} of {len(buffer)}")
+        yield decode(buffer, at, header)
+        at += header.total_size
