@@ -1,0 +1,183 @@
+"""What the user asks of the source and the sink: the options, checked.
+
+1. Names are NSQ's where NSQ has them (as in its configuration files) and those of Spark's Kafka
+   source elsewhere. Case does not matter, as everywhere in Spark.
+2. An option that is wrong is an error that names it, before anything is connected.
+3. Unknown options are ignored: Spark hands its own (`checkpointLocation`, `path`) to every source.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from sparq.client.address import parse_addresses
+from sparq.protocol.names import is_valid_name, quote
+from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions, parse_positions
+
+NSQD_TIMEOUT_MS: Final = 60_000
+"""A restart of nsqd, recovery of its logs included, takes seconds."""
+
+RECORDS_PER_PARTITION: Final = 200_000
+MAX_MSG_SIZE: Final = 1_048_576
+MAX_BODY_SIZE: Final = 5_242_880
+"""nsqd's own defaults for its two limits."""
+
+Value = TypeVar("Value")
+
+
+class OptionError(ValueError):
+    """An option that is missing or wrong; the text names it."""
+
+
+class Given:
+    """The options as they were given, read by type."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+
+    def read(self, name: str, default: Value, parse: Callable[[str], Value]) -> Value:
+        """The option's value, or the default when it is not given."""
+        text = self._values.get(name.lower())
+        if text is None or not text.strip():
+            return default
+        try:
+            return parse(text.strip())
+        except ValueError as error:
+            raise OptionError(f"option {name}: {error}") from None
+
+    def whole(self, name: str, default: int, low: int) -> int:
+        """A whole number of at least `low`."""
+
+        def parse(text: str) -> int:
+            if not text.isascii() or not text.isdigit() or int(text) < low:
+                raise ValueError(f"expected a whole number of at least {low}, not {text!r}")
+            return int(text)
+
+        return self.read(name, default, parse)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """`true` or `false`."""
+
+        def parse(text: str) -> bool:
+            if text.lower() not in ("true", "false"):
+                raise ValueError(f"expected true or false, not {text!r}")
+            return text.lower() == "true"
+
+        return self.read(name, default, parse)
+
+    def name(self, option: str) -> str:
+        """A topic's or a channel's name; empty when it is not given."""
+
+        def parse(text: str) -> str:
+            if not is_valid_name(text):
+                raise ValueError(f"not a legal {option} name: {quote(text)}")
+            return text
+
+        return self.read(option, "", parse)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where the nsqds are: named one by one, or found through nsqlookupd.
+
+    Attributes:
+        nsqd_tcp_addresses: as ``host:port``; empty when nsqlookupds are given.
+        lookupd_http_addresses: as ``host:port``; empty when nsqds are given.
+        timeout_ms: how long an nsqd may be out of reach before what needs it fails.
+    """
+
+    nsqd_tcp_addresses: tuple[str, ...]
+    lookupd_http_addresses: tuple[str, ...]
+    timeout_ms: int
+
+    @classmethod
+    def of(cls, given: Given) -> "Cluster":
+        """Reads the options.
+
+        Raises:
+            OptionError: none or both kinds of addresses are given, or one is wrong.
+        """
+        none: tuple[str, ...] = ()
+        nsqds = given.read("nsqd_tcp_addresses", none, parse_addresses)
+        lookupds = given.read("lookupd_http_addresses", none, parse_addresses)
+        if bool(nsqds) == bool(lookupds):
+            raise OptionError(
+                "one of the options nsqd_tcp_addresses and lookupd_http_addresses is needed"
+                + (", not both" if nsqds else "")
+            )
+        return cls(nsqds, lookupds, given.whole("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of a stream or batch read; NsqDataSource says what each means."""
+
+    cluster: Cluster
+    topic: str
+    channel: str
+    starting: Positions
+    starting_timestamp_ms: int
+    ending: Positions
+    offsets_per_trigger_max: int
+    partitions_min: int
+    records_per_partition_max: int
+    fail_on_data_loss: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, stream: bool) -> "SourceOptions":
+        """Reads the options.
+
+        Raises:
+            OptionError: one is missing or wrong.
+        """
+        given = Given(options)
+        topic, channel = given.name("topic"), given.name("channel")
+        if not topic:
+            raise OptionError("the option topic is needed")
+        if stream and not channel:
+            raise OptionError("the option channel is needed: it holds what is not yet read")
+        words = (EARLIEST, LATEST, COMMITTED) if stream else (EARLIEST, LATEST)
+        start, end = Positions(COMMITTED if stream else EARLIEST), Positions(LATEST)
+        return cls(
+            cluster=Cluster.of(given),
+            topic=topic,
+            channel=channel,
+            starting=given.read(
+                "startingOffsets", start, lambda text: parse_positions(text, words, EARLIEST)
+            ),
+            starting_timestamp_ms=given.whole("startingTimestamp", -1, 0),
+            ending=given.read(
+                "endingOffsets", end, lambda text: parse_positions(text, (LATEST,), LATEST)
+            ),
+            offsets_per_trigger_max=given.whole("maxOffsetsPerTrigger", 0, 1),
+            partitions_min=given.whole("minPartitions", 0, 1),
+            records_per_partition_max=given.whole(
+                "maxRecordsPerPartition", RECORDS_PER_PARTITION, 1
+            ),
+            fail_on_data_loss=given.flag("failOnDataLoss", True),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of a stream or batch write; NsqDataSource says what each means."""
+
+    cluster: Cluster
+    topic: str
+    max_msg_size: int
+    max_body_size: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "SinkOptions":
+        """Reads the options.
+
+        Raises:
+            OptionError: one is missing or wrong.
+        """
+        given = Given(options)
+        return cls(
+            cluster=Cluster.of(given),
+            topic=given.name("topic"),
+            max_msg_size=given.whole("max_msg_size", MAX_MSG_SIZE, 1),
+            max_body_size=given.whole("max_body_size", MAX_BODY_SIZE, 9),
+        )
