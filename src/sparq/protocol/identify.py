@@ -1,0 +1,244 @@
+"""IDENTIFY: what a client asks for, what it is granted, within which limits.
+
+1. Every limit that a connection is held to is a field of ``Limits``, with NSQ's default.
+2. The checks come in NSQ's order and say NSQ's texts; a key that is unknown asks for nothing.
+3. TLS and compression are answered by what this server offers, which is neither.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NoReturn
+
+from sparq.protocol.errors import RemoteError
+
+NSQ_VERSION: Final = "1.3.0"
+"""Clients and nsqadmin compare it, so it is NSQ's and not sparq's own."""
+
+OFF: Final = -1
+INTERVAL_MIN_MS: Final = 1_000
+BUFFER_SIZE_MIN: Final = 64
+SAMPLE_RATE_MAX: Final = 99
+DEFLATE_LEVEL: Final = 6
+"""NSQ's default level, told even to clients that do not compress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What nsqd allows, by its flags; the defaults are NSQ's."""
+
+    max_msg_size: int = 1_048_576
+    max_body_size: int = 5_242_880
+    max_rdy_count: int = 2_500
+    max_req_timeout_ms: int = 3_600_000
+    msg_timeout_ms: int = 60_000
+    max_msg_timeout_ms: int = 900_000
+    heartbeat_interval_ms: int = 30_000
+    max_heartbeat_interval_ms: int = 60_000
+    output_buffer_size: int = 16_384
+    max_output_buffer_size: int = 65_536
+    output_buffer_timeout_ms: int = 250
+    min_output_buffer_timeout_ms: int = 25
+    max_output_buffer_timeout_ms: int = 30_000
+    max_deflate_level: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What holds for a connection once it has identified itself.
+
+    Attributes:
+        heartbeat_interval_ms: 0 means that heartbeats are off.
+        output_buffer_size: 1 means unbuffered.
+        output_buffer_timeout_ms: 0 means that no timer flushes.
+        reply: the answer as a JSON object; None when the client negotiates nothing.
+    """
+
+    client_id: str
+    hostname: str
+    user_agent: str
+    heartbeat_interval_ms: int
+    output_buffer_size: int
+    output_buffer_timeout_ms: int
+    sample_rate: int
+    msg_timeout_ms: int
+    topology_region: str
+    topology_zone: str
+    feature_negotiation: bool
+    reply: dict[str, object] | None = None
+
+    def reply_data(self) -> bytes:
+        """The data of the response frame."""
+        return b"OK" if self.reply is None else json.dumps(self.reply).encode()
+
+
+def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Granted:
+    """Reads an IDENTIFY body and decides.
+
+    Args:
+        body: the JSON as it came.
+        limits: what the server allows.
+        server: what the reply tells of the server beyond the limits: any of `version`,
+            `sparq_version`, `auth_required`, `topology_region`, `topology_zone`.
+
+    Raises:
+        RemoteError: the body is no such JSON, or asks for what is out of range.
+    """
+    asked = _decode(body)
+    heartbeat_ms = _heartbeat(asked.heartbeat_interval, limits)
+    timeout_ms = _buffer_timeout(asked.output_buffer_timeout, limits)
+    size = _buffer_size(asked.output_buffer_size, limits)
+    if not 0 <= asked.sample_rate <= SAMPLE_RATE_MAX:
+        _refuse(f"sample rate ({asked.sample_rate})")
+    granted = Granted(
+        client_id=asked.client_id,
+        hostname=asked.hostname,
+        user_agent=asked.user_agent,
+        heartbeat_interval_ms=heartbeat_ms,
+        output_buffer_size=size,
+        # Without a buffer there is nothing that a timer could flush.
+        output_buffer_timeout_ms=0 if size == 1 else timeout_ms,
+        sample_rate=asked.sample_rate,
+        msg_timeout_ms=_msg_timeout(asked.msg_timeout, limits),
+        topology_region=asked.topology_region,
+        topology_zone=asked.topology_zone,
+        feature_negotiation=asked.feature_negotiation,
+    )
+    if not granted.feature_negotiation:
+        return granted
+    return replace(granted, reply=_reply(granted, limits, server))
+
+
+# Reading what is asked
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The keys that mean something; what is missing or null is as its zero value."""
+
+    client_id: str = ""
+    hostname: str = ""
+    heartbeat_interval: int = 0
+    output_buffer_size: int = 0
+    output_buffer_timeout: int = 0
+    feature_negotiation: bool = False
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: int = 0
+    snappy: bool = False
+    sample_rate: int = 0
+    user_agent: str = ""
+    msg_timeout: int = 0
+    topology_region: str = ""
+    topology_zone: str = ""
+
+
+_TYPES: Final = {member.name: type(member.default) for member in fields(_Request)}
+_BITS: Final = {"sample_rate": 32}
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def _decode(body: bytes) -> _Request:
+    """The request; raises RemoteError for what Go's decoder would not take into its struct."""
+    try:
+        # Bytes that are not UTF-8 become U+FFFD, as in Go; json would guess at UTF-16.
+        asked = json.loads(body.decode("utf-8", "replace"), parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise _undecodable() from None
+    if asked is None:
+        return _Request()
+    if not isinstance(asked, dict):
+        raise _undecodable()
+    known = {name: value for name, value in asked.items() if name in _TYPES and value is not None}
+    return _Request(**{name: _typed(name, value) for name, value in known.items()})
+
+
+def _typed(name: str, value: object) -> Any:
+    if type(value) is not _TYPES[name]:
+        raise _undecodable()
+    if isinstance(value, str):
+        return _LONE_SURROGATE.sub("\ufffd", value)
+    if isinstance(value, int) and value not in _range(_BITS.get(name, 64)):
+        raise _undecodable()
+    return value
+
+
+def _range(bits: int) -> range:
+    return range(-(1 << bits - 1), 1 << bits - 1)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _undecodable() -> RemoteError:
+    return RemoteError("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+
+
+# Deciding what is granted
+
+
+def _heartbeat(asked_ms: int, limits: Limits) -> int:
+    if asked_ms == 0:
+        return limits.heartbeat_interval_ms
+    if asked_ms == OFF:
+        return 0
+    if not INTERVAL_MIN_MS <= asked_ms <= limits.max_heartbeat_interval_ms:
+        _refuse(f"heartbeat interval ({asked_ms})")
+    return asked_ms
+
+
+def _buffer_timeout(asked_ms: int, limits: Limits) -> int:
+    if asked_ms == 0:
+        return limits.output_buffer_timeout_ms
+    if asked_ms == OFF:
+        return 0
+    allowed = limits.min_output_buffer_timeout_ms, limits.max_output_buffer_timeout_ms
+    if not allowed[0] <= asked_ms <= allowed[1]:
+        _refuse(f"output buffer timeout ({asked_ms})")
+    return asked_ms
+
+
+def _buffer_size(asked: int, limits: Limits) -> int:
+    if asked == 0:
+        return limits.output_buffer_size
+    if asked == OFF:
+        return 1
+    if not BUFFER_SIZE_MIN <= asked <= limits.max_output_buffer_size:
+        _refuse(f"output buffer size ({asked})")
+    return asked
+
+
+def _msg_timeout(asked_ms: int, limits: Limits) -> int:
+    if asked_ms == 0:
+        return limits.msg_timeout_ms
+    if not INTERVAL_MIN_MS <= asked_ms <= limits.max_msg_timeout_ms:
+        _refuse(f"msg timeout ({asked_ms})")
+    return asked_ms
+
+
+def _refuse(what: str) -> NoReturn:
+    raise RemoteError("E_BAD_BODY", f"IDENTIFY {what} is invalid")
+
+
+def _reply(granted: Granted, limits: Limits, server: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "max_rdy_count": limits.max_rdy_count,
+        "version": server.get("version", NSQ_VERSION),
+        "max_msg_timeout": limits.max_msg_timeout_ms,
+        "msg_timeout": granted.msg_timeout_ms,
+        "tls_v1": False,
+        "deflate": False,
+        "deflate_level": min(DEFLATE_LEVEL, limits.max_deflate_level),
+        "max_deflate_level": limits.max_deflate_level,
+        "snappy": False,
+        "sample_rate": granted.sample_rate,
+        "auth_required": server.get("auth_required", False),
+        "output_buffer_size": granted.output_buffer_size,
+        "output_buffer_timeout": granted.output_buffer_timeout_ms,
+        "topology_region": server.get("topology_region", ""),
+        "topology_zone": server.get("topology_zone", ""),
+        "sparq_version": server.get("sparq_version", ""),
+        "sparq_range": 1,
+    }

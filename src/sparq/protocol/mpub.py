@@ -1,0 +1,177 @@
+"""The body of an MPUB, walked while it arrives: count, then size and bytes of each message.
+
+1. Nothing is allocated for a size before it was checked, and a step costs what has newly arrived.
+2. NSQ compares the declared body size with nothing. Here the messages may not exceed the largest
+   body allowed, or one MPUB could ask for a million times the largest message.
+3. Runs of one size are found by looking at all their sizes at once; other messages are walked one
+   by one. Both give the same answer.
+"""
+
+import struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import VECTOR_MIN, Bodies
+
+SCALAR_STEP: Final = 256
+"""Messages walked singly before the next look for a run of one size."""
+RUN_MAX: Final = 4096
+"""The longest run of one size looked at in one go: bounds what a wrong guess costs."""
+
+_SIZE: Final = struct.Struct(">i")
+_MESSAGE_MIN: Final = 5
+
+
+class Walk:
+    """Where one MPUB body was found to have its messages so far.
+
+    Positions are those of the buffer given to `advance`; `rebase` moves them when the caller
+    moves what it holds.
+
+    Attributes:
+        at: how far the buffer is walked.
+        need: up to where the buffer must reach for the next step.
+        done: all messages are there.
+    """
+
+    def __init__(self, at: int, message_size_max: int, body_size_max: int) -> None:
+        self.at = at
+        self.need = at + 4
+        self.done = False
+        self._count = -1
+        self._seen = 0
+        self._end_max = at + body_size_max
+        self._message_size_max = message_size_max
+        self._body_size_max = body_size_max
+        self._ends: list[NDArray[np.int64]] = []
+        self._start = at
+
+    def advance(self, data: bytes | bytearray) -> bool:
+        """Walks what has arrived.
+
+        Returns:
+            Whether all messages are there.
+
+        Raises:
+            RemoteError: the count or a size is not allowed.
+        """
+        if self._count < 0 and not self._take_count(data):
+            return False
+        while self._seen < self._count:
+            ends = self._equal_run(data)
+            if ends is None:
+                ends = self._singly(data)
+            if not len(ends):
+                return False
+            self._ends.append(ends)
+            self._seen += len(ends)
+            self.at = int(ends[-1])
+        self.done = True
+        return True
+
+    def _take_count(self, data: bytes | bytearray) -> bool:
+        if len(data) < self.need:
+            return False
+        (count,) = _SIZE.unpack_from(data, self.at)
+        # NSQ's bound: the count's own 4 bytes, and at least a size and one byte for each message.
+        if not 0 < count <= (self._body_size_max - 4) // _MESSAGE_MIN:
+            raise RemoteError("E_BAD_BODY", f"MPUB invalid message count {count}")
+        self._count = count
+        self.at = self._start = self.at + 4
+        self.need = self.at + 4
+        return True
+
+    def _equal_run(self, data: bytes | bytearray) -> NDArray[np.int64] | None:
+        """The ends of a run of messages of one size here; None where there is no long one."""
+        at = self.at
+        if len(data) < at + 4 or self._count - self._seen < VECTOR_MIN:
+            return None
+        (size,) = _SIZE.unpack_from(data, at)
+        width = 4 + size
+        if not 0 < size <= self._message_size_max:
+            return None
+        fitting = (min(len(data), self._end_max) - at) // width
+        count = min(fitting, self._count - self._seen, RUN_MAX)
+        # A look at the last of the first few saves the array for messages of many sizes.
+        if count < VECTOR_MIN or _SIZE.unpack_from(data, at + (VECTOR_MIN - 1) * width)[0] != size:
+            return None
+        equal = np.ndarray((count,), ">i4", data, at, (width,)) == size
+        found = count if equal.all() else int(equal.argmin())
+        if found < VECTOR_MIN:
+            return None
+        return np.arange(at + width, at + found * width + 1, width, dtype=np.int64)
+
+    def _singly(self, data: bytes | bytearray) -> NDArray[np.int64]:
+        """The ends of the next messages that are there in full."""
+        at = self.at
+        ends: list[int] = []
+        append, unpack_from = ends.append, _SIZE.unpack_from
+        size_max, end_max = self._message_size_max, min(len(data), self._end_max)
+        for _ in range(min(self._count - self._seen, SCALAR_STEP)):
+            if at + 4 > end_max:
+                self._wait_for(at + 4)
+                break
+            (size,) = unpack_from(data, at)
+            if not 0 < size <= size_max:
+                self._refuse(size, self._seen + len(ends))
+            following = at + 4 + size
+            if following > end_max:
+                self._wait_for(following)
+                break
+            at = following
+            append(at)
+        return np.array(ends, np.int64)
+
+    def _wait_for(self, need: int) -> None:
+        """The next step needs the buffer to reach `need`, which may be more than is allowed."""
+        if need > self._end_max:
+            size = need - self._end_max + self._body_size_max
+            raise RemoteError("E_BAD_BODY", f"MPUB body too big {size} > {self._body_size_max}")
+        self.need = need
+
+    def _refuse(self, size: int, position: int) -> None:
+        if size <= 0:
+            text = f"MPUB invalid message({position}) body size {size}"
+        else:
+            text = f"MPUB message too big {size} > {self._message_size_max}"
+        raise RemoteError("E_BAD_MESSAGE", text)
+
+    def rebase(self, shift: int) -> None:
+        """The caller dropped the first `shift` bytes of the buffer."""
+        self.at -= shift
+        self.need -= shift
+        self._start -= shift
+        self._end_max -= shift
+        self._ends = [ends - shift for ends in self._ends]
+
+    def bodies(self, buffer: bytes) -> Bodies:
+        """The messages, once all are there, in a buffer that nobody changes."""
+        ends = self._ends[0] if len(self._ends) == 1 else np.concatenate(self._ends)
+        starts = np.empty_like(ends)
+        starts[0] = self._start + 4
+        np.add(ends[:-1], 4, out=starts[1:])
+        return Bodies(buffer, starts, ends - starts)
+
+    def cut_short(self, size: int) -> RemoteError:
+        """What to say when no more follows and the buffer has `size` bytes."""
+        if self._count < 0:
+            return RemoteError("E_BAD_BODY", "MPUB failed to read message count")
+        if size - self.at < 4:
+            text = f"MPUB failed to read message({self._seen}) body size"
+            return RemoteError("E_BAD_MESSAGE", text)
+        return RemoteError("E_BAD_MESSAGE", "MPUB failed to read message body")
+
+
+def walk_whole(body: bytes, message_size_max: int, body_size_max: int) -> Bodies:
+    """The messages of a body that is there in full: count, then size and bytes of each.
+
+    Raises:
+        RemoteError: E_BAD_BODY or E_BAD_MESSAGE; HTTP says them without ``E_``.
+    """
+    walk = Walk(0, message_size_max, body_size_max)
+    if not walk.advance(body):
+        raise walk.cut_short(len(body))
+    return walk.bodies(body)

@@ -1,0 +1,427 @@
+"""Bytes in, commands out: the server's side of a V2 connection.
+
+1. `feed` takes what arrived, `next` gives one command at a time until it gives None. The session
+   sets `state` between two commands, since a SUB decides what the next line may be.
+2. Checks come in NSQ's order and say NSQ's texts. The first error ends the parser: every one that
+   it raises is fatal for the connection.
+3. However the bytes are cut into chunks, the commands are the same, but for the length of the runs.
+4. A chunk is parsed where it lies; bodies refer to it. Only what a chunk leaves unfinished is
+   copied, once, and is looked at again when enough has come to go on: time is linear.
+5. No more is held than one command may have: a line of 16 KiB, and a body within the limits.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from sparq.protocol import commands as c
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import ID_SIZE, Bodies, parse_raw_id
+from sparq.protocol.identify import Limits
+from sparq.protocol.mpub import Walk
+from sparq.protocol.names import is_valid_name, quote
+from sparq.protocol.runs import FIN_WIDTH, finish_run, publish_run
+
+LINE_SIZE_MAX: Final = 16_384
+"""A command's line with its newline: the size of NSQ's read buffer."""
+
+_SIZE: Final = struct.Struct(">i")
+_U64: Final = 1 << 64
+_I64_MAX: Final = (1 << 63) - 1
+_DIGITS: Final = frozenset(b"0123456789")
+
+
+class LineTooLong(Exception):
+    """The client sent no newline in 16 KiB; NSQ closes without a word."""
+
+
+class Parser:
+    """Parses one connection.
+
+    Attributes:
+        state: the connection's, one of ``commands.STATE_...``; set by the session.
+        heartbeats: whether the connection has heartbeats; without them NSQ refuses SUB.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.state = c.STATE_INIT
+        self.heartbeats = True
+        self._limits = limits
+        self._data: bytes | bytearray = b""
+        self._at = 0
+        # What is unfinished, while it is not enough to go on; `_need` 0 stands for a newline.
+        self._tail: bytearray | None = bytearray()
+        self._need = 0
+        self._walk: Walk | None = None
+        self._multi_topic = ""
+        self._pub_line = b""
+        self._pub_topic = ""
+        self._dead = False
+
+    # Bytes
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes of the connection."""
+        tail = self._tail
+        if tail is None:  # commands are still to be pulled
+            self._data = bytes(self._data[self._at :]) + data
+            self._at = 0
+        elif not tail:
+            self._data, self._at, self._tail = data, 0, None
+        elif not self._is_enough(len(tail) + len(data), data):
+            tail += data
+        elif self._walk is not None:
+            tail += data
+            self._data, self._at, self._tail = tail, 0, None
+        else:
+            self._data, self._at, self._tail = b"".join((tail, data)), 0, None
+
+    def _is_enough(self, size: int, data: bytes) -> bool:
+        if self._need:
+            return size >= self._need
+        return size >= LINE_SIZE_MAX or b"\n" in data
+
+    def _starve(self, start: int, need: int) -> None:
+        """What begins at `start` cannot go on before `need` bytes of it are there."""
+        data = self._data
+        self._tail = data if isinstance(data, bytearray) else bytearray(memoryview(data)[start:])
+        self._need = need
+        self._data = b""
+
+    def eof(self) -> None:
+        """The client has ended its side; a command that lacks a part of its body is an error.
+
+        Raises:
+            RemoteError: what NSQ says of a body cut short. A line cut short is no error.
+        """
+        tail = self._tail
+        if self._dead or tail is None:
+            return
+        if self._walk is not None:
+            self._die(self._walk.cut_short(len(tail)))
+        if self._multi_topic:
+            self._die(_cut_short("MPUB", 0))
+        line, newline, body = bytes(tail).partition(b"\n")
+        if newline and self._need:
+            self._die(_cut_short(line.split(b" ")[0].strip().decode(), len(body)))
+
+    def _die(self, error: Exception) -> NoReturn:
+        self._dead = True
+        self._data, self._tail, self._walk = b"", bytearray(), None
+        raise error
+
+    # Commands
+
+    def next(self) -> c.Command | None:
+        """The next command; None when more bytes are needed.
+
+        Raises:
+            RemoteError: the command is not allowed; the connection has to end.
+            LineTooLong: likewise, but without an error frame.
+        """
+        if self._tail is not None or self._dead:
+            return None
+        try:
+            if self._multi_topic:
+                return self._next_multi_publish(self._multi_topic)
+            return self._next_command(bytes(self._data))
+        except (RemoteError, LineTooLong) as error:
+            self._die(error)
+
+    def _next_command(self, data: bytes) -> c.Command | None:
+        at = self._at
+        if data.startswith(b"FIN ", at) and self.state != c.STATE_INIT:
+            finish = finish_run(data, at)
+            if finish is not None:
+                self._at = at + len(finish) * FIN_WIDTH
+                return finish
+        if self._pub_line and data.startswith(self._pub_line, at):
+            self._at = at + len(self._pub_line)
+            return self._publish(at)
+        end = data.find(b"\n", at, at + LINE_SIZE_MAX)
+        if end < 0:
+            if len(data) - at >= LINE_SIZE_MAX:
+                raise LineTooLong
+            self._starve(at, 0)
+            return None
+        line = data[at : end - 1] if data[end - 1 : end] == b"\r" and end > at else data[at:end]
+        words = line.split(b" ")
+        kind = c.COMMANDS.get(words[0])
+        if kind is None:
+            raise RemoteError("E_INVALID", f"invalid command {_text(words[0])}")
+        if self.state not in kind.states:
+            raise RemoteError("E_INVALID", f"cannot {_text(words[0])} in current state")
+        self._at = end + 1
+        return _HANDLERS[words[0]](self, words, at)
+
+    # Publishing
+
+    def _pub(self, words: list[bytes], line_at: int) -> c.Command | None:
+        _expect(words, 1, "PUB")
+        self._pub_topic = _topic(words, "PUB")
+        self._pub_line = bytes(self._data[line_at : self._at])
+        return self._publish(line_at)
+
+    def _publish(self, line_at: int) -> c.Command | None:
+        """A run of PUBs to one topic, whose line stands at `line_at`."""
+        data = bytes(self._data)
+        bodies = publish_run(data, line_at, self._pub_line, self._limits.max_msg_size)
+        if bodies is not None:
+            self._at = int(bodies.starts[-1] + bodies.sizes[-1])
+        else:
+            # Not one that is whole and right: this tells what is the matter with it.
+            body = self._message("PUB", line_at)
+            if body is None:
+                return None
+            bodies = body
+        return c.Publish(self._pub_topic, bodies)
+
+    def _dpub(self, words: list[bytes], line_at: int) -> c.Command | None:
+        _expect(words, 2, "DPUB")
+        topic = _topic(words, "DPUB")
+        defer_ms = _decimal(words[2])
+        if defer_ms is None:
+            _invalid(f"DPUB could not parse timeout {_text(words[2])}")
+        longest_ms = self._limits.max_req_timeout_ms
+        if defer_ms > longest_ms:
+            _invalid(f"DPUB timeout {defer_ms} out of range 0-{longest_ms}")
+        body = self._message("DPUB", line_at)
+        return None if body is None else c.DeferredPublish(topic, body, defer_ms)
+
+    def _mpub(self, words: list[bytes], line_at: int) -> c.Command:
+        _expect(words, 1, "MPUB")
+        # NSQ says the code twice here.
+        self._multi_topic = _topic(words, "MPUB", "E_BAD_TOPIC MPUB")
+        return c.TopicNeeded(self._multi_topic)
+
+    def _next_multi_publish(self, topic: str) -> c.Command | None:
+        data, walk = self._data, self._walk
+        if walk is None:
+            if len(data) < self._at + 4:
+                self._starve(self._at, 4)
+                return None
+            (size,) = _SIZE.unpack_from(data, self._at)
+            size_max = self._limits.max_body_size
+            if size <= 0:
+                raise RemoteError("E_BAD_BODY", f"MPUB invalid body size {size}")
+            if size > size_max:
+                raise RemoteError("E_BAD_BODY", f"MPUB body too big {size} > {size_max}")
+            self._at += 4
+            walk = self._walk = Walk(self._at, self._limits.max_msg_size, size_max)
+        if not walk.advance(data):
+            walk.rebase(self._at)
+            self._starve(self._at, walk.need)
+            return None
+        self._walk, self._multi_topic = None, ""
+        self._at = walk.at
+        if isinstance(data, bytearray):  # what came with the last chunk goes on by itself
+            self._data, self._at = bytes(memoryview(data)[walk.at :]), 0
+            data = bytes(memoryview(data)[: walk.at])
+        return c.MultiPublish(topic, walk.bodies(data))
+
+    # Bodies
+
+    def _message(self, command: str, line_at: int) -> Bodies | None:
+        """The one message behind a line; None when it is not there in full."""
+
+        def check(size: int) -> None:
+            if size <= 0:
+                text = f"{command} invalid message body size {size}"
+                raise RemoteError("E_BAD_MESSAGE", text)
+            if size > self._limits.max_msg_size:
+                text = f"{command} message too big {size} > {self._limits.max_msg_size}"
+                raise RemoteError("E_BAD_MESSAGE", text)
+
+        size = self._take_body(line_at, check)
+        if size is None:
+            return None
+        return Bodies(bytes(self._data), [self._at - size], [size])
+
+    def _sized(self, command: str, line_at: int) -> bytes | None:
+        """The body behind a line; None when it is not there in full."""
+
+        def check(size: int) -> None:
+            if size > self._limits.max_body_size:
+                text = f"{command} body too big {size} > {self._limits.max_body_size}"
+                raise RemoteError("E_BAD_BODY", text)
+            if size <= 0:
+                raise RemoteError("E_BAD_BODY", f"{command} invalid body size {size}")
+
+        size = self._take_body(line_at, check)
+        return None if size is None else bytes(self._data[self._at - size : self._at])
+
+    def _take_body(self, line_at: int, check: Callable[[int], None]) -> int | None:
+        """The size of the body that stands behind the line, now passed; None: not there in full."""
+        size_at = self._at
+        if len(self._data) < size_at + 4:
+            self._starve(line_at, size_at + 4 - line_at)
+            return None
+        size: int = _SIZE.unpack_from(self._data, size_at)[0]
+        check(size)
+        end = size_at + 4 + size
+        if len(self._data) < end:
+            self._starve(line_at, end - line_at)
+            return None
+        self._at = end
+        return size
+
+    # Consuming
+
+    def _identify(self, words: list[bytes], line_at: int) -> c.Command | None:
+        body = self._sized("IDENTIFY", line_at)
+        return None if body is None else c.Identify(body)
+
+    def _auth(self, words: list[bytes], line_at: int) -> None:
+        if len(words) != 1:
+            _invalid("AUTH invalid number of parameters")
+        if self._sized("AUTH", line_at) is not None:
+            raise RemoteError("E_AUTH_DISABLED", "AUTH disabled")
+
+    def _sub(self, words: list[bytes], line_at: int) -> c.Command:
+        if not self.heartbeats:
+            _invalid("cannot SUB with heartbeats disabled")
+        _expect(words, 2, "SUB")
+        return c.Subscribe(_topic(words, "SUB"), _channel(words, "SUB"))
+
+    def _rdy(self, words: list[bytes], line_at: int) -> c.Command:
+        if self.state == c.STATE_CLOSING:
+            return c.Nop()
+        count = _decimal(words[1]) if len(words) > 1 else 1
+        if count is None:
+            _invalid(f"RDY could not parse count {_text(words[1])}")
+        if count > self._limits.max_rdy_count:
+            signed = count - _U64 if count > _I64_MAX else count
+            _invalid(f"RDY count {signed} out of range 0-{self._limits.max_rdy_count}")
+        return c.Ready(count)
+
+    def _fin(self, words: list[bytes], line_at: int) -> c.Command:
+        _expect(words, 1, "FIN", "params")
+        text = _message_id(words)
+        return c.Finish([parse_raw_id(text)], text)
+
+    def _req(self, words: list[bytes], line_at: int) -> c.Command:
+        _expect(words, 2, "REQ", "params")
+        text = _message_id(words)
+        timeout_ms = _decimal(words[2])
+        if timeout_ms is None:
+            _invalid(f"REQ could not parse timeout {_text(words[2])}")
+        if timeout_ms > _I64_MAX:  # negative in NSQ's arithmetic
+            timeout_ms = 0
+        held = min(timeout_ms, self._limits.max_req_timeout_ms)
+        return c.Requeue(text, parse_raw_id(text), held)
+
+    def _touch(self, words: list[bytes], line_at: int) -> c.Command:
+        _expect(words, 1, "TOUCH", "params")
+        text = _message_id(words)
+        return c.Touch(text, parse_raw_id(text))
+
+    def _cls(self, words: list[bytes], line_at: int) -> c.Command:
+        return c.Close()
+
+    def _nop(self, words: list[bytes], line_at: int) -> c.Command:
+        return c.Nop()
+
+    # Range reading
+
+    def _attach(self, words: list[bytes], line_at: int) -> c.Command:
+        _expect(words, 2, "ATTACH")
+        return c.Attach(_topic(words, "ATTACH"), _channel(words, "ATTACH"))
+
+    def _ends(self, words: list[bytes], line_at: int) -> c.Command:
+        _expect(words, 1, "ENDS")
+        topic = _topic(words, "ENDS")
+        kind = words[2] if len(words) > 2 else b""
+        if kind == b"":
+            return c.Ends(topic)
+        if kind == b"time":
+            _expect(words, 3, "ENDS")
+            return c.Ends(topic, "time", _number(words, 3, "ENDS", "time"))
+        if kind == b"after":
+            _expect(words, 4, "ENDS")
+            index = _number(words, 3, "ENDS", "index")
+            return c.Ends(topic, "after", index, _number(words, 4, "ENDS", "count"))
+        _invalid(f"ENDS could not parse kind {_text(kind)}")
+
+    def _read(self, words: list[bytes], line_at: int) -> c.Command:
+        _expect(words, 5, "READ")
+        return c.Read(
+            _topic(words, "READ"),
+            _text(words[2]),
+            _number(words, 3, "READ", "first"),
+            _number(words, 4, "READ", "end"),
+            _number(words, 5, "READ", "max bytes"),
+        )
+
+    def _commit(self, words: list[bytes], line_at: int) -> c.Command:
+        _expect(words, 4, "COMMIT")
+        return c.CommitRange(
+            _topic(words, "COMMIT"),
+            _channel(words, "COMMIT"),
+            _number(words, 3, "COMMIT", "epoch"),
+            _number(words, 4, "COMMIT", "index"),
+        )
+
+
+_HANDLERS: Final[dict[bytes, Callable[[Parser, list[bytes], int], c.Command | None]]] = {
+    name: getattr(Parser, f"_{name.decode().lower()}") for name in c.COMMANDS
+}
+
+
+# Parameters
+
+
+def _invalid(text: str) -> NoReturn:
+    raise RemoteError("E_INVALID", text)
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "surrogateescape")
+
+
+def _expect(words: list[bytes], count: int, command: str, noun: str = "parameters") -> None:
+    """At least so many parameters; more are ignored, as in NSQ."""
+    if len(words) <= count:
+        _invalid(f"{command} insufficient number of {noun}")
+
+
+def _topic(words: list[bytes], command: str, prefix: str = "") -> str:
+    if not is_valid_name(words[1]):
+        text = f"{prefix or command} topic name {quote(words[1])} is not valid"
+        raise RemoteError("E_BAD_TOPIC", text)
+    return words[1].decode()
+
+
+def _channel(words: list[bytes], command: str) -> str:
+    if not is_valid_name(words[2]):
+        text = f"{command} channel name {quote(words[2])} is not valid"
+        raise RemoteError("E_BAD_CHANNEL", text)
+    return words[2].decode()
+
+
+def _message_id(words: list[bytes]) -> bytes:
+    if len(words[1]) != ID_SIZE:
+        _invalid("invalid message ID")
+    return words[1]
+
+
+def _decimal(word: bytes) -> int | None:
+    """A number as NSQ reads it: nothing is 0, and what is too large wraps at 64 bits.
+
+    10**64 is a multiple of 2**64, so the last 64 digits decide.
+    """
+    return int(word[-64:] or b"0") % _U64 if _DIGITS.issuperset(word) else None
+
+
+def _number(words: list[bytes], position: int, command: str, what: str) -> int:
+    """A number of sparq's own commands: digits, within an int64."""
+    word = words[position]
+    if word and len(word) <= 19 and _DIGITS.issuperset(word) and int(word) <= _I64_MAX:
+        return int(word)
+    _invalid(f"{command} could not parse {what} {_text(word)}")
+
+
+def _cut_short(command: str, size: int) -> RemoteError:
+    """The client ended `size` bytes behind the line of a command that has a body."""
+    is_message = c.COMMANDS[command.encode()].body is c.BodyKind.MESSAGE
+    code, noun = ("E_BAD_MESSAGE", "message body") if is_message else ("E_BAD_BODY", "body")
+    return RemoteError(code, f"{command} failed to read {noun}{' size' if size < 4 else ''}")
