@@ -22,7 +22,7 @@ Little-endian, but for the frames, which are as the wire has them (see ``protoco
         68     4  size of the whole, a multiple of 8
         72     4  epoch: which run of nsqd wrote it
         76     4  zero
-        80     -  ends (u32 each: where a frame ends) | frames | sections | zeros up to a multiple of 8
+        80     -  ends (u32 each: where a frame ends) | frames | sections | zeros, 0 to 7
 
     section: u16 type | u16 flags | u32 size of the data | data
     type 1, due times: u32 n | u32 zero | n x u32 position | n x i64 due, ns since 1970
@@ -89,7 +89,7 @@ class Header(NamedTuple):
     first_index: int
     ordinal: int
     publish_time_ns: int
-    count: int
+    messages: int
     frames_size: int
     sections_size: int
     total_size: int
@@ -98,12 +98,12 @@ class Header(NamedTuple):
     @property
     def end_index(self) -> int:
         """The index behind the last message's."""
-        return self.first_index + self.count
+        return self.first_index + self.messages
 
     @property
     def end_ordinal(self) -> int:
         """Messages in the log up to the end of this batch."""
-        return self.ordinal + self.count
+        return self.ordinal + self.messages
 
     @property
     def readable(self) -> bool:
@@ -126,6 +126,11 @@ class Batch:
     ends: Ends
     frames: memoryview
     dues: list[tuple[int, int]]
+
+    @property
+    def count(self) -> int:
+        """How many messages."""
+        return len(self.ends)
 
 
 # Writing
@@ -154,6 +159,7 @@ def encode(
     ends: Ends,
     first_index: int,
     ordinal: int,
+    *,
     publish_time_ns: int,
     log_id_short: int,
     epoch: int,
@@ -173,30 +179,27 @@ def encode(
     parts = [ends.astype(_ENDS, copy=False).tobytes(), frames, sections, _PADDING[total - used]]
     if total < _JOIN_BELOW:
         parts = [b"".join(parts)]
-    header = _encode_header(
-        (0, _payload_checksum(parts), first_index, ordinal, publish_time_ns),
-        (count, len(frames), len(sections), total, epoch),
+    header = _HEADER.pack(
+        MAGIC,
+        HEADER_SIZE,
+        VERSION,
+        0,
         HAS_DUES if sections else 0,
         log_id_short,
-        file_offset,
-        salt,
-    )
-    return [header + parts[0]] if len(parts) == 1 else [header, *parts]
-
-
-def _encode_header(
-    longs: tuple[int, int, int, int, int],
-    words: tuple[int, int, int, int, int],
-    optional_flags: int,
-    log_id_short: int,
-    file_offset: int,
-    salt: int,
-) -> bytes:
-    header = _HEADER.pack(
-        MAGIC, HEADER_SIZE, VERSION, 0, optional_flags, log_id_short, *longs, *words
+        0,
+        _payload_checksum(parts),
+        first_index,
+        ordinal,
+        publish_time_ns,
+        count,
+        len(frames),
+        len(sections),
+        total,
+        epoch,
     )
     checksum = xxh3_64_intdigest(_OFFSET.pack(file_offset) + header, salt)
-    return header[:_CHECKSUM_AT] + _OFFSET.pack(checksum) + header[_CHECKSUM_END:]
+    header = header[:_CHECKSUM_AT] + _OFFSET.pack(checksum) + header[_CHECKSUM_END:]
+    return [header + parts[0]] if len(parts) == 1 else [header, *parts]
 
 
 def _payload_checksum(parts: Sequence[Buffer]) -> int:
@@ -228,9 +231,9 @@ def parse_header(buffer: Buffer, at: int) -> Header | None:
     if at + HEADER_SIZE > len(buffer):
         return None
     header = Header._make(_HEADER.unpack_from(buffer, at))
-    if header.magic != MAGIC or header.header_size < HEADER_SIZE or not header.count:
+    if header.magic != MAGIC or header.header_size < HEADER_SIZE or not header.messages:
         return None
-    used = header.header_size + 4 * header.count + header.frames_size + header.sections_size
+    used = header.header_size + 4 * header.messages + header.frames_size + header.sections_size
     return header if header.total_size == used + -used % ALIGNMENT else None
 
 
@@ -271,9 +274,9 @@ def decode(buffer: Buffer, at: int, header: Header | None = None) -> Batch:
             f"a batch of version {header.version}, flags {header.required_flags:#x} "
             f"needs a newer sparq"
         )
-    frames_at = at + header.header_size + 4 * header.count
+    frames_at = at + header.header_size + 4 * header.messages
     sections_at = frames_at + header.frames_size
-    ends = np.frombuffer(buffer, _ENDS, header.count, at + header.header_size)
+    ends = np.frombuffer(buffer, _ENDS, header.messages, at + header.header_size)
     frames = memoryview(buffer)[frames_at:sections_at]
     if not header.optional_flags & HAS_DUES:
         return Batch(header, ends, frames, [])

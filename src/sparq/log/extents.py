@@ -1,0 +1,145 @@
+"""The sparse index of a segment: where its messages lie, without an entry for each.
+
+An extent is a stretch of the file whose batches follow each other without a gap in bytes, indexes
+and ordinals. It is the unit that is read from the disk and kept in the cache.
+
+1. An extent takes batches until it has 64 KiB; a batch that large is an extent of its own. So the
+   index costs 48 bytes for 64 KiB of file, however small the batches are.
+2. Extents ascend in every column but time; what lies between two of them is not readable.
+3. `ends` may have been lowered (see `cut`): batches behind it in the extent's bytes do not count.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+EXTENT_BYTES: Final = 64 << 10
+
+
+class Extent(NamedTuple):
+    """One row: indexes [first, end), file bytes [offset, offset + size)."""
+
+    first: int
+    end: int
+    ordinal: int
+    offset: int
+    size: int
+    time_max_ns: int
+
+    @property
+    def end_ordinal(self) -> int:
+        """Messages in the log up to the end of this extent."""
+        return self.ordinal + self.end - self.first
+
+
+class Extents:
+    """The rows, by columns."""
+
+    __slots__ = ("_offsets", "_ordinals", "_sizes", "_times", "ends", "firsts")
+
+    def __init__(self) -> None:
+        self.firsts = array("q")
+        self.ends = array("q")
+        self._ordinals = array("q")
+        self._offsets = array("q")
+        self._sizes = array("q")
+        self._times = array("q")
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def __getitem__(self, position: int) -> Extent:
+        return Extent(
+            self.firsts[position],
+            self.ends[position],
+            self._ordinals[position],
+            self._offsets[position],
+            self._sizes[position],
+            self._times[position],
+        )
+
+    def append(self, batch: Extent, *, fresh: bool = False) -> bool:
+        """Add a batch behind all others.
+
+        Args:
+            batch: where it lies.
+            fresh: it must not join the last extent.
+
+        Returns:
+            Whether a new extent begins with it.
+        """
+        if not fresh and self._joins(batch):
+            self.ends[-1] = batch.end
+            self._sizes[-1] += batch.size
+            if batch.time_max_ns > self._times[-1]:
+                self._times[-1] = batch.time_max_ns
+            return False
+        self.firsts.append(batch.first)
+        self.ends.append(batch.end)
+        self._ordinals.append(batch.ordinal)
+        self._offsets.append(batch.offset)
+        self._sizes.append(batch.size)
+        self._times.append(batch.time_max_ns)
+        return True
+
+    def _joins(self, batch: Extent) -> bool:
+        return (
+            len(self.ends) > 0
+            and self.ends[-1] == batch.first
+            and self._sizes[-1] < EXTENT_BYTES
+            and batch.size < EXTENT_BYTES
+            and self._offsets[-1] + self._sizes[-1] == batch.offset
+            and self._ordinals[-1] + batch.first - self.firsts[-1] == batch.ordinal
+        )
+
+    def position(self, index: int) -> int:
+        """Which extent is the first that ends behind the index; len(self) if none does."""
+        return bisect_right(self.ends, index)
+
+    def at_ordinal(self, ordinal: int) -> int:
+        """Which extent is the last that begins at or before this ordinal; -1 if none does."""
+        return bisect_right(self._ordinals, ordinal) - 1
+
+    def at_time(self, wall_ns: int) -> int:
+        """Which extent is the first with a message published at or after; len(self) if none."""
+        for position, time_ns in enumerate(self._times):
+            if time_ns >= wall_ns:
+                return position
+        return len(self)
+
+    def replace(self, position: int, pieces: Iterable[Extent]) -> None:
+        """Put what can still be read of an extent in its place."""
+        rows = list(pieces)
+        columns = (self.firsts, self.ends, self._ordinals, self._offsets, self._sizes, self._times)
+        for number, column in enumerate(columns):
+            column[position : position + 1] = array("q", [row[number] for row in rows])
+
+    def cut(self, index: int) -> None:
+        """Forget every message from this index on: it is stored elsewhere, or was refused."""
+        keep = bisect_left(self.firsts, index)
+        for column in (
+            self.firsts,
+            self.ends,
+            self._ordinals,
+            self._offsets,
+            self._sizes,
+            self._times,
+        ):
+            del column[keep:]
+        if keep and self.ends[-1] > index:
+            self.ends[-1] = index
+
+    @property
+    def messages(self) -> int:
+        """How many messages can be read."""
+        return sum(self.ends) - sum(self.firsts)
+
+    def messages_between(self, first: int, end: int) -> int:
+        """How many readable messages have an index in [first, end)."""
+        at = self.position(first)
+        total = 0
+        while at < len(self) and self.firsts[at] < end:
+            total += min(self.ends[at], end) - max(self.firsts[at], first)
+            at += 1
+        return total

@@ -1,0 +1,223 @@
+"""One file of a log: its header, its name, and what is known of it in memory.
+
+Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
+
+    offset  size  field
+         0     8  magic "SPARQLOG"
+         8     2  header size, 128
+        10     1  version, 1
+        11     1  checksum algorithm: 1 = XXH3-64
+        12     4  required flags; a reader refuses a file with one that it does not know
+        16     8  salt, random: seed of the batch headers' checksums
+        24    16  log id
+        40     2  node id
+        42     2  zero
+        44     4  generation: 0, or how many files began at this index before
+        48     8  first index: no message in here has a lower one
+        56     8  ceiling: indexes below it may have been given by this file's run
+        64     8  base ordinal: messages in the log before this file
+        72     8  created, ns since 1970
+        80     8  first index of the file before this one; -1: none
+        88     4  epoch: which run of nsqd made it
+        92    28  zero
+       120     8  checksum: XXH3-64, seed 0, over bytes [0, 120)
+
+1. Batches begin at 4,608. The header stands twice, in different pages: no single bad sector costs
+   more than batches.
+2. File and folder are synced before the first message in it counts as stored, so that no index
+   below the ceiling is ever given by a later run.
+3. Only the run that made a file appends to it. Where a later file begins, this one has ended.
+"""
+
+import secrets
+import struct
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from sparq.log.disk import Disk, DiskError, File
+from sparq.log.extents import Extents
+from sparq.log.scan import BatchKey
+
+MAGIC: Final = b"SPARQLOG"
+HEADER_SIZE: Final = 128
+VERSION: Final = 1
+ALGORITHM_XXH3: Final = 1
+COPY_OFFSET: Final = 4096
+DATA_START: Final = 4608
+CEILING_SPAN: Final = 1 << 22
+"""Indexes that a file may give; also how far a later start stays clear of it."""
+GENERATION_LIMIT: Final = 1 << 16
+SUFFIX: Final = ".log"
+
+_HEADER: Final = struct.Struct("<8sHBBIQ16sH2xIqqqqqI28x")
+_CHECKSUM: Final = struct.Struct("<Q")
+
+
+class SegmentHeader(NamedTuple):
+    """A file's header, less what every header has."""
+
+    salt: int
+    log_id: bytes
+    node_id: int
+    generation: int
+    first_index: int
+    ceiling: int
+    base_ordinal: int
+    created_ns: int
+    previous_first: int
+    epoch: int
+
+    @property
+    def key(self) -> BatchKey:
+        """What ties a batch to this file."""
+        return BatchKey(self.salt, short_id(self.log_id))
+
+
+def short_id(log_id: bytes) -> int:
+    """The part of a log's id that its batches carry."""
+    return int.from_bytes(log_id[:4], "little")
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """The bytes a file begins with, both copies: DATA_START of them."""
+    fields = _HEADER.pack(MAGIC, HEADER_SIZE, VERSION, ALGORITHM_XXH3, 0, *header)
+    whole = fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))
+    return whole.ljust(COPY_OFFSET, b"\0") + whole.ljust(DATA_START - COPY_OFFSET, b"\0")
+
+
+def decode_header(data: bytes) -> SegmentHeader | None:
+    """The header of the file whose first DATA_START bytes these are, from the copy that is whole.
+
+    None: neither is, or this version cannot read the file.
+    """
+    for at in (0, COPY_OFFSET):
+        copy = data[at : at + HEADER_SIZE]
+        if len(copy) == HEADER_SIZE and copy[-8:] == _CHECKSUM.pack(xxh3_64_intdigest(copy[:-8])):
+            magic, size, version, algorithm, flags, *rest = _HEADER.unpack(copy[:-8])
+            known = (magic, size, version, algorithm, flags)
+            if known == (MAGIC, HEADER_SIZE, VERSION, ALGORITHM_XXH3, 0):
+                return SegmentHeader(*rest)
+    return None
+
+
+def file_name(first_index: int, generation: int) -> str:
+    """The name of a file."""
+    return f"{first_index:016x}{f'.{generation}' if generation else ''}{SUFFIX}"
+
+
+def first_index_of(name: str) -> int | None:
+    """The first index that a file's name says; None: it is not a segment's name."""
+    digits = name.removesuffix(SUFFIX).partition(".")[0]
+    if not name.endswith(SUFFIX) or len(digits) != 16:
+        return None
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """What is known of one file.
+
+    Attributes:
+        path: where it is.
+        header: its header.
+        size: bytes up to the end of the last batch that counts.
+        extents: where its messages are.
+        file: open while this run appends to it, else None.
+        first_time_ns, last_time_ns: publish times of the first batch and the latest; 0: none.
+    """
+
+    path: str
+    header: SegmentHeader
+    size: int = DATA_START
+    extents: Extents = field(default_factory=Extents)
+    file: File | None = None
+    first_time_ns: int = 0
+    last_time_ns: int = 0
+
+    @property
+    def first_index(self) -> int:
+        """No message in here has a lower index."""
+        return self.header.first_index
+
+    @property
+    def end_index(self) -> int:
+        """The index behind the last message that can be read."""
+        return self.extents.ends[-1] if len(self.extents) else self.first_index
+
+    @property
+    def end_ordinal(self) -> int:
+        """Messages in the log up to the end of this file."""
+        return self.extents[-1].end_ordinal if len(self.extents) else self.header.base_ordinal
+
+    def note_time(self, time_ns: int) -> None:
+        """A batch of this publish time is in here."""
+        self.first_time_ns = self.first_time_ns or time_ns
+        self.last_time_ns = max(self.last_time_ns, time_ns)
+
+    def close(self) -> None:
+        """Append no more."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
+class Place(NamedTuple):
+    """Where a log's files are, and what is the same in all that one run makes."""
+
+    disk: Disk
+    directory: str
+    log_id: bytes
+    node_id: int
+    epoch: int
+
+
+def create(
+    place: Place, first_index: int, base_ordinal: int, created_ns: int, previous_first: int
+) -> Segment:
+    """Make a new file, durable when this returns.
+
+    Raises:
+        DiskError: nothing is left behind, where the disk allows.
+    """
+    header = SegmentHeader(
+        salt=secrets.randbits(64),
+        log_id=place.log_id,
+        node_id=place.node_id,
+        generation=0,
+        first_index=first_index,
+        ceiling=first_index + CEILING_SPAN,
+        base_ordinal=base_ordinal,
+        created_ns=created_ns,
+        previous_first=previous_first,
+        epoch=place.epoch,
+    )
+    while True:
+        path = f"{place.directory}/{file_name(first_index, header.generation)}"
+        if not place.disk.exists(path):
+            break
+        header = header._replace(generation=header.generation + 1)
+        assert header.generation < GENERATION_LIMIT
+    file = place.disk.create(path)
+    try:
+        file.append([encode_header(header)], 0)
+        file.sync()
+        place.disk.sync_directory(place.directory)
+    except DiskError:
+        discard(place.disk, file)
+        raise
+    return Segment(path, header, file=file)
+
+
+def discard(disk: Disk, file: File) -> None:
+    """Delete a file of which nothing has been acknowledged, if the disk lets us."""
+    file.close()
+    try:
+        disk.unlink(file.path)
+    except DiskError:
+        # Recovery ends it where the file made in its place begins.
+        return
