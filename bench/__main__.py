@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvloop
+from tests.servers import Server, free_port, spawn_nsqd
 
 from bench import load, workloads
 from bench.measure import HEADER, Row, memory_mib
 from bench.workloads import SIZE, Target, Workload
-from tests.servers import Server, free_port, spawn_nsqd
 
 QUEUED = 5_000_000
 CHANNELS = 20
@@ -52,10 +52,10 @@ def compare(
         work = folder / f"{name.replace(' ', '-')}-{number}"
         work.mkdir()
         with spawn_nsqd(work) as server:
-            ours.add(*uvloop.run(workload(target_of(server), "bench")))
+            ours.add(*uvloop.run(workload(target_of(server))))
         with bound(*moved) as target:
             task = workloads.deliver(prime, filled=False) if prime else workload
-            theirs.add(*uvloop.run(task(target, "bench")))
+            theirs.add(*uvloop.run(task(target)))
     print(ours.line(theirs), flush=True)
 
 
@@ -68,8 +68,8 @@ def channels(rounds: int, folder: Path) -> None:
             work.mkdir()
             with spawn_nsqd(work) as server:
                 target = target_of(server)
-                uvloop.run(workloads.make_channels(target, "bench", count))
-                row.add(*uvloop.run(workloads.mpub(target, "bench")))
+                uvloop.run(workloads.make_channels(target, count))
+                row.add(*uvloop.run(workloads.mpub(target)))
     print(one.line(None))
     print(f"{many.line(None)}   {many.rate / one.rate:.2f} of the rate with 1", flush=True)
 
@@ -82,7 +82,7 @@ def memory(folder: Path) -> None:
         target = target_of(server)
         uvloop.run(workloads.make_channels(target, "bench", 1))
         empty = memory_mib(server.pid)
-        request = load.mpub("bench", workloads.MPUB_COUNT, SIZE)
+        request = load.mpub(workloads.MPUB_COUNT, SIZE)
         count = QUEUED // workloads.MPUB_COUNT
         uvloop.run(load.publish(server.tcp_port, request, count, workloads.FILL_WINDOW))
         full = memory_mib(server.pid)
@@ -95,11 +95,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload")
     parser.add_argument("--only", default="", help="only lines whose name contains this")
     options = parser.parse_args()
-    mpub_size = len(load.mpub("bench", workloads.MPUB_COUNT, SIZE))
+    mpub_size = len(load.mpub(workloads.MPUB_COUNT, SIZE))
     ok = len(load.OK)
     table: list[tuple[str, Workload, tuple[int, int, int]]] = [
         ("MPUB 200 x 200 B pipelined", workloads.mpub, (mpub_size, ok, 0)),
-        ("PUB 200 B pipelined", workloads.pub, (len(load.pub("bench", SIZE)), ok, 0)),
+        ("PUB 200 B pipelined", workloads.pub, (len(load.pub(SIZE)), ok, 0)),
         ("PUB 200 B one at a time", workloads.pub_one_at_a_time, (214, ok, 0)),
         ("deliver + FIN, RDY 2500", workloads.deliver(2500), (load.FIN_SIZE, FRAME, 2500)),
         ("deliver + FIN, RDY 200", workloads.deliver(200), (load.FIN_SIZE, FRAME, 200)),

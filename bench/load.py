@@ -12,6 +12,7 @@ OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 FRAME_OVERHEAD = 34
 FIN_SIZE = 21
 ID = slice(18, 34)
+TOPIC = "bench"
 
 
 def body(size: int) -> bytes:
@@ -19,16 +20,16 @@ def body(size: int) -> bytes:
     return np.random.default_rng(7).integers(0, 256, size, np.uint8).tobytes()
 
 
-def mpub(topic: str, count: int, size: int) -> bytes:
+def mpub(count: int, size: int) -> bytes:
     """One MPUB of equal messages."""
     message = struct.pack(">i", size) + body(size)
     bodies = struct.pack(">i", count) + message * count
-    return f"MPUB {topic}\n".encode() + struct.pack(">i", len(bodies)) + bodies
+    return f"MPUB {TOPIC}\n".encode() + struct.pack(">i", len(bodies)) + bodies
 
 
-def pub(topic: str, size: int) -> bytes:
+def pub(size: int) -> bytes:
     """One PUB."""
-    return f"PUB {topic}\n".encode() + struct.pack(">i", size) + body(size)
+    return f"PUB {TOPIC}\n".encode() + struct.pack(">i", size) + body(size)
 
 
 class Publisher(asyncio.Protocol):
@@ -79,10 +80,10 @@ class Publisher(asyncio.Protocol):
 class Consumer(asyncio.Protocol):
     """Takes `total` messages of one size and finishes each as it comes."""
 
-    def __init__(self, topic: str, channel: str, size: int, total: int, ready: int) -> None:
+    def __init__(self, channel: str, size: int, total: int, ready: int) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._subscribe = f"SUB {topic} {channel}\n".encode()
+        self._subscribe = f"SUB {TOPIC} {channel}\n".encode()
         self._ready = f"RDY {ready}\n".encode()
         self._width = size + FRAME_OVERHEAD
         self._left = total
@@ -140,13 +141,11 @@ async def publish(port: int, request: bytes, total: int, window: int, reply_size
         transport.close()
 
 
-async def consumer(
-    port: int, topic: str, channel: str, size: int, total: int, ready: int
-) -> Consumer:
-    """A subscribed consumer, its window still closed."""
+async def consumer(port: int, channel: str, size: int, total: int, ready: int) -> Consumer:
+    """A consumer subscribed to a channel of the topic `bench`, its window still closed."""
     loop = asyncio.get_running_loop()
     _, protocol = await loop.create_connection(
-        lambda: Consumer(topic, channel, size, total, ready), "127.0.0.1", port
+        lambda: Consumer(channel, size, total, ready), "127.0.0.1", port
     )
     await protocol.subscribed
     return protocol

@@ -25,28 +25,28 @@ class Target:
     port: int
 
 
-Workload = Callable[[Target, str], Awaitable[tuple[int, Meter]]]
+Workload = Callable[[Target], Awaitable[tuple[int, Meter]]]
 
 
-async def mpub(target: Target, topic: str) -> tuple[int, Meter]:
+async def mpub(target: Target) -> tuple[int, Meter]:
     """MPUB of 200 messages, 16 unanswered at a time."""
-    request = load.mpub(topic, MPUB_COUNT, SIZE)
+    request = load.mpub(MPUB_COUNT, SIZE)
     meter = Meter(target.pid).start()
     await load.publish(target.port, request, MPUB_TOTAL, FILL_WINDOW)
     return MPUB_TOTAL * MPUB_COUNT, meter.stop()
 
 
-async def pub(target: Target, topic: str) -> tuple[int, Meter]:
+async def pub(target: Target) -> tuple[int, Meter]:
     """PUB, 2,000 unanswered at a time."""
-    request = load.pub(topic, SIZE)
+    request = load.pub(SIZE)
     meter = Meter(target.pid).start()
     await load.publish(target.port, request, PUB_TOTAL, 2_000)
     return PUB_TOTAL, meter.stop()
 
 
-async def pub_one_at_a_time(target: Target, topic: str) -> tuple[int, Meter]:
+async def pub_one_at_a_time(target: Target) -> tuple[int, Meter]:
     """PUB, each after the last one's OK."""
-    request = load.pub(topic, SIZE)
+    request = load.pub(SIZE)
     meter = Meter(target.pid).start()
     await load.publish(target.port, request, 3_000, 1)
     return 3_000, meter.stop()
@@ -55,10 +55,10 @@ async def pub_one_at_a_time(target: Target, topic: str) -> tuple[int, Meter]:
 def deliver(ready: int, *, filled: bool = True) -> Workload:
     """Delivery with FIN to one consumer at this RDY count, from a full channel."""
 
-    async def run(target: Target, topic: str) -> tuple[int, Meter]:
-        consumer = await load.consumer(target.port, topic, "ch", SIZE, DELIVER_TOTAL, ready)
+    async def run(target: Target) -> tuple[int, Meter]:
+        consumer = await load.consumer(target.port, "ch", SIZE, DELIVER_TOTAL, ready)
         if filled:
-            request = load.mpub(topic, MPUB_COUNT, SIZE)
+            request = load.mpub(MPUB_COUNT, SIZE)
             await load.publish(target.port, request, DELIVER_TOTAL // MPUB_COUNT, FILL_WINDOW)
         meter = Meter(target.pid).start()
         consumer.begin()
@@ -70,9 +70,9 @@ def deliver(ready: int, *, filled: bool = True) -> Workload:
     return run
 
 
-async def make_channels(target: Target, topic: str, count: int) -> None:
+async def make_channels(target: Target, count: int) -> None:
     """Give a topic channels that nobody reads."""
     for number in range(count):
-        consumer = await load.consumer(target.port, topic, f"ch{number}", SIZE, 0, 0)
+        consumer = await load.consumer(target.port, f"ch{number}", SIZE, 0, 0)
         consumer.close()
     await asyncio.sleep(0)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from typing import TYPE_CHECKING
 
-from sparq.log.task import TaskKind
 from sparq.nsqd.commit import Runner
 from sparq.nsqd.tcp import NANOSECONDS, Connection
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
     from sparq.broker.session import Session
+    from sparq.daemon.address import Listener
     from sparq.nsqd.options import Options
     from sparq.protocol.errors import RemoteError
     from sparq.protocol.frames import Bodies
@@ -47,10 +46,12 @@ class Nsqd:
         self.connections: set[Connection] = set()
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()
+        self.tcp_port = self.http_port = -1
+        self._all_gone = asyncio.Event()
         self.exiting = False
         self._turn_is_due = False
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._tcp_server: asyncio.Server | None = None
+        self._listener: Listener | None = None
 
     # The turn
 
@@ -72,6 +73,8 @@ class Nsqd:
         else:
             self.turn()
         self._flush()
+        if self.broker.busy:
+            self.turn()
         if self.waiting:
             for connection in tuple(self.waiting):
                 connection.resume_reading()
@@ -95,6 +98,13 @@ class Nsqd:
             delay = min(delay, max(0.001, (next_ns - now.mono_ns) / NANOSECONDS))
         self._tick_timer = self.loop.call_later(delay, self._tick)
         self.turn()
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is over."""
+        self.connections.discard(connection)
+        self.waiting.discard(connection)
+        if not self.connections:
+            self._all_gone.set()
 
     # Publishing and settling, for HTTP
 
@@ -121,21 +131,22 @@ class Nsqd:
 
     # Life
 
-    async def start(self, listener: socket.socket) -> None:
+    async def start(self, listener: Listener) -> None:
         """Take clients at a listening socket and begin to keep time."""
-        self._tcp_server = await self.loop.create_server(lambda: Connection(self), sock=listener)
+        self._listener = listener
+        await listener.serve(lambda: Connection(self))
         self._tick()
 
     async def stop(self) -> None:
         """Stop as NSQ does: no new clients, all connections closed, everything on disk."""
         self.exiting = True
-        if self._tcp_server is not None:
-            self._tcp_server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in tuple(self.connections):
             connection.close()
         await self.settle()
-        while self.connections:
-            await asyncio.sleep(0)
+        if self.connections:
+            await self._all_gone.wait()
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self.broker.close(self.runner.now())

@@ -6,8 +6,8 @@ The shell around `protocol.parser` and `broker.session`; it alone knows the tran
 2. Reading pauses while this connection, or the whole nsqd, has too much that is not on disk yet
    (decision 20), and while a client that does not read has too many replies waiting.
 3. A fatal error is the last thing that a client reads: the write side is closed behind it, what
-   still arrives is dropped, and the socket goes after a moment. (Closing at once, with unread input,
-   would make the kernel reset the connection and lose the error.)
+   still arrives is dropped, and the socket goes after a moment. (Closing at once, with input
+   unread, would make the kernel reset the connection and lose the error.)
 4. Heartbeats go out every interval; a client that is silent for two of them is dropped without an
    error frame (reference: wire.md 1.4).
 """
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         """Tell the broker; what is in flight waits for its timeout, as NSQ has it."""
         self._ending = True
         self._set_timer(None)
-        self._server.connections.discard(self)
+        self._server.forget(self)
         if self._session is not None:
             self._server.by_session.pop(self._session, None)
             self._broker.disconnect(self._session, self._server.runner.now())
