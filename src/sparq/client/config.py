@@ -1,0 +1,193 @@
+"""Every option of a consumer, producer and their connections, with its default and range.
+
+1. Names and defaults are those of go-nsq, which the documentation of NSQ explains; durations are
+   seconds, as floats, and sizes are bytes. What go-nsq does not have is said where it stands.
+2. A ``Config`` is checked when it is made and never changes: an error names option and limits.
+3. What only nsqd can judge (its own upper limits) is left to nsqd, which answers IDENTIFY.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+MINUTE: Final = 60.0
+HOUR: Final = 3600.0
+
+RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "dial_timeout": (0.001, 5 * MINUTE),
+    "read_timeout": (0.1, 5 * MINUTE),
+    "lookupd_poll_interval": (0.01, 5 * MINUTE),
+    "lookupd_poll_jitter": (0, 1),
+    "lookupd_poll_timeout": (0.01, 5 * MINUTE),
+    "max_reconnect_delay": (0.01, 5 * MINUTE),
+    "max_requeue_delay": (0, HOUR),
+    "default_requeue_delay": (0, HOUR),
+    "max_backoff_duration": (0, HOUR),
+    "backoff_multiplier": (0, HOUR),
+    "max_attempts": (0, 65_535),
+    "low_rdy_idle_timeout": (1, 5 * MINUTE),
+    "low_rdy_timeout": (1, 5 * MINUTE),
+    "rdy_redistribute_interval": (0.001, 5),
+    "heartbeat_interval": (1, 5 * MINUTE),
+    "sample_rate": (0, 99),
+    "output_buffer_size": (-1, 2**31 - 1),
+    "output_buffer_timeout": (-1, HOUR),
+    "max_in_flight": (0, 2**31 - 1),
+    "msg_timeout": (0, HOUR),
+    "max_msg_size": (0, 2**31 - 1),
+    "stop_timeout": (0, HOUR),
+    "publish_timeout": (0.001, HOUR),
+    "publish_attempts": (1, 1000),
+    "max_pending_bytes": (1, 2**40),
+}
+STRATEGIES: Final = ("exponential", "full_jitter")
+
+
+def _user_agent() -> str:
+    try:
+        return f"sparq/{version('sparq')}"
+    except PackageNotFoundError:
+        return "sparq"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Options of a consumer or producer; see ``RANGES`` for what each may be.
+
+    Attributes:
+        dial_timeout: seconds for connecting and for nsqd's answer to IDENTIFY.
+        read_timeout: a connection on which nothing arrives for so long is given up.
+        lookupd_poll_interval: seconds between two rounds of questions to all nsqlookupds.
+        lookupd_poll_jitter: the first round after the start waits up to this part of the interval.
+        lookupd_poll_timeout: seconds for one nsqlookupd's answer.
+        max_reconnect_delay: upper bound of the exponential delay between two attempts to connect
+            to one nsqd (not in go-nsq, where it is fixed).
+        max_requeue_delay: upper bound of the delay of a requeue whose delay is not given.
+        default_requeue_delay: that delay is this times the message's attempts.
+        backoff_strategy: "exponential" or "full_jitter".
+        max_backoff_duration: upper bound of one backoff block; 0: there is no backoff.
+        backoff_multiplier: the n-th block lasts this times 2^n seconds.
+        max_attempts: a message delivered more often is given up: finished unseen; 0: never.
+        low_rdy_idle_timeout: with fewer messages in flight than connections, one that gets no
+            message for so long hands its RDY to another.
+        low_rdy_timeout: the same for one that has had RDY for so long.
+        rdy_redistribute_interval: seconds between two looks at who has RDY.
+        client_id: shown by nsqd; the short host name.
+        hostname: shown by nsqd.
+        user_agent: shown by nsqd.
+        heartbeat_interval: seconds between nsqd's heartbeats, at most ``read_timeout``.
+        sample_rate: per cent of the messages to receive; 0: all.
+        output_buffer_size: bytes that nsqd buffers for this connection; -1: none; 0: its default.
+        output_buffer_timeout: seconds that it may hold them back; -1: no timer; 0: its default.
+        max_in_flight: messages that a consumer may have unanswered, over all connections.
+        msg_timeout: seconds after which nsqd delivers an unanswered message again; 0: its default.
+        max_msg_size: a larger frame ends the connection; 0: no such limit.
+        stop_timeout: seconds that ``stop`` and ``close`` wait for what is in hand (go-nsq: 30).
+        publish_timeout: seconds that one publish may take with all its attempts, waiting for a
+            connection included (not in go-nsq).
+        publish_attempts: how often one publish is sent at most (not in go-nsq).
+        max_pending_bytes: bodies that may await nsqd's OK; a publish beyond waits (not in go-nsq).
+    """
+
+    dial_timeout: float = 1.0
+    read_timeout: float = MINUTE
+    lookupd_poll_interval: float = MINUTE
+    lookupd_poll_jitter: float = 0.3
+    lookupd_poll_timeout: float = MINUTE
+    max_reconnect_delay: float = 15.0
+    max_requeue_delay: float = 15 * MINUTE
+    default_requeue_delay: float = 90.0
+    backoff_strategy: str = "exponential"
+    max_backoff_duration: float = 2 * MINUTE
+    backoff_multiplier: float = 1.0
+    max_attempts: int = 5
+    low_rdy_idle_timeout: float = 10.0
+    low_rdy_timeout: float = 30.0
+    rdy_redistribute_interval: float = 5.0
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    heartbeat_interval: float = 30.0
+    sample_rate: int = 0
+    output_buffer_size: int = 16_384
+    output_buffer_timeout: float = 0.25
+    max_in_flight: int = 1
+    msg_timeout: float = 0.0
+    max_msg_size: int = 0
+    stop_timeout: float = 30.0
+    publish_timeout: float = 30.0
+    publish_attempts: int = 5
+    max_pending_bytes: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        """Fill in what this host is called, then check every option.
+
+        Raises:
+            TypeError: an option has a value of another type than its default.
+            ValueError: an option is out of its range.
+        """
+        host = socket.gethostname()
+        defaults = (("hostname", host), ("client_id", host.partition(".")[0]))
+        for name, default in (*defaults, ("user_agent", _user_agent())):
+            if getattr(self, name) == "":
+                object.__setattr__(self, name, default)
+        for field in fields(self):
+            _check(field.name, field.default, getattr(self, field.name))
+        if self.backoff_strategy not in STRATEGIES:
+            raise ValueError(f"backoff_strategy is one of {STRATEGIES}: {self.backoff_strategy!r}")
+        if self.heartbeat_interval > self.read_timeout:
+            raise ValueError(
+                f"heartbeat_interval {self.heartbeat_interval} is above read_timeout "
+                f"{self.read_timeout}: the connection would be given up between two heartbeats"
+            )
+
+    @classmethod
+    def of(cls, base: Config | None, options: Mapping[str, Any]) -> Config:
+        """The ``base`` (or the defaults) with some options replaced.
+
+        Raises:
+            TypeError: there is no option of a name given, or its type is another.
+            ValueError: an option is out of its range.
+        """
+        unknown = sorted(options.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise TypeError(f"no such option: {', '.join(unknown)}")
+        return replace(base or cls(), **options)
+
+    def identify(self) -> dict[str, Any]:
+        """What IDENTIFY tells nsqd; durations as the milliseconds of the wire."""
+        return {
+            "client_id": self.client_id,
+            "hostname": self.hostname,
+            "user_agent": self.user_agent,
+            "feature_negotiation": True,
+            "heartbeat_interval": milliseconds(self.heartbeat_interval),
+            "sample_rate": self.sample_rate,
+            "output_buffer_size": self.output_buffer_size,
+            "output_buffer_timeout": milliseconds(self.output_buffer_timeout),
+            "msg_timeout": milliseconds(self.msg_timeout),
+        }
+
+
+def milliseconds(seconds: float) -> int:
+    """A duration as the wire has it; -1 stays -1 ("off") and nothing above 0 becomes 0."""
+    if seconds <= 0:
+        return -1 if seconds < 0 else 0
+    return max(1, round(seconds * 1000))
+
+
+def _check(name: str, default: object, value: object) -> None:
+    """Hold a value to the type of the option's default and to its range."""
+    kinds = (int, float) if isinstance(default, float) else (type(default),)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise TypeError(f"{name} takes {kinds[-1].__name__}, not {type(value).__name__}")
+    if name not in RANGES:
+        return
+    low, high = RANGES[name]
+    assert isinstance(value, (int, float)), name
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}, not within {low:g} to {high:g}")

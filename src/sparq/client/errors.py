@@ -1,0 +1,55 @@
+"""What can go wrong on the client's side of a connection; nsqd's own refusals are ``RemoteError``.
+
+```
+SparqClientError
+├── ConnectionLostError       the connection ended; what was unanswered may have been done or not
+├── WrongPeerError            what answers there is not an nsqd (the HTTP port, say)
+├── PublishError              a publish was given up; says what is known about it
+├── ClosedError               the producer or consumer is closed
+└── AlreadyRespondedError     a message was finished or requeued before
+```
+"""
+
+from __future__ import annotations
+
+
+class SparqClientError(Exception):
+    """Base of the client's own errors."""
+
+
+class ConnectionLostError(SparqClientError):
+    """The connection ended.
+
+    Attributes:
+        executed: False when nsqd certainly did not execute the command; None when unknown.
+    """
+
+    def __init__(self, text: str, executed: bool | None = None) -> None:
+        super().__init__(text)
+        self.executed = executed
+
+
+class WrongPeerError(SparqClientError):
+    """The peer does not speak nsqd's protocol."""
+
+
+class PublishError(SparqClientError):
+    """A publish was given up without an OK.
+
+    Attributes:
+        attempts: how often it was sent.
+        unanswered: how many of those had no answer; above 0 it may be stored all the same.
+    """
+
+    def __init__(self, text: str, *, attempts: int, unanswered: int) -> None:
+        super().__init__(text)
+        self.attempts = attempts
+        self.unanswered = unanswered
+
+
+class ClosedError(SparqClientError):
+    """The producer or consumer was closed and is not used again."""
+
+
+class AlreadyRespondedError(SparqClientError):
+    """A message is finished or requeued once; this one was already."""

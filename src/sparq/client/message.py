@@ -1,0 +1,120 @@
+"""A message as a consumer has it, and the ways to answer for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from sparq.client.errors import AlreadyRespondedError
+from sparq.protocol.receiver import decode_message
+
+
+class Responder(Protocol):
+    """Where a message's answers go: the subscription that it came by."""
+
+    @property
+    def address(self) -> str:
+        """The nsqd's ``host:port``."""
+
+    def finish(self, message: Message) -> Awaitable[None]:
+        """Send FIN."""
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
+        """Send REQ."""
+
+    def touch(self, message: Message) -> Awaitable[None]:
+        """Send TOUCH."""
+
+
+class Message:
+    """One delivery of a message.
+
+    ``finish`` and ``requeue`` answer for it, once; ``touch`` asks for more time before that. All
+    three take effect when called; awaiting the result waits only while nsqd reads too slowly.
+    When the connection is gone, an answer goes nowhere and nsqd delivers the message again.
+
+    Attributes:
+        body: the published bytes.
+        timestamp_ns: when nsqd took the message, in nanoseconds since 1970.
+        attempts: how often it was delivered, this time included.
+        nsqd: the ``host:port`` it came from.
+        raw_id: its id as on the wire, 16 bytes.
+        responded: whether it was finished or requeued.
+        auto_respond: whether a consumer with a handler answers when the handler is done.
+        expires_at: when nsqd's patience ends, on the monotonic clock.
+        stale: whether nsqd delivers it again whatever the answer: its time is over, or its
+            connection is gone.
+    """
+
+    __slots__ = (
+        "_responder",
+        "attempts",
+        "auto_respond",
+        "body",
+        "expires_at",
+        "raw_id",
+        "responded",
+        "stale",
+        "timestamp_ns",
+    )
+
+    def __init__(self, responder: Responder, data: bytes, expires_at: float) -> None:
+        self._responder = responder
+        self.timestamp_ns, self.attempts, self.raw_id, self.body = decode_message(data)
+        self.expires_at = expires_at
+        self.responded = False
+        self.stale = False
+        self.auto_respond = True
+
+    @property
+    def id(self) -> str:
+        """The id: 16 hexadecimal digits."""
+        return self.raw_id.decode("ascii", "replace")
+
+    @property
+    def nsqd(self) -> str:
+        """The address of the nsqd it came from."""
+        return self._responder.address
+
+    def finish(self) -> Awaitable[None]:
+        """FIN: it is done with.
+
+        Raises:
+            AlreadyRespondedError: it was answered for before.
+        """
+        self._respond()
+        return self._responder.finish(self)
+
+    def requeue(
+        self, delay_seconds: float | None = None, *, backoff: bool = True
+    ) -> Awaitable[None]:
+        """REQ: deliver it again after the delay; by default a delay that grows with ``attempts``.
+
+        ``backoff`` says that this is a failure on which the whole consumer should step back.
+
+        Raises:
+            AlreadyRespondedError: it was answered for before.
+            ValueError: the delay is negative.
+        """
+        if delay_seconds is not None and not delay_seconds >= 0:
+            raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
+        self._respond()
+        return self._responder.requeue(self, delay_seconds, backoff)
+
+    def touch(self) -> Awaitable[None]:
+        """TOUCH: nsqd is to wait one more message timeout from now.
+
+        Raises:
+            AlreadyRespondedError: it was answered for before.
+        """
+        if self.responded:
+            raise AlreadyRespondedError(f"message {self.id} was answered for before")
+        return self._responder.touch(self)
+
+    def _respond(self) -> None:
+        if self.responded:
+            raise AlreadyRespondedError(f"message {self.id} was answered for before")
+        self.responded = True
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} from {self.nsqd} attempts={self.attempts} {self.body!r:.60}>"

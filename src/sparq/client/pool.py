@@ -1,0 +1,108 @@
+"""The pool: one connection to every nsqd that is given or discovered, made again when lost.
+
+1. An address has one keeper task: it connects, waits for the loss, and connects again. The delay
+   grows exponentially from 0.1 s to ``max_reconnect_delay``, jittered downwards by up to half,
+   and starts anew once a connection has lasted longer than its delay was.
+2. A discovered nsqd that is listed no more keeps its connection, since a loss alone says that it
+   is gone; once lost it is forgotten until it is listed again. A given one is never forgotten.
+3. What a connection is for is none of the pool's business: ``serve`` connects, uses the connection
+   and returns when it is lost; what it raises (see ``FAILURES``) is why there was none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+from sparq.client.errors import SparqClientError
+from sparq.protocol.errors import RemoteError
+
+log = logging.getLogger(__name__)
+
+FAILURES = (OSError, TimeoutError, SparqClientError, RemoteError)
+FIRST_DELAY = 0.1
+
+
+class Pool:
+    """Keeps connections to a changing set of addresses.
+
+    Attributes:
+        errors: why there is no connection to an address, as text; none for a connected one.
+    """
+
+    def __init__(
+        self,
+        given: Iterable[str],
+        serve: Callable[[str], Awaitable[None]],
+        lost: Callable[[], None],
+        *,
+        max_delay: float,
+        rng: random.Random,
+    ) -> None:
+        self.errors: dict[str, str] = {}
+        self._given = frozenset(given)
+        self._listed: frozenset[str] = frozenset()
+        self._serve = serve
+        self._max_delay = max_delay
+        self._rng = rng
+        self._lost = lost
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to connect to what is given."""
+        self._keep_wanted()
+
+    def update(self, listed: Iterable[str]) -> None:
+        """These are what discovery lists now."""
+        self._listed = frozenset(listed)
+        self._keep_wanted()
+
+    def retire(self) -> None:
+        """Connect to nothing more; what is connected stays so."""
+        self._closed = True
+
+    async def close(self) -> None:
+        """End every keeper, and with it whatever its ``serve`` holds."""
+        self._closed = True
+        keepers = list(self._keepers.values())
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+
+    def _wanted(self, address: str) -> bool:
+        return not self._closed and (address in self._given or address in self._listed)
+
+    def _keep_wanted(self) -> None:
+        for address in self._given | self._listed:
+            if address not in self._keepers and self._wanted(address):
+                keeper = asyncio.create_task(self._keep(address), name=f"keep {address}")
+                self._keepers[address] = keeper
+                keeper.add_done_callback(partial(self._ended, address))
+
+    def _ended(self, address: str, keeper: asyncio.Task[None]) -> None:
+        del self._keepers[address]
+        self.errors.pop(address, None)
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            log.error("connection keeper of %s failed", address, exc_info=error)
+        self._keep_wanted()
+
+    async def _keep(self, address: str) -> None:
+        clock = asyncio.get_running_loop().time
+        delay = FIRST_DELAY
+        while self._wanted(address):
+            began = clock()
+            try:
+                await self._serve(address)
+                self.errors[address] = "connection lost"
+            except FAILURES as error:
+                self.errors[address] = str(error) or type(error).__name__
+                log.warning("nsqd %s: %s", address, self.errors[address])
+            if clock() - began > delay:
+                delay = FIRST_DELAY
+            self._lost()
+            await asyncio.sleep(delay * self._rng.uniform(0.5, 1))
+            delay = min(delay * 2, self._max_delay)

@@ -1,0 +1,136 @@
+"""RDY: how a consumer's ``max_in_flight`` is shared among its connections.
+
+RDY is a window: nsqd delivers to a connection while fewer than RDY of its messages are in flight.
+
+1. The RDY counts of all connections never add up to more than ``max_in_flight``.
+2. A connection is charged with what it may still have to answer: its RDY or its messages in
+   flight, whichever is more. RDY is raised only out of what is not charged, so that shifting RDY
+   from one connection to another never puts more than ``max_in_flight`` messages in hand.
+3. Lowering comes before raising. What could not be raised yet leaves ``hungry`` set: plan again
+   when a message was answered.
+4. With fewer seats (RDY 1) than connections, seats go round: a connection that is idle or has
+   had its seat for long yields to the one that has been without for longest.
+
+No clock and no socket: times are arguments, ``send`` carries the command away.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparq.client.backoff import State
+
+
+@dataclass(slots=True, eq=False)
+class Window:
+    """One connection's part: its RDY and what it has in flight. Times are monotonic seconds."""
+
+    max_rdy_count: int
+    ready: int = 0
+    in_flight: int = 0
+    ready_since: float = 0.0
+    resting_since: float = float("-inf")
+    last_message: float = float("-inf")
+
+    @property
+    def charge(self) -> int:
+        """The messages of ``max_in_flight`` that are taken by this connection."""
+        return max(self.ready, self.in_flight)
+
+
+class Distributor:
+    """Shares ``max_in_flight`` among windows, by the state of the backoff."""
+
+    def __init__(
+        self,
+        max_in_flight: int,
+        send: Callable[[Window, int], None],
+        *,
+        idle_timeout: float,
+        hold_timeout: float,
+        rng: random.Random,
+    ) -> None:
+        self.max_in_flight = max_in_flight
+        self.state = State.CLEAR
+        self.windows: list[Window] = []
+        self.hungry = False
+        self._send = send
+        self._idle_timeout = idle_timeout
+        self._hold_timeout = hold_timeout
+        self._rng = rng
+
+    def add(self, window: Window, now: float) -> None:
+        """A connection has subscribed."""
+        self.windows.append(window)
+        self.plan(now)
+
+    def remove(self, window: Window, now: float) -> None:
+        """A connection is gone, and what it had in flight with it."""
+        self.windows.remove(window)
+        self.plan(now)
+
+    def plan(self, now: float) -> None:
+        """Send each connection the RDY that it should have now and has not."""
+        targets = self._targets()
+        for window, target in targets:
+            if target < window.ready:
+                self._set(window, target, now)
+        spare = self.max_in_flight - sum(window.charge for window in self.windows)
+        self.hungry = False
+        for window, target in targets:
+            if target > window.ready:
+                charge = window.charge
+                granted = min(target, charge + spare)
+                self.hungry |= granted < target
+                if granted > window.ready:
+                    self._set(window, granted, now)
+                    spare -= window.charge - charge
+
+    def rotate(self, now: float) -> None:
+        """Let the seats go round; to be called every few seconds."""
+        seats = self._seats()
+        if seats is None or seats == len(self.windows):
+            return
+        for window in self.windows:
+            idle = now - max(window.last_message, window.ready_since) > self._idle_timeout
+            if window.ready and (idle or now - window.ready_since > self._hold_timeout):
+                self._set(window, 0, now)
+        self.plan(now)
+
+    def _set(self, window: Window, ready: int, now: float) -> None:
+        if ready == 0:
+            window.resting_since = now
+        elif window.ready == 0:
+            window.ready_since = now
+        window.ready = ready
+        self._send(window, ready)
+
+    def _seats(self) -> int | None:
+        """How many connections may have RDY 1, the rest having none; None: there is a share."""
+        if self.state is State.BLOCKED:
+            return 0
+        if self.state is State.PROBING:
+            return min(1, self.max_in_flight)
+        return self.max_in_flight if len(self.windows) > self.max_in_flight else None
+
+    def _targets(self) -> list[tuple[Window, int]]:
+        seats = self._seats()
+        if seats is not None:
+            seated = self._seated(seats)
+            return [(window, int(window in seated)) for window in self.windows]
+        if not self.windows:
+            return []
+        share, rest = divmod(self.max_in_flight, len(self.windows))
+        return [
+            (window, min(share + (place < rest), window.max_rdy_count))
+            for place, window in enumerate(self.windows)
+        ]
+
+    def _seated(self, seats: int) -> set[Window]:
+        """Who has a seat: those who have one, then those who have waited longest."""
+        holders = [window for window in self.windows if window.ready][:seats]
+        waiting = [window for window in self.windows if not window.ready]
+        waiting.sort(key=lambda window: (window.resting_since, self._rng.random()))
+        return {*holders, *waiting[: seats - len(holders)]}
