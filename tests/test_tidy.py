@@ -112,7 +112,7 @@ def test_no_line_is_wide() -> None:
 
 
 def test_every_module_opens_with_what_it_is() -> None:
-    """A module's docstring says what it is; a shipped one takes 3 to 15 lines for it."""
+    """A module says what it is; a shipped one takes 3 lines or more, and a screen at most."""
     silent = [str(path.relative_to(ROOT)) for path in code(*CODE) if not opening(path)]
 
     none_of(silent)
@@ -125,7 +125,7 @@ def opening(path: Path) -> bool:
         return path.name == "__init__.py" and not tree(path).body
     if "src" not in path.relative_to(ROOT).parts or path.name in ("__init__.py", "__main__.py"):
         return True
-    return 3 <= len(text.splitlines()) <= 25
+    return 3 <= len(text.splitlines()) <= 60
 
 
 @pytest.mark.parametrize("word", UNFINISHED)

@@ -1,0 +1,140 @@
+"""The checker: from a history alone, what was lost, made up, spoilt or delivered twice.
+
+The classes are Jepsen's. Per channel, since each channel must get everything:
+
+- lost         acknowledged, and never delivered
+- ghosts       delivered, and never attempted in this run
+- corrupt      delivered, and not as it was written
+- refused yet delivered      an error was answered, and the message came all the same
+- split        an MPUB of which some came and some did not
+- refused      FINs and requeues of messages in flight that were answered with an error
+- returned     delivered again after its FIN was followed by an answered command
+- duplicates   all deliveries beyond a message's first, against their bound: what was in flight
+               at the kills, and what the consumers themselves sent back
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from proofs.history import FINISHED, ChannelHistory, Command, History, Outcome
+
+Keys = np.ndarray[tuple[int], np.dtype[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Counts of one channel, or of all."""
+
+    attempted: int
+    acknowledged: int
+    delivered: int
+    lost: int
+    revived: int
+    ghosts: int
+    corrupt: int
+    refused_yet_delivered: int
+    split: int
+    refused: int
+    returned: int
+    duplicates: int
+    duplicates_bound: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was lost, made up, spoilt, split or brought back."""
+        wrong = (self.lost, self.ghosts, self.corrupt, self.refused_yet_delivered)
+        return not any((*wrong, self.split, self.refused, self.returned)) and (
+            self.duplicates <= self.duplicates_bound
+        )
+
+    def line(self) -> str:
+        """The verdict in one line."""
+        return (
+            f"attempted {self.attempted:,} · acknowledged {self.acknowledged:,} · "
+            f"delivered {self.delivered:,} · lost {self.lost:,} (acknowledged, never delivered) · "
+            f"revived {self.revived:,} (unknown, delivered: fine) · "
+            f"ghosts {self.ghosts:,} (delivered, never attempted) · corrupt {self.corrupt:,} · "
+            f"refused yet delivered {self.refused_yet_delivered:,} · "
+            f"split MPUBs {self.split:,} · refused FINs {self.refused:,} · "
+            f"returned {self.returned:,} (after an answered FIN) · "
+            f"duplicates {self.duplicates:,} (bound {self.duplicates_bound:,})"
+        )
+
+
+def check(history: History) -> dict[str, Verdict]:
+    """A verdict for each channel of the run."""
+    sent = {outcome: sent_keys(history, outcome) for outcome in Outcome}
+    batches = [
+        (publisher, command)
+        for publisher, commands in history.publishers.items()
+        for command in commands
+        if command.outcome is Outcome.UNKNOWN and command.count > 1
+    ]
+    return {
+        name: check_channel(channel, sent, batches) for name, channel in history.channels.items()
+    }
+
+
+def total(verdicts: Iterable[Verdict]) -> Verdict:
+    """The sums over channels; attempted and acknowledged are the same in each."""
+    rows = list(verdicts)
+    sums = {field.name: sum(getattr(row, field.name) for row in rows) for field in fields(Verdict)}
+    sums["attempted"], sums["acknowledged"] = rows[0].attempted, rows[0].acknowledged
+    return Verdict(**sums)
+
+
+def sent_keys(history: History, outcome: Outcome) -> Keys:
+    """The keys of all messages whose command ended so."""
+    runs = [
+        np.arange(command.first, command.first + command.count, dtype=np.uint64)
+        | np.uint64(publisher << 32)
+        for publisher, commands in history.publishers.items()
+        for command in commands
+        if command.outcome is outcome
+    ]
+    return np.concatenate(runs) if runs else np.empty(0, np.uint64)
+
+
+def check_channel(
+    channel: ChannelHistory, sent: dict[Outcome, Keys], batches: list[tuple[int, Command]]
+) -> Verdict:
+    events = np.array(channel.events, np.uint64)
+    is_finish = (events & np.uint64(FINISHED)) != 0
+    came = np.unique(events[~is_finish])
+    attempted = np.concatenate(list(sent.values()))
+    known = set(came.tolist())
+    return Verdict(
+        attempted=len(attempted),
+        acknowledged=len(sent[Outcome.OK]),
+        delivered=len(came),
+        lost=len(np.setdiff1d(sent[Outcome.OK], came)),
+        revived=len(np.intersect1d(sent[Outcome.UNKNOWN], came)),
+        ghosts=len(np.setdiff1d(came, attempted)) + channel.foreign,
+        corrupt=channel.corrupt,
+        refused_yet_delivered=len(np.intersect1d(sent[Outcome.REFUSED], came)),
+        split=sum(is_split(publisher, command, known) for publisher, command in batches),
+        refused=channel.refused,
+        returned=returned(events, is_finish),
+        duplicates=int((~is_finish).sum()) - len(came),
+        duplicates_bound=channel.in_flight_at_kills + channel.requeued,
+    )
+
+
+def is_split(publisher: int, command: Command, came: set[int]) -> bool:
+    """Whether some but not all messages of one MPUB came."""
+    first = publisher << 32 | command.first
+    return 0 < sum(key in came for key in range(first, first + command.count)) < command.count
+
+
+def returned(events: Keys, is_finish: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    """How many deliveries came after their message's answered FIN."""
+    finished, first_at = np.unique(events[is_finish] & np.uint64(FINISHED - 1), return_index=True)
+    if not len(finished):
+        return 0
+    finished_at = np.flatnonzero(is_finish)[first_at]
+    delivered_at = np.flatnonzero(~is_finish)
+    keys = events[delivered_at]
+    place = np.minimum(np.searchsorted(finished, keys), len(finished) - 1)
+    return int(((finished[place] == keys) & (delivered_at > finished_at[place])).sum())

@@ -1,0 +1,59 @@
+"""What happened, as the witness saw it: the only thing that the checker may read.
+
+A publisher's history is its commands in order, each with an outcome that is true whatever became
+of the daemon: `ok` (an OK was read), `refused` (an error was read) or `unknown` (the connection
+broke first: the messages may be there or not, but all of one MPUB or none).
+
+A channel's history is its events in order of their coming: a message was delivered, or a message
+was *finished*, which is noted only when a later command on the same connection was answered.
+"""
+
+import enum
+from array import array
+from dataclasses import dataclass, field
+
+FINISHED = 1 << 62
+
+
+class Outcome(enum.Enum):
+    """How a publishing command ended, as far as its sender can know."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One PUB or MPUB: the messages [first, first + count) of its publisher."""
+
+    first: int
+    count: int
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class ChannelHistory:
+    """Events of one channel: the key of a delivered message, or of a finished one | FINISHED."""
+
+    events: array[int] = field(default_factory=lambda: array("Q"))
+    corrupt: int = 0
+    foreign: int = 0
+    requeued: int = 0
+    refused: int = 0
+    in_flight_at_kills: int = 0
+
+    def delivered(self, key: int) -> None:
+        self.events.append(key)
+
+    def finished(self, keys: list[int]) -> None:
+        self.events.extend(key | FINISHED for key in keys)
+
+
+@dataclass(slots=True)
+class History:
+    """A whole run: commands by publisher, events by channel."""
+
+    run: int
+    publishers: dict[int, list[Command]] = field(default_factory=dict)
+    channels: dict[str, ChannelHistory] = field(default_factory=dict)

@@ -1,0 +1,41 @@
+"""nsqd with its guard switched off: every OK leaves before its write. The control of kill.py.
+
+A proof that nothing is lost is worth something only when it is seen to fail where messages are
+lost. This runs the same nsqd, with the commit helper replaced by one that reports a commit as done
+first and runs it a moment later, which is what a broker without the guarantee does.
+"""
+
+import sys
+import time
+
+from sparq.log.task import Task, TaskKind
+from sparq.nsqd import commit
+from sparq.nsqd.main import main
+
+LATE_SECONDS = 0.05
+
+
+class LateWorker(commit.Worker):
+    """Reports commits before they are run."""
+
+    def _work(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            number, task = entry
+            if task.kind is TaskKind.COMMIT:
+                self._report(number, task)
+                time.sleep(LATE_SECONDS)
+                task.run()
+            else:
+                task.run()
+                self._report(number, task)
+
+
+def never_inline(_runner: commit.Runner, _tasks: list[Task]) -> bool:
+    """A commit in the loop is a commit in time: none is allowed here."""
+    return False
+
+
+if __name__ == "__main__":
+    setattr(commit, "Worker", LateWorker)  # noqa: B010 - a replacement, which types do not allow
+    setattr(commit.Runner, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
+    sys.exit(main())

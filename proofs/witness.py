@@ -1,0 +1,191 @@
+"""The witness: publishers and consumers under one event loop, and the history that they write.
+
+It lives through every kill. An actor that loses its connection notes what it does not know, and
+connects again; nothing is ever published twice, so that what comes twice was delivered twice.
+
+Each actor takes its chances from a generator of its own, seeded with the run and its name.
+"""
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import dataclass
+
+from proofs import bodies, wire
+from proofs.history import ChannelHistory, Command, History, Outcome
+
+RECONNECT_SECONDS = 0.02
+REQUEUE_SHARE = 0.01
+REQUEUE_MS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """How a publisher works: messages in a command (1: PUB), and commands under way at once."""
+
+    batch_max: int
+    window: int
+
+
+HABITS = (Habit(1, 1), Habit(40, 1), Habit(1, 64), Habit(20, 8))
+READY_COUNTS = (1, 200, 2500)
+
+
+class Actor:
+    """Connects, works until the connection breaks, and connects again, until it is stopped."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.stopping = False
+        self.connections = 0
+
+    async def live(self) -> None:
+        """One life, over as many connections as it takes."""
+        while not self.stopping:
+            try:
+                connection = await wire.Connection.open(self.address)
+            except ConnectionError:
+                await asyncio.sleep(RECONNECT_SECONDS)
+                continue
+            self.connections += 1
+            try:
+                await self.work(connection)
+            except ConnectionError:
+                await asyncio.sleep(RECONNECT_SECONDS)
+            finally:
+                self.broken()
+                connection.close()
+
+    async def work(self, connection: wire.Connection) -> None:
+        """Work on this connection until it breaks or the actor is stopped."""
+        raise ConnectionError(f"{self} does not work on {connection}")
+
+    def broken(self) -> None:
+        """The connection is gone: note what is unknown now."""
+
+
+class Publisher(Actor):
+    """Publishes by its habit; answers are matched to commands in their order."""
+
+    def __init__(self, address: str, topic: str, history: History, number: int) -> None:
+        super().__init__(address)
+        self.topic = topic
+        self.history = history
+        self.number = number
+        self.habit = HABITS[number % len(HABITS)]
+        self.chance = random.Random(f"{history.run} publisher {number}")
+        self.commands = history.publishers.setdefault(number, [])
+        self.next_number = 0
+        self.unanswered: deque[tuple[int, int]] = deque()
+
+    async def work(self, connection: wire.Connection) -> None:
+        while not self.stopping or self.unanswered:
+            while len(self.unanswered) < self.habit.window and not self.stopping:
+                await connection.send(self.command())
+            for kind, data in await connection.frames():
+                self.answered(kind, data)
+
+    def command(self) -> bytes:
+        """The next command, noted as sent before it is."""
+        count = self.chance.randint(1, self.habit.batch_max)
+        first, self.next_number = self.next_number, self.next_number + count
+        self.unanswered.append((first, count))
+        batch = [
+            bodies.write(bodies.Author(self.history.run, self.number, number), self.chance)
+            for number in range(first, first + count)
+        ]
+        if self.habit.batch_max == 1:
+            return wire.pub(self.topic, batch[0])
+        return wire.mpub(self.topic, batch)
+
+    def answered(self, kind: int, data: bytes) -> None:
+        first, count = self.unanswered.popleft()
+        is_ok = kind == wire.FRAME_RESPONSE and data == b"OK"
+        self.commands.append(Command(first, count, Outcome.OK if is_ok else Outcome.REFUSED))
+
+    def broken(self) -> None:
+        self.commands.extend(
+            Command(first, count, Outcome.UNKNOWN) for first, count in self.unanswered
+        )
+        self.unanswered.clear()
+
+
+class Consumer(Actor):
+    """Consumes and finishes; after each run of FINs it publishes a marker and waits for its OK.
+
+    nsqd answers nothing to a FIN. But it works off a connection's commands in order: once the
+    marker's OK is read, every FIN before it was taken in, and must outlive a kill.
+    """
+
+    def __init__(self, address: str, topic: str, channel: str, history: History, name: str) -> None:
+        super().__init__(address)
+        self.topic = topic
+        self.channel = channel
+        self.history = history
+        self.noted: ChannelHistory = history.channels.setdefault(channel, ChannelHistory())
+        self.chance = random.Random(f"{history.run} consumer {name}")
+        self.ready_count = READY_COUNTS[hash_of(name) % len(READY_COUNTS)]
+        # Of the two kinds of topic one answers after a sync, one without touching the disk.
+        markers = f"{topic}.markers" + "#ephemeral" * (hash_of(name) % 2)
+        self.marker = wire.pub(markers, b"a run of FINs ends here")
+        self.unfinished = 0
+        self.unmarked: list[int] = []
+        self.marked: deque[list[int]] = deque()
+
+    async def work(self, connection: wire.Connection) -> None:
+        await connection.send(wire.sub(self.topic, self.channel))
+        await connection.send(b"RDY %d\n" % self.ready_count)
+        subscribed = False
+        while not self.stopping:
+            answers: list[bytes] = []
+            for kind, data in await connection.frames():
+                if kind == wire.FRAME_MESSAGE:
+                    answers.append(self.delivered(wire.message(data)))
+                elif kind == wire.FRAME_ERROR:
+                    self.noted.refused += 1
+                elif subscribed:
+                    self.acknowledged()
+                else:
+                    subscribed = True
+            await self.answer(connection, answers)
+
+    async def answer(self, connection: wire.Connection, answers: list[bytes]) -> None:
+        """Send what finishes and requeues a run, and a marker behind it."""
+        if answers:
+            self.marked.append(self.unmarked)
+            self.unmarked = []
+            await connection.send(b"".join([*answers, self.marker]))
+
+    def delivered(self, message: wire.Message) -> bytes:
+        """Note a delivery; the command that answers it."""
+        author = bodies.read(message.body)
+        if author is None:
+            self.noted.corrupt += 1
+        elif author.run != self.history.run:
+            self.noted.foreign += 1
+        else:
+            self.noted.delivered(author.key)
+            self.unfinished += 1
+            if self.chance.random() < REQUEUE_SHARE:
+                self.noted.requeued += 1
+                self.unfinished -= 1
+                return b"REQ %s %d\n" % (message.id, self.chance.randint(0, REQUEUE_MS_MAX))
+            self.unmarked.append(author.key)
+        return b"FIN %s\n" % message.id
+
+    def acknowledged(self) -> None:
+        """A marker was answered: the FINs before it are kept from now on."""
+        keys = self.marked.popleft()
+        self.noted.finished(keys)
+        self.unfinished -= len(keys)
+
+    def broken(self) -> None:
+        self.noted.in_flight_at_kills += self.unfinished
+        self.unfinished = 0
+        self.unmarked = []
+        self.marked.clear()
+
+
+def hash_of(name: str) -> int:
+    """A number of this name, the same in every process."""
+    return sum(name.encode())

@@ -1,0 +1,35 @@
+"""The bodies of a proof: each is known again, and no spoilt one is taken for whole."""
+
+import random
+
+import pytest
+
+from proofs.bodies import SIZE_MIN, Author, read, write
+
+
+def test_a_body_is_known_again() -> None:
+    """Whatever size chance gives it, a body says who published it."""
+    chance = random.Random(1)
+    authors = [Author(7, 3, number) for number in range(200)]
+
+    assert authors == [read(write(author, chance)) for author in authors]
+
+
+def test_a_spoilt_body_is_not_taken_for_whole() -> None:
+    """A body with any one byte changed, cut off or added is nobody's."""
+    whole = write(Author(7, 3, 1), random.Random(2))
+
+    changed = [whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :] for at in range(len(whole))]
+    assert {None} == {read(body) for body in changed}
+    assert [None, None, None] == [read(whole[:-1]), read(whole + b"\0"), read(whole[1:])]
+
+
+@pytest.mark.parametrize("size", range(SIZE_MIN))
+def test_a_body_too_short_is_nobodys(size: int) -> None:
+    """What cannot hold its own head and checksum was not published here."""
+    assert read(b"\0" * size) is None
+
+
+def test_keys_name_publisher_and_number() -> None:
+    """Two messages of a run never share a key."""
+    assert (3 << 32 | 9) == Author(7, 3, 9).key

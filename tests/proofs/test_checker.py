@@ -1,0 +1,135 @@
+"""The checker, seen to find each kind of wrong in a history that has just that one."""
+
+from dataclasses import replace
+
+import pytest
+
+from proofs.checker import Verdict, check, total
+from proofs.history import ChannelHistory, Command, History, Outcome
+
+CHANNEL = "live"
+
+
+def key(number: int, publisher: int = 0) -> int:
+    return publisher << 32 | number
+
+
+def history(*events: int, finished: tuple[int, ...] = ()) -> History:
+    """Two publishers: PUB 0 ok, MPUB 1-3 ok, PUB 4 refused, MPUB 5-6 unknown; and 1's PUB 0 ok."""
+    channel = ChannelHistory()
+    for event in events:
+        channel.delivered(event)
+    channel.finished(list(finished))
+    commands = [
+        Command(0, 1, Outcome.OK),
+        Command(1, 3, Outcome.OK),
+        Command(4, 1, Outcome.REFUSED),
+        Command(5, 2, Outcome.UNKNOWN),
+    ]
+    return History(9, {0: commands, 1: [Command(0, 1, Outcome.OK)]}, {CHANNEL: channel})
+
+
+ALL_ACKNOWLEDGED = (key(0), key(1), key(2), key(3), key(0, publisher=1))
+CLEAN = Verdict(
+    attempted=8,
+    acknowledged=5,
+    delivered=5,
+    lost=0,
+    revived=0,
+    ghosts=0,
+    corrupt=0,
+    refused_yet_delivered=0,
+    split=0,
+    refused=0,
+    returned=0,
+    duplicates=0,
+    duplicates_bound=0,
+)
+
+
+def verdict(found: History) -> Verdict:
+    return check(found)[CHANNEL]
+
+
+def test_all_that_was_acknowledged_came() -> None:
+    """Nothing is wrong when just the acknowledged messages came, each once."""
+    found = verdict(history(*ALL_ACKNOWLEDGED, finished=ALL_ACKNOWLEDGED))
+
+    assert found == CLEAN
+    assert found.holds
+
+
+def test_what_was_unknown_may_come_or_not() -> None:
+    """A whole MPUB without an answer may turn up: it is counted as revived, and fine."""
+    found = verdict(history(*ALL_ACKNOWLEDGED, key(5), key(6)))
+
+    assert found == replace(CLEAN, delivered=7, revived=2)
+    assert found.holds
+
+
+@pytest.mark.parametrize(
+    ("events", "wrong"),
+    [
+        (ALL_ACKNOWLEDGED[1:], {"delivered": 4, "lost": 1}),
+        ((*ALL_ACKNOWLEDGED, key(7)), {"delivered": 6, "ghosts": 1}),
+        ((*ALL_ACKNOWLEDGED, key(0, publisher=2)), {"delivered": 6, "ghosts": 1}),
+        ((*ALL_ACKNOWLEDGED, key(4)), {"delivered": 6, "refused_yet_delivered": 1}),
+        ((*ALL_ACKNOWLEDGED, key(6)), {"delivered": 6, "revived": 1, "split": 1}),
+        ((*ALL_ACKNOWLEDGED, key(2)), {"duplicates": 1}),
+    ],
+)
+def test_each_kind_of_wrong_is_found(events: tuple[int, ...], wrong: dict[str, int]) -> None:
+    """Lost, made up, refused yet delivered, split and doubled are each counted as that."""
+    found = verdict(history(*events))
+
+    assert found == replace(CLEAN, **wrong)
+    assert not found.holds
+
+
+def test_a_delivery_after_an_answered_finish_is_returned() -> None:
+    """A message that comes again once its FIN was answered is wrong, whatever the bound."""
+    found = history(*ALL_ACKNOWLEDGED, finished=(key(1), key(2)))
+    channel = found.channels[CHANNEL]
+    channel.in_flight_at_kills = 10
+    channel.delivered(key(3))
+    assert verdict(found).holds
+
+    channel.delivered(key(2))
+
+    assert verdict(found) == replace(CLEAN, returned=1, duplicates=2, duplicates_bound=10)
+    assert not verdict(found).holds
+
+
+@pytest.mark.parametrize("name", ["corrupt", "refused"])
+def test_what_the_witness_counted_counts(name: str) -> None:
+    """A spoilt body, or a FIN that was answered with an error, breaks the verdict."""
+    found = history(*ALL_ACKNOWLEDGED)
+    setattr(found.channels[CHANNEL], name, 1)
+
+    assert verdict(found) == replace(CLEAN, **{name: 1})
+    assert not verdict(found).holds
+
+
+def test_what_was_in_flight_or_sent_back_may_come_twice() -> None:
+    """Duplicates are bounded by what was in flight at the kills and what was requeued."""
+    found = history(*ALL_ACKNOWLEDGED, key(2), key(2))
+    found.channels[CHANNEL].in_flight_at_kills = 1
+    found.channels[CHANNEL].requeued = 1
+
+    assert verdict(found) == replace(CLEAN, duplicates=2, duplicates_bound=2)
+    assert verdict(found).holds
+
+
+def test_totals_add_channels_up() -> None:
+    """Over channels everything adds up, but what was published was published once."""
+    found = total([CLEAN, replace(CLEAN, lost=2)])
+
+    assert found == replace(CLEAN, delivered=10, lost=2)
+    assert "attempted 8 · acknowledged 5 · delivered 10 · lost 2" in found.line()
+
+
+def test_an_empty_history_is_no_error() -> None:
+    """A run in which nothing happened is checked as well."""
+    nothing = check(History(9, {}, {CHANNEL: ChannelHistory()}))[CHANNEL]
+
+    assert nothing == replace(CLEAN, attempted=0, acknowledged=0, delivered=0)

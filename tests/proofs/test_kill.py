@@ -1,0 +1,25 @@
+"""A small round of the kill proof, and its control, as part of every test run."""
+
+import pytest
+
+from proofs.kill import CONTROL_MODULE, prove
+
+KILLS = 3
+
+
+@pytest.mark.timeout(180)
+def test_nothing_acknowledged_is_lost_by_kill_9() -> None:
+    """Three kills under load: all acknowledged messages come, no answered FIN is undone."""
+    verdict, proof = prove(seed=20261121, kills=KILLS)
+
+    assert proof.kills >= KILLS
+    assert verdict.acknowledged > 0
+    assert verdict.holds, verdict.line()
+
+
+@pytest.mark.timeout(180)
+def test_the_proof_can_fail() -> None:
+    """With the write moved behind the OK the same check finds lost messages."""
+    verdict, _ = prove(seed=20261121, kills=KILLS, module=CONTROL_MODULE)
+
+    assert verdict.lost > 0, verdict.line()
