@@ -8,6 +8,8 @@ A channel's history is its events in order of their coming: a message was delive
 was *finished*, which is noted only when a later command on the same connection was answered.
 """
 
+from __future__ import annotations
+
 import enum
 from array import array
 from dataclasses import dataclass, field

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-
 from proofs.bodies import SIZE_MIN, Author, read, write
 
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-
 from proofs.checker import Verdict, check, total
 from proofs.history import ChannelHistory, Command, History, Outcome
 

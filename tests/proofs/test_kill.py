@@ -1,7 +1,6 @@
 """A small round of the kill proof, and its control, as part of every test run."""
 
 import pytest
-
 from proofs.kill import CONTROL_MODULE, prove
 
 KILLS = 3
