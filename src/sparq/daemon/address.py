@@ -6,9 +6,12 @@ port (also where a host has several addresses) and a start that fails says why i
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import stat
+from collections.abc import Callable
 
 BACKLOG = 1024
 _PORTS = range(65536)
@@ -40,12 +43,39 @@ def peer_text(peer: object) -> str:
     return ""
 
 
-def port_of(listener: socket.socket) -> int:
-    """The real port of a listening socket; -1 for a unix socket."""
-    return -1 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
+class Listener:
+    """A socket that listens, and the server behind it once there is one.
+
+    `port` is its real port, -1 for a unix socket; `text` says where it is.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._server: asyncio.AbstractServer | None = None
+        name = sock.getsockname()
+        self._path = str(name) if sock.family == socket.AF_UNIX else ""
+        self.port = -1 if self._path else int(name[1])
+        self.text = self._path or peer_text(name)
+
+    async def serve(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Accept connections, each with a protocol of its own."""
+        loop = asyncio.get_running_loop()
+        if self._path:
+            self._server = await loop.create_unix_server(factory, sock=self._sock)
+        else:
+            self._server = await loop.create_server(factory, sock=self._sock)
+
+    def close(self) -> None:
+        """Accept no more; the file of a unix socket goes too."""
+        if self._server is not None:
+            self._server.close()
+        self._sock.close()
+        if self._path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
 
 
-def listen(address: str) -> socket.socket:
+def listen(address: str) -> Listener:
     """Open a listening socket.
 
     Args:
@@ -56,20 +86,13 @@ def listen(address: str) -> socket.socket:
     """
     host_port = split(address)
     try:
-        listener = _listen_unix(address) if host_port is None else _listen_tcp(*host_port)
+        sock = _listen_unix(address) if host_port is None else _listen_tcp(*host_port)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ListenError(f"listen ({address}) failed - {reason.lower()}") from error
-    listener.setblocking(False)
-    return listener
-
-
-def close(listener: socket.socket) -> None:
-    """Close a listening socket; a unix socket's file goes with it."""
-    path = listener.getsockname() if listener.family == socket.AF_UNIX else ""
-    listener.close()
-    if path:
-        _unlink(path)
+        number = error.errno or 0
+        reason = os.strerror(number).lower() if number > 0 else error.strerror or str(error)
+        raise ListenError(f"listen ({address}) failed - {reason}") from error
+    sock.setblocking(False)
+    return Listener(sock)
 
 
 def _listen_tcp(host: str, port: int) -> socket.socket:
@@ -83,10 +106,12 @@ def _listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def _listen_unix(path: str) -> socket.socket:
+    if not path:
+        raise OSError("missing address")
     listener = socket.socket(socket.AF_UNIX)
     try:
         if _is_left_over(path):
-            _unlink(path)
+            os.unlink(path)
         listener.bind(path)
         listener.listen(BACKLOG)
     except OSError:
@@ -108,10 +133,3 @@ def _is_left_over(path: str) -> bool:
         except ConnectionRefusedError:
             return True
     return False
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return

@@ -208,12 +208,11 @@ class _Parser(argparse.ArgumentParser):
         self._flags = {flag.name: flag for flag in flags}
         for flag in sorted(flags):
             self.add_argument(
-                f"-{flag.name}",
                 f"--{flag.name}",
                 dest=flag.field,
                 type=_reader(flag),
                 action="append" if flag.repeated else "store",
-                metavar=flag.kind.name,
+                metavar="" if flag.kind is BOOL else flag.kind.name,
                 help=_help(flag),
             )
 

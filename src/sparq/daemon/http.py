@@ -15,7 +15,6 @@ import asyncio
 import json
 import logging
 import re
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
@@ -23,13 +22,13 @@ from urllib.parse import unquote_plus
 
 from aiohttp import web
 
-from sparq.daemon.address import close, peer_text
+from sparq.daemon.address import Listener, peer_text
 
 Result: TypeAlias = Any
 Handler: TypeAlias = Callable[["Call"], Awaitable[Result] | Result]
 
 IDLE_SECONDS = 75.0
-"""A connection without a complete request head for so long is closed (nginx's keepalive_timeout)."""
+"""A connection without a complete request head is closed then (nginx's keepalive_timeout)."""
 
 BODY_SECONDS = 60.0
 """A body that takes longer than this between two pieces is given up."""
@@ -37,12 +36,16 @@ BODY_SECONDS = 60.0
 SHUTDOWN_SECONDS = 2.0
 """How long a stop waits for the requests that are being answered."""
 
+LINGER_SECONDS = 1.0
+"""How long a body that was refused is still read, so that its sender sees the answer."""
+
 logger = logging.getLogger(__name__)
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
-_V1_HEADER = {"X-NSQ-Content-Type": "nsq; version=1.0"}
+_PLAIN_HEADER = {"Server": "sparq"}
+_V1_HEADER = {**_PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
 
 
 class HttpError(Exception):
@@ -124,6 +127,7 @@ class Call:
         pieces = []
         size = 0
         try:
+            await self._say_continue()
             while piece := await self._next_piece():
                 size += len(piece)
                 if size > limit:
@@ -132,6 +136,14 @@ class Call:
         except (OSError, TimeoutError, web.RequestPayloadError):
             raise HttpError(500, "INTERNAL_ERROR") from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _say_continue(self) -> None:
+        """Call for the body of a client that asks first (curl does above 1 MiB)."""
+        request = self.request
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            # What was written so far is not part of the answer to come.
+            request.writer.output_size = 0
 
     async def _next_piece(self) -> bytes:
         content = self.request.content
@@ -169,7 +181,7 @@ def to_json(value: Any) -> bytes:
 
 def answer(result: Result, *, plain: bool = False) -> web.Response:
     """The 200 for what a handler returned (rule 1)."""
-    headers = {} if plain else dict(_V1_HEADER)
+    headers = dict(_PLAIN_HEADER if plain else _V1_HEADER)
     if result is None or isinstance(result, str | bytes):
         headers["Content-Type"] = _TEXT
         body = result.encode() if isinstance(result, str) else result
@@ -181,9 +193,8 @@ def answer(result: Result, *, plain: bool = False) -> web.Response:
 def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
     """The answer to a refused request."""
     if plain:
-        return web.Response(
-            status=error.status, body=error.code.encode(), headers={"Content-Type": _TEXT}
-        )
+        headers = {**_PLAIN_HEADER, "Content-Type": _TEXT}
+        return web.Response(status=error.status, body=error.code.encode(), headers=headers)
     headers = {**_V1_HEADER, "Content-Type": _JSON}
     return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
 
@@ -197,30 +208,25 @@ class Site:
             self._paths.setdefault(route.path, {})[route.method] = route
         # Go's router ignores case and trailing slashes when it looks for what was meant.
         self._meant = {_folded(path): path for path in self._paths}
-        self._listeners: list[socket.socket] = []
-        self._runner: web.ServerRunner | None = None
+        self._server: web.Server | None = None
 
-    async def start(self, listener: socket.socket) -> None:
+    async def start(self, listener: Listener) -> None:
         """Answer on a listening socket. May be called for several."""
-        if self._runner is None:
-            server = web.Server(
+        if self._server is None:
+            self._server = web.Server(
                 self.respond,
                 keepalive_timeout=IDLE_SECONDS,
                 auto_decompress=False,
                 access_log=None,
-                lingering_time=1.0,
+                lingering_time=LINGER_SECONDS,
             )
-            self._runner = web.ServerRunner(server)
-            await self._runner.setup()
-        await web.SockSite(self._runner, listener, shutdown_timeout=SHUTDOWN_SECONDS).start()
-        self._listeners.append(listener)
+        await listener.serve(self._server)
 
     async def stop(self) -> None:
-        """Stop listening, finish what is being answered, close all connections."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-        for listener in self._listeners:
-            close(listener)
+        """Finish what is being answered, then close all connections. The listeners are closed."""
+        if self._server is not None:
+            self._server.pre_shutdown()
+            await self._server.shutdown(SHUTDOWN_SECONDS)
 
     async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""

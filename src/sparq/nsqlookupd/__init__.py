@@ -1,0 +1,1 @@
+"""nsqlookupd: tells consumers which nsqd has which topic."""

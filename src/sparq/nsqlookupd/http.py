@@ -1,0 +1,149 @@
+"""nsqlookupd's HTTP endpoints over the registry (reference: http.md section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparq.daemon.http import Call, HttpError, Route
+from sparq.daemon.lifecycle import NSQ_VERSION
+from sparq.nsqlookupd.registry import Producer, Registration, Registry
+from sparq.protocol.instant import Instant
+from sparq.protocol.names import is_valid_name
+
+
+class Endpoints:
+    """The handlers; `now` reads the clocks."""
+
+    def __init__(self, registry: Registry, now: Callable[[], Instant]) -> None:
+        self._registry = registry
+        self._now = now
+
+    def routes(self) -> list[Route]:
+        """The table of endpoints."""
+        return [
+            Route("GET", "/ping", self.ping, plain=True),
+            Route("GET", "/info", self.info),
+            Route("GET", "/debug", self.debug),
+            Route("GET", "/topics", self.topics),
+            Route("GET", "/channels", self.channels),
+            Route("GET", "/lookup", self.lookup),
+            Route("GET", "/nodes", self.nodes),
+            Route("POST", "/topic/create", self.create_topic),
+            Route("POST", "/topic/delete", self.delete_topic),
+            Route("POST", "/topic/tombstone", self.tombstone_topic),
+            Route("POST", "/channel/create", self.create_channel),
+            Route("POST", "/channel/delete", self.delete_channel),
+        ]
+
+    def ping(self, _call: Call) -> str:
+        """Whether it lives."""
+        return "OK"
+
+    def info(self, _call: Call) -> dict[str, str]:
+        """The version."""
+        return {"version": NSQ_VERSION}
+
+    def topics(self, call: Call) -> dict[str, list[str]]:
+        """All known topics."""
+        _ = call.query
+        return {"topics": self._registry.topics()}
+
+    def channels(self, call: Call) -> dict[str, list[str]]:
+        """A topic's known channels."""
+        return {"channels": self._registry.channels(call.argument("topic"))}
+
+    def lookup(self, call: Call) -> dict[str, Any]:
+        """Where a topic's messages are."""
+        topic = call.argument("topic")
+        if not self._registry.has_topic(topic):
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        producers = self._registry.producers(topic, self._now())
+        return {
+            "channels": self._registry.channels(topic),
+            "producers": [describe(producer) for producer in producers],
+        }
+
+    def nodes(self, _call: Call) -> dict[str, Any]:
+        """All active nsqds with their topics."""
+        nodes = []
+        for producer, topics in self._registry.nodes(self._now()):
+            tombstones = [hidden for _, hidden in topics]
+            names = [topic for topic, _ in topics]
+            nodes.append({**describe(producer), "tombstones": tombstones, "topics": names})
+        return {"producers": nodes}
+
+    def debug(self, _call: Call) -> dict[str, Any]:
+        """The whole registry."""
+        return {
+            f"{category}:{key}:{subkey}": [describe_entry(entry) for entry in entries]
+            for category, key, subkey, entries in self._registry.registrations()
+        }
+
+    def create_topic(self, call: Call) -> None:
+        """Make a topic known."""
+        topic = call.argument("topic")
+        if not is_valid_name(topic):
+            raise HttpError(400, "INVALID_ARG_TOPIC")
+        self._registry.create_topic(topic)
+
+    def delete_topic(self, call: Call) -> None:
+        """Forget a topic and its channels."""
+        self._registry.delete_topic(call.argument("topic"))
+
+    def tombstone_topic(self, call: Call) -> None:
+        """Hide one nsqd from a topic's consumers for a while."""
+        topic, node = call.argument("topic"), call.argument("node")
+        self._registry.tombstone(topic, node, self._now())
+
+    def create_channel(self, call: Call) -> None:
+        """Make a channel and its topic known."""
+        self._registry.create_channel(*topic_channel(call))
+
+    def delete_channel(self, call: Call) -> None:
+        """Forget a channel."""
+        if not self._registry.delete_channel(*topic_channel(call)):
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+
+
+def describe(producer: Producer) -> dict[str, Any]:
+    """A producer as consumers are told about it."""
+    return {
+        "remote_address": producer.remote_address,
+        "hostname": producer.hostname,
+        "broadcast_address": producer.broadcast_address,
+        "tcp_port": producer.tcp_port,
+        "http_port": producer.http_port,
+        "version": producer.version,
+        "topology_zone": producer.topology_zone,
+        "topology_region": producer.topology_region,
+    }
+
+
+def describe_entry(entry: Registration) -> dict[str, Any]:
+    """A registration as /debug shows it."""
+    producer = entry.producer
+    facts = describe(producer)
+    del facts["remote_address"]
+    return {
+        "id": producer.id,
+        **facts,
+        "last_update": producer.last_update.wall_ns,
+        "tombstoned": entry.tombstoned,
+        "tombstoned_at": entry.tombstoned_at.wall_ns,
+    }
+
+
+def topic_channel(call: Call) -> tuple[str, str]:
+    """The arguments of a request about a channel.
+
+    Raises:
+        HttpError: 400, one is missing or is not a legal name.
+    """
+    topic = call.argument("topic")
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_ARG_TOPIC")
+    channel = call.argument("channel")
+    if not is_valid_name(channel):
+        raise HttpError(400, "INVALID_ARG_CHANNEL")
+    return topic, channel

@@ -1,0 +1,209 @@
+"""Who has what: nsqds, and the topics and channels that they registered. Pure memory, no clock.
+
+1. A topic or channel is a key that stays when its last nsqd goes, until it is deleted over HTTP or
+   is `#ephemeral`: consumers may know it before its nsqds are back.
+2. A producer is one connection of an nsqd. It is listed while it has been heard of lately; in a
+   topic it can be tombstoned: hidden from consumers for a while, also when it registers anew.
+   Unregistering the topic forgets the tombstone.
+3. Channel keys do not need a topic key, nor the reverse.
+4. What a producer registered is also known by producer, so that its end costs what it had, not what
+   the registry holds.
+
+All lists come out sorted by name, or in order of arrival for producers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sparq.protocol.instant import Instant
+from sparq.protocol.names import is_ephemeral
+
+NEVER = Instant(0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Producer:
+    """One nsqd, as it introduced itself."""
+
+    id: str
+    remote_address: str
+    hostname: str
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str
+    topology_zone: str
+    topology_region: str
+    last_update: Instant
+    topics: set[str] = field(default_factory=set)
+    channels: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def node(self) -> str:
+        """The name by which a tombstone means it."""
+        return f"{self.broadcast_address}:{self.http_port}"
+
+
+@dataclass(slots=True)
+class Registration:
+    """A producer under one topic; `tombstoned_at` is NEVER until it is tombstoned."""
+
+    producer: Producer
+    tombstoned_at: Instant = NEVER
+
+    @property
+    def tombstoned(self) -> bool:
+        """Whether it ever was tombstoned."""
+        return self.tombstoned_at is not NEVER
+
+
+Producers: TypeAlias = dict[str, Registration]
+
+
+class Registry:
+    """All that one nsqlookupd knows."""
+
+    def __init__(self, inactive_timeout_ns: int, tombstone_lifetime_ns: int) -> None:
+        self._inactive_timeout_ns = inactive_timeout_ns
+        self._tombstone_lifetime_ns = tombstone_lifetime_ns
+        self._nodes: Producers = {}
+        self._topics: dict[str, Producers] = {}
+        self._channels: dict[str, dict[str, Producers]] = {}
+
+    # What producers say
+
+    def add(self, producer: Producer) -> None:
+        """A producer has introduced itself."""
+        self._nodes[producer.id] = Registration(producer)
+
+    def remove(self, producer: Producer) -> None:
+        """A producer has gone: it leaves every topic and channel."""
+        for topic, channel in list(producer.channels):
+            self.unregister_channel(producer, topic, channel)
+        for topic in list(producer.topics):
+            self._leave_topic(producer, topic)
+        self._nodes.pop(producer.id, None)
+
+    def register(self, producer: Producer, topic: str, channel: str) -> None:
+        """A producer has a topic and, unless it is empty, a channel of it."""
+        if channel:
+            producers = self._channels.setdefault(topic, {}).setdefault(channel, {})
+            producers.setdefault(producer.id, Registration(producer))
+            producer.channels.add((topic, channel))
+        producers = self._topics.setdefault(topic, {})
+        producers.setdefault(producer.id, Registration(producer))
+        producer.topics.add(topic)
+
+    def unregister_channel(self, producer: Producer, topic: str, channel: str) -> None:
+        """A producer no longer has a channel."""
+        producer.channels.discard((topic, channel))
+        producers = self._channels.get(topic, {}).get(channel)
+        if producers is not None:
+            producers.pop(producer.id, None)
+            if not producers and is_ephemeral(channel):
+                self.delete_channel(topic, channel)
+
+    def unregister_topic(self, producer: Producer, topic: str) -> None:
+        """A producer no longer has a topic, nor any channel of it."""
+        for channel in list(self._channels.get(topic, ())):
+            if (topic, channel) in producer.channels:
+                self.unregister_channel(producer, topic, channel)
+        self._leave_topic(producer, topic)
+
+    def _leave_topic(self, producer: Producer, topic: str) -> None:
+        producer.topics.discard(topic)
+        producers = self._topics.get(topic)
+        if producers is not None:
+            producers.pop(producer.id, None)
+            if not producers and is_ephemeral(topic):
+                del self._topics[topic]
+
+    # What operators do
+
+    def create_topic(self, topic: str) -> None:
+        """Make a topic known."""
+        self._topics.setdefault(topic, {})
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        """Make a channel and its topic known."""
+        self._channels.setdefault(topic, {}).setdefault(channel, {})
+        self.create_topic(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic and its channels, whoever has them."""
+        for channel in list(self._channels.get(topic, ())):
+            self.delete_channel(topic, channel)
+        for registration in self._topics.pop(topic, {}).values():
+            registration.producer.topics.discard(topic)
+
+    def delete_channel(self, topic: str, channel: str) -> bool:
+        """Forget a channel; False if it is not known."""
+        channels = self._channels.get(topic, {})
+        if channel not in channels:
+            return False
+        for registration in channels.pop(channel).values():
+            registration.producer.channels.discard((topic, channel))
+        if not channels:
+            del self._channels[topic]
+        return True
+
+    def tombstone(self, topic: str, node: str, now: Instant) -> None:
+        """Hide the producer `broadcast_address:http_port` from a topic's consumers."""
+        for registration in self._topics.get(topic, {}).values():
+            if registration.producer.node == node:
+                registration.tombstoned_at = now
+
+    # What consumers ask
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether a topic is known."""
+        return topic in self._topics
+
+    def topics(self) -> list[str]:
+        """All known topics."""
+        return sorted(self._topics)
+
+    def channels(self, topic: str) -> list[str]:
+        """All known channels of a topic."""
+        return sorted(self._channels.get(topic, ()))
+
+    def producers(self, topic: str, now: Instant) -> list[Producer]:
+        """The producers of a topic to connect to: active ones without a tombstone."""
+        return [
+            registration.producer
+            for registration in self._topics.get(topic, {}).values()
+            if self._is_active(registration, now) and not self.is_hidden(registration, now)
+        ]
+
+    def nodes(self, now: Instant) -> list[tuple[Producer, list[tuple[str, bool]]]]:
+        """The active producers, each with its topics and whether it is tombstoned there."""
+        return [
+            (registration.producer, list(self._topics_of(registration.producer, now)))
+            for registration in self._nodes.values()
+            if self._is_active(registration, now)
+        ]
+
+    def registrations(self) -> Iterator[tuple[str, str, str, list[Registration]]]:
+        """Everything: category (client, topic, channel), key, subkey, who is registered there."""
+        yield "client", "", "", list(self._nodes.values())
+        for topic in self.topics():
+            yield "topic", topic, "", list(self._topics[topic].values())
+        for topic in sorted(self._channels):
+            for channel in self.channels(topic):
+                yield "channel", topic, channel, list(self._channels[topic][channel].values())
+
+    def is_hidden(self, registration: Registration, now: Instant) -> bool:
+        """Whether a tombstone is still in force."""
+        age_ns = now.mono_ns - registration.tombstoned_at.mono_ns
+        return registration.tombstoned and age_ns < self._tombstone_lifetime_ns
+
+    def _is_active(self, registration: Registration, now: Instant) -> bool:
+        silent_ns = now.mono_ns - registration.producer.last_update.mono_ns
+        return silent_ns <= self._inactive_timeout_ns
+
+    def _topics_of(self, producer: Producer, now: Instant) -> Iterator[tuple[str, bool]]:
+        for topic in sorted(producer.topics):
+            yield topic, self.is_hidden(self._topics[topic][producer.id], now)

@@ -1,0 +1,385 @@
+"""The protocol V1 between nsqd and nsqlookupd: lines in, length-prefixed answers out.
+
+`Conversation` is the protocol itself, bytes to bytes; `Connection` is the socket around it.
+Rules (reference: wire.md part 2):
+
+1. Every command has one answer, in order. Any error is answered, then the connection ends.
+2. What a peer may send is bounded: a line, IDENTIFY's body, the number of its registrations, and
+   the time until its magic bytes. A body is refused by its announced size, before it is held.
+3. A peer that does not read its answers is not read either.
+4. When a connection ends, its producer leaves the registry at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sparq.daemon.address import peer_text
+from sparq.nsqlookupd.registry import Producer, Registry
+from sparq.protocol.instant import Instant
+from sparq.protocol.names import is_valid_name
+
+MAGIC = b"  V1"
+MAGIC_SECONDS = 60.0
+LINE_BYTES_MAX = 16 << 10
+"""As nsqd's own limit for a command line."""
+
+IDENTIFY_BYTES_MAX = 64 << 10
+"""An introduction has under 1 KiB; names of hosts and zones are short."""
+
+REGISTRATIONS_MAX = 1_000_000
+"""Topics and channels of one nsqd; NSQ's own benchmark goes to 2,048 x 512."""
+
+WRITE_HIGH_WATER_BYTES = 64 << 10
+LINGER_SECONDS = 1.0
+_INT64 = range(-(1 << 63), 1 << 63)
+
+logger = logging.getLogger(__name__)
+
+
+class ClientError(Exception):
+    """A peer's mistake; the text is the answer it gets."""
+
+    def __init__(self, text: str | bytes) -> None:
+        super().__init__(text)
+        self.text = text if isinstance(text, bytes) else text.encode()
+
+
+def instant() -> Instant:
+    """Both clocks, now."""
+    return Instant(time.time_ns(), time.monotonic_ns())
+
+
+def reply(data: bytes) -> bytes:
+    """An answer as it goes out: `i32 size | data`."""
+    return struct.pack(">i", len(data)) + data
+
+
+class Conversation:
+    """One peer's side of the protocol, without a socket.
+
+    `feed` takes bytes as they come and returns the answers to what they complete. Afterwards
+    `greeted` tells whether the magic bytes were right, `ended` whether the connection is over.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        me: dict[str, Any],
+        remote_address: str,
+        peer_id: str,
+        now: Callable[[], Instant],
+    ) -> None:
+        self.greeted = False
+        self.ended = False
+        self.producer: Producer | None = None
+        self._registry = registry
+        self._me = me
+        self._remote_address = remote_address
+        self._peer_id = peer_id
+        self._now = now
+        self._buffer = bytearray()
+        self._searched = 0
+        self._body_size: int | None = None
+        # What the next bytes are; each step returns an answer, or None when it needs more bytes.
+        self._step: Callable[[], bytes | None] = self._read_magic
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes; the answers to the commands that they complete."""
+        answers = []
+        self._buffer += data
+        try:
+            while not self.ended and (answer := self._step()) is not None:
+                answers.append(answer)
+        except ClientError as error:
+            logger.error("[%s] - %s", self._remote_address, error.text.decode("utf-8", "replace"))
+            answers.append(reply(error.text))
+            self.close()
+        return b"".join(answers)
+
+    def feed_eof(self) -> bytes:
+        """The peer sends no more; the answer to a command that breaks off in its body."""
+        if self.ended:
+            return b""
+        interrupted = self._step == self._read_body
+        unsized = self._body_size is None
+        self.close()
+        if not interrupted:
+            return b""
+        what = "body size" if unsized else "body"
+        return reply(f"E_BAD_BODY IDENTIFY failed to read {what}".encode())
+
+    def close(self) -> None:
+        """The connection is over: its producer leaves the registry."""
+        self.ended = True
+        self._buffer.clear()
+        if self.producer is not None:
+            logger.info("DB: client(%s) leaves", self._remote_address)
+            self._registry.remove(self.producer)
+            self.producer = None
+
+    # Bytes
+
+    def _read_magic(self) -> bytes | None:
+        if len(self._buffer) < len(MAGIC):
+            return None
+        if self._buffer[: len(MAGIC)] != MAGIC:
+            raise ClientError("E_BAD_PROTOCOL")
+        del self._buffer[: len(MAGIC)]
+        self.greeted = True
+        self._step = self._read_line
+        return b""
+
+    def _read_line(self) -> bytes | None:
+        end = self._buffer.find(b"\n", self._searched)
+        if (end if end >= 0 else len(self._buffer)) >= LINE_BYTES_MAX:
+            # As nsqd does with a line beyond its buffer: no answer, the end.
+            self.close()
+            return b""
+        if end < 0:
+            self._searched = len(self._buffer)
+            return None
+        words = bytes(self._buffer[:end]).strip().split(b" ")
+        del self._buffer[: end + 1]
+        self._searched = 0
+        return self._execute(words[0], words[1:])
+
+    def _read_body(self) -> bytes | None:
+        buffer = self._buffer
+        if self._body_size is None:
+            if len(buffer) < 4:
+                return None
+            (size,) = struct.unpack_from(">i", buffer)
+            del buffer[:4]
+            if not 0 <= size <= IDENTIFY_BYTES_MAX:
+                raise ClientError("E_BAD_BODY IDENTIFY failed to read body")
+            self._body_size = size
+        if len(buffer) < self._body_size:
+            return None
+        body = bytes(buffer[: self._body_size])
+        del buffer[: self._body_size]
+        self._body_size = None
+        self._step = self._read_line
+        return self._identify(body)
+
+    # Commands
+
+    def _execute(self, name: bytes, arguments: list[bytes]) -> bytes:
+        if name == b"PING":
+            return self._ping()
+        if name == b"IDENTIFY":
+            if self.producer is not None:
+                raise ClientError("E_INVALID cannot IDENTIFY again")
+            self._step = self._read_body
+            return b""
+        if name == b"REGISTER":
+            return self._register(arguments)
+        if name == b"UNREGISTER":
+            return self._unregister(arguments)
+        raise ClientError(b"E_INVALID invalid command " + name)
+
+    def _ping(self) -> bytes:
+        if self.producer is not None:
+            now = self._now()
+            silent_ns = now.mono_ns - self.producer.last_update.mono_ns
+            logger.debug("CLIENT(%s): pinged (last ping %d ns)", self._remote_address, silent_ns)
+            self.producer.last_update = now
+        return reply(b"OK")
+
+    def _identify(self, body: bytes) -> bytes:
+        producer = read_producer(body, self._peer_id, self._remote_address, self._now())
+        self.producer = producer
+        self._registry.add(producer)
+        logger.info(
+            "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
+            self._remote_address,
+            producer.broadcast_address,
+            producer.tcp_port,
+            producer.http_port,
+            producer.version,
+        )
+        return reply(json.dumps(self._me, separators=(",", ":")).encode())
+
+    def _register(self, arguments: list[bytes]) -> bytes:
+        producer, topic, channel = self._topic_channel("REGISTER", arguments)
+        if len(producer.topics) + len(producer.channels) >= REGISTRATIONS_MAX:
+            raise ClientError("E_INVALID REGISTER too many registrations")
+        self._registry.register(producer, topic, channel)
+        logger.info("DB: client(%s) REGISTER %s %s", self._remote_address, topic, channel)
+        return reply(b"OK")
+
+    def _unregister(self, arguments: list[bytes]) -> bytes:
+        producer, topic, channel = self._topic_channel("UNREGISTER", arguments)
+        if channel:
+            self._registry.unregister_channel(producer, topic, channel)
+        else:
+            self._registry.unregister_topic(producer, topic)
+        logger.info("DB: client(%s) UNREGISTER %s %s", self._remote_address, topic, channel)
+        return reply(b"OK")
+
+    def _topic_channel(self, command: str, arguments: list[bytes]) -> tuple[Producer, str, str]:
+        if self.producer is None:
+            raise ClientError("E_INVALID client must IDENTIFY")
+        if not arguments:
+            raise ClientError(f"E_INVALID {command} insufficient number of params")
+        topic = arguments[0]
+        channel = arguments[1] if len(arguments) > 1 else b""
+        if not is_valid_name(topic):
+            raise ClientError(
+                f"E_BAD_TOPIC {command} topic name '".encode() + topic + b"' is not valid"
+            )
+        if channel and not is_valid_name(channel):
+            raise ClientError(
+                f"E_BAD_CHANNEL {command} channel name '".encode() + channel + b"' is not valid"
+            )
+        return self.producer, topic.decode(), channel.decode()
+
+
+def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) -> Producer:
+    """An nsqd's introduction.
+
+    Raises:
+        ClientError: it is not JSON, has a wrong type, or lacks what is required.
+    """
+    try:
+        said = json.loads(body)
+        if said is None:
+            said = {}
+        if not isinstance(said, dict):
+            raise ValueError
+        # Go, which the peers are written in, takes keys in any case.
+        fields = {key.lower(): value for key, value in said.items() if value is not None}
+        producer = Producer(
+            id=peer_id,
+            remote_address=remote_address,
+            hostname=_text(fields, "hostname"),
+            broadcast_address=_text(fields, "broadcast_address"),
+            tcp_port=_integer(fields, "tcp_port"),
+            http_port=_integer(fields, "http_port"),
+            version=_text(fields, "version"),
+            topology_zone=_text(fields, "topology_zone"),
+            topology_region=_text(fields, "topology_region"),
+            last_update=now,
+        )
+    except (ValueError, RecursionError):
+        raise ClientError("E_BAD_BODY IDENTIFY failed to decode JSON body") from None
+    required = (
+        producer.broadcast_address,
+        producer.tcp_port,
+        producer.http_port,
+        producer.version,
+    )
+    if not all(required):
+        raise ClientError("E_BAD_BODY IDENTIFY missing fields")
+    return producer
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _integer(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
+        raise ValueError
+    return value
+
+
+class Connection(asyncio.Protocol):
+    """The socket around a conversation."""
+
+    def __init__(
+        self, registry: Registry, me: dict[str, Any], connections: set[Connection]
+    ) -> None:
+        self._registry = registry
+        self._me = me
+        self._connections = connections
+        self._transport: asyncio.Transport
+        self._conversation: Conversation
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the peer is being read."""
+        return self._transport.is_reading()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Answers that the peer has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the magic bytes, with a deadline."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        remote = peer_text(transport.get_extra_info("peername"))
+        # Peers on a unix socket have no address: they are told apart by their connection.
+        peer_id = remote or f"unix:{id(self):x}"
+        self._conversation = Conversation(self._registry, self._me, remote, peer_id, instant)
+        self._arm(MAGIC_SECONDS)
+        logger.info("TCP: new client(%s)", remote)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what is complete."""
+        if self._conversation.ended:
+            return
+        answers = self._conversation.feed(data)
+        if self._conversation.greeted:
+            self._arm(None)
+        self._write(answers)
+        if self._conversation.ended:
+            self._finish()
+
+    def eof_received(self) -> bool:
+        """The peer has said all; it still gets its answer."""
+        self._write(self._conversation.feed_eof())
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The producer of this connection has gone."""
+        self._arm(None)
+        self._conversation.close()
+        self._connections.discard(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: do not read it either (rule 3)."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """nsqlookupd stops."""
+        self._transport.close()
+
+    def _write(self, answers: bytes) -> None:
+        if answers:
+            self._transport.write(answers)
+
+    def _finish(self) -> None:
+        """End behind the error. Closing over unread input would reset, and lose, what was said."""
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._arm(LINGER_SECONDS)
+
+    def _arm(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, self._transport.abort)

@@ -1,0 +1,116 @@
+"""Daemons listen on host:port or on unix sockets."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.address import ListenError, join, listen, peer_text, split
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("127.0.0.1:4150", ("127.0.0.1", 4150)),
+        (":4150", ("", 4150)),
+        ("[::1]:0", ("::1", 0)),
+        ("host:65535", ("host", 65535)),
+        ("host:65536", None),
+        ("host", None),
+        ("host:", None),
+        ("::1:80", None),
+        ("/run/nsqd.sock", None),
+        ("/run/nsqd:80", None),
+        ("host:\u0661", None),
+    ],
+)
+def test_an_address_is_host_and_port_or_a_path(address: str, parts: tuple[str, int] | None) -> None:
+    """What is no host:port is the path of a unix socket."""
+    assert split(address) == parts
+
+
+def test_addresses_are_printed_with_brackets_around_ipv6() -> None:
+    """As Go's JoinHostPort; a unix peer has no address."""
+    assert join("::1", 80) == "[::1]:80"
+    assert peer_text(("1.2.3.4", 5)) == "1.2.3.4:5"
+    assert peer_text(("fe80::1", 5, 0, 0)) == "[fe80::1]:5"
+    assert peer_text("") == peer_text(None) == ""
+
+
+class Greeter(asyncio.Protocol):
+    """Says hello and hangs up."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(b"hello")
+        transport.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", ":0", "[::1]:0", "localhost:0"])
+async def test_port_0_is_a_real_port(address: str) -> None:
+    """The port that is reported is the one that answers."""
+    listener = listen(address)
+    await listener.serve(Greeter)
+    host = "::1" if "::1" in address else "127.0.0.1"
+    reader, writer = await asyncio.open_connection(host, listener.port)
+
+    assert await reader.read() == b"hello"
+    writer.close()
+    listener.close()
+
+
+async def test_a_taken_port_is_refused() -> None:
+    """The text is NSQ's, with the address and the reason."""
+    listener = listen("127.0.0.1:0")
+
+    with pytest.raises(ListenError) as refused:
+        listen(f"127.0.0.1:{listener.port}")
+
+    text = f"listen (127.0.0.1:{listener.port}) failed - address already in use"
+    assert str(refused.value) == text
+    listener.close()
+
+
+@pytest.mark.parametrize("address", ["", "/no/such/folder/x.sock", "no-such-host.invalid:0"])
+def test_an_impossible_address_is_refused(address: str) -> None:
+    """Nothing, a missing folder and an unknown host are errors, not crashes."""
+    with pytest.raises(ListenError, match="failed - "):
+        listen(address)
+
+
+async def test_a_unix_socket_comes_and_goes(tmp_path: Path) -> None:
+    """It answers, its file goes with it, and its port is -1."""
+    path = str(tmp_path / "s")
+    listener = listen(path)
+    await listener.serve(Greeter)
+    reader, writer = await asyncio.open_unix_connection(path)
+
+    assert await reader.read() == b"hello"
+    assert (listener.port, listener.text) == (-1, path)
+    writer.close()
+    listener.close()
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_socket_file_that_nobody_serves_is_replaced(tmp_path: Path) -> None:
+    """What a killed daemon left behind does not stop the next; a living one does."""
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(path)
+
+    listener = listen(path)
+    with pytest.raises(ListenError, match="address already in use"):
+        listen(path)
+    listener.close()
+
+
+def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
+    """A wrong path must not cost anybody a file."""
+    path = tmp_path / "data"
+    path.write_text("precious")
+
+    with pytest.raises(ListenError, match="address already in use"):
+        listen(str(path))
+    assert path.read_text() == "precious"

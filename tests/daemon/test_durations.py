@@ -1,0 +1,82 @@
+"""Durations are read and printed as Go does."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.daemon.durations import (
+    HOUR,
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    format_duration,
+    parse_duration,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("0", 0),
+        ("300ms", 300 * MILLISECOND),
+        ("1.5h", 90 * MINUTE),
+        ("2m30s", 150 * SECOND),
+        ("1h2m3.5s", HOUR + 2 * MINUTE + 3500 * MILLISECOND),
+        (".5s", SECOND // 2),
+        ("1.s", SECOND),
+        ("-1s", -SECOND),
+        ("+1s", SECOND),
+        ("7ns", 7),
+        ("7us", 7000),
+        ("7\u00b5s", 7000),
+        ("7\u03bcs", 7000),
+        ("0.1s", 100 * MILLISECOND),
+    ],
+)
+def test_what_go_reads_is_read(text: str, nanoseconds: int) -> None:
+    """Every unit, fractions, signs and sums mean what they mean to Go."""
+    assert parse_duration(text) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "60", "1", "s", ".s", "1x", "1s ", " 1s", "1 s", "-", "--1s", "1s1", "\u0661s", "1e3s"],
+)
+def test_what_go_refuses_is_refused(text: str) -> None:
+    """No unit, no number and blanks are errors."""
+    with pytest.raises(ValueError, match="invalid duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["9223372037s", "9" * 100 + "s", "1h" * 3_000_000])
+def test_what_exceeds_64_bits_is_refused(text: str) -> None:
+    """Three centuries are the end, also as a sum, and a huge text costs no time."""
+    with pytest.raises(ValueError, match="invalid duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0s"),
+        (1, "1ns"),
+        (1100, "1.1\u00b5s"),
+        (2_200_000, "2.2ms"),
+        (3_300_000_000, "3.3s"),
+        (245 * SECOND, "4m5s"),
+        (245_001 * MILLISECOND, "4m5.001s"),
+        (5 * HOUR + 6 * MINUTE + 7001 * MILLISECOND, "5h6m7.001s"),
+        (8 * MINUTE + 1, "8m0.000000001s"),
+        (HOUR, "1h0m0s"),
+        (-250 * MILLISECOND, "-250ms"),
+    ],
+)
+def test_durations_are_printed_as_go_prints_them(nanoseconds: int, text: str) -> None:
+    """The examples of Go's own tests come out the same."""
+    assert format_duration(nanoseconds) == text
+
+
+@given(st.integers(-(1 << 63) + 1, (1 << 63) - 1))
+def test_printing_and_reading_lose_nothing(nanoseconds: int) -> None:
+    """What is printed is read back as the same number, over the whole range."""
+    assert parse_duration(format_duration(nanoseconds)) == nanoseconds

@@ -1,0 +1,311 @@
+"""HTTP answers, errors, redirects and limits are NSQ's; spoken over real sockets."""
+
+import asyncio
+import gzip
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.daemon import http
+from sparq.daemon.address import Listener, listen
+from sparq.daemon.http import Call, HttpError, Route, Site, parse_query
+
+BODY_MAX = 100
+entered = asyncio.Event()
+
+
+async def echo(call: Call) -> bytes:
+    return await call.body(BODY_MAX, "TOO_BIG")
+
+
+async def slow(_call: Call) -> str:
+    entered.set()
+    await asyncio.sleep(0.2)
+    return "late"
+
+
+def fail(_call: Call) -> None:
+    raise RuntimeError("bug")
+
+
+def unhealthy(_call: Call) -> None:
+    raise HttpError(500, "NOK - disk")
+
+
+def facts(call: Call) -> dict[str, Any]:
+    return {"path": call.path, "a": call.argument("a"), "on": call.flag("on", True)}
+
+
+ROUTES = [
+    Route("GET", "/ping", lambda _call: "OK", plain=True),
+    Route("GET", "/sick", unhealthy, plain=True),
+    Route("GET", "/facts", facts),
+    Route("POST", "/facts", lambda _call: None),
+    Route("POST", "/echo", echo, log=False),
+    Route("GET", "/slow", slow),
+    Route("GET", "/fail", fail),
+]
+
+
+@pytest.fixture
+async def listener(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
+    """A site with some routes, on a free port."""
+    monkeypatch.setattr(http, "LINGER_SECONDS", 0.1)
+    site, listener = Site(ROUTES), listen("127.0.0.1:0")
+    await site.start(listener)
+    yield listener
+    listener.close()
+    await site.stop()
+
+
+class Answer:
+    """What came back: status, headers in small letters, body."""
+
+    def __init__(self, raw: bytes) -> None:
+        head, _, self.body = raw.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        self.status = int(lines[0].split()[1])
+        self.headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines[1:])}
+
+
+async def exchange(listener: Listener, raw: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(raw)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def ask(
+    listener: Listener, method: str, target: str, body: bytes = b"", *headers: str
+) -> Answer:
+    lines = [f"{method} {target} HTTP/1.1", "Host: x", "Connection: close", *headers]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    raw = "\r\n".join([*lines, "", ""]).encode() + body
+    return Answer(await exchange(listener, raw))
+
+
+async def test_structures_are_json(listener: Listener) -> None:
+    """A structure comes as JSON with NSQ's two headers."""
+    answer = await ask(listener, "GET", "/facts?a=1&on=0")
+
+    assert answer.status == 200
+    assert json.loads(answer.body) == {"path": "/facts", "a": "1", "on": False}
+    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+    assert answer.headers["x-nsq-content-type"] == "nsq; version=1.0"
+
+
+async def test_texts_are_sent_as_they_are(listener: Listener) -> None:
+    """A text is no JSON; an empty answer is an empty 200; /ping has no NSQ header."""
+    ping = await ask(listener, "GET", "/ping")
+    nothing = await ask(listener, "POST", "/facts")
+
+    assert (ping.status, ping.body) == (200, b"OK")
+    assert ping.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "x-nsq-content-type" not in ping.headers
+    assert (nothing.status, nothing.body) == (200, b"")
+    assert nothing.headers["x-nsq-content-type"] == "nsq; version=1.0"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "message"),
+    [
+        ("GET", "/nope", 404, "NOT_FOUND"),
+        ("GET", "/", 404, "NOT_FOUND"),
+        ("GET", "/ping/x", 404, "NOT_FOUND"),
+        ("DELETE", "/ping", 405, "METHOD_NOT_ALLOWED"),
+        ("HEAD", "/nope", 404, None),
+        ("POST", "/ping/", 404, "NOT_FOUND"),
+        ("GET", "/facts", 400, "MISSING_ARG_A"),
+        ("GET", "/facts?a=%zz", 400, "INVALID_REQUEST"),
+        ("GET", "/facts?a=1;b=2", 400, "INVALID_REQUEST"),
+        ("GET", "/fail", 500, "INTERNAL_ERROR"),
+    ],
+)
+async def test_errors_are_json_with_a_code(
+    listener: Listener, method: str, target: str, status: int, message: str | None
+) -> None:
+    """Every error is `{"message":"CODE"}` and its status, with NSQ's header."""
+    answer = await ask(listener, method, target)
+
+    assert answer.status == status
+    assert answer.headers["x-nsq-content-type"] == "nsq; version=1.0"
+    if message is not None:
+        assert answer.body == b'{"message":"%s"}' % message.encode()
+
+
+async def test_a_plain_endpoint_fails_plainly(listener: Listener) -> None:
+    """An unhealthy /ping says why, as text."""
+    answer = await ask(listener, "GET", "/sick")
+
+    assert (answer.status, answer.body) == (500, b"NOK - disk")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+async def test_a_wrong_method_is_told_the_right_ones(listener: Listener) -> None:
+    """405 and OPTIONS carry Allow."""
+    wrong = await ask(listener, "PUT", "/facts")
+    options = await ask(listener, "OPTIONS", "/facts")
+
+    assert (wrong.status, wrong.headers["allow"]) == (405, "GET, OPTIONS, POST")
+    assert (options.status, options.headers["allow"]) == (200, "GET, OPTIONS, POST")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "location"),
+    [
+        ("GET", "/ping/", 301, "/ping"),
+        ("GET", "/PING?a=1&b=%20", 301, "/ping?a=1&b=%20"),
+        ("POST", "/Echo/", 308, "/echo"),
+    ],
+)
+async def test_a_nearly_right_path_is_redirected(
+    listener: Listener, method: str, target: str, status: int, location: str
+) -> None:
+    """A slash too many or wrong case leads to the registered path, with its query."""
+    answer = await ask(listener, method, target)
+
+    assert (answer.status, answer.headers["location"]) == (status, location)
+
+
+async def test_escaped_paths_and_absolute_targets_are_understood(listener: Listener) -> None:
+    """%70ing is ping; a proxy's absolute target names the same path."""
+    escaped = await ask(listener, "GET", "/%70ing")
+    absolute = await ask(listener, "GET", f"http://127.0.0.1:{listener.port}/facts?a=b")
+
+    assert escaped.body == b"OK"
+    assert json.loads(absolute.body) == {"path": "/facts", "a": "b", "on": True}
+
+
+def test_of_a_repeated_parameter_the_first_counts() -> None:
+    """Plus is a blank, escapes are resolved, a name without value is empty."""
+    assert parse_query("a=1&a=2&b=x+y%26&&c&=3") == {"a": "1", "b": "x y&", "c": "", "": "3"}
+    # What curl would cut off as a fragment is part of a raw client's query, as in Go.
+    assert parse_query("topic=t#ephemeral") == {"topic": "t#ephemeral"}
+
+
+@given(st.text())
+def test_any_query_is_read_or_refused(text: str) -> None:
+    """There is no third way."""
+    try:
+        parse_query(text)
+    except HttpError as error:
+        assert (error.status, error.code) == (400, "INVALID_REQUEST")
+
+
+async def test_a_body_at_the_limit_passes(listener: Listener) -> None:
+    """The limit itself is allowed, whole or in chunks, and an empty body is one."""
+    body = bytes(range(100))
+    chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    chunked += b"Connection: close\r\n\r\n32\r\n%b\r\n32\r\n%b\r\n0\r\n\r\n"
+
+    assert (await ask(listener, "POST", "/echo", body)).body == body
+    assert Answer(await exchange(listener, chunked % (body[:50], body[50:]))).body == body
+    assert (await ask(listener, "POST", "/echo")).body == b""
+
+
+async def test_a_body_beyond_the_limit_is_refused(listener: Listener) -> None:
+    """It is refused by its announced size before a byte of it has come, or by its real size."""
+    announced = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n"
+    chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked += b"40\r\n" + bytes(64) + b"\r\n" + b"40\r\n" + bytes(64) + b"\r\n"
+
+    for raw in (announced, chunked):
+        answer = Answer(await exchange(listener, raw))
+        assert (answer.status, answer.body) == (413, b'{"message":"TOO_BIG"}')
+
+
+async def test_a_body_is_not_decompressed(listener: Listener) -> None:
+    """What was sent is what is published, and nothing small becomes large here."""
+    body = gzip.compress(bytes(10_000))
+
+    answer = await ask(listener, "POST", "/echo", body, "Content-Encoding: gzip")
+    assert answer.body == body
+
+
+async def test_a_broken_body_is_an_internal_error(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body whose rest does not come is given up after a while."""
+    monkeypatch.setattr(http, "BODY_SECONDS", 0.05)
+
+    answer = Answer(
+        await exchange(listener, b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+    )
+    assert (answer.status, answer.body) == (500, b'{"message":"INTERNAL_ERROR"}')
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on(listener: Listener) -> None:
+    """curl waits for this before a large body; one that is too large is refused instead."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
+    writer.write(head + b"Content-Length: 3\r\n\r\n")
+
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"abc")
+    assert Answer(await reader.read()).body == b"abc"
+    writer.close()
+
+    refused = Answer(await exchange(listener, head + b"Content-Length: 101\r\n\r\n"))
+    assert refused.status == 413
+
+
+async def test_requests_on_one_connection_are_answered_in_turn(listener: Listener) -> None:
+    """Keep-alive and pipelining work, also behind an error."""
+    request = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(b"".join(request % target for target in (b"/ping", b"/nope", b"/ping")))
+
+    statuses = []
+    for _ in range(3):
+        head = await reader.readuntil(b"\r\n\r\n")
+        answer = Answer(head)
+        await reader.readexactly(int(answer.headers["content-length"]))
+        statuses.append(answer.status)
+    writer.close()
+    assert statuses == [200, 404, 200]
+
+
+async def test_requests_are_logged_except_where_they_are_many(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Status, method, target, peer and time at INFO; /echo stands for /pub."""
+    with caplog.at_level(logging.INFO, logger="sparq.daemon.http"):
+        await ask(listener, "GET", "/facts?a=1")
+        await ask(listener, "GET", "/nope")
+        await ask(listener, "POST", "/echo", b"x")
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" (127.0.0.1:")[0] for line in lines] == [
+        "200 GET /facts?a=1",
+        "404 GET /nope",
+    ]
+
+
+async def test_a_bug_is_logged_with_its_traceback(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client learns nothing of it, the operator everything."""
+    await ask(listener, "GET", "/fail")
+
+    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert record.exc_info is not None
+    assert "bug" in str(record.exc_info[1])
+
+
+async def test_a_stop_lets_a_request_finish() -> None:
+    """What was begun is answered; then the connection is closed."""
+    site, listener = Site(ROUTES), listen("127.0.0.1:0")
+    await site.start(listener)
+    request = asyncio.create_task(ask(listener, "GET", "/slow"))
+    await entered.wait()
+
+    listener.close()
+    await site.stop()
+    assert (await request).body == b"late"

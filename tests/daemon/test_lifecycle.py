@@ -1,0 +1,58 @@
+"""A daemon ends on a signal with 0, and with 1 when it cannot start."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from sparq.daemon.lifecycle import version_line
+
+PROGRAM = """
+    import asyncio, logging, sys
+    from sparq.daemon import lifecycle, logging as log_lines
+
+    async def serve(stop):
+        if {fails}:
+            raise lifecycle.StartError("listen (x) failed - no")
+        print(type(asyncio.get_running_loop()).__module__, flush=True)
+        await stop.wait()
+        print("stopped", flush=True)
+
+    log_lines.set_up("[p] ", logging.INFO)
+    sys.exit(lifecycle.run("prog", serve))
+"""
+
+
+def start(fails: bool) -> subprocess.Popen[str]:
+    code = textwrap.dedent(PROGRAM).format(fails=fails)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
+    """The daemon gets to stop by itself, on uvloop, and the exit status is 0."""
+    with start(fails=False) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "uvloop\n"
+        process.send_signal(number)
+        out, err = process.communicate()
+
+    assert (out, err, process.returncode) == ("stopped\n", "", 0)
+
+
+def test_a_failed_start_is_fatal() -> None:
+    """The reason is logged as FATAL in NSQ's words, and the exit status is 1."""
+    with start(fails=True) as process:
+        out, err = process.communicate()
+
+    assert (out, process.returncode) == ("", 1)
+    assert err.endswith("FATAL: failed to instantiate prog - listen (x) failed - no\n")
+
+
+def test_the_version_is_the_one_that_clients_compare() -> None:
+    """NSQ's form and number, and what it runs on."""
+    assert version_line("nsqd").startswith("nsqd v1.3.0 (built w/python3.")

@@ -1,0 +1,267 @@
+"""nsqlookupd's HTTP endpoints, asked over real sockets about real peers."""
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sparq.nsqlookupd.main import Nsqlookupd
+from sparq.nsqlookupd.options import Options
+
+MILLISECOND = 1_000_000
+
+
+class Lookup:
+    """A running nsqlookupd, and how to ask it."""
+
+    def __init__(self, daemon: Nsqlookupd, session: aiohttp.ClientSession) -> None:
+        self.daemon = daemon
+        self._session = session
+
+    async def ask(self, method: str, target: str) -> tuple[int, Any]:
+        url = f"http://127.0.0.1:{self.daemon.http_port}{target}"
+        async with self._session.request(method, url) as answer:
+            body = await answer.read()
+            is_json = answer.content_type == "application/json"
+            return answer.status, json.loads(body) if is_json else body
+
+    async def get(self, target: str) -> Any:
+        status, body = await self.ask("GET", target)
+        assert status == 200
+        return body
+
+
+class Peer:
+    """An nsqd as nsqlookupd sees it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        host, port = writer.get_extra_info("sockname")[:2]
+        self.address = f"{host}:{port}"
+
+    @classmethod
+    async def connect(cls, lookup: Lookup, name: str, *registers: str) -> "Peer":
+        peer = cls(*await asyncio.open_connection("127.0.0.1", lookup.daemon.tcp_port))
+        facts = {"broadcast_address": name, "hostname": f"{name}.host", "tcp_port": 4150}
+        facts |= {"http_port": 4151, "version": "1.3.0", "topology_zone": "z"}
+        body = json.dumps(facts).encode()
+        await peer.say(b"  V1IDENTIFY\n" + struct.pack(">i", len(body)) + body)
+        for words in registers:
+            assert await peer.say(f"REGISTER {words}\n".encode()) == b"OK"
+        return peer
+
+    async def say(self, data: bytes) -> bytes:
+        self._writer.write(data)
+        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+        return await self._reader.readexactly(size)
+
+    async def leave(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+def options(**changes: Any) -> Options:
+    return Options(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", **changes)
+
+
+@pytest.fixture
+def lookup_options() -> Options:
+    """What the nsqlookupd of a test is told; a test may override it."""
+    return options()
+
+
+@pytest.fixture
+async def lookup(lookup_options: Options) -> AsyncIterator[Lookup]:
+    """A running nsqlookupd."""
+    daemon = Nsqlookupd(lookup_options)
+    await daemon.start()
+    async with aiohttp.ClientSession() as session:
+        yield Lookup(daemon, session)
+    await daemon.stop()
+
+
+def producer(peer: Peer, name: str) -> dict[str, Any]:
+    return {
+        "remote_address": peer.address,
+        "hostname": f"{name}.host",
+        "broadcast_address": name,
+        "tcp_port": 4150,
+        "http_port": 4151,
+        "version": "1.3.0",
+        "topology_zone": "z",
+        "topology_region": "",
+    }
+
+
+async def until(condition: Any) -> None:
+    """Wait for an awaitable condition to hold."""
+    async with asyncio.timeout(10):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.005)
+
+
+async def test_ping_and_info(lookup: Lookup) -> None:
+    """It lives, and says which release it speaks."""
+    assert await lookup.get("/ping") == b"OK"
+    assert await lookup.get("/info") == {"version": "1.3.0"}
+
+
+async def test_registered_nsqds_are_found(lookup: Lookup) -> None:
+    """/topics, /channels, /lookup, /nodes and /debug agree on who has what."""
+    a = await Peer.connect(lookup, "a", "t c1", "t c2")
+    b = await Peer.connect(lookup, "b", "t", "u")
+
+    assert await lookup.get("/topics") == {"topics": ["t", "u"]}
+    assert await lookup.get("/channels?topic=t") == {"channels": ["c1", "c2"]}
+    assert await lookup.get("/channels?topic=none") == {"channels": []}
+    assert await lookup.get("/lookup?topic=t") == {
+        "channels": ["c1", "c2"],
+        "producers": [producer(a, "a"), producer(b, "b")],
+    }
+    assert await lookup.get("/nodes") == {
+        "producers": [
+            {**producer(a, "a"), "tombstones": [False], "topics": ["t"]},
+            {**producer(b, "b"), "tombstones": [False, False], "topics": ["t", "u"]},
+        ]
+    }
+    debug = await lookup.get("/debug")
+    assert list(debug) == ["client::", "topic:t:", "topic:u:", "channel:t:c1", "channel:t:c2"]
+    (entry,) = debug["topic:u:"]
+    last_update = entry.pop("last_update")
+    assert last_update > 1_700_000_000_000_000_000
+    facts = producer(b, "b")
+    del facts["remote_address"]
+    assert entry == {"id": b.address, **facts, "tombstoned": False, "tombstoned_at": 0}
+    await a.leave()
+    await b.leave()
+
+
+async def test_an_nsqd_that_leaves_is_not_found(lookup: Lookup) -> None:
+    """Its topics and channels stay known, with nobody to connect to."""
+    a = await Peer.connect(lookup, "a", "t c")
+    await a.leave()
+
+    async def is_gone() -> bool:
+        return bool(await lookup.get("/nodes") == {"producers": []})
+
+    await until(is_gone)
+    assert await lookup.get("/lookup?topic=t") == {"channels": ["c"], "producers": []}
+
+
+async def test_keys_are_created_and_deleted(lookup: Lookup) -> None:
+    """Answers are empty 200s; a deleted topic takes its channels along."""
+    assert await lookup.ask("POST", "/topic/create?topic=t") == (200, b"")
+    assert await lookup.ask("POST", "/channel/create?topic=u&channel=c") == (200, b"")
+    assert await lookup.get("/topics") == {"topics": ["t", "u"]}
+    assert await lookup.ask("POST", "/channel/delete?topic=u&channel=c") == (200, b"")
+    assert await lookup.get("/channels?topic=u") == {"channels": []}
+    await lookup.ask("POST", "/channel/create?topic=u&channel=d")
+    assert await lookup.ask("POST", "/topic/delete?topic=u") == (200, b"")
+    assert await lookup.ask("POST", "/topic/delete?topic=u") == (200, b"")
+    assert await lookup.get("/topics") == {"topics": ["t"]}
+    assert await lookup.get("/channels?topic=u") == {"channels": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "message"),
+    [
+        ("GET", "/lookup", 400, "MISSING_ARG_TOPIC"),
+        ("GET", "/lookup?topic=t", 404, "TOPIC_NOT_FOUND"),
+        ("GET", "/lookup?topic=", 404, "TOPIC_NOT_FOUND"),
+        ("GET", "/channels", 400, "MISSING_ARG_TOPIC"),
+        ("GET", "/topics?x=%", 400, "INVALID_REQUEST"),
+        ("GET", "/channels?x=%", 400, "INVALID_REQUEST"),
+        ("POST", "/topic/create", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/topic/create?topic=a*", 400, "INVALID_ARG_TOPIC"),
+        ("POST", "/topic/create?topic=", 400, "INVALID_ARG_TOPIC"),
+        ("POST", "/topic/delete", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/topic/tombstone", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/topic/tombstone?topic=t", 400, "MISSING_ARG_NODE"),
+        ("POST", "/channel/create", 400, "MISSING_ARG_TOPIC"),
+        ("POST", "/channel/create?topic=a*", 400, "INVALID_ARG_TOPIC"),
+        ("POST", "/channel/create?topic=t", 400, "MISSING_ARG_CHANNEL"),
+        ("POST", "/channel/create?topic=t&channel=a*", 400, "INVALID_ARG_CHANNEL"),
+        ("POST", "/channel/delete?topic=t", 400, "MISSING_ARG_CHANNEL"),
+        ("POST", "/channel/delete?topic=t&channel=c", 404, "CHANNEL_NOT_FOUND"),
+        ("POST", "/lookup?topic=t", 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/topic/create?topic=t", 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/none", 404, "NOT_FOUND"),
+    ],
+)
+async def test_bad_requests_have_nsqs_codes(
+    lookup: Lookup, method: str, target: str, status: int, message: str
+) -> None:
+    """Missing, malformed and unknown arguments are told apart."""
+    url = f"http://127.0.0.1:{lookup.daemon.http_port}"
+    reader, writer = await asyncio.open_connection("127.0.0.1", lookup.daemon.http_port)
+    # Written by hand: a client library would mend the malformed queries.
+    writer.write(f"{method} {target} HTTP/1.1\r\nHost: {url}\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+
+    assert int(head.split()[1]) == status
+    assert json.loads(body) == {"message": message}
+
+
+class TestShortLives:
+    """Tombstones and silence end, with times that a test can wait for."""
+
+    @pytest.fixture
+    def lookup_options(self) -> Options:
+        """Tombstones of 100 ms, silence of 400 ms."""
+        return options(
+            tombstone_lifetime_ns=100 * MILLISECOND,
+            inactive_producer_timeout_ns=400 * MILLISECOND,
+        )
+
+    async def test_a_tombstone_hides_and_ends(self, lookup: Lookup) -> None:
+        """For its time /lookup has no producer and /nodes a mark; other topics are untouched."""
+        a = await Peer.connect(lookup, "a", "t", "u")
+        assert await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151") == (200, b"")
+        assert await lookup.ask("POST", "/topic/tombstone?topic=t&node=b:1") == (200, b"")
+
+        assert (await lookup.get("/lookup?topic=t"))["producers"] == []
+        assert len((await lookup.get("/lookup?topic=u"))["producers"]) == 1
+        assert (await lookup.get("/nodes"))["producers"][0]["tombstones"] == [True, False]
+        entry = (await lookup.get("/debug"))["topic:t:"][0]
+        assert entry["tombstoned"] is True
+        assert entry["tombstoned_at"] > 1_700_000_000_000_000_000
+
+        async def is_back() -> bool:
+            assert await a.say(b"PING\n") == b"OK"
+            return len((await lookup.get("/lookup?topic=t"))["producers"]) == 1
+
+        await until(is_back)
+        assert (await lookup.get("/nodes"))["producers"][0]["tombstones"] == [False, False]
+        await a.leave()
+
+    async def test_a_tombstone_ends_with_the_registration(self, lookup: Lookup) -> None:
+        """What was unregistered under a tombstone does not come back with time."""
+        a = await Peer.connect(lookup, "a", "t")
+        await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151")
+        assert await a.say(b"UNREGISTER t\n") == b"OK"
+
+        await asyncio.sleep(0.15)
+        assert (await lookup.get("/lookup?topic=t"))["producers"] == []
+        await a.leave()
+
+    async def test_a_silent_nsqd_is_not_listed(self, lookup: Lookup) -> None:
+        """After the timeout it is gone from /nodes and /lookup; a PING brings it back."""
+        a = await Peer.connect(lookup, "a", "t")
+        assert len((await lookup.get("/nodes"))["producers"]) == 1
+
+        async def is_gone() -> bool:
+            return bool(await lookup.get("/nodes") == {"producers": []})
+
+        await until(is_gone)
+        assert (await lookup.get("/lookup?topic=t"))["producers"] == []
+        await a.say(b"PING\n")
+        assert len((await lookup.get("/lookup?topic=t"))["producers"]) == 1
+        await a.leave()

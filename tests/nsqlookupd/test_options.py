@@ -1,0 +1,42 @@
+"""nsqlookupd's flags have NSQ's names and defaults."""
+
+import socket
+from pathlib import Path
+
+from sparq.daemon.flags import flags_of, parse
+from sparq.nsqlookupd.options import Options
+
+SECOND = 1_000_000_000
+
+
+def test_defaults_are_nsqs() -> None:
+    """Without flags it listens on 4160 and 4161 and forgets after 300 s and 45 s."""
+    assert parse(Options, "nsqlookupd", "", []) == Options(
+        tcp_address="0.0.0.0:4160",
+        http_address="0.0.0.0:4161",
+        broadcast_address=socket.gethostname(),
+        inactive_producer_timeout_ns=300 * SECOND,
+        tombstone_lifetime_ns=45 * SECOND,
+        log_level=20,
+        log_prefix="[nsqlookupd] ",
+        verbose=False,
+    )
+
+
+def test_flags_and_keys_have_nsqs_names(tmp_path: Path) -> None:
+    """Each flag is known by its NSQ name, each key of the file by the same with underscores."""
+    assert [flag.name for flag in flags_of(Options)] == [
+        "broadcast-address",
+        "http-address",
+        "inactive-producer-timeout",
+        "log-level",
+        "log-prefix",
+        "tcp-address",
+        "tombstone-lifetime",
+        "verbose",
+    ]
+    assert all(flag.key == flag.name.replace("-", "_") for flag in flags_of(Options))
+    config = tmp_path / "c.toml"
+    config.write_text('inactive_producer_timeout = "1m"\nlog_level = "debug"\n')
+    options = parse(Options, "nsqlookupd", "", [f"-config={config}", "-log-level=warn"])
+    assert (options.inactive_producer_timeout_ns, options.log_level) == (60 * SECOND, 30)

@@ -1,0 +1,190 @@
+"""The registry knows who has what, and for how long that counts."""
+
+from sparq.nsqlookupd.registry import Producer, Registry
+from sparq.protocol.instant import Instant
+
+SECOND = 1_000_000_000
+
+
+def at(seconds: float) -> Instant:
+    return Instant(int(1e18 + seconds * SECOND), int(seconds * SECOND))
+
+
+def producer(name: str, now: Instant | None = None, port: int = 4151) -> Producer:
+    return Producer(
+        id=f"{name}:1",
+        remote_address=f"{name}:1",
+        hostname=name,
+        broadcast_address=name,
+        tcp_port=4150,
+        http_port=port,
+        version="1.3.0",
+        topology_zone="",
+        topology_region="",
+        last_update=now or at(0),
+    )
+
+
+def registry(*producers: Producer) -> Registry:
+    made = Registry(300 * SECOND, 45 * SECOND)
+    for one in producers:
+        made.add(one)
+    return made
+
+
+def names(found: list[Producer]) -> list[str]:
+    return [one.hostname for one in found]
+
+
+def keys(known: Registry) -> list[tuple[str, str, str, list[str]]]:
+    return [
+        (category, key, subkey, [entry.producer.hostname for entry in entries])
+        for category, key, subkey, entries in known.registrations()
+    ]
+
+
+def test_registering_a_channel_registers_its_topic() -> None:
+    """A producer is found by topic; lists are sorted, producers in order of arrival."""
+    a, b = producer("a"), producer("b")
+    known = registry(a, b)
+    known.register(b, "t2", "")
+    known.register(b, "t1", "z")
+    known.register(a, "t1", "y")
+    known.register(a, "t1", "y")
+
+    assert known.topics() == ["t1", "t2"]
+    assert known.channels("t1") == ["y", "z"]
+    assert known.channels("t2") == known.channels("unknown") == []
+    assert names(known.producers("t1", at(1))) == ["b", "a"]
+    assert known.producers("unknown", at(1)) == []
+    assert keys(known) == [
+        ("client", "", "", ["a", "b"]),
+        ("topic", "t1", "", ["b", "a"]),
+        ("topic", "t2", "", ["b"]),
+        ("channel", "t1", "y", ["a"]),
+        ("channel", "t1", "z", ["b"]),
+    ]
+
+
+def test_a_producer_that_goes_leaves_its_keys() -> None:
+    """Topics and channels stay known without anybody; ephemeral ones go with the last."""
+    a, b = producer("a"), producer("b")
+    known = registry(a, b)
+    for one in (a, b):
+        known.register(one, "t", "c")
+        known.register(one, "t", "e#ephemeral")
+        known.register(one, "x#ephemeral", "c")
+
+    known.remove(a)
+    assert known.topics() == ["t", "x#ephemeral"]
+    assert known.channels("t") == ["c", "e#ephemeral"]
+    assert names(known.producers("t", at(1))) == ["b"]
+
+    known.remove(b)
+    known.remove(b)
+    assert known.topics() == ["t"]
+    assert known.channels("t") == ["c"]
+    assert known.nodes(at(1)) == []
+    assert (a.topics, a.channels) == (set(), set())
+
+
+def test_unregistering_a_channel_leaves_the_topic() -> None:
+    """The channel's key stays without producers, the topic keeps its own."""
+    a = producer("a")
+    known = registry(a)
+    known.register(a, "t", "c")
+    known.register(a, "t", "e#ephemeral")
+    known.unregister_channel(a, "t", "c")
+    known.unregister_channel(a, "t", "e#ephemeral")
+    known.unregister_channel(a, "t", "never")
+
+    assert known.channels("t") == ["c"]
+    assert names(known.producers("t", at(1))) == ["a"]
+    assert ("channel", "t", "c", []) in keys(known)
+
+
+def test_unregistering_a_topic_leaves_its_channels_too() -> None:
+    """A producer without the topic has no channel of it; others keep theirs."""
+    a, b = producer("a"), producer("b")
+    known = registry(a, b)
+    known.register(a, "t", "c")
+    known.register(b, "t", "c")
+    known.register(a, "x#ephemeral", "")
+    known.unregister_topic(a, "t")
+    known.unregister_topic(a, "x#ephemeral")
+    known.unregister_topic(a, "never")
+
+    assert keys(known)[1:] == [("topic", "t", "", ["b"]), ("channel", "t", "c", ["b"])]
+
+
+def test_operators_create_and_delete_keys() -> None:
+    """Keys without producers come and go; deleting one makes its producers forget it."""
+    a = producer("a")
+    known = registry(a)
+    known.create_topic("t1")
+    known.create_channel("t2", "c")
+    known.register(a, "t3", "c")
+    known.register(a, "t3", "d")
+
+    assert known.topics() == ["t1", "t2", "t3"]
+    assert known.delete_channel("t2", "c")
+    assert not known.delete_channel("t2", "c")
+    assert not known.delete_channel("never", "c")
+    assert known.delete_channel("t3", "d")
+    known.delete_topic("t3")
+    known.delete_topic("t3")
+    assert known.topics() == ["t1", "t2"]
+    assert known.channels("t3") == []
+    assert (a.topics, a.channels) == (set(), set())
+    known.register(a, "t3", "c")
+    known.remove(a)
+    assert known.topics() == ["t1", "t2", "t3"]
+
+
+def test_silence_makes_a_producer_inactive() -> None:
+    """Up to the timeout it is listed; its next sign of life brings it back."""
+    a = producer("a", at(10))
+    known = registry(a)
+    known.register(a, "t", "")
+
+    assert names(known.producers("t", at(310))) == ["a"]
+    assert known.producers("t", at(310.1)) == []
+    assert known.nodes(at(310.1)) == []
+    a.last_update = at(400)
+    assert names(known.producers("t", at(410))) == ["a"]
+
+
+def test_a_tombstone_hides_one_producer_from_one_topic_for_a_while() -> None:
+    """Other topics and other nodes are untouched, and /nodes still lists it, marked."""
+    a, b = producer("a"), producer("a", port=9)
+    b.id = "b:1"
+    known = registry(a, b)
+    for topic in ("t", "u"):
+        known.register(a, topic, "")
+        known.register(b, topic, "")
+
+    known.tombstone("t", "a:4151", at(1))
+    known.tombstone("t", "nobody:1", at(1))
+    known.tombstone("never", "a:4151", at(1))
+    assert known.producers("t", at(45.9)) == [b]
+    assert known.producers("u", at(45.9)) == [a, b]
+    assert known.nodes(at(45.9)) == [
+        (a, [("t", True), ("u", False)]),
+        (b, [("t", False), ("u", False)]),
+    ]
+    assert known.producers("t", at(46)) == [a, b]
+
+
+def test_registering_again_keeps_the_tombstone_unregistering_forgets_it() -> None:
+    """Only a producer that left the topic starts afresh."""
+    a = producer("a")
+    known = registry(a)
+    known.register(a, "t", "")
+    known.tombstone("t", "a:4151", at(1))
+    known.register(a, "t", "c")
+    assert known.producers("t", at(2)) == []
+
+    known.unregister_topic(a, "t")
+    assert known.producers("t", at(50)) == []
+    known.register(a, "t", "")
+    assert known.producers("t", at(2)) == [a]

@@ -1,0 +1,221 @@
+"""The protocol V1, as conversations: bytes in, bytes out, in any pieces."""
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.nsqlookupd.registry import Registry
+from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, Conversation, reply
+from sparq.protocol.instant import Instant
+
+ME = {"tcp_port": 4160, "http_port": 4161, "version": "1.3.0"}
+PEER = {"broadcast_address": "a", "tcp_port": 4150, "http_port": 4151, "version": "1.3.0"}
+
+
+def talk() -> Conversation:
+    clock = iter(range(1, 1 << 30))
+    registry = Registry(1 << 60, 1 << 60)
+    now = lambda: Instant(0, next(clock))  # noqa: E731 - a clock that ticks at each look
+    return Conversation(registry, ME, "1.2.3.4:5", "1.2.3.4:5", now)
+
+
+def known(conversation: Conversation) -> list[str]:
+    registry = conversation._registry
+    entries = registry.registrations()
+    return [f"{category}:{key}:{subkey}={len(found)}" for category, key, subkey, found in entries]
+
+
+def identify(fields: Any) -> bytes:
+    body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+    return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
+
+
+def parted(answers: bytes) -> list[bytes]:
+    found = []
+    while answers:
+        (size,) = struct.unpack_from(">i", answers)
+        assert 0 <= size <= len(answers) - 4
+        found.append(answers[4 : 4 + size])
+        answers = answers[4 + size :]
+    return found
+
+
+def answers_to(*commands: bytes) -> list[bytes]:
+    return parted(talk().feed(b"  V1" + b"".join(commands)))
+
+
+HELLO = identify(PEER)
+ME_JSON = json.dumps(ME, separators=(",", ":")).encode()
+
+
+def test_a_whole_conversation() -> None:
+    """IDENTIFY tells who nsqlookupd is; the rest is answered OK and shows in the registry."""
+    conversation = talk()
+    answers = conversation.feed(
+        b"  V1PING\n"
+        + HELLO
+        + b"REGISTER t\nREGISTER t c\r\n REGISTER u d \nPING\nUNREGISTER u d\n"
+    )
+
+    assert parted(answers) == [b"OK", ME_JSON, *[b"OK"] * 5]
+    assert known(conversation) == [
+        "client::=1",
+        "topic:t:=1",
+        "topic:u:=1",
+        "channel:t:c=1",
+        "channel:u:d=0",
+    ]
+    assert parted(conversation.feed(b"UNREGISTER t\n")) == [b"OK"]
+    assert known(conversation)[1:] == ["topic:t:=0", "topic:u:=1", "channel:t:c=0", "channel:u:d=0"]
+    conversation.close()
+    assert known(conversation)[:3] == ["client::=0", "topic:t:=0", "topic:u:=0"]
+
+
+def test_a_ping_is_a_sign_of_life() -> None:
+    """It moves the producer's last update, REGISTER does not."""
+    conversation = talk()
+    conversation.feed(b"  V1" + HELLO)
+    producer = conversation.producer
+    assert producer is not None
+    before = producer.last_update
+    conversation.feed(b"REGISTER t\n")
+    assert producer.last_update == before
+    conversation.feed(b"PING\n")
+    assert producer.last_update > before
+
+
+def test_an_introduction_may_have_more_and_null_fields() -> None:
+    """Optional fields are kept, unknown ones and null ignored; keys in any case, as Go has it."""
+    conversation = talk()
+    extra = {"hostname": "h", "topology_zone": "z", "topology_region": None, "new": [1]}
+    body = {key.upper(): value for key, value in PEER.items()} | extra
+    conversation.feed(b"  V1" + identify(body))
+
+    producer = conversation.producer
+    assert producer is not None
+    assert (producer.hostname, producer.topology_zone, producer.topology_region) == ("h", "z", "")
+    assert (producer.node, producer.remote_address) == ("a:4151", "1.2.3.4:5")
+
+
+@pytest.mark.parametrize(
+    ("commands", "error"),
+    [
+        (b"\n", b"E_INVALID invalid command "),
+        (b"NOP\n", b"E_INVALID invalid command NOP"),
+        (b"ping\n", b"E_INVALID invalid command ping"),
+        (b"\xff\xfe x\n", b"E_INVALID invalid command \xff\xfe"),
+        (b"REGISTER t\n", b"E_INVALID client must IDENTIFY"),
+        (b"UNREGISTER t\n", b"E_INVALID client must IDENTIFY"),
+        (HELLO + HELLO, b"E_INVALID cannot IDENTIFY again"),
+        (HELLO + b"REGISTER\n", b"E_INVALID REGISTER insufficient number of params"),
+        (HELLO + b"UNREGISTER\n", b"E_INVALID UNREGISTER insufficient number of params"),
+        (HELLO + b"REGISTER  c\n", b"E_BAD_TOPIC REGISTER topic name '' is not valid"),
+        (HELLO + b"REGISTER a*\n", b"E_BAD_TOPIC REGISTER topic name 'a*' is not valid"),
+        (HELLO + b"REGISTER \xff\n", b"E_BAD_TOPIC REGISTER topic name '\xff' is not valid"),
+        (HELLO + b"UNREGISTER t c*\n", b"E_BAD_CHANNEL UNREGISTER channel name 'c*' is not valid"),
+        (HELLO + b"REGISTER t " + b"c" * 65 + b"\n", b"E_BAD_CHANNEL REGISTER channel name"),
+        (b"IDENTIFY\n\xff\xff\xff\xff", b"E_BAD_BODY IDENTIFY failed to read body"),
+        (b"IDENTIFY\n\x7f\xff\xff\xff", b"E_BAD_BODY IDENTIFY failed to read body"),
+        (identify(b""), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify(b"{"), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify(b"\xff"), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify(b"[" * IDENTIFY_BYTES_MAX), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify([]), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify(PEER | {"tcp_port": "1"}), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify(PEER | {"tcp_port": True}), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify(PEER | {"tcp_port": 1 << 63}), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify(PEER | {"hostname": 1}), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify(PEER | {"tcp_port": 0}), b"E_BAD_BODY IDENTIFY missing fields"),
+        (identify(PEER | {"version": ""}), b"E_BAD_BODY IDENTIFY missing fields"),
+        (identify(PEER | {"broadcast_address": None}), b"E_BAD_BODY IDENTIFY missing fields"),
+        (identify({}), b"E_BAD_BODY IDENTIFY missing fields"),
+        (identify(None), b"E_BAD_BODY IDENTIFY missing fields"),
+    ],
+)
+def test_an_error_is_answered_and_ends_the_conversation(commands: bytes, error: bytes) -> None:
+    """The text is NSQ's; what follows is not executed; the producer is gone."""
+    conversation = talk()
+    answers = parted(conversation.feed(b"  V1" + commands + b"PING\n"))
+
+    assert answers[-1].startswith(error)
+    assert conversation.ended
+    assert conversation.feed(b"PING\n") == b""
+    assert known(conversation)[0] == "client::=0"
+
+
+def test_a_wrong_magic_is_answered() -> None:
+    """A client of nsqd's protocol learns that it is wrong here."""
+    conversation = talk()
+    assert conversation.feed(b"  V2") == reply(b"E_BAD_PROTOCOL")
+    assert (conversation.ended, conversation.greeted) == (True, False)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_without_end_is_cut_off(end: bytes) -> None:
+    """Nobody can make nsqlookupd hold more than 16 KiB of a line; there is no answer to it."""
+    conversation = talk()
+    assert conversation.feed(b"  V1" + b"x" * (LINE_BYTES_MAX - 1)) == b""
+    assert not conversation.ended
+    assert conversation.feed(b"x" + end) == b""
+    assert conversation.ended
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"", b""),
+        (b"  V", b""),
+        (b"  V1REGISTER t", b""),
+        (b"  V1IDENTIFY\n\x00", reply(b"E_BAD_BODY IDENTIFY failed to read body size")),
+        (b"  V1" + HELLO[:-1], reply(b"E_BAD_BODY IDENTIFY failed to read body")),
+        (b"  V1" + HELLO, b""),
+    ],
+)
+def test_an_early_end_is_answered_where_nsq_does(sent: bytes, answer: bytes) -> None:
+    """Only a body that breaks off is an error; a second end changes nothing."""
+    conversation = talk()
+    conversation.feed(sent)
+    assert conversation.feed_eof() == answer
+    assert conversation.feed_eof() == b""
+    assert conversation.ended
+
+
+COMMANDS = st.sampled_from(
+    [
+        b"PING\n",
+        HELLO,
+        b"REGISTER t c\n",
+        b"REGISTER x\n",
+        b"REGISTER a*\n",
+        b"UNREGISTER t\n",
+        b"BAD\n",
+        b"IDENTIFY\n\xff\xff\xff\xff",
+        identify({}),
+        b"\n",
+        b"x" * 100,
+    ]
+)
+
+
+@given(st.lists(COMMANDS, max_size=8), st.data())
+def test_pieces_do_not_matter(commands: list[bytes], data: st.DataObject) -> None:
+    """However the bytes are cut, the answers and the registry are the same."""
+    sent = b"  V1" + b"".join(commands)
+    cuts = data.draw(st.lists(st.integers(0, len(sent)), max_size=10).map(sorted))
+    whole, cut = talk(), talk()
+    pieces = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+
+    assert b"".join(cut.feed(piece) for piece in pieces) == whole.feed(sent)
+    assert known(cut) == known(whole)
+    assert cut.ended == whole.ended
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_no_bytes_are_too_wild(sent: bytes, greeted: bool) -> None:
+    """Anything is answered with documented errors or not at all."""
+    for answer in parted(talk().feed((b"  V1" if greeted else b"") + sent)):
+        assert answer in (b"OK", ME_JSON) or answer.startswith(b"E_")
