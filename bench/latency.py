@@ -1,0 +1,231 @@
+"""Publish-to-deliver latency: `make latency`.
+
+One publisher sends 1,000 PUBs a second, one consumer at RDY 100 finishes each, nsqd has its
+durable defaults (fdatasync before OK and before delivery). Each body carries the time at which it
+was sent; the consumer compares it with the time at which the message has reached it. Publisher and
+consumer are processes of their own with blocking sockets, so that neither waits for the other, nor
+for an event loop; the monotonic clock is the same for all processes of a machine.
+"""
+
+import argparse
+import multiprocessing
+import os
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+from tests.servers import Server, spawn_nsqd
+
+from bench.measure import Meter
+
+TOPIC, CHANNEL = "latency", "bench"
+STAMP = struct.Struct(">q")
+FRAME = struct.Struct(">ii")
+MESSAGE_HEAD_BYTES = 26
+WARM_UP_SECONDS = 1.0
+P50_MS_MAX, P99_MS_MAX = 1.0, 10.0
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much is sent, and how it is taken."""
+
+    seconds: float = 10
+    rate: int = 1000
+    ready_count: int = 100
+    body_size: int = 200
+
+    @property
+    def warm_up(self) -> int:
+        """So many messages come first and are not measured."""
+        return int(WARM_UP_SECONDS * self.rate)
+
+    @property
+    def count(self) -> int:
+        """All messages, those of the warm-up too."""
+        return self.warm_up + int(self.seconds * self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """What one run measured; times in ms."""
+
+    delivered_ms: tuple[float, ...]
+    answered_ms: tuple[float, ...]
+    sync_ms: tuple[float, ...]
+    server_cpu_us: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether delivery is as quick as promised: p50 under 1 ms, p99 under 10 ms."""
+        return self.delivered_ms[0] < P50_MS_MAX and self.delivered_ms[2] < P99_MS_MAX
+
+    def lines(self) -> list[str]:
+        """The figures, a line each."""
+        return [
+            f"publish to deliver  {shown(self.delivered_ms)}",
+            f"publish to OK       {shown(self.answered_ms)}",
+            f"fdatasync alone     {shown(self.sync_ms)}  (4 KiB, this disk, before the run)",
+            f"nsqd's CPU          {self.server_cpu_us:.1f} us a message",
+        ]
+
+
+def shown(figures: tuple[float, ...]) -> str:
+    return "p50 {:.3f} ms  p90 {:.3f}  p99 {:.3f}  p99.9 {:.3f}  max {:.3f}".format(*figures)
+
+
+def quantiles(nanoseconds: Sequence[int]) -> tuple[float, ...]:
+    """p50, p90, p99, p99.9 and the maximum, in ms."""
+    values = np.quantile(np.array(nanoseconds, np.float64), [0.5, 0.9, 0.99, 0.999, 1.0])
+    return tuple(float(value) / 1e6 for value in values)
+
+
+def connected(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sendall(b"  V2")
+    return connection
+
+
+def whole_frames(buffer: bytearray) -> list[tuple[int, bytes]]:
+    """Take the frames that are there whole out of the buffer."""
+    frames, start = [], 0
+    while start + FRAME.size <= len(buffer):
+        size, kind = FRAME.unpack_from(buffer, start)
+        if start + 4 + size > len(buffer):
+            break
+        frames.append((kind, bytes(buffer[start + FRAME.size : start + 4 + size])))
+        start += 4 + size
+    del buffer[:start]
+    return frames
+
+
+def publish(port: int, load: Load, results: Connection) -> None:
+    """Send at an even pace without waiting for answers; report how long each answer took."""
+    connection = connected(port)
+    connection.setblocking(False)
+    filling = bytes(load.body_size - STAMP.size)
+    head = f"PUB {TOPIC}\n".encode() + struct.pack(">i", load.body_size)
+    unanswered: deque[int] = deque()
+    answered_ns: list[int] = []
+    buffer = bytearray()
+    began = time.monotonic_ns()
+    for number in range(load.count):
+        due = began + number * NANOSECONDS // load.rate
+        while (early_ns := due - time.monotonic_ns()) > 0:
+            time.sleep(min(early_ns, 200_000) / NANOSECONDS)
+            take_answers(connection, buffer, unanswered, answered_ns)
+        unanswered.append(time.monotonic_ns())
+        connection.sendall(head + STAMP.pack(unanswered[-1]) + filling)
+    while unanswered:
+        take_answers(connection, buffer, unanswered, answered_ns)
+    results.send(answered_ns)
+
+
+def take_answers(
+    connection: socket.socket, buffer: bytearray, unanswered: deque[int], answered_ns: list[int]
+) -> None:
+    try:
+        buffer += connection.recv(65_536)
+    except BlockingIOError:
+        return
+    for _, data in whole_frames(buffer):
+        if data == b"_heartbeat_":
+            connection.sendall(b"NOP\n")
+        elif data == b"OK":
+            answered_ns.append(time.monotonic_ns() - unanswered.popleft())
+        else:
+            raise AssertionError(data)
+
+
+def consume(port: int, load: Load, results: Connection) -> None:
+    """Finish everything at once; report how long after its sending each message came."""
+    connection = connected(port)
+    connection.sendall(f"SUB {TOPIC} {CHANNEL}\nRDY {load.ready_count}\n".encode())
+    delivered_ns: list[int] = []
+    buffer = bytearray()
+    while len(delivered_ns) < load.count:
+        data = connection.recv(262_144)
+        at_ns = time.monotonic_ns()
+        buffer += data
+        answers = []
+        for kind, frame in whole_frames(buffer):
+            if kind == 2:
+                delivered_ns.append(at_ns - STAMP.unpack_from(frame, MESSAGE_HEAD_BYTES)[0])
+                answers.append(b"FIN " + frame[10:26] + b"\n")
+            elif frame == b"_heartbeat_":
+                answers.append(b"NOP\n")
+        connection.sendall(b"".join(answers))
+    results.send(delivered_ns)
+
+
+def sync_latency(folder: Path, count: int = 200) -> tuple[float, ...]:
+    """How long this disk takes for an appended 4 KiB and its fdatasync."""
+    taken_ns = []
+    with (folder / "sync-latency").open("wb", buffering=0) as file:
+        for _ in range(count):
+            began = time.monotonic_ns()
+            file.write(bytes(4096))
+            os.fdatasync(file.fileno())
+            taken_ns.append(time.monotonic_ns() - began)
+    return quantiles(taken_ns)
+
+
+def measure(load: Load) -> Latency:
+    """One run against an nsqd of its own, with its defaults."""
+    with tempfile.TemporaryDirectory(prefix="sparq-latency-") as folder:
+        sync_ms = sync_latency(Path(folder))
+        with spawn_nsqd(Path(folder)) as server:
+            return measure_on(server, load, sync_ms)
+
+
+def measure_on(server: Server, load: Load, sync_ms: tuple[float, ...]) -> Latency:
+    server.post(f"/topic/create?topic={TOPIC}")
+    server.post(f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
+    spawn = multiprocessing.get_context("spawn")
+    answered, to_answered = spawn.Pipe(duplex=False)
+    delivered, to_delivered = spawn.Pipe(duplex=False)
+    processes = [
+        spawn.Process(target=consume, args=(server.tcp_port, load, to_delivered), daemon=True),
+        spawn.Process(target=publish, args=(server.tcp_port, load, to_answered), daemon=True),
+    ]
+    meter = Meter(server.pid).start()
+    for process in processes:
+        process.start()
+    answered_ns, delivered_ns = answered.recv(), delivered.recv()
+    for process in processes:
+        process.join()
+    return Latency(
+        delivered_ms=quantiles(delivered_ns[load.warm_up :]),
+        answered_ms=quantiles(answered_ns[load.warm_up :]),
+        sync_ms=sync_ms,
+        server_cpu_us=meter.stop().cpu * 1e6 / load.count,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the promise holds."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--ready-count", type=int, default=100)
+    parser.add_argument("--body-size", type=int, default=200)
+    options = parser.parse_args(arguments)
+    found = measure(Load(options.seconds, options.rate, options.ready_count, options.body_size))
+    print("\n".join(found.lines()))
+    verdict = "holds" if found.holds else "DOES NOT HOLD"
+    print(f"p50 under {P50_MS_MAX:g} ms, p99 under {P99_MS_MAX:g} ms: {verdict}")
+    return 0 if found.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
