@@ -5,8 +5,8 @@ what an offset must be for a stream processor that runs a batch again after a fa
 
 1. A reader connects when it is first asked and, after a failure, with the next question. It never
    retries by itself: only its owner knows for how long.
-2. An attachment lives as long as its connection: when `connections` has changed since `attach`,
-   attach again. COMMIT needs an attachment, ENDS and READ need none.
+2. An attachment lives as long as its connection: after an `OSError`, attach again. COMMIT needs an
+   attachment, ENDS and READ need none.
 3. An nsqd that cannot read ranges (Go's) is refused before the first question.
 """
 
@@ -108,12 +108,10 @@ class RangeReader:
 
     Attributes:
         address: the nsqd's ``host:port``.
-        connections: how many connections have been made so far.
     """
 
     def __init__(self, address: str, *, user_agent: str = "sparq range reader") -> None:
         self.address = address
-        self.connections = 0
         self._user_agent = user_agent
         self._connection: BlockingConnection | None = None
 
@@ -201,7 +199,6 @@ class RangeReader:
                     "only sparq's nsqd can"
                 )
             self._connection = connection
-            self.connections += 1
         return self._connection
 
     def _understood(

@@ -77,13 +77,13 @@ def locate(data: memoryview, first: int, end: int) -> Located:
     at = 0
     for stored in batch.walk(data):
         header = stored.header
-        frames_at = at + header.header_size + 4 * header.count
+        frames_at = at + header.header_size + 4 * stored.count
         at += header.total_size
         low = max(first - header.first_index, 0)
-        high = min(end - header.first_index, header.count)
+        high = min(end - header.first_index, stored.count)
         if low >= high:
             continue
-        bounds = np.empty(header.count + 1, np.int64)
+        bounds = np.empty(stored.count + 1, np.int64)
         bounds[0] = 0
         bounds[1:] = stored.ends
         bounds += frames_at

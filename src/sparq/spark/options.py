@@ -97,7 +97,7 @@ class Cluster:
         Raises:
             OptionError: none or both kinds of addresses are given, or one is wrong.
         """
-        none: tuple[str, ...] = ()
+        none: list[str] = []
         nsqds = given.read("nsqd_tcp_addresses", none, parse_addresses)
         lookupds = given.read("lookupd_http_addresses", none, parse_addresses)
         if bool(nsqds) == bool(lookupds):
@@ -105,7 +105,7 @@ class Cluster:
                 "one of the options nsqd_tcp_addresses and lookupd_http_addresses is needed"
                 + (", not both" if nsqds else "")
             )
-        return cls(nsqds, lookupds, given.whole("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1))
+        return cls(tuple(nsqds), tuple(lookupds), given.whole("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1))
 
 
 @dataclass(frozen=True, slots=True)

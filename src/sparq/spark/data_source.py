@@ -1,0 +1,172 @@
+"""The data source `nsq`, as Spark's users see it."""
+
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from sparq.spark.options import OptionError, SinkOptions, SourceOptions
+from sparq.spark.sink import NsqStreamWriter, NsqWriter, body_column
+from sparq.spark.source import NsqBatchReader, NsqStreamReader
+
+COLUMNS: Final = {
+    "topic": "string",
+    "nsqd": "string",
+    "id": "string",
+    "index": "bigint",
+    "timestamp": "timestamp",
+    "attempts": "int",
+    "body": "binary",
+}
+
+
+class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow pyspark
+    """Reads and writes topics of sparq's nsqd.
+
+    Name: `nsq`
+
+    Schema
+    ------
+    A read gives one row a message; a write takes `body` (or `value`) and, if it is there, `topic`.
+
+    =========  =========  =====================================================================
+    topic      STRING     the topic
+    nsqd       STRING     ``host:port`` of the nsqd that holds the message, as it was found first
+    id         STRING     the message id: 16 hex digits, unique over all nsqds
+    index      BIGINT     the message's place in its nsqd's log of the topic; rises, with gaps
+    timestamp  TIMESTAMP  when nsqd took the message, in microseconds (nsqd keeps nanoseconds)
+    attempts   INT        as stored, 1: a range reader's own attempts are not counted
+    body       BINARY     the message
+    =========  =========  =====================================================================
+
+    A reader given a schema with fewer of these columns makes only those.
+
+    Options
+    -------
+    Both ways:
+
+    nsqd_tcp_addresses : str
+        ``host:port`` of the nsqds, with commas between them. Either this or:
+    lookupd_http_addresses : str
+        ``host:port`` of nsqlookupds. New nsqds join a running query at their log's beginning.
+    nsqdTimeoutMs : int, default 60000
+        How long an nsqd that is needed may be out of reach before the query fails.
+
+    Reading:
+
+    topic : str
+        The topic to read.
+    channel : str
+        The channel whose cursor follows what the query has committed: its depth is the query's
+        lag, and what lies behind it stays in the log. Needed by streams; a batch read has none.
+        It cannot have consumers at the same time.
+    startingOffsets : str
+        Where a query without a checkpoint begins: ``earliest``, ``latest``, ``committed`` (where
+        the channel stands) or JSON with an index or a word for nsqds,
+        ``{"127.0.0.1:4150": 12345}``; nsqds that are not named begin at the earliest.
+        Default: ``committed`` for a stream, ``earliest`` for a batch.
+    startingTimestamp : int
+        Instead: at the first message published at or after this time, in ms since 1970.
+    endingOffsets : str, default latest
+        Where a batch read ends: ``latest`` or JSON as above.
+    maxOffsetsPerTrigger : int
+        At most so many messages in one micro-batch, over all nsqds. Default: no limit.
+    minPartitions : int
+        At least so many partitions in a batch, as far as there are messages.
+    maxRecordsPerPartition : int, default 200000
+        A longer range is cut.
+    failOnDataLoss : bool, default true
+        Whether the query fails when messages that it was to read are gone: deleted, damaged, or
+        with a topic that was deleted and made anew. If false it says so in its log and goes on.
+
+    Writing:
+
+    topic : str
+        The topic to write to; goes before a column `topic`.
+    max_msg_size : int, default 1048576
+        nsqd's limit of one message's body; a larger one is an error.
+    max_body_size : int, default 5242880
+        nsqd's limit of one MPUB.
+
+    Raises
+    ------
+    OptionError
+        An option is missing or wrong.
+    UnreachableError
+        An nsqd that is needed stayed out of reach.
+    DataLossError
+        Messages are gone (failOnDataLoss).
+    SupersededError
+        Another query reads the channel now.
+    NoRangesError
+        An nsqd cannot read ranges of its log (Go's cannot); the error names it.
+    RowError
+        A row to write has no body, an empty one, one that is too large, or no topic.
+
+    Notes
+    -----
+    An offset is ``{"<nsqd>/<log id>": index}``. A range of a log is the same messages each time, so
+    a query with a checkpoint and an idempotent or transactional sink has each message exactly once.
+    Deferred messages are read at their place in the log, when they were published.
+    Writing is at least once: an MPUB whose answer was lost is sent again, maybe to another nsqd.
+
+    Examples
+    --------
+    >>> clicks = (
+    ...     spark.readStream.format("nsq")
+    ...     .option("topic", "clicks")
+    ...     .option("channel", "archive")
+    ...     .option("lookupd_http_addresses", "127.0.0.1:4161")
+    ...     .option("maxOffsetsPerTrigger", 100_000)
+    ...     .load()
+    ... )
+    >>> query = clicks.writeStream.format("parquet").option("path", "archive") # doctest: +SKIP
+    >>> (
+    ...     spark.range(3).selectExpr("CAST(id AS STRING) AS body")
+    ...     .write.format("nsq").mode("append")
+    ...     .option("topic", "numbers")
+    ...     .option("nsqd_tcp_addresses", "127.0.0.1:4150")
+    ...     .save()
+    ... )
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "nsq"
+
+    def schema(self) -> str:
+        """The columns of a read."""
+        return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+
+    def streamReader(self, schema: StructType) -> NsqStreamReader:
+        """Reads a topic's logs as they grow."""
+        return NsqStreamReader(SourceOptions.of(self.options, stream=True), _columns(schema))
+
+    def reader(self, schema: StructType) -> NsqBatchReader:
+        """Reads what a topic's logs hold."""
+        return NsqBatchReader(SourceOptions.of(self.options, stream=False), _columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NsqWriter:
+        """Publishes rows."""
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten: use mode('append')")
+        return NsqWriter(SinkOptions.of(self.options), body_column(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NsqStreamWriter:
+        """Publishes the rows of each micro-batch."""
+        del overwrite  # a stream's output mode says nothing about a topic
+        return NsqStreamWriter(SinkOptions.of(self.options), body_column(schema))
+
+
+def _columns(schema: Any) -> list[str]:
+    """The columns that a read has: all, or those of the user's own schema.
+
+    Raises:
+        OptionError: the schema has other columns, types, or columns that may not be null.
+    """
+    for field in schema.fields:
+        if COLUMNS.get(field.name) != field.dataType.simpleString() or not field.nullable:
+            expected = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+            raise OptionError(f"the schema may have some of these columns, nullable: {expected}")
+    return list(schema.fieldNames())

@@ -1,0 +1,102 @@
+"""Which nsqds there are: those named in the options, or those that nsqlookupd knows.
+
+1. An address that was found once stays: an nsqd that is down drops out of nsqlookupd, but what it
+   holds has not been read.
+2. One nsqlookupd that answers is enough, since each nsqd registers with all of them.
+"""
+
+import http.client
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from sparq.client.address import Address, parse_address
+from sparq.client.errors import WrongPeerError
+from sparq.spark.options import Cluster
+
+INTERVAL_SECONDS: Final = 2.0
+RETRY_SECONDS: Final = 0.2
+TIMEOUT_SECONDS: Final = 5.0
+ANSWER_BYTES_MAX: Final = 16 << 20
+
+
+class Discovery:
+    """Finds nsqds; asks the nsqlookupds again at an interval."""
+
+    def __init__(self, cluster: Cluster, path: str) -> None:
+        self._lookupds = cluster.lookupd_http_addresses
+        self._path = path
+        self._found = dict.fromkeys(cluster.nsqd_tcp_addresses)
+        self._ask_at = float("-inf")
+        self._answered = False
+        self._failure: OSError | None = None
+
+    @classmethod
+    def of_topic(cls, cluster: Cluster, topic: str) -> "Discovery":
+        """The nsqds that hold a topic."""
+        return cls(cluster, f"/lookup?topic={quote(topic, safe='')}")
+
+    @classmethod
+    def of_all(cls, cluster: Cluster) -> "Discovery":
+        """All nsqds."""
+        return cls(cluster, "/nodes")
+
+    def addresses(self) -> tuple[str, ...]:
+        """All that were ever found, in the order in which they were.
+
+        Raises:
+            OSError: no nsqlookupd has answered yet.
+        """
+        now = time.monotonic()
+        if self._lookupds and now >= self._ask_at:
+            self._ask_at = now + INTERVAL_SECONDS
+            failure = self._ask_all()
+            self._failure = failure if failure and not self._answered else None
+            self._answered = self._answered or failure is None
+            if self._failure is not None:
+                self._ask_at = now + RETRY_SECONDS
+        if self._failure is not None:
+            raise self._failure
+        return tuple(self._found)
+
+    def _ask_all(self) -> OSError | None:
+        """Asks every nsqlookupd; an error when none answered."""
+        failures: list[str] = []
+        for address in self._lookupds:
+            try:
+                self._found |= dict.fromkeys(_addresses(_get(address, self._path)))
+            except (OSError, http.client.HTTPException) as error:
+                failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
+        if len(failures) < len(self._lookupds):
+            return None
+        return ConnectionError("; ".join(failures))
+
+
+def _get(address: str, path: str) -> Mapping[str, Any]:
+    host, port = parse_address(address)
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", path, headers={"Accept": "application/vnd.nsq; version=1.0"})
+        response = connection.getresponse()
+        body = response.read(ANSWER_BYTES_MAX)
+    finally:
+        connection.close()
+    if response.status == 404 and b"TOPIC_NOT_FOUND" in body:
+        return {}  # nothing was published to it yet
+    if response.status != 200:
+        raise ConnectionError(f"HTTP status {response.status}: {body[:200]!r}")
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise WrongPeerError(f"{address} is no nsqlookupd: it answered {body[:80]!r}")
+    return answer
+
+
+def _addresses(answer: Mapping[str, Any]) -> Iterable[str]:
+    producers = answer.get("producers") or answer.get("data", {}).get("producers") or ()
+    for producer in producers:
+        yield str(Address(producer["broadcast_address"], int(producer["tcp_port"])))

@@ -1,0 +1,228 @@
+"""The driver's side of a query: one connection to each nsqd, which holds the query's channel there.
+
+1. What is out of reach is tried again, with growing pauses, and never forgotten. Nothing here waits
+   for it but `wait_for`.
+2. A channel is held by an attachment, which ends with its connection: after a reconnect the fleet
+   attaches anew. When another query has attached since, our COMMIT is refused, and the query ends:
+   two queries that take the channel from each other would each lose its place in it.
+3. Logs are known by their id: an nsqd that comes back at another address is found by its log.
+4. Without a channel (a batch read) nothing is held; only the logs' ends are asked for.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from logging import getLogger
+from typing import Final
+
+from sparq.client.range_reader import Attached, Ends, Place, RangeReader
+from sparq.protocol.errors import RemoteError
+from sparq.spark.discovery import Discovery
+from sparq.spark.errors import SupersededError
+from sparq.spark.offsets import parse_key
+from sparq.spark.options import SourceOptions
+from sparq.spark.patience import Patience
+
+RETRY_FIRST_SECONDS: Final = 0.1
+RETRY_MAX_SECONDS: Final = 3.0
+DUPLICATE_REST_SECONDS: Final = 60.0
+
+_LOG = getLogger("sparq.spark")
+
+
+class Member:
+    """One nsqd of the fleet.
+
+    Attributes:
+        address: its ``host:port``.
+        reader: asks it.
+        attached: what is held there; None while it is out of reach or has no such topic.
+        committed: where the channel's cursor stands, as far as we know.
+        failure: why it is out of reach; None while it is not.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.reader = RangeReader(address, user_agent="sparq spark source")
+        self.attached: Attached | None = None
+        self.committed = 0
+        self.failure: Exception | None = None
+        self._retry_at = float("-inf")
+        self._pause = RETRY_FIRST_SECONDS
+
+    @property
+    def due(self) -> bool:
+        """Whether it is not in use and should be tried again."""
+        return self.attached is None and time.monotonic() >= self._retry_at
+
+    def open(self, topic: str, channel: str) -> str:
+        """Attaches, or without a channel just asks for the log's ends; returns the log's id."""
+        if channel:
+            self.attached = self.reader.attach(topic, channel)
+        else:
+            ends = self.reader.ends(topic)
+            self.attached = Attached(0, ends, ends.first, ends.first_ordinal)
+        self.committed = self.attached.committed
+        self.failure, self._pause = None, RETRY_FIRST_SECONDS
+        return self.attached.ends.log
+
+    def down(self, error: Exception) -> None:
+        """It cannot be reached: to be tried again after a pause that grows."""
+        if self.failure is None:
+            _LOG.warning("nsqd %s is out of reach: %s", self.address, error)
+        self.rest(self._pause)
+        self.failure = error
+        self._pause = min(2 * self._pause, RETRY_MAX_SECONDS)
+
+    def rest(self, seconds: float) -> None:
+        """It is not needed for so long."""
+        self.reader.close()
+        self.attached, self.failure = None, None
+        self._retry_at = time.monotonic() + seconds
+
+
+class Fleet:
+    """All nsqds of one query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._topic, self._channel = options.topic, options.channel
+        self._timeout_ms = options.cluster.timeout_ms
+        self._discovery = Discovery.of_topic(options.cluster, options.topic)
+        self._members: dict[str, Member] = {}
+        self._undiscovered: OSError | None = None
+
+    # Who is there
+
+    def refresh(self) -> None:
+        """Finds new nsqds and tries those again that were out of reach.
+
+        Raises:
+            RemoteError: an nsqd refused to hand out the channel.
+            NoRangesError, WrongPeerError: what was found is no sparq nsqd.
+        """
+        try:
+            self.remember(self._discovery.addresses())
+            self._undiscovered = None
+        except OSError as error:
+            self._undiscovered = error
+        for member in self._members.values():
+            if member.due:
+                self._open(member)
+
+    def remember(self, addresses: Iterable[str]) -> None:
+        """Adds nsqds, such as those of a checkpoint, which nsqlookupd may have forgotten."""
+        for address in addresses:
+            if address not in self._members:
+                self._members[address] = Member(address)
+
+    def wait_for(self, logs: Collection[str] | None = None) -> None:
+        """Refreshes until these logs (None: all that may be anywhere) are in reach.
+
+        Raises:
+            UnreachableError: it took too long.
+        """
+        patience = Patience("what holds the topic", self._timeout_ms)
+        while True:
+            self.refresh()
+            everywhere = not self.out_of_reach
+            if everywhere or (logs is not None and self.attached.keys() >= set(logs)):
+                return
+            patience.wait("; ".join(self.out_of_reach))
+
+    @property
+    def out_of_reach(self) -> list[str]:
+        """What cannot be reached, and why: nsqds, and the nsqlookupds before one has answered."""
+        nsqds = [
+            f"nsqd {member.address}: {member.failure}"
+            for member in self._members.values()
+            if member.failure is not None
+        ]
+        return nsqds if self._undiscovered is None else [*nsqds, str(self._undiscovered)]
+
+    @property
+    def attached(self) -> dict[str, Member]:
+        """The nsqds in reach that have the topic, by their log's id."""
+        return {
+            member.attached.ends.log: member
+            for member in self._members.values()
+            if member.attached is not None
+        }
+
+    def _open(self, member: Member) -> None:
+        before = self.attached
+        try:
+            log = member.open(self._topic, self._channel)
+        except OSError as error:
+            member.down(error)
+        except RemoteError as refusal:
+            if self._channel or refusal.code != "E_RANGE_FAILED":
+                raise
+            member.rest(RETRY_MAX_SECONDS)  # a batch read of a topic that this nsqd does not have
+        else:
+            if log in before:
+                # One nsqd under two addresses: the attachment that we made just now counts.
+                before[log].rest(DUPLICATE_REST_SECONDS)
+
+    # Asking those in reach
+
+    def ends(self) -> dict[str, Ends]:
+        """The ends of every log in reach, by log id."""
+        found = {}
+        for member in self.attached.values():
+            try:
+                ends = member.reader.ends(self._topic)
+            except (OSError, RemoteError) as error:
+                # A refusal means that the topic was deleted; attaching creates it, with a new log.
+                member.down(error)
+            else:
+                found[ends.log] = ends
+        return found
+
+    def place_after(self, log: str, index: int, count: int) -> Place | None:
+        """The place `count` messages behind `index`; None when the log is out of reach."""
+        return self._ask(log, lambda reader: reader.place_after(self._topic, index, count))
+
+    def place_at_time(self, log: str, wall_ns: int) -> Place | None:
+        """The first message published at or after a time; None when the log is out of reach."""
+        return self._ask(log, lambda reader: reader.place_at_time(self._topic, wall_ns))
+
+    def _ask(self, log: str, question: Callable[[RangeReader], Place]) -> Place | None:
+        member = self.attached.get(log)
+        if member is None:
+            return None
+        try:
+            return question(member.reader)
+        except OSError as error:
+            member.down(error)
+            return None
+
+    def commit(self, offset: Mapping[str, int]) -> None:
+        """Moves the channel's cursors to what has been read, wherever that is news.
+
+        Raises:
+            SupersededError: another query has attached to the channel.
+        """
+        attached = self.attached
+        for key, index in offset.items():
+            member = attached.get(parse_key(key).log)
+            if member is not None and member.attached is not None and index != member.committed:
+                self._commit(member, member.attached.epoch, index)
+
+    def _commit(self, member: Member, epoch: int, index: int) -> None:
+        try:
+            member.reader.commit(self._topic, self._channel, epoch, index)
+        except OSError as error:
+            member.down(error)
+        except RemoteError as refusal:
+            if refusal.code != "E_COMMIT_FAILED":
+                raise
+            raise SupersededError(
+                f"another query reads channel {self._channel} of topic {self._topic} "
+                f"at nsqd {member.address}: {refusal}"
+            ) from refusal
+        else:
+            member.committed = index
+
+    def close(self) -> None:
+        """Lets go of every channel."""
+        for member in self._members.values():
+            member.reader.close()

@@ -1,0 +1,91 @@
+"""Publishes from a Spark task: MPUBs in turn to several nsqds, with fail-over.
+
+1. An MPUB is done when an nsqd has said OK. One without an answer is sent again, so its messages
+   may be there twice; none is left out.
+2. What an nsqd refuses because of itself (its disk, its shutdown) goes to another one; what it
+   refuses because of the message is an error.
+"""
+
+from typing import Final
+
+from sparq.client.blocking import BlockingConnection
+from sparq.protocol.errors import RemoteError
+from sparq.spark.discovery import Discovery
+from sparq.spark.encode import MultiPublish
+from sparq.spark.options import Cluster
+from sparq.spark.patience import Patience
+
+_SIZE_BYTES: Final = 4
+_REFUSED_BY_ITSELF: Final = frozenset({"E_MPUB_FAILED", "E_PUB_FAILED"})
+
+
+class Publisher:
+    """Sends MPUBs; each goes to the next nsqd.
+
+    Args:
+        cluster: where the nsqds are.
+        turn: which of them begins; tasks differ in it, so that they share out the nsqds.
+    """
+
+    def __init__(self, cluster: Cluster, turn: int = 0) -> None:
+        self._discovery = Discovery.of_all(cluster)
+        self._connections: dict[str, BlockingConnection] = {}
+        self._turn = turn
+        self._patience = Patience("every nsqd", cluster.timeout_ms)
+
+    def publish(self, topic: str, mpub: MultiPublish) -> None:
+        """Publishes until an nsqd has said OK.
+
+        Raises:
+            UnreachableError: for too long no nsqd took it.
+            RemoteError: nsqd says that the message or the topic is wrong.
+            WrongPeerError: what listens at an address is no nsqd.
+        """
+        self._patience.reset()
+        while True:
+            failures = []
+            try:
+                addresses = self._discovery.addresses()
+            except OSError as error:
+                addresses, failures = (), [str(error)]
+            for step in range(len(addresses)):
+                address = addresses[(self._turn + step) % len(addresses)]
+                failure = self._attempt(address, topic, mpub)
+                if failure is None:
+                    self._turn += step + 1
+                    return
+                failures.append(f"nsqd {address}: {failure}")
+            self._patience.wait("; ".join(failures) or "nsqlookupd knows none")
+
+    def _attempt(self, address: str, topic: str, mpub: MultiPublish) -> Exception | None:
+        """Sends it to one nsqd; returns why that failed, if another may succeed."""
+        size = len(mpub.head) + len(mpub.sized)
+        line = b"MPUB %b\n" % topic.encode() + size.to_bytes(_SIZE_BYTES, "big") + mpub.head
+        try:
+            connection = self._connections.get(address) or self._connect(address)
+            connection.ask(line, mpub.sized)
+        except OSError as error:
+            self._drop(address)
+            return error
+        except RemoteError as refusal:
+            if refusal.fatal:
+                self._drop(address)
+            if refusal.code not in _REFUSED_BY_ITSELF:
+                raise
+            return refusal
+        return None
+
+    def _connect(self, address: str) -> BlockingConnection:
+        connection = BlockingConnection(address, user_agent="sparq spark sink")
+        self._connections[address] = connection
+        return connection
+
+    def _drop(self, address: str) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for address in list(self._connections):
+            self._drop(address)

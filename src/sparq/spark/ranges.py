@@ -1,0 +1,172 @@
+"""Ranges of logs as Spark's partitions: cut in the driver, read in the executors.
+
+1. The rows of a range are counted against the log's ordinals: a range gives every message exactly
+   once, or fails, or (without failOnDataLoss) says how many are missing.
+2. A read that breaks off goes on where the last whole piece ended. Rows handed to Spark are never
+   handed out again.
+"""
+
+from collections.abc import Iterator, Sequence
+from logging import getLogger
+from typing import Any, NamedTuple
+
+from sparq.client.range_reader import RangeData, RangeReader
+from sparq.protocol.errors import RemoteError
+from sparq.spark.errors import DataLossError
+from sparq.spark.patience import Patience
+
+_LOG = getLogger("sparq.spark")
+
+
+class Range(NamedTuple):
+    """Messages [first, end) of one log.
+
+    Attributes:
+        topic: the topic.
+        nsqd: what the column nsqd says.
+        address: where to read.
+        log: the log's id.
+        first: the first index.
+        end: the index behind the last.
+        ordinal: messages in the log before `first`.
+        messages: how many there are in it.
+    """
+
+    topic: str
+    nsqd: str
+    address: str
+    log: str
+    first: int
+    end: int
+    ordinal: int
+    messages: int
+
+    def __str__(self) -> str:
+        return f"[{self.first}, {self.end}) of topic {self.topic} at nsqd {self.address}"
+
+
+class Loss:
+    """What is done when messages are gone: an error, or a line in the log."""
+
+    def __init__(self, fail: bool) -> None:
+        self._fail = fail
+
+    def report(self, what: str) -> None:
+        """Messages are gone.
+
+        Raises:
+            DataLossError: the query is to fail then.
+        """
+        if self._fail:
+            raise DataLossError(
+                f"{what}. Without these messages go on by the option failOnDataLoss=false"
+            )
+        _LOG.warning("%s: going on without", what)
+
+
+def read_range(wanted: Range, columns: Sequence[str], timeout_ms: int, loss: Loss) -> Iterator[Any]:
+    """The range's messages as Arrow record batches.
+
+    Raises:
+        UnreachableError: nsqd stayed out of reach for longer than the timeout.
+        DataLossError: messages are gone, if `loss` says so.
+        RemoteError, NoRangesError, WrongPeerError, BatchError: what must not happen.
+    """
+    # Only executors need Arrow, and importing it takes a while.
+    from sparq.spark.decode import Decoder  # noqa: PLC0415
+
+    decoder = Decoder(wanted.topic, wanted.nsqd, columns)
+    reading = _Reading(wanted, timeout_ms, loss)
+    try:
+        for first, data in reading.pieces():
+            for rows in decoder.decode(data.batches, first, data.next):
+                reading.rows += rows.num_rows
+                yield rows
+        reading.check_count()
+    finally:
+        reading.close()
+
+
+class _Reading:
+    """One pass over a range, through failures.
+
+    Attributes:
+        rows: how many messages were decoded so far.
+    """
+
+    def __init__(self, wanted: Range, timeout_ms: int, loss: Loss) -> None:
+        self.rows = 0
+        self._wanted = wanted
+        self._loss = loss
+        self._lost = 0
+        self._at = wanted.first
+        self._reader = RangeReader(wanted.address, user_agent="sparq spark task")
+        self._patience = Patience(f"nsqd {wanted.address}", timeout_ms)
+
+    def pieces(self) -> Iterator[tuple[int, RangeData]]:
+        """Each piece of the range with the index from which on it counts."""
+        while self._at < self._wanted.end:
+            try:
+                yield from self._pieces_of_one_connection()
+            except OSError as error:
+                self._patience.wait(error)
+            except RemoteError as refusal:
+                if refusal.code != "E_RANGE_FAILED":
+                    raise
+                self._refused(refusal)
+
+    def _pieces_of_one_connection(self) -> Iterator[tuple[int, RangeData]]:
+        wanted = self._wanted
+        for data in self._reader.read(wanted.topic, wanted.log, self._at, wanted.end):
+            if data.lost:
+                self._missing(data.lost, "damaged")
+            yield self._at, data
+            self._at = data.next
+            self._patience.reset()
+
+    def _refused(self, refusal: RemoteError) -> None:
+        """Why nsqd does not give the range: nothing was there, or something was and is gone."""
+        wanted = self._wanted
+        try:
+            ends = self._reader.ends(wanted.topic)
+        except OSError as error:
+            self._patience.wait(error)
+            return
+        except RemoteError:
+            ends = None
+        left = wanted.messages - self.rows - self._lost
+        if ends is None or ends.log != wanted.log:
+            self._missing(left, f"of a log that is gone ({refusal})")
+            self._at = wanted.end
+            return
+        if self._at >= ends.first:
+            if ends.end >= wanted.end:
+                raise refusal
+            # Just restarted, nsqd holds the log's end back until it knows all channels.
+            self._patience.wait(refusal)
+            return
+        # Before the log's first message there may be indexes that no message ever had.
+        gone = ends.first_ordinal - (wanted.ordinal + self.rows + self._lost)
+        if gone > 0:
+            self._missing(min(gone, left), f"deleted ({refusal})")
+        self._at = min(ends.first, wanted.end)
+
+    def _missing(self, count: int, why: str) -> None:
+        self._lost += count
+        self._loss.report(f"{count} messages of {self._wanted} are {why}")
+
+    def check_count(self) -> None:
+        """All messages were there, once.
+
+        Raises:
+            DataLossError: the range had more or fewer than the log's ordinals say.
+        """
+        if self.rows + self._lost != self._wanted.messages:
+            self._loss.report(
+                f"{self._wanted} has {self.rows + self._lost} messages "
+                f"where {self._wanted.messages} are due"
+            )
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        self._reader.close()
