@@ -58,7 +58,6 @@ Offsets = list[int] | NDArray[np.int64]
 _FRAME: Final = struct.Struct(">ii")
 _HEADER: Final = struct.Struct(">iiqH16s")
 _SIZE: Final = struct.Struct(">i")
-_HEX_DIGITS: Final = frozenset(b"0123456789abcdef")
 
 
 def frame(frame_type: int, data: Buffer) -> bytes:
@@ -137,9 +136,14 @@ def parse_id(text: Buffer) -> tuple[int, int] | None:
 
 def parse_raw_id(text: Buffer) -> int:
     """The number an id stands for; INVALID_ID for what is not 16 lower-case hex digits."""
-    if len(text) != ID_SIZE or not _HEX_DIGITS.issuperset(text):
+    if len(text) != ID_SIZE:
         return INVALID_ID
-    return int(bytes(text), 16)
+    try:
+        raw = int(bytes(text), 16)
+    except ValueError:
+        return INVALID_ID
+    # int() also takes capitals, signs, spaces and underscores; writing it again tells.
+    return raw if b"%016x" % raw == text else INVALID_ID
 
 
 def parse_ids(text: Buffer) -> Raw:

@@ -24,6 +24,10 @@ from sparq.protocol.runs import FIN_WIDTH, finish_run, publish_run
 
 LINE_SIZE_MAX: Final = 16_384
 """A command's line with its newline: the size of NSQ's read buffer."""
+KNOWN_MAX: Final = 64
+"""PUB lines remembered by a connection."""
+KNOWN_SIZE_MAX: Final = 80
+"""The longest of them: PUB, a space, a name and the newline take at most 69."""
 
 _SIZE: Final = struct.Struct(">i")
 _U64: Final = 1 << 64
@@ -47,15 +51,16 @@ class Parser:
         self.state = c.STATE_INIT
         self.heartbeats = True
         self._limits = limits
-        self._data: bytes | bytearray = b""
+        self._data = b""
         self._at = 0
-        # What is unfinished, while it is not enough to go on; `_need` 0 stands for a newline.
-        self._tail: bytearray | None = bytearray()
+        # What is unfinished while `_waiting`, until `_need` bytes (0: a newline) are there.
+        self._tail = bytearray()
         self._need = 0
-        self._walk: Walk | None = None
+        self._waiting = True
         self._multi_topic = ""
-        self._pub_line = b""
-        self._pub_topic = ""
+        self._walk: Walk | None = None
+        # The PUB lines seen, with their topics: most producers know few.
+        self._known: dict[bytes, str] = {}
         self._dead = False
 
     # Bytes
@@ -63,30 +68,30 @@ class Parser:
     def feed(self, data: bytes) -> None:
         """Takes the next bytes of the connection."""
         tail = self._tail
-        if tail is None:  # commands are still to be pulled
-            self._data = bytes(self._data[self._at :]) + data
-            self._at = 0
-        elif not tail:
-            self._data, self._at, self._tail = data, 0, None
-        elif not self._is_enough(len(tail) + len(data), data):
+        if self._walk is not None:  # the tail itself is walked
             tail += data
-        elif self._walk is not None:
-            tail += data
-            self._data, self._at, self._tail = tail, 0, None
-        else:
-            self._data, self._at, self._tail = b"".join((tail, data)), 0, None
+            self._waiting = len(tail) < self._need
+            return
+        if not self._waiting:  # commands are still to be pulled
+            data = self._data[self._at :] + data
+        elif tail:
+            if not self._is_enough(len(tail) + len(data), data):
+                tail += data
+                return
+            data = b"".join((tail, data))
+            self._tail = bytearray()
+        self._data, self._at, self._waiting = data, 0, False
 
     def _is_enough(self, size: int, data: bytes) -> bool:
         if self._need:
             return size >= self._need
         return size >= LINE_SIZE_MAX or b"\n" in data
 
-    def _starve(self, start: int, need: int) -> None:
-        """What begins at `start` cannot go on before `need` bytes of it are there."""
-        data = self._data
-        self._tail = data if isinstance(data, bytearray) else bytearray(memoryview(data)[start:])
-        self._need = need
-        self._data = b""
+    def _wait(self, start: int, need: int) -> None:
+        """What begins at `start` cannot go on before `need` bytes of it are there (0: a line)."""
+        if start < len(self._data):
+            self._tail += memoryview(self._data)[start:]
+        self._data, self._need, self._waiting = b"", need, True
 
     def eof(self) -> None:
         """The client has ended its side; a command that lacks a part of its body is an error.
@@ -94,15 +99,15 @@ class Parser:
         Raises:
             RemoteError: what NSQ says of a body cut short. A line cut short is no error.
         """
-        tail = self._tail
-        if self._dead or tail is None:
+        if self._dead or not self._waiting:
             return
+        tail = self._tail
         if self._walk is not None:
             self._die(self._walk.cut_short(len(tail)))
         if self._multi_topic:
             self._die(_cut_short("MPUB", 0))
         line, newline, body = bytes(tail).partition(b"\n")
-        if newline and self._need:
+        if newline:
             self._die(_cut_short(line.split(b" ")[0].strip().decode(), len(body)))
 
     def _die(self, error: Exception) -> NoReturn:
@@ -119,62 +124,63 @@ class Parser:
             RemoteError: the command is not allowed; the connection has to end.
             LineTooLong: likewise, but without an error frame.
         """
-        if self._tail is not None or self._dead:
+        if self._waiting or self._dead:
             return None
         try:
             if self._multi_topic:
                 return self._next_multi_publish(self._multi_topic)
-            return self._next_command(bytes(self._data))
+            return self._next_command(self._data)
         except (RemoteError, LineTooLong) as error:
             self._die(error)
 
     def _next_command(self, data: bytes) -> c.Command | None:
         at = self._at
+        if at == len(data):
+            self._wait(at, 0)
+            return None
         if data.startswith(b"FIN ", at) and self.state != c.STATE_INIT:
             finish = finish_run(data, at)
             if finish is not None:
                 self._at = at + len(finish) * FIN_WIDTH
                 return finish
-        if self._pub_line and data.startswith(self._pub_line, at):
-            self._at = at + len(self._pub_line)
-            return self._publish(at)
         end = data.find(b"\n", at, at + LINE_SIZE_MAX)
         if end < 0:
             if len(data) - at >= LINE_SIZE_MAX:
                 raise LineTooLong
-            self._starve(at, 0)
+            self._wait(at, 0)
             return None
-        line = data[at : end - 1] if data[end - 1 : end] == b"\r" and end > at else data[at:end]
-        words = line.split(b" ")
+        self._at = end + 1
+        line = data[at : end + 1]
+        topic = self._known.get(line)
+        if topic is not None:
+            return self._publish(topic, line, at)
+        words = line[: -2 if line.endswith(b"\r\n") else -1].split(b" ")
         kind = c.COMMANDS.get(words[0])
         if kind is None:
             raise RemoteError("E_INVALID", f"invalid command {_text(words[0])}")
         if self.state not in kind.states:
             raise RemoteError("E_INVALID", f"cannot {_text(words[0])} in current state")
-        self._at = end + 1
         return _HANDLERS[words[0]](self, words, at)
 
     # Publishing
 
     def _pub(self, words: list[bytes], line_at: int) -> c.Command | None:
         _expect(words, 1, "PUB")
-        self._pub_topic = _topic(words, "PUB")
-        self._pub_line = bytes(self._data[line_at : self._at])
-        return self._publish(line_at)
+        topic = _topic(words, "PUB")
+        line = self._data[line_at : self._at]
+        if len(self._known) < KNOWN_MAX and len(line) <= KNOWN_SIZE_MAX:
+            self._known[line] = topic
+        return self._publish(topic, line, line_at)
 
-    def _publish(self, line_at: int) -> c.Command | None:
-        """A run of PUBs to one topic, whose line stands at `line_at`."""
-        data = bytes(self._data)
-        bodies = publish_run(data, line_at, self._pub_line, self._limits.max_msg_size)
+    def _publish(self, topic: str, line: bytes, line_at: int) -> c.Command | None:
+        """A run of PUBs to one topic, of which the first line has been read."""
+        bodies = publish_run(self._data, line_at, line, self._limits.max_msg_size)
         if bodies is not None:
             self._at = int(bodies.starts[-1] + bodies.sizes[-1])
         else:
             # Not one that is whole and right: this tells what is the matter with it.
-            body = self._message("PUB", line_at)
-            if body is None:
-                return None
-            bodies = body
-        return c.Publish(self._pub_topic, bodies)
+            bodies = self._message("PUB", line_at)
+        return None if bodies is None else c.Publish(topic, bodies)
 
     def _dpub(self, words: list[bytes], line_at: int) -> c.Command | None:
         _expect(words, 2, "DPUB")
@@ -195,29 +201,38 @@ class Parser:
         return c.TopicNeeded(self._multi_topic)
 
     def _next_multi_publish(self, topic: str) -> c.Command | None:
-        data, walk = self._data, self._walk
-        if walk is None:
-            if len(data) < self._at + 4:
-                self._starve(self._at, 4)
-                return None
-            (size,) = _SIZE.unpack_from(data, self._at)
-            size_max = self._limits.max_body_size
-            if size <= 0:
-                raise RemoteError("E_BAD_BODY", f"MPUB invalid body size {size}")
-            if size > size_max:
-                raise RemoteError("E_BAD_BODY", f"MPUB body too big {size} > {size_max}")
-            self._at += 4
-            walk = self._walk = Walk(self._at, self._limits.max_msg_size, size_max)
+        walk = self._walk
+        if walk is not None:
+            return self._walk_on(topic, walk)
+        data, size_max = self._data, self._limits.max_body_size
+        if len(data) < self._at + 4:
+            self._wait(self._at, 4)
+            return None
+        (size,) = _SIZE.unpack_from(data, self._at)
+        if size <= 0:
+            raise RemoteError("E_BAD_BODY", f"MPUB invalid body size {size}")
+        if size > size_max:
+            raise RemoteError("E_BAD_BODY", f"MPUB body too big {size} > {size_max}")
+        self._at += 4
+        walk = Walk(self._at, self._limits.max_msg_size, size_max)
         if not walk.advance(data):
             walk.rebase(self._at)
-            self._starve(self._at, walk.need)
+            self._wait(self._at, walk.need)
+            self._walk = walk
             return None
-        self._walk, self._multi_topic = None, ""
-        self._at = walk.at
-        if isinstance(data, bytearray):  # what came with the last chunk goes on by itself
-            self._data, self._at = bytes(memoryview(data)[walk.at :]), 0
-            data = bytes(memoryview(data)[: walk.at])
+        self._at, self._multi_topic = walk.at, ""
         return c.MultiPublish(topic, walk.bodies(data))
+
+    def _walk_on(self, topic: str, walk: Walk) -> c.Command | None:
+        """Goes on with an MPUB that came in pieces: the tail has all of it so far."""
+        tail = self._tail
+        if not walk.advance(tail):
+            self._need, self._waiting = walk.need, True
+            return None
+        body = bytes(memoryview(tail)[: walk.at])
+        self._data, self._at = bytes(memoryview(tail)[walk.at :]), 0
+        self._tail, self._walk, self._multi_topic = bytearray(), None, ""
+        return c.MultiPublish(topic, walk.bodies(body))
 
     # Bodies
 
@@ -235,7 +250,7 @@ class Parser:
         size = self._take_body(line_at, check)
         if size is None:
             return None
-        return Bodies(bytes(self._data), [self._at - size], [size])
+        return Bodies(self._data, [self._at - size], [size])
 
     def _sized(self, command: str, line_at: int) -> bytes | None:
         """The body behind a line; None when it is not there in full."""
@@ -248,19 +263,19 @@ class Parser:
                 raise RemoteError("E_BAD_BODY", f"{command} invalid body size {size}")
 
         size = self._take_body(line_at, check)
-        return None if size is None else bytes(self._data[self._at - size : self._at])
+        return None if size is None else self._data[self._at - size : self._at]
 
     def _take_body(self, line_at: int, check: Callable[[int], None]) -> int | None:
         """The size of the body that stands behind the line, now passed; None: not there in full."""
         size_at = self._at
         if len(self._data) < size_at + 4:
-            self._starve(line_at, size_at + 4 - line_at)
+            self._wait(line_at, size_at + 4 - line_at)
             return None
         size: int = _SIZE.unpack_from(self._data, size_at)[0]
         check(size)
         end = size_at + 4 + size
         if len(self._data) < end:
-            self._starve(line_at, end - line_at)
+            self._wait(line_at, end - line_at)
             return None
         self._at = end
         return size
