@@ -76,7 +76,7 @@ COMMANDS: Final[dict[bytes, CommandKind]] = {
 }
 
 
-# Received
+# Received. What comes in runs is not frozen: freezing triples what making a value costs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Subscribe:
     channel: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Publish:
     """A run of PUBs to one topic; each is a publish of its own and gets its own OK."""
 
@@ -107,14 +107,14 @@ class Publish:
         return len(self.bodies)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TopicNeeded:
     """The line of an MPUB has come: NSQ creates its topic before it reads the body."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MultiPublish:
     """MPUB: all of the bodies or none, one OK."""
 
@@ -138,7 +138,7 @@ class Ready:
     count: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Finish:
     """A run of FINs.
 

@@ -50,6 +50,9 @@ INVALID_ID: Final = (1 << 64) - 1
 VECTOR_MIN: Final = 16
 """Below so many items plain Python is faster than arrays."""
 
+COPY_MAX: Final = 4_096
+"""Up to about this size copying a body costs less than a view of it."""
+
 Buffer = bytes | bytearray | memoryview
 Raw = NDArray[np.uint64]
 Ends = NDArray[np.uint32]
@@ -57,6 +60,8 @@ Offsets = list[int] | NDArray[np.int64]
 
 _FRAME: Final = struct.Struct(">ii")
 _HEADER: Final = struct.Struct(">iiqH16s")
+_BIG_U32: Final = np.dtype(">u4")
+_BIG_U64: Final = np.dtype(">u8")
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -80,7 +85,8 @@ CLOSE_WAIT: Final = response(b"CLOSE_WAIT")
 HEARTBEAT: Final = response(b"_heartbeat_")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen, as nothing is that is made for each run: freezing triples what the making costs.
+@dataclass(slots=True, eq=False)
 class Bodies:
     """Message bodies where they arrived: pieces of one buffer that nobody changes.
 
@@ -194,16 +200,19 @@ def encode(
     Returns:
         The frames and the end of each in them.
     """
-    count = sum(map(len, pieces))
+    count = sum([len(piece.sizes) for piece in pieces])
     assert 0 <= first_index <= INDEX_LIMIT - count
     assert 0 <= node_id < NODE_LIMIT
     if count < VECTOR_MIN:
         return encode_scalar(pieces, first_index, node_id, timestamp_ns)
-    sizes = np.concatenate([np.asarray(piece.sizes, np.int64) for piece in pieces])
-    headers = _headers(sizes, first_index, node_id, timestamp_ns)
-    if int(sizes.min()) == int(sizes.max()):
-        return _encode_equal(pieces, headers, int(sizes[0]))
-    parts: list[bytes] = [b""] * (2 * count)
+    ids = _consecutive_ids(count, first_index, node_id)
+    sizes = _all_sizes(pieces)
+    size = int(sizes[0])
+    # Many pieces of few bodies are cheaper cut out one by one than filled in piece by piece.
+    if count >= VECTOR_MIN * len(pieces) and (sizes == size).all():
+        return _encode_equal(pieces, ids, size, timestamp_ns)
+    headers = _headers(sizes, ids, timestamp_ns)
+    parts: list[Buffer] = [b""] * (2 * count)
     # The last byte of a header is a hex digit, so S34 items keep all their bytes.
     parts[0::2] = headers.view("S34").ravel().tolist()
     parts[1::2] = [body for piece in pieces for body in _cut(piece)]
@@ -214,12 +223,12 @@ def encode_scalar(
     pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
 ) -> tuple[bytes, Ends]:
     """What `encode` does, message by message."""
-    parts: list[bytes | memoryview] = []
+    parts: list[Buffer] = []
     ends: list[int] = []
     raw = node_id << INDEX_BITS | first_index
     end = 0
     for piece in pieces:
-        for body in piece:
+        for body in _cut(piece):
             size = len(body)
             parts.append(_HEADER.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % raw))
             parts.append(body)
@@ -229,54 +238,74 @@ def encode_scalar(
     return b"".join(parts), np.array(ends, np.uint32)
 
 
+def _consecutive_ids(count: int, first_index: int, node_id: int) -> NDArray[np.uint8]:
+    """The digits of `count` ids, shape (count, 16)."""
+    raw = np.arange(first_index, first_index + count, dtype=np.uint64)
+    raw |= np.uint64(node_id << INDEX_BITS)
+    return np.frombuffer(hexlify(raw.astype(_BIG_U64).data), np.uint8).reshape(count, ID_SIZE)
+
+
+def _all_sizes(pieces: Sequence[Bodies]) -> NDArray[np.int64]:
+    if len(pieces) == 1:
+        return np.asarray(pieces[0].sizes, np.int64)
+    sizes: list[int] = []
+    for piece in pieces:
+        sizes += piece.sizes if isinstance(piece.sizes, list) else piece.sizes.tolist()
+    return np.array(sizes, np.int64)
+
+
 def _headers(
-    sizes: NDArray[np.int64], first_index: int, node_id: int, timestamp_ns: int
+    sizes: NDArray[np.int64], ids: NDArray[np.uint8], timestamp_ns: int
 ) -> NDArray[np.uint8]:
     """The 34 bytes before each body, shape (n, 34)."""
     count = len(sizes)
-    indexes = np.arange(first_index, first_index + count, dtype=np.int64)
-    template = _HEADER.pack(0, FRAME_MESSAGE, timestamp_ns, 1, b"0" * ID_SIZE)
-    headers = np.empty((count, FRAME_OVERHEAD), np.uint8)
-    headers[:] = np.frombuffer(template, np.uint8)
-    headers[:, :4] = (sizes + 30).astype(">u4").view(np.uint8).reshape(count, 4)
-    headers[:, ID_OFFSET:] = message_ids(indexes, node_id).view(np.uint8).reshape(count, ID_SIZE)
+    template = _HEADER.pack(0, FRAME_MESSAGE, timestamp_ns, 1, bytes(ID_SIZE))
+    headers = np.frombuffer(bytearray(template * count), np.uint8).reshape(count, FRAME_OVERHEAD)
+    headers[:, :4] = (sizes + 30).astype(_BIG_U32).view(np.uint8).reshape(count, 4)
+    headers[:, ID_OFFSET:] = ids
     return headers
 
 
 def _encode_equal(
-    pieces: Sequence[Bodies], headers: NDArray[np.uint8], size: int
+    pieces: Sequence[Bodies], ids: NDArray[np.uint8], size: int, timestamp_ns: int
 ) -> tuple[bytes, Ends]:
     """All bodies have one size: the frames are the rows of a table."""
-    count = len(headers)
-    rows = np.empty((count, FRAME_OVERHEAD + size), np.uint8)
-    rows[:, :FRAME_OVERHEAD] = headers
+    count, width = len(ids), FRAME_OVERHEAD + size
+    rows = np.empty((count, width), np.uint8)
+    header = _HEADER.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, bytes(ID_SIZE))
+    rows[:, :ID_OFFSET] = np.frombuffer(header, np.uint8, ID_OFFSET)
+    rows[:, ID_OFFSET:FRAME_OVERHEAD] = ids
     row = 0
     for piece in pieces:
-        _fill(rows[row : row + len(piece), FRAME_OVERHEAD:], piece)
-        row += len(piece)
-    width = FRAME_OVERHEAD + size
+        following = row + len(piece.sizes)
+        _fill(rows[row:following, FRAME_OVERHEAD:], piece)
+        row = following
     return rows.tobytes(), np.arange(width, count * width + 1, width, dtype=np.uint32)
 
 
 def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
     """Copies bodies of one size into the rows: in one step where they lie evenly spaced."""
-    if not len(piece):
-        return
     count, size = rows.shape
     starts = np.asarray(piece.starts, np.int64)
-    first = int(starts[0])
-    stride = int(starts[1]) - first if count > 1 else size
-    if np.array_equal(starts, np.arange(count, dtype=np.int64) * stride + first):
-        rows[:] = np.ndarray((count, size), np.uint8, piece.buffer, first, (stride, 1))
-        return
+    if count > 1:
+        stride = int(starts[1] - starts[0])
+        if (np.diff(starts) == stride).all():
+            rows[:] = np.ndarray((count, size), np.uint8, piece.buffer, int(starts[0]), (stride, 1))
+            return
     rows[:] = np.frombuffer(b"".join(_cut(piece)), np.uint8).reshape(count, size)
 
 
-def _cut(piece: Bodies) -> list[bytes]:
-    """The bodies as objects of their own."""
-    starts = np.asarray(piece.starts, np.int64)
-    ends = starts + np.asarray(piece.sizes, np.int64)
-    return list(map(piece.buffer.__getitem__, map(slice, starts.tolist(), ends.tolist())))
+def _cut(piece: Bodies) -> list[bytes] | list[memoryview]:
+    """The bodies one by one: copies, or views where these cost less."""
+    starts, sizes = piece.starts, piece.sizes
+    if isinstance(starts, list):
+        slices = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    else:
+        ends = starts + np.asarray(sizes, np.int64)
+        slices = list(map(slice, starts.tolist(), ends.tolist()))
+    if slices and slices[0].stop - slices[0].start > COPY_MAX:
+        return list(map(memoryview(piece.buffer).__getitem__, slices))
+    return list(map(piece.buffer.__getitem__, slices))
 
 
 # Reading and changing runs

@@ -25,9 +25,9 @@ from sparq.protocol.runs import FIN_WIDTH, finish_run, publish_run
 LINE_SIZE_MAX: Final = 16_384
 """A command's line with its newline: the size of NSQ's read buffer."""
 KNOWN_MAX: Final = 64
-"""PUB lines remembered by a connection."""
+"""Lines of PUB and MPUB that a connection remembers."""
 KNOWN_SIZE_MAX: Final = 80
-"""The longest of them: PUB, a space, a name and the newline take at most 69."""
+"""The longest of them: MPUB, a space, a name and the newline take at most 70."""
 
 _SIZE: Final = struct.Struct(">i")
 _U64: Final = 1 << 64
@@ -59,8 +59,8 @@ class Parser:
         self._waiting = True
         self._multi_topic = ""
         self._walk: Walk | None = None
-        # The PUB lines seen, with their topics: most producers know few.
-        self._known: dict[bytes, str] = {}
+        # Lines of PUB and MPUB that were found right, with what to do: most producers know few.
+        self._known: dict[bytes, tuple[_Publisher, str]] = {}
         self._dead = False
 
     # Bytes
@@ -151,9 +151,9 @@ class Parser:
             return None
         self._at = end + 1
         line = data[at : end + 1]
-        topic = self._known.get(line)
-        if topic is not None:
-            return self._publish(topic, line, at)
+        known = self._known.get(line)
+        if known is not None:
+            return known[0](self, known[1], line, at)
         words = line[: -2 if line.endswith(b"\r\n") else -1].split(b" ")
         kind = c.COMMANDS.get(words[0])
         if kind is None:
@@ -166,11 +166,19 @@ class Parser:
 
     def _pub(self, words: list[bytes], line_at: int) -> c.Command | None:
         _expect(words, 1, "PUB")
-        topic = _topic(words, "PUB")
+        return self._remember(Parser._publish, _topic(words, "PUB"), line_at)
+
+    def _mpub(self, words: list[bytes], line_at: int) -> c.Command | None:
+        _expect(words, 1, "MPUB")
+        # NSQ says the code twice here.
+        topic = _topic(words, "MPUB", "E_BAD_TOPIC MPUB")
+        return self._remember(Parser._begin_multi_publish, topic, line_at)
+
+    def _remember(self, publish: "_Publisher", topic: str, line_at: int) -> c.Command | None:
         line = self._data[line_at : self._at]
         if len(self._known) < KNOWN_MAX and len(line) <= KNOWN_SIZE_MAX:
-            self._known[line] = topic
-        return self._publish(topic, line, line_at)
+            self._known[line] = publish, topic
+        return publish(self, topic, line, line_at)
 
     def _publish(self, topic: str, line: bytes, line_at: int) -> c.Command | None:
         """A run of PUBs to one topic, of which the first line has been read."""
@@ -194,11 +202,9 @@ class Parser:
         body = self._message("DPUB", line_at)
         return None if body is None else c.DeferredPublish(topic, body, defer_ms)
 
-    def _mpub(self, words: list[bytes], line_at: int) -> c.Command:
-        _expect(words, 1, "MPUB")
-        # NSQ says the code twice here.
-        self._multi_topic = _topic(words, "MPUB", "E_BAD_TOPIC MPUB")
-        return c.TopicNeeded(self._multi_topic)
+    def _begin_multi_publish(self, topic: str, line: bytes, line_at: int) -> c.Command:
+        self._multi_topic = topic
+        return c.TopicNeeded(topic)
 
     def _next_multi_publish(self, topic: str) -> c.Command | None:
         walk = self._walk
@@ -376,6 +382,8 @@ class Parser:
             _number(words, 4, "COMMIT", "index"),
         )
 
+
+_Publisher = Callable[[Parser, str, bytes, int], c.Command | None]
 
 _HANDLERS: Final[dict[bytes, Callable[[Parser, list[bytes], int], c.Command | None]]] = {
     name: getattr(Parser, f"_{name.decode().lower()}") for name in c.COMMANDS

@@ -28,8 +28,10 @@ SINGLE_STEP: Final = 256
 _SIZE: Final = struct.Struct(">i")
 _FIN: Final = b"FIN "
 _FINS: Final = re.compile(rb"(?:FIN [0-9a-f]{16}\n)+")
+_MANY_FINS: Final = re.compile(rb"(?:FIN [0-9a-f]{16}\n){%d}" % VECTOR_MIN)
 _WORD: Final = np.dtype("<u4")
 _ID: Final = np.dtype("S16")
+_RAW: Final = np.dtype(">u8")
 _FIN_WORD: Final = np.frombuffer(_FIN, _WORD)[0]
 FIN_WIDTH: Final = len(_FIN) + ID_SIZE + 1
 _FIN_COLUMNS: Final = ((0, b"F"), (1, b"I"), (2, b"N"), (3, b" "), (FIN_WIDTH - 1, b"\n"))
@@ -45,9 +47,8 @@ def finish_run(data: bytes, at: int) -> Finish | None:
     The first few are always taken by pattern: only behind so many is a look at all that follows
     worth what it costs, even where every seventeenth line ends the run.
     """
-    few = finish_run_scalar(data, at, VECTOR_MIN)
-    if few is None or len(few) < VECTOR_MIN:
-        return few
+    if _MANY_FINS.match(data, at) is None:
+        return finish_run_scalar(data, at, VECTOR_MIN)
     rows = _finish_rows(data, at)
     text = np.ndarray((rows,), _ID, data, at + len(_FIN), (FIN_WIDTH,)).tobytes()
     try:
@@ -56,7 +57,7 @@ def finish_run(data: bytes, at: int) -> Finish | None:
         return finish_run_scalar(data, at, rows)
     if hexlify(decoded) != text:  # capitals are no digits of an id
         return finish_run_scalar(data, at, rows)
-    return Finish(np.frombuffer(decoded, ">u8").astype(np.uint64), text)
+    return Finish(np.frombuffer(decoded, _RAW).astype(np.uint64), text)
 
 
 def finish_run_scalar(data: bytes, at: int, row_max: int) -> Finish | None:
