@@ -1,0 +1,88 @@
+"""client.backoff: one result a block, longer blocks with each failure, and the way back."""
+
+import random
+
+import pytest
+
+from sparq.client.backoff import Backoff, Outcome, State
+
+
+def make(strategy: str = "exponential", multiplier: float = 1, longest: float = 120) -> Backoff:
+    """A backoff with go-nsq's defaults."""
+    return Backoff(strategy, multiplier, longest, random.Random(1))
+
+
+def test_the_way_down_and_up() -> None:
+    """Failure blocks, each failed probe blocks for longer, each good one for less, to clear."""
+    backoff = make()
+    durations = []
+    outcomes = [Outcome.FAILURE, Outcome.FAILURE, Outcome.SUCCESS, Outcome.SUCCESS]
+    for outcome in outcomes:
+        assert backoff.result(outcome)
+        if backoff.state is State.BLOCKED:
+            durations.append(backoff.duration())
+            backoff.block_over()
+            assert backoff.state is State.PROBING
+
+    assert durations == [2, 4, 2]
+    assert (backoff.state, backoff.level) == (State.CLEAR, 0)
+
+
+def test_one_result_counts_a_block() -> None:
+    """What comes in while blocked changes nothing, good or bad."""
+    backoff = make()
+    backoff.result(Outcome.FAILURE)
+
+    assert not any(backoff.result(outcome) for outcome in Outcome)
+    assert (backoff.state, backoff.level) == (State.BLOCKED, 1)
+
+
+def test_neutral_answers_prolong_but_never_begin() -> None:
+    """A requeue without backoff is nothing while clear, and one more equal block while probing."""
+    backoff = make()
+    assert not backoff.result(Outcome.NEUTRAL)
+
+    backoff.result(Outcome.FAILURE)
+    backoff.block_over()
+
+    assert backoff.result(Outcome.NEUTRAL)
+    assert (backoff.state, backoff.level) == (State.BLOCKED, 1)
+
+
+def test_blocks_are_bounded_and_so_is_the_way_back() -> None:
+    """No block is longer than the limit, and 1,000 failures need no 1,000 successes."""
+    backoff = make(longest=10)
+    for _ in range(1000):
+        backoff.result(Outcome.FAILURE)
+        assert backoff.duration() <= 10
+        backoff.block_over()
+
+    assert backoff.duration() == 10
+    assert backoff.level == 4
+
+
+def test_a_limit_below_the_first_block_shortens_it() -> None:
+    """With a limit below multiplier x 2, blocks last the limit."""
+    backoff = make(longest=0.5)
+    backoff.result(Outcome.FAILURE)
+
+    assert (backoff.duration(), backoff.level) == (0.5, 1)
+
+
+@pytest.mark.parametrize(("multiplier", "longest"), [(1, 0), (0, 120)])
+def test_zero_switches_backoff_off(multiplier: float, longest: float) -> None:
+    """Without a duration there is no backoff."""
+    backoff = make(multiplier=multiplier, longest=longest)
+
+    assert not backoff.result(Outcome.FAILURE)
+    assert backoff.state is State.CLEAR
+
+
+def test_full_jitter_spreads_over_the_whole_block() -> None:
+    """With full jitter blocks are anywhere between 0 and the exponential length."""
+    backoff = make("full_jitter")
+    backoff.result(Outcome.FAILURE)
+    durations = [backoff.duration() for _ in range(200)]
+
+    assert 0 <= min(durations) < 0.2
+    assert 1.8 < max(durations) <= 2

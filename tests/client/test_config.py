@@ -1,0 +1,79 @@
+"""client.config: every option is checked, and errors name it."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from sparq.client.config import RANGES, Config, milliseconds
+
+
+def test_every_number_has_a_range_that_holds_its_default() -> None:
+    """No numeric option is without limits, and each default is within its own."""
+    numbers = {field.name for field in fields(Config) if not isinstance(field.default, str)}
+
+    assert set(RANGES) == numbers
+    assert Config() == Config.of(None, {})
+
+
+@pytest.mark.parametrize("name", sorted(RANGES))
+def test_limits_are_part_of_the_range_and_nothing_beyond(name: str) -> None:
+    """Both limits are accepted; what lies beyond is refused with the option's name."""
+    kind = type(getattr(Config(), name))
+    low, high = RANGES[name]
+    free = {"read_timeout": 300.0} if name == "heartbeat_interval" else {}
+    if name == "read_timeout":
+        free = {"heartbeat_interval": 1.0}
+        low = 1.0
+
+    for value in (kind(low), kind(high)):
+        assert getattr(Config.of(None, {**free, name: value}), name) == value
+    for value in (kind(RANGES[name][0] - 1), kind(high + 1)):
+        with pytest.raises(ValueError, match=name):
+            Config.of(None, {**free, name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"max_in_fligth": 3}, TypeError, "max_in_fligth"),
+        ({"max_in_flight": 2.5}, TypeError, "max_in_flight takes int"),
+        ({"max_in_flight": True}, TypeError, "max_in_flight takes int"),
+        ({"msg_timeout": "5s"}, TypeError, "msg_timeout takes float"),
+        ({"client_id": 7}, TypeError, "client_id takes str"),
+        ({"backoff_strategy": "linear"}, ValueError, "backoff_strategy"),
+        ({"heartbeat_interval": 61}, ValueError, "read_timeout"),
+        ({"publish_timeout": float("nan")}, ValueError, "publish_timeout"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], error: type, text: str) -> None:
+    """A misspelt option, a wrong type and an impossible combination are told by name."""
+    with pytest.raises(error, match=text):
+        Config.of(None, options)
+
+
+def test_options_replace_those_of_a_base() -> None:
+    """A base keeps what is not replaced; whole numbers serve as seconds."""
+    base = Config(max_in_flight=7, msg_timeout=3)
+    changed = Config.of(base, {"max_in_flight": 8})
+
+    assert (changed.max_in_flight, changed.msg_timeout) == (8, 3)
+    assert base.max_in_flight == 7
+
+
+def test_identify_speaks_milliseconds() -> None:
+    """What nsqd is told has the wire's names and units, and who the client is."""
+    told = Config(msg_timeout=1.5, heartbeat_interval=2, output_buffer_timeout=-1).identify()
+
+    assert told["msg_timeout"] == 1500
+    assert told["heartbeat_interval"] == 2000
+    assert told["output_buffer_timeout"] == -1
+    assert told["feature_negotiation"] is True
+    assert told["client_id"]
+    assert told["user_agent"].startswith("sparq")
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (0.0001, 1), (0.25, 250), (-1, -1)])
+def test_milliseconds(seconds: float, expected: int) -> None:
+    """Nothing above zero becomes zero, which would mean something else."""
+    assert milliseconds(seconds) == expected

@@ -1,0 +1,223 @@
+"""client.connection: identify, requests answered in order, and every way that it can end."""
+
+import asyncio
+
+import pytest
+
+from sparq.client.config import Config
+from sparq.client.connection import open_connection, remote_error
+from sparq.client.errors import ConnectionLostError, WrongPeerError
+from sparq.protocol import commands
+from sparq.protocol.errors import RemoteError
+from tests.client.scripted import frame, listening, message_frame, scripted, until
+from tests.servers import free_port
+
+
+async def test_identify_tells_and_learns() -> None:
+    """nsqd hears the options first and alone, and its facts are kept."""
+    async with scripted() as [nsqd]:
+        nsqd.facts["sparq_version"] = "1"
+        connection = await open_connection(nsqd.address, Config(msg_timeout=3))
+        peer = await nsqd.peer()
+
+        assert peer.identity["msg_timeout"] == 3000
+        assert peer.commands == [b"IDENTIFY"]
+        assert connection.facts == nsqd.facts
+        await connection.close()
+
+
+async def test_one_write_a_turn() -> None:
+    """Commands of one turn of the loop arrive as one segment, in order."""
+    async with scripted() as [nsqd]:
+        connection = await open_connection(nsqd.address, Config())
+        peer = await nsqd.peer()
+        writes = []
+        transport = connection._transport
+        assert transport is not None
+        plain_write = transport.write
+        transport.write = lambda data: (writes.append(data), plain_write(data))  # type: ignore[method-assign, func-returns-value, assignment] # counts writes
+        for number in range(100):
+            connection.send(commands.fin(b"%016x" % number))
+        await until(lambda: len(peer.commands) == 101)
+
+        assert len(writes) == 1
+        assert peer.commands[1:] == [b"FIN %016x" % number for number in range(100)]
+        await connection.close()
+
+
+async def test_answers_go_to_their_requests() -> None:
+    """OK and E_ answers meet requests in order; a cancelled request does not shift them."""
+    async with scripted() as [nsqd]:
+        answers = [b"OK", b"E_PUB_FAILED PUB failed disk full", b"OK"]
+        nsqd.on_publish = lambda peer, words, body: answers.pop(0)
+        connection = await open_connection(nsqd.address, Config())
+        cancelled, refused, good = (
+            connection.request(commands.pub("t", body)) for body in (b"1", b"2", b"3")
+        )
+        assert connection.pending_bytes > 0
+        cancelled.cancel()
+
+        with pytest.raises(RemoteError, match="disk full"):
+            await refused
+        assert await good == b"OK"
+        assert connection.live
+        assert connection.pending_bytes == 0
+        await connection.close()
+
+
+async def test_behind_a_fatal_error_nothing_was_executed() -> None:
+    """The request that is refused hears why; those behind it know that they were not executed."""
+    async with scripted() as [nsqd]:
+        nsqd.on_publish = lambda peer, words, body: b"E_BAD_TOPIC no" if body == b"1" else None
+        connection = await open_connection(nsqd.address, Config())
+        first, second = (connection.request(commands.pub("t", body)) for body in (b"1", b"2"))
+
+        with pytest.raises(RemoteError) as refused:
+            await first
+        with pytest.raises(ConnectionLostError) as lost:
+            await second
+
+        assert (refused.value.code, refused.value.fatal) == ("E_BAD_TOPIC", True)
+        assert lost.value.executed is False
+        assert "E_BAD_TOPIC" in str(lost.value)
+        with pytest.raises(ConnectionLostError):
+            connection.request(commands.pub("t", b"3"))
+
+
+async def test_a_lost_connection_leaves_requests_unknown() -> None:
+    """When nsqd just goes, nobody knows what it executed."""
+    async with scripted() as [nsqd]:
+        nsqd.on_publish = lambda peer, words, body: peer.hang_up()
+        connection = await open_connection(nsqd.address, Config())
+
+        with pytest.raises(ConnectionLostError) as lost:
+            await connection.request(commands.pub("t", b"1"))
+
+        assert lost.value.executed is None
+        assert not connection.live
+        await connection.lost
+
+
+async def test_heartbeats_are_answered() -> None:
+    """Each heartbeat gets a NOP."""
+    async with scripted() as [nsqd]:
+        connection = await open_connection(nsqd.address, Config())
+        peer = await nsqd.peer()
+        peer.send(0, b"_heartbeat_")
+        peer.send(0, b"_heartbeat_")
+        await until(lambda: nsqd.lines(b"NOP") == [b"NOP", b"NOP"])
+        await connection.close()
+
+
+async def test_silence_ends_a_connection() -> None:
+    """When no heartbeat comes for read_timeout, the connection is given up and says so."""
+    async with scripted() as [nsqd]:
+        connection = await open_connection(
+            nsqd.address, Config(read_timeout=1.0, heartbeat_interval=1.0)
+        )
+        began = asyncio.get_running_loop().time()
+        lost = await connection.lost
+
+        assert "nothing heard for 1 s" in str(lost)
+        assert 0.9 < asyncio.get_running_loop().time() - began < 3
+
+
+async def test_a_request_that_is_never_answered_ends_the_connection() -> None:
+    """Heartbeats alone do not keep a connection on which a request hangs."""
+    async with scripted() as [nsqd]:
+        nsqd.on_publish = lambda peer, words, body: None
+        connection = await open_connection(nsqd.address, Config(publish_timeout=0.2))
+
+        with pytest.raises(ConnectionLostError, match=r"no answer within 0\.2 s"):
+            await connection.request(commands.pub("t", b"1"))
+
+
+async def test_refused_responses_are_counted_and_disturb_nobody() -> None:
+    """E_FIN_FAILED answers no request: the next OK still meets its publish."""
+    async with scripted() as [nsqd]:
+
+        def answer(peer: object, words: list[bytes], body: bytes) -> bytes:
+            connection_peer.send(1, b"E_FIN_FAILED FIN 0 failed ID not in flight")
+            return b"OK"
+
+        nsqd.on_publish = answer
+        connection = await open_connection(nsqd.address, Config())
+        connection_peer = await nsqd.peer()
+
+        assert await connection.request(commands.pub("t", b"1")) == b"OK"
+        assert connection.refused_responses == 1
+        await connection.close()
+
+
+async def test_messages_of_one_read_come_together() -> None:
+    """Frames are cut out of the stream however it is chunked, and handed on a read at a time."""
+    async with scripted() as [nsqd]:
+        connection = await open_connection(nsqd.address, Config())
+        reads: list[list[bytes]] = []
+        connection.on_messages = reads.append
+        stream = b"".join(message_frame(number, b"body") for number in range(5))
+        connection.data_received(stream[:50])
+        connection.data_received(stream[50:])
+
+        assert [len(read) for read in reads] == [1, 4]
+        assert all(data.endswith(b"body") for read in reads for data in read)
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("garbage", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+        (b"\xff\xff\xff\xff....", "size -1"),
+        (frame(0, b"x" * 2000), "size 2004"),
+    ],
+)
+async def test_what_is_no_nsqd_is_told_apart(garbage: bytes, text: str) -> None:
+    """HTTP, a negative size, a frame above the limit: the connection ends and says why."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"IDENTIFY\n")
+        writer.write(garbage)
+
+    async with listening(answer) as address:
+        with pytest.raises((ConnectionLostError, WrongPeerError), match=text):
+            await open_connection(address, Config(max_msg_size=1000))
+
+
+async def test_dialling_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listening is told at once; a peer that never answers IDENTIFY is given up."""
+    with pytest.raises(ConnectionRefusedError):
+        await open_connection(f"127.0.0.1:{free_port()}", Config())
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"IDENTIFY\n")
+
+    monkeypatch.setattr("sparq.client.connection.HANDSHAKE_SECONDS", 0.1)
+    async with listening(say_nothing) as address:
+        with pytest.raises(TimeoutError):
+            await open_connection(address, Config())
+
+
+async def test_back_pressure() -> None:
+    """``drained`` waits while the transport is over its high-water mark, and only then."""
+    async with scripted() as [nsqd]:
+        connection = await open_connection(nsqd.address, Config())
+        await connection.drained()
+        connection.pause_writing()
+        waiting = asyncio.ensure_future(connection.drained())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+
+        connection.resume_writing()
+        await waiting
+        connection.pause_writing()
+        stuck = asyncio.ensure_future(connection.drained())
+        connection.fail(TimeoutError("enough"))
+        await stuck
+
+
+def test_unknown_codes_count_as_fatal() -> None:
+    """An error of a code that is not in the table is carried as it is."""
+    error = remote_error(b"E_NEW something else")
+
+    assert (error.code, error.text, error.fatal) == ("E_NEW", "something else", True)

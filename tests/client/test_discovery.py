@@ -1,0 +1,191 @@
+"""client.discovery: all nsqlookupds are asked, and none can break it."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from sparq.client.config import Config
+from sparq.client.discovery import ANSWER_SIZE_MAX, Discovery, addresses_in, question
+from tests.client.scripted import until
+from tests.servers import free_port
+
+
+class Lookupd:
+    """A scripted nsqlookupd: lists what it is told to, in whatever form."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.asked: list[str] = []
+        self.status = 200
+        self.body: bytes = b""
+        self.headers: dict[str, str] = {}
+        self._runner: web.AppRunner | None = None
+
+    def lists(self, *nsqds: str) -> None:
+        """From now on these are the producers."""
+        self.status, self.body = (
+            200,
+            json.dumps({"producers": [_producer(n) for n in nsqds]}).encode(),
+        )
+
+    async def start(self) -> None:
+        """Listen."""
+        application = web.Application()
+        application.router.add_get("/{path:.*}", self._answer)
+        self._runner = web.AppRunner(application)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path_qs)
+        return web.Response(status=self.status, body=self.body, headers=self.headers)
+
+
+def _producer(nsqd: str) -> dict[str, Any]:
+    host, _, port = nsqd.rpartition(":")
+    return {"broadcast_address": host.strip("[]"), "tcp_port": int(port), "http_port": 1}
+
+
+async def with_lookupds(
+    count: int,
+    conversation: Callable[[list[Lookupd], list[set[str]]], Awaitable[None]],
+    **options: Any,
+) -> None:
+    """Hold a conversation while a discovery asks so many nsqlookupds."""
+    lookupds = [Lookupd() for _ in range(count)]
+    for lookupd in lookupds:
+        await lookupd.start()
+    found: list[set[str]] = []
+    config = Config.of(None, {"lookupd_poll_interval": 0.05, **options})
+    discovery = Discovery([each.address for each in lookupds], "clicks", config, random.Random(1))
+    task = asyncio.create_task(discovery.run(found.append))
+    try:
+        await conversation(lookupds, found)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for lookupd in lookupds:
+            await lookupd.stop()
+
+
+async def test_answers_are_united_and_a_lost_nsqlookupd_loses_nothing() -> None:
+    """Every nsqlookupd is asked for the topic; one that dies or talks nonsense is remembered."""
+
+    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
+        lookupds[0].lists("a:1", "b:2")
+        lookupds[1].lists("b:2", "c:3")
+        await until(lambda: found and found[-1] == {"a:1", "b:2", "c:3"})
+        assert "/lookup?topic=clicks" in lookupds[0].asked
+
+        await lookupds[0].stop()
+        lookupds[1].body = b"{nonsense"
+        before = len(found)
+        await until(lambda: len(found) >= before + 3)
+        assert found[-1] == {"a:1", "b:2", "c:3"}
+
+        lookupds[1].lists("d:4")
+        await until(lambda: found[-1] == {"a:1", "b:2", "d:4"})
+
+    await with_lookupds(2, conversation)
+
+
+async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
+    """404 means: no nsqds so far."""
+
+    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
+        lookupds[0].status, lookupds[0].body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
+        await until(lambda: found and found[-1] == set())
+        lookupds[0].lists("a:1")
+        await until(lambda: found[-1] == {"a:1"})
+
+    await with_lookupds(1, conversation)
+
+
+@pytest.mark.parametrize("kind", ["too large", "redirect", "error", "no list"])
+async def test_a_hostile_answer_is_bounded(kind: str) -> None:
+    """An endless answer, a redirect and other nonsense cost only that answer."""
+
+    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
+        bad, good = lookupds
+        good.lists("a:1")
+        if kind == "too large":
+            bad.body = b'{"producers":[]' + b" " * ANSWER_SIZE_MAX + b"}"
+        elif kind == "redirect":
+            bad.status, bad.headers = 302, {"Location": f"http://{good.address}/stolen"}
+        elif kind == "error":
+            bad.status = 500
+        else:
+            bad.body = b'["a:1"]'
+        await until(lambda: bad.asked and found and found[-1] == {"a:1"})
+        assert not [path for path in good.asked if "stolen" in path]
+
+    await with_lookupds(2, conversation)
+
+
+async def test_a_recheck_asks_sooner() -> None:
+    """With an hour's patience, a lost connection still leads to a question within seconds."""
+
+    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
+        lookupd = lookupds[0]
+        lookupd.lists("a:1")
+        config = Config(lookupd_poll_interval=300, lookupd_poll_jitter=1)
+        discovery = Discovery([lookupd.address], "other", config, random.Random(1))
+        task = asyncio.create_task(discovery.run(found.append))
+        await until(lambda: [path for path in lookupd.asked if "other" in path])
+        discovery.recheck()
+        await until(lambda: len([path for path in lookupd.asked if "other" in path]) == 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    await with_lookupds(1, conversation)
+
+
+@pytest.mark.parametrize(
+    ("lookupd", "topic", "expected"),
+    [
+        ("host:4161", "t", "http://host:4161/lookup?topic=t"),
+        ("[::1]:4161", None, "http://[::1]:4161/nodes"),
+        ("http://host", "t#ephemeral", "http://host/lookup?topic=t%23ephemeral"),
+        ("https://host/way/lookup?key=1", "t", "https://host/way/lookup?key=1&topic=t"),
+        ("http://host/?key=1", "t", "http://host/lookup?key=1&topic=t"),
+    ],
+)
+def test_the_question(lookupd: str, topic: str | None, expected: str) -> None:
+    """host:port gets the usual path; a URL keeps its path and its query."""
+    assert str(question(lookupd, topic)) == expected
+
+
+@pytest.mark.parametrize("lookupd", ["host", "ftp://host:1", "http://", "host:99999"])
+def test_what_is_no_address_is_refused_at_once(lookupd: str) -> None:
+    """A wrong address is told when the consumer is made."""
+    with pytest.raises(ValueError, match="address"):
+        question(lookupd, "t")
+
+
+def test_both_forms_of_the_answer_are_read() -> None:
+    """The wrapped form of nsqlookupd before 1.0 gives the same; broken producers are left out."""
+    producers = [
+        _producer("a:1"),
+        _producer("[::1]:2"),
+        {"broadcast_address": "", "tcp_port": 1},
+        {"broadcast_address": "a/b", "tcp_port": 1},
+        {"broadcast_address": "c", "tcp_port": 700_000},
+        {"tcp_port": 1},
+        None,
+    ]
+    expected = {"a:1", "[::1]:2"}
+
+    assert addresses_in({"producers": producers}) == expected
+    assert addresses_in({"status_code": 200, "data": {"producers": producers}}) == expected

@@ -1,0 +1,119 @@
+"""client.pool: one keeper an address, patient but bounded."""
+
+import asyncio
+import random
+from collections import Counter
+
+from sparq.client.errors import WrongPeerError
+from sparq.client.pool import Pool
+from tests.client.scripted import until
+
+
+class Places:
+    """Stands for connections: which addresses answer, and who is connected now."""
+
+    def __init__(self) -> None:
+        self.up: set[str] = set()
+        self.connected: dict[str, asyncio.Event] = {}
+        self.tries: Counter[str] = Counter()
+        self.times: list[float] = []
+        self.losses = 0
+
+    async def serve(self, address: str) -> None:
+        """Be connected until ``lose``."""
+        self.tries[address] += 1
+        self.times.append(asyncio.get_running_loop().time())
+        if address not in self.up:
+            raise WrongPeerError("not here")
+        self.connected[address] = asyncio.Event()
+        try:
+            await self.connected[address].wait()
+        finally:
+            del self.connected[address]
+
+    def lose(self, address: str) -> None:
+        """The connection is lost."""
+        self.connected[address].set()
+
+    def lost(self) -> None:
+        """The pool says that an address has no connection."""
+        self.losses += 1
+
+    def pool(self, *given: str, max_delay: float = 0.2) -> Pool:
+        """A pool that connects here."""
+        return Pool(given, self.serve, self.lost, max_delay=max_delay, rng=random.Random(1))
+
+
+async def test_connects_again_with_growing_bounded_delays() -> None:
+    """An address that does not answer is tried again, ever later up to the limit, and is found."""
+    places = Places()
+    pool = places.pool("a:1")
+    pool.start()
+    await until(lambda: places.tries["a:1"] == 4)
+    assert pool.errors == {"a:1": "not here"}
+    delays = [after - before for before, after in zip(places.times, places.times[1:], strict=False)]
+
+    places.up.add("a:1")
+    await until(lambda: places.connected)
+    await pool.close()
+
+    assert 0.05 <= delays[0] < 0.2
+    assert 0.1 <= delays[2] < 0.4
+    assert places.losses >= 4
+    assert not places.connected
+
+
+async def test_a_listed_address_that_vanishes_is_kept_until_it_is_lost() -> None:
+    """Discovery adds addresses; what it lists no more ends with its connection, not before."""
+    places = Places()
+    places.up = {"a:1", "b:2"}
+    pool = places.pool("a:1")
+    pool.start()
+    pool.update(["b:2"])
+    await until(lambda: len(places.connected) == 2)
+
+    pool.update([])
+    await asyncio.sleep(0)
+    assert set(places.connected) == {"a:1", "b:2"}
+
+    places.lose("a:1")
+    places.lose("b:2")
+    await until(lambda: places.tries["a:1"] == 2 and places.losses == 2)
+    await until(lambda: "a:1" in places.connected)
+    assert places.tries["b:2"] == 1
+
+    pool.update(["b:2"])
+    await until(lambda: set(places.connected) == {"a:1", "b:2"})
+    await pool.close()
+
+
+async def test_one_connection_an_address() -> None:
+    """An address that is given and listed, again and again, is connected once."""
+    places = Places()
+    places.up = {"a:1"}
+    pool = places.pool("a:1")
+    pool.start()
+    for _ in range(5):
+        pool.update(["a:1"])
+        await asyncio.sleep(0)
+    await pool.close()
+
+    assert places.tries["a:1"] == 1
+
+
+async def test_retired_connects_to_nothing_more() -> None:
+    """After ``retire`` what is lost stays lost."""
+    places = Places()
+    places.up = {"a:1"}
+    pool = places.pool("a:1")
+    pool.start()
+    await until(lambda: places.connected)
+
+    pool.retire()
+    pool.update(["b:2"])
+    places.lose("a:1")
+    await until(lambda: not pool.errors and not places.connected)
+    await asyncio.sleep(0.15)
+
+    assert places.tries == Counter({"a:1": 1})
+    await pool.close()

@@ -1,0 +1,217 @@
+"""client.rdy: shares of max_in_flight, whatever connects, leaves, fails and is answered."""
+
+import random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sparq.client.backoff import State
+from sparq.client.rdy import Distributor, Window
+
+
+class Wire:
+    """Keeps what was sent: each window's RDY as nsqd knows it."""
+
+    def __init__(self, max_in_flight: int) -> None:
+        self.ready: dict[Window, int] = {}
+        self.sent: list[tuple[Window, int]] = []
+        self.distributor = Distributor(
+            max_in_flight, self.send, idle_timeout=10, hold_timeout=30, rng=random.Random(1)
+        )
+
+    def send(self, window: Window, count: int) -> None:
+        """What the distributor sends; no raise ever takes the total above the limit."""
+        raised = count > self.ready.get(window, 0)
+        self.ready[window] = count
+        self.sent.append((window, count))
+        assert not raised or sum(self.ready.values()) <= self.distributor.max_in_flight
+
+    def add(self, now: float = 0, limit: int = 2500) -> Window:
+        """One more connection."""
+        window = Window(max_rdy_count=limit)
+        self.distributor.add(window, now)
+        return window
+
+
+def test_the_share_is_even_and_nothing_is_left_over() -> None:
+    """10 over 3 connections are 4, 3 and 3; when one goes, the others take its part."""
+    wire = Wire(10)
+    windows = [wire.add() for _ in range(3)]
+    assert sorted(window.ready for window in windows) == [3, 3, 4]
+
+    wire.ready.pop(windows[0])
+    wire.distributor.remove(windows[0], 1)
+
+    assert [window.ready for window in windows[1:]] == [5, 5]
+
+
+def test_rdy_is_sent_only_when_it_changes() -> None:
+    """Planning again sends nothing."""
+    wire = Wire(10)
+    wire.add()
+    wire.distributor.plan(1)
+    wire.distributor.rotate(2)
+
+    assert [count for _, count in wire.sent] == [10]
+
+
+def test_no_connection_gets_more_than_its_nsqd_allows() -> None:
+    """max_rdy_count bounds the share."""
+    wire = Wire(1000)
+
+    assert wire.add(limit=100).ready == 100
+
+
+def test_messages_in_flight_are_paid_for_before_rdy_moves() -> None:
+    """A connection that has everything in flight leaves nothing until messages are answered."""
+    wire = Wire(10)
+    first = wire.add()
+    first.in_flight = 10
+    second = wire.add()
+    assert (first.ready, second.ready, wire.distributor.hungry) == (5, 0, True)
+
+    first.in_flight = 7
+    wire.distributor.plan(1)
+    assert (second.ready, wire.distributor.hungry) == (3, True)
+
+    first.in_flight = 4
+    wire.distributor.plan(2)
+    assert (second.ready, wire.distributor.hungry) == (5, False)
+
+
+def test_seats_go_round_among_more_connections_than_messages() -> None:
+    """Idle connections hand RDY 1 on, so that each of five gets its turn at two seats."""
+    wire = Wire(2)
+    windows = [wire.add() for _ in range(5)]
+    seen = set()
+    for now in range(0, 60, 5):
+        wire.distributor.rotate(now)
+        assert sum(window.ready for window in windows) == 2
+        seen |= {window for window in windows if window.ready}
+
+    assert seen == set(windows)
+
+
+def test_a_busy_connection_keeps_its_seat_only_so_long() -> None:
+    """One that always has messages yields after the holding time."""
+    wire = Wire(1)
+    first, second = wire.add(), wire.add()
+    for now in range(5, 31, 5):
+        first.last_message = now
+        wire.distributor.rotate(now)
+        assert (first.ready, second.ready) == (1, 0)
+
+    first.last_message = 31
+    wire.distributor.rotate(31)
+    assert (first.ready, second.ready) == (0, 1)
+
+
+def test_probing_gives_one_message_to_one_connection() -> None:
+    """Blocked: none; probing: RDY 1 on one, on another when that one is lost; clear: all."""
+    wire = Wire(9)
+    windows = [wire.add() for _ in range(3)]
+
+    wire.distributor.state = State.BLOCKED
+    wire.distributor.plan(1)
+    assert not any(window.ready for window in windows)
+
+    wire.distributor.state = State.PROBING
+    wire.distributor.plan(2)
+    probe = next(window for window in windows if window.ready)
+    assert sum(window.ready for window in windows) == 1
+
+    wire.ready.pop(probe)
+    wire.distributor.remove(probe, 3)
+    windows.remove(probe)
+    assert sum(window.ready for window in windows) == 1
+
+    wire.distributor.state = State.CLEAR
+    wire.distributor.plan(4)
+    assert sorted(window.ready for window in windows) == [4, 5]
+
+
+class Connections(RuleBasedStateMachine):
+    """Connections come, go, deliver and are answered at random; nsqd is the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.wire = Wire(4)
+        self.windows: list[Window] = []
+
+    def pick(self, number: int) -> Window:
+        """One of the windows."""
+        return self.windows[number % len(self.windows)]
+
+    @rule(limit=st.integers(1, 6))
+    def connect(self, limit: int) -> None:
+        """A connection subscribes."""
+        self.windows.append(self.wire.add(self.now, limit))
+
+    @precondition(lambda self: self.windows)
+    @rule(number=st.integers(0, 100))
+    def lose(self, number: int) -> None:
+        """A connection is lost with all that it has."""
+        window = self.pick(number)
+        self.windows.remove(window)
+        self.wire.ready.pop(window, None)
+        self.wire.distributor.remove(window, self.now)
+
+    @precondition(lambda self: self.windows)
+    @rule(number=st.integers(0, 100))
+    def deliver(self, number: int) -> None:
+        """nsqd delivers while fewer than RDY messages are in flight."""
+        window = self.pick(number)
+        if window.in_flight < self.wire.ready.get(window, 0):
+            window.in_flight += 1
+            window.last_message = self.now
+
+    @precondition(lambda self: self.windows)
+    @rule(number=st.integers(0, 100))
+    def answer(self, number: int) -> None:
+        """A message is answered for."""
+        window = self.pick(number)
+        window.in_flight = max(0, window.in_flight - 1)
+        if self.wire.distributor.hungry:
+            self.wire.distributor.plan(self.now)
+
+    @rule(state=st.sampled_from(State))
+    def back_off(self, state: State) -> None:
+        """The backoff changes its state."""
+        self.wire.distributor.state = state
+        self.wire.distributor.plan(self.now)
+
+    @rule(count=st.integers(0, 12))
+    def change_limit(self, count: int) -> None:
+        """max_in_flight is changed while running."""
+        self.wire.distributor.max_in_flight = count
+        self.wire.distributor.plan(self.now)
+
+    @rule(seconds=st.floats(0.1, 40))
+    def pass_time(self, seconds: float) -> None:
+        """Time passes and the seats go round."""
+        self.now += seconds
+        self.wire.distributor.rotate(self.now)
+
+    @invariant()
+    def never_too_many(self) -> None:
+        """RDY as nsqd knows it is what the windows say, and never adds up to too much."""
+        total = sum(self.wire.ready.get(window, 0) for window in self.windows)
+        assert total <= self.wire.distributor.max_in_flight
+        for window in self.windows:
+            assert window.ready == self.wire.ready.get(window, 0)
+
+    @invariant()
+    def nothing_is_idle(self) -> None:
+        """What may be given is given: a connection without RDY waits for a reason."""
+        distributor = self.wire.distributor
+        charged = sum(window.charge for window in self.windows)
+        wanted = {State.CLEAR: len(self.windows), State.PROBING: 1, State.BLOCKED: 0}
+        seats = min(wanted[distributor.state], distributor.max_in_flight, len(self.windows))
+        ready = sum(1 for window in self.windows if window.ready)
+        assert ready >= seats or charged >= distributor.max_in_flight or distributor.hungry
+
+
+Connections.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestConnections = Connections.TestCase
