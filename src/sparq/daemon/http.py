@@ -23,6 +23,7 @@ from urllib.parse import unquote_plus
 from aiohttp import web
 
 from sparq.daemon.address import Listener, peer_text
+from sparq.protocol.names import is_valid_name
 
 Result: TypeAlias = Any
 Handler: TypeAlias = Callable[["Call"], Awaitable[Result] | Result]
@@ -151,6 +152,21 @@ class Call:
             return content.read_nowait()
         async with asyncio.timeout(BODY_SECONDS):
             return await content.readany()
+
+
+def topic_channel(call: Call) -> tuple[str, str]:
+    """The arguments of a request about a channel.
+
+    Raises:
+        HttpError: 400, one is missing or is not a legal name.
+    """
+    names = []
+    for name in ("topic", "channel"):
+        value = call.argument(name)
+        if not is_valid_name(value):
+            raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+        names.append(value)
+    return names[0], names[1]
 
 
 def unquote_path(text: str) -> str:

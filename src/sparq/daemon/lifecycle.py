@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-NSQ_VERSION = "1.3.0"
-"""The NSQ release whose protocols are spoken. Clients and nsqadmin compare it."""
+from sparq.protocol.identify import NSQ_VERSION
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""nsqd: the asyncio shells around the broker (options, TCP, commits, HTTP, nsqlookupd, the program)."""
+"""nsqd: asyncio shells around the broker (options, TCP, commits, HTTP, nsqlookupd, the program)."""

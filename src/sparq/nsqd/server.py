@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparq.nsqd.commit import Runner
@@ -35,6 +36,7 @@ class Nsqd:
 
     Attributes:
         exiting: True from the moment that `stop` begins; publishes over HTTP get EXITING.
+        on_changes: called when topics or channels have come or gone (`broker.changes`).
     """
 
     def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -49,6 +51,7 @@ class Nsqd:
         self.tcp_port = self.http_port = -1
         self._all_gone = asyncio.Event()
         self.exiting = False
+        self.on_changes: Callable[[], None] = lambda: None
         self._turn_is_due = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._listener: Listener | None = None
@@ -73,6 +76,8 @@ class Nsqd:
         else:
             self.turn()
         self._flush()
+        if self.broker.changes:
+            self.on_changes()
         if self.broker.busy:
             self.turn()
         if self.waiting:

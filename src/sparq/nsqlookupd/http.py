@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparq.daemon.http import Call, HttpError, Route
-from sparq.daemon.lifecycle import NSQ_VERSION
+from sparq.daemon.http import Call, HttpError, Route, topic_channel
 from sparq.nsqlookupd.registry import Producer, Registration, Registry
+from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_valid_name
 
@@ -132,18 +132,3 @@ def describe_entry(entry: Registration) -> dict[str, Any]:
         "tombstoned": entry.tombstoned,
         "tombstoned_at": entry.tombstoned_at.wall_ns,
     }
-
-
-def topic_channel(call: Call) -> tuple[str, str]:
-    """The arguments of a request about a channel.
-
-    Raises:
-        HttpError: 400, one is missing or is not a legal name.
-    """
-    topic = call.argument("topic")
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_ARG_TOPIC")
-    channel = call.argument("channel")
-    if not is_valid_name(channel):
-        raise HttpError(400, "INVALID_ARG_CHANNEL")
-    return topic, channel

@@ -15,6 +15,7 @@ from sparq.nsqlookupd.http import Endpoints
 from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.tcp import Connection, instant
+from sparq.protocol.identify import NSQ_VERSION
 
 PROGRAM = "nsqlookupd"
 
@@ -53,7 +54,7 @@ class Nsqlookupd:
         me = {
             "tcp_port": tcp.port,
             "http_port": http.port,
-            "version": lifecycle.NSQ_VERSION,
+            "version": NSQ_VERSION,
             "broadcast_address": options.broadcast_address,
             "hostname": socket.gethostname(),
         }

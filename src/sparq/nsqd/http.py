@@ -1,0 +1,326 @@
+"""nsqd's HTTP endpoints over the broker (reference: http.md section 1; docs/http.md).
+
+1. The order of the checks is NSQ's, since clients see the first that fails.
+2. A publish is answered when it is kept, a change of topics or channels when it is on disk.
+3. A publish that storage refuses is 503 `PUB_FAILED: <reason>`; while nsqd stops it is 503 EXITING.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparq.daemon.durations import SECOND
+from sparq.daemon.http import Call, HttpError, Route, topic_channel
+from sparq.nsqd import figures
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import INDEX_LIMIT, Bodies
+from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol.mpub import walk_whole
+from sparq.protocol.names import is_valid_name
+
+if TYPE_CHECKING:
+    from sparq.broker.channel import SeekTarget
+    from sparq.nsqd.server import Nsqd
+    from sparq.protocol.instant import Instant
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_INDEX = re.compile(r"[0-9]{1,17}")
+_NEWLINE = 0x0A
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+logger = logging.getLogger(__name__)
+
+
+class Endpoints:
+    """The handlers of one nsqd."""
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        self._nsqd = nsqd
+        self._broker = nsqd.broker
+        self._limits = nsqd.limits
+        self._start_ns = time.time_ns()
+
+    def routes(self) -> list[Route]:
+        """The table of endpoints."""
+        return [
+            Route("GET", "/ping", self.ping, plain=True),
+            Route("GET", "/info", self.info),
+            Route("GET", "/stats", self.stats),
+            Route("POST", "/pub", self.publish, log=False),
+            Route("POST", "/mpub", self.multi_publish, log=False),
+            Route("POST", "/topic/create", self.create_topic),
+            Route("POST", "/topic/delete", self.delete_topic),
+            Route("POST", "/topic/empty", self.empty_topic),
+            Route("POST", "/topic/pause", self.pause_topic),
+            Route("POST", "/topic/unpause", self.unpause_topic),
+            Route("POST", "/channel/create", self.create_channel),
+            Route("POST", "/channel/delete", self.delete_channel),
+            Route("POST", "/channel/empty", self.empty_channel),
+            Route("POST", "/channel/pause", self.pause_channel),
+            Route("POST", "/channel/unpause", self.unpause_channel),
+            Route("POST", "/channel/seek", self.seek_channel),
+        ]
+
+    # What it is and has
+
+    def ping(self, _call: Call) -> str:
+        """Whether it is healthy: OK, or why not."""
+        health = self._broker.health()
+        if health != "OK":
+            raise HttpError(500, health)
+        return health
+
+    def info(self, _call: Call) -> dict[str, Any]:
+        """Who it is, for nsqadmin and clients."""
+        nsqd, options = self._nsqd, self._nsqd.options
+        return {
+            "version": NSQ_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": nsqd.http_port,
+            "tcp_port": nsqd.tcp_port,
+            "start_time": self._start_ns // SECOND,
+            "max_heartbeat_interval": options.max_heartbeat_interval_ns,
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": options.max_output_buffer_timeout_ns,
+            "max_deflate_level": self._limits.max_deflate_level,
+            "topology_zone": options.topology_zone,
+            "topology_region": options.topology_region,
+        }
+
+    def stats(self, call: Call) -> dict[str, Any] | str:
+        """Every figure of topics, channels and clients."""
+        query = call.query
+        found = self._broker.snapshot(
+            self._nsqd.runner.now(),
+            query.get("topic") or None,
+            query.get("channel") or None,
+            call.flag("include_clients", True),
+        )
+        memory = figures.memory_figures() if call.flag("include_mem", True) else None
+        if query.get("format") == "json":
+            return figures.as_json(found, NSQ_VERSION, self._start_ns // SECOND, memory)
+        return figures.as_text(found, self._start_ns, time.time_ns(), memory)
+
+    # Publishing
+
+    async def publish(self, call: Call) -> str:
+        """One message."""
+        body = await call.body(self._limits.max_msg_size, "MSG_TOO_BIG")
+        if not body:
+            raise HttpError(400, "MSG_EMPTY")
+        topic = valid_topic(call)
+        return await self._publish(topic, Bodies.of([body]), self._defer_ms(call))
+
+    async def multi_publish(self, call: Call) -> str:
+        """Many messages: one a line, or in MPUB's binary form."""
+        if (call.request.content_length or 0) > self._limits.max_body_size:
+            raise HttpError(413, "BODY_TOO_BIG")
+        topic = valid_topic(call)
+        defer_ms = self._defer_ms(call)
+        read = self._read_binary if is_binary(call) else self._read_lines
+        bodies = read(await call.body(self._limits.max_body_size, "BODY_TOO_BIG"))
+        if not len(bodies):
+            # As with NSQ, a topic comes to be by being named, even without a message.
+            await self._change(lambda: self._create_topic(topic))
+            return "OK"
+        return await self._publish(topic, bodies, defer_ms)
+
+    def _defer_ms(self, call: Call) -> int:
+        text = call.query.get("defer")
+        if text is None:
+            return 0
+        defer_ms = int(text) if _NUMBER.fullmatch(text) else -1
+        if not 0 <= defer_ms <= self._limits.max_req_timeout_ms:
+            raise HttpError(400, "INVALID_DEFER")
+        return defer_ms
+
+    def _read_binary(self, body: bytes) -> Bodies:
+        try:
+            return walk_whole(body, self._limits.max_msg_size, self._limits.max_body_size)
+        except RemoteError as error:
+            raise HttpError(413, error.code.removeprefix("E_")) from error
+
+    def _read_lines(self, body: bytes) -> Bodies:
+        bodies = lines_of(body)
+        if len(bodies) and int(np.max(bodies.sizes)) > self._limits.max_msg_size:
+            raise HttpError(413, "MSG_TOO_BIG")
+        return bodies
+
+    async def _publish(self, topic: str, bodies: Bodies, defer_ms: int) -> str:
+        if self._nsqd.exiting:
+            raise HttpError(503, "EXITING")
+        try:
+            await self._nsqd.publish(topic, bodies, defer_ms)
+        except RemoteError as error:
+            raise publish_error(error) from error
+        return "OK"
+
+    # Topics
+
+    async def create_topic(self, call: Call) -> None:
+        """Make a topic."""
+        topic = valid_topic(call)
+        await self._change(lambda: self._create_topic(topic))
+
+    async def delete_topic(self, call: Call) -> None:
+        """Delete a topic, its channels and its messages. (The name is not checked: NSQ's way.)"""
+        topic = call.argument("topic")
+        await self._change(lambda: self._broker.delete_topic(topic, self._now()))
+
+    async def empty_topic(self, call: Call) -> None:
+        """Drop what the topic holds that its channels may not see yet."""
+        topic = valid_topic(call)
+        await self._change(lambda: self._broker.empty_topic(topic, self._now()))
+
+    async def pause_topic(self, call: Call) -> None:
+        """Stop the flow from the topic to its channels."""
+        topic = call.argument("topic")
+        await self._change(lambda: self._broker.pause_topic(topic, True, self._now()))
+
+    async def unpause_topic(self, call: Call) -> None:
+        """Resume it."""
+        topic = call.argument("topic")
+        await self._change(lambda: self._broker.pause_topic(topic, False, self._now()))
+
+    # Channels
+
+    async def create_channel(self, call: Call) -> None:
+        """Make a channel of a topic that is there."""
+        topic, channel = topic_channel(call)
+        await self._change(lambda: self._broker.create_channel(topic, channel, self._now()))
+
+    async def delete_channel(self, call: Call) -> None:
+        """Delete a channel; its clients are disconnected."""
+        topic, channel = topic_channel(call)
+        await self._change(lambda: self._broker.delete_channel(topic, channel, self._now()))
+
+    async def empty_channel(self, call: Call) -> None:
+        """Drop everything that the channel holds, in flight or not."""
+        topic, channel = topic_channel(call)
+        await self._change(lambda: self._broker.empty_channel(topic, channel, self._now()))
+
+    async def pause_channel(self, call: Call) -> None:
+        """Stop deliveries."""
+        topic, channel = topic_channel(call)
+        await self._change(lambda: self._broker.pause_channel(topic, channel, True, self._now()))
+
+    async def unpause_channel(self, call: Call) -> None:
+        """Resume them."""
+        topic, channel = topic_channel(call)
+        await self._change(lambda: self._broker.pause_channel(topic, channel, False, self._now()))
+
+    async def seek_channel(self, call: Call) -> None:
+        """Move a channel in the log: what lies behind the place is delivered again."""
+        topic, channel = topic_channel(call)
+        target = seek_target(call.argument("to"))
+        await self._change(lambda: self._broker.seek_channel(topic, channel, target, self._now()))
+
+    def _now(self) -> Instant:
+        return self._nsqd.runner.now()
+
+    def _create_topic(self, topic: str) -> None:
+        self._broker.create_topic(topic, self._now())
+
+    async def _change(self, apply: Callable[[], None]) -> None:
+        """Apply a change, and return once it is on disk."""
+        if self._nsqd.exiting:
+            raise HttpError(503, "EXITING")
+        try:
+            apply()
+        except RemoteError as error:
+            raise change_error(error) from error
+        await self._nsqd.settle()
+
+
+def valid_topic(call: Call) -> str:
+    """The argument `topic`.
+
+    Raises:
+        HttpError: 400, it is missing or is not a legal name.
+    """
+    topic = call.argument("topic")
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_TOPIC")
+    return topic
+
+
+def is_binary(call: Call) -> bool:
+    """Whether an /mpub is in binary form; a text that is no boolean means yes, as with NSQ."""
+    if "binary" not in call.query:
+        return False
+    binary = call.flag("binary", True)
+    if call.query["binary"] not in ("true", "1", "false", "0"):
+        logger.warning('deprecated value "%s" used for /mpub?binary=', call.query["binary"])
+    return binary
+
+
+def lines_of(body: bytes) -> Bodies:
+    """The lines of a body as messages: split at newlines alone, empty ones left out."""
+    breaks = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)
+    starts = np.concatenate(([0], breaks + 1)).astype(np.int64)
+    sizes = np.concatenate((breaks, [len(body)])).astype(np.int64) - starts
+    filled = sizes > 0
+    return Bodies(body, starts[filled], sizes[filled])
+
+
+def seek_target(text: str) -> SeekTarget:
+    """Where a channel is to go.
+
+    Args:
+        text: `earliest`, `latest`, an index, or `time:` with nanoseconds since 1970 or a time as
+            RFC 3339 writes it.
+    Raises:
+        HttpError: 400 INVALID_ARG_TO, it is none of these.
+    """
+    if text in ("earliest", "latest"):
+        return text
+    if _INDEX.fullmatch(text) and int(text) <= INDEX_LIMIT:
+        return int(text)
+    kind, _, moment = text.partition(":")
+    if kind != "time":
+        raise HttpError(400, "INVALID_ARG_TO")
+    return "time", wall_ns(moment)
+
+
+def wall_ns(text: str) -> int:
+    """Nanoseconds since 1970, written so or as RFC 3339 writes a time (to the microsecond).
+
+    Raises:
+        HttpError: 400 INVALID_ARG_TO, it is neither.
+    """
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    # A plus sign that was not escaped has arrived as a blank.
+    text = text[:11] + text[11:].replace(" ", "+")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise HttpError(400, "INVALID_ARG_TO") from None
+    if moment.tzinfo is None:
+        raise HttpError(400, "INVALID_ARG_TO")
+    return (moment - _EPOCH) // _MICROSECOND * 1000
+
+
+def publish_error(error: RemoteError) -> HttpError:
+    """How HTTP tells of a refused publish."""
+    command = error.code.removeprefix("E_").removesuffix("_FAILED")
+    reason = error.text.removeprefix(f"{command} failed ")
+    if reason == "exiting":
+        return HttpError(503, "EXITING")
+    return HttpError(503, f"PUB_FAILED: {reason}")
+
+
+def change_error(error: RemoteError) -> HttpError:
+    """How HTTP tells of a refused change: NSQ's code alone, or sparq's with the reason."""
+    code = error.code.removeprefix("E_")
+    return HttpError(error.http_status, f"{code}: {error.text}" if error.text else code)

@@ -1,0 +1,324 @@
+"""Tells every nsqlookupd what this nsqd has, and asks them which channels a new topic should get.
+
+One task an nsqlookupd, each with a connection of its own (reference: wire.md part 2; semantics.md
+11). Invariants:
+
+1. A peer that is slow, dead or lying costs the others nothing, and the broker neither: nothing of
+   the broker waits here but a new topic's first delivery, and that no longer than 5 s.
+2. On each connection everything is registered anew, then what changes, in order. What changes while
+   a peer is away is not kept: it is in the next registration.
+3. A lost connection is noticed at once and tried again after 0.1 s, then ever more rarely, at the
+   latest every 5 s: an nsqlookupd that was restarted knows this nsqd well before its next PING.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from sparq.daemon import address
+from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol.names import is_ephemeral, is_valid_name
+
+if TYPE_CHECKING:
+    from sparq.broker.broker import Broker
+    from sparq.nsqd.options import Options
+    from sparq.nsqd.server import Nsqd
+
+MAGIC = b"  V1"
+PING_SECONDS = 15.0
+CONNECT_SECONDS = 2.0
+REPLY_SECONDS = 5.0
+RETRY_SECONDS_MIN = 0.1
+RETRY_SECONDS_MAX = 5.0
+
+COMMANDS_AT_ONCE = 256
+"""Registrations sent before their answers are read: few round trips, and no deadlock."""
+
+ANSWER_SECONDS = 4.5
+"""A new topic is told of its channels by then, with what has been heard (decision 8: 5 s)."""
+
+NANOSECONDS = 1_000_000_000
+
+logger = logging.getLogger(__name__)
+
+
+class PeerError(Exception):
+    """An nsqlookupd said what it must not say."""
+
+
+def command(name: str, topic: str, channel: str | None) -> bytes:
+    """REGISTER or UNREGISTER, of a topic or a channel."""
+    words = (name, topic) if channel is None else (name, topic, channel)
+    return " ".join(words).encode() + b"\n"
+
+
+def registrations(broker: Broker) -> list[bytes]:
+    """The commands that register all that the broker has: each channel, or else the bare topic."""
+    return [
+        command("REGISTER", topic, channel)
+        for topic, having in broker.topics.items()
+        for channel in (having.channels or (None,))
+    ]
+
+
+class Peer:
+    """One nsqlookupd, as this nsqd speaks to it.
+
+    Attributes:
+        http_address: where its HTTP answers, by its own word; None while it is not connected.
+        tried: set once the first attempt to connect has succeeded or failed.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        introduction: bytes,
+        everything: Callable[[], list[bytes]],
+        reply_bytes_max: int,
+    ) -> None:
+        self.where = where
+        self.http_address: str | None = None
+        self.tried = asyncio.Event()
+        self._introduction = introduction
+        self._everything = everything
+        self._reply_bytes_max = reply_bytes_max
+        self._news: deque[bytes] = deque()
+        self._has_news = asyncio.Event()
+        self._retry_seconds = RETRY_SECONDS_MIN
+
+    def tell(self, line: bytes) -> None:
+        """Send a command in its turn; nothing while it is away (rule 2)."""
+        if self.http_address is not None:
+            self._news.append(line)
+            self._has_news.set()
+
+    async def run(self) -> None:
+        """Be connected as long as nsqd lives."""
+        while True:
+            try:
+                await self._converse()
+            except (OSError, EOFError, TimeoutError, PeerError) as error:
+                logger.warning("LOOKUPD(%s): %s", self.where, str(error) or type(error).__name__)
+            self.tried.set()
+            await asyncio.sleep(self._retry_seconds)
+            self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
+
+    async def _converse(self) -> None:
+        reader, writer = await self._connect()
+        try:
+            await self._introduce(reader, writer)
+            logger.info("LOOKUPD(%s): connected", self.where)
+            self.tried.set()
+            await self._exchange(reader, writer, self._everything())
+            self._retry_seconds = RETRY_SECONDS_MIN
+            while True:
+                await self._wait(reader)
+                await self._exchange(reader, writer, self._take_news() or [b"PING\n"])
+        finally:
+            self.http_address = None
+            self._news.clear()
+            writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host_port = address.split(self.where)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            if host_port is None:
+                return await asyncio.open_unix_connection(self.where)
+            return await asyncio.open_connection(*host_port)
+
+    async def _introduce(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(MAGIC + self._introduction)
+        reply = await self._reply(reader)
+        try:
+            me = json.loads(reply)
+            host, port = me["broadcast_address"], me["http_port"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise PeerError(f"answered IDENTIFY with {reply[:200]!r}") from None
+        # From here on news count: what is registered next is a state of this very moment.
+        self.http_address = address.join(str(host), port) if isinstance(port, int) else ""
+
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lines: list[bytes]
+    ) -> None:
+        """Send commands and see each answered with OK."""
+        for part in parts(lines, COMMANDS_AT_ONCE):
+            writer.write(b"".join(part))
+            for line in part:
+                reply = await self._reply(reader)
+                if reply != b"OK":
+                    raise PeerError(f"answered {line.decode().strip()} with {reply[:200]!r}")
+
+    async def _reply(self, reader: asyncio.StreamReader) -> bytes:
+        async with asyncio.timeout(REPLY_SECONDS):
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            if not 0 <= size <= self._reply_bytes_max:
+                raise PeerError(f"announced an answer of {size} bytes")
+            return await reader.readexactly(size)
+
+    async def _wait(self, reader: asyncio.StreamReader) -> None:
+        """Return when there is news or a PING is due; raise when the connection ends."""
+        ending = asyncio.ensure_future(reader.read(1))
+        news = asyncio.ensure_future(self._has_news.wait())
+        both = (ending, news)
+        try:
+            await asyncio.wait(both, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if ending.done():
+                raise PeerError("spoke unasked" if await ending else "closed the connection")
+        finally:
+            for future in both:
+                future.cancel()
+            await asyncio.wait(both)
+
+    def _take_news(self) -> list[bytes]:
+        news = list(self._news)
+        self._news.clear()
+        self._has_news.clear()
+        return news
+
+
+class LookupPeers:
+    """All nsqlookupds of one nsqd."""
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        self._nsqd = nsqd
+        self._broker = nsqd.broker
+        self._peers: list[Peer] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._http: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Connect to every nsqlookupd, in the background."""
+        options = self._nsqd.options
+        self._http = aiohttp.ClientSession(timeout=timeouts(options))
+        said = introduction(self._nsqd)
+        for where in dict.fromkeys(options.lookupd_tcp_addresses):
+            peer = Peer(where, said, lambda: registrations(self._broker), options.max_body_size)
+            self._peers.append(peer)
+            self._begin(peer.run())
+        self._nsqd.on_changes = self.tell
+        self.tell()
+
+    async def stop(self) -> None:
+        """Close the connections: the nsqlookupds forget this nsqd at once."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._http is not None:
+            await self._http.close()
+
+    def tell(self) -> None:
+        """Pass on what has come and gone in the broker."""
+        changes = self._broker.changes
+        while changes:
+            kind, topic, channel = changes.popleft()
+            line = command("REGISTER" if kind == "created" else "UNREGISTER", topic, channel)
+            for peer in self._peers:
+                peer.tell(line)
+            if kind == "created" and channel is None and self._peers:
+                self._begin(self._ask_channels(topic))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_channels(self, topic: str) -> None:
+        """Find out which channels a new topic has elsewhere, and let it flow."""
+        names: set[str] = set()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await asyncio.gather(*(self._ask_peer(peer, topic, names) for peer in self._peers))
+        except TimeoutError:
+            logger.warning("LOOKUPD: not all have told the channels of %s in time", topic)
+        self._broker.channels_known(topic, sorted(names), self._nsqd.runner.now())
+        self._nsqd.turn()
+
+    async def _ask_peer(self, peer: Peer, topic: str, names: set[str]) -> None:
+        await peer.tried.wait()
+        if not peer.http_address:
+            return
+        try:
+            names.update(await self._channels(peer.http_address, topic))
+        except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
+            logger.warning("LOOKUPD(%s): channels of %s: %s", peer.where, topic, error)
+
+    async def _channels(self, where: str, topic: str) -> Iterable[str]:
+        assert self._http is not None
+        url = f"http://{where}/channels"
+        async with self._http.get(url, params={"topic": topic}) as answer:
+            answer.raise_for_status()
+            body = await read_limited(answer.content, self._nsqd.options.max_body_size)
+        return channels_of(body)
+
+
+def introduction(nsqd: Nsqd) -> bytes:
+    """IDENTIFY, with what consumers need to find this nsqd."""
+    options = nsqd.options
+    body = json.dumps(
+        {
+            "version": NSQ_VERSION,
+            "tcp_port": options.broadcast_tcp_port or nsqd.tcp_port,
+            "http_port": options.broadcast_http_port or nsqd.http_port,
+            "hostname": socket.gethostname(),
+            "broadcast_address": options.broadcast_address,
+            "topology_zone": options.topology_zone,
+            "topology_region": options.topology_region,
+        }
+    ).encode()
+    return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
+
+
+def timeouts(options: Options) -> aiohttp.ClientTimeout:
+    """How long a question over HTTP may take."""
+    return aiohttp.ClientTimeout(
+        total=options.http_client_request_timeout_ns / NANOSECONDS,
+        sock_connect=options.http_client_connect_timeout_ns / NANOSECONDS,
+    )
+
+
+def parts(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
+    """A list in parts of at most `size`."""
+    for at in range(0, len(lines), size):
+        yield lines[at : at + size]
+
+
+async def read_limited(content: aiohttp.StreamReader, limit: int) -> bytes:
+    """A body of at most `limit` bytes.
+
+    Raises:
+        ValueError: it is larger.
+    """
+    body = bytearray()
+    async for piece in content.iter_any():
+        body += piece
+        if len(body) > limit:
+            raise ValueError(f"answered with more than {limit} bytes")
+    return bytes(body)
+
+
+def channels_of(body: bytes) -> list[str]:
+    """The durable channels in an answer to /channels, also in the form from before NSQ 1.0.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    try:
+        said = json.loads(body)
+        names = said.get("data", said)["channels"] or ()
+        return [
+            name
+            for name in names
+            if isinstance(name, str) and is_valid_name(name) and not is_ephemeral(name)
+        ]
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"answered with {body[:200]!r}") from error
