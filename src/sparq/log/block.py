@@ -18,7 +18,7 @@ BLOCK_OVERHEAD: Final = 400
 """Bytes of Python objects that a block costs besides its arrays (measured, rounded up)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Block:
     """Messages `first` to `first + count`, as frames.
 
@@ -72,3 +72,12 @@ def merge(blocks: Sequence[Block]) -> Block:
         base += len(block.frames)
     count = sum(block.count for block in blocks)
     return Block(blocks[0].first, count, np.concatenate(ends), frames, blocks[0].ordinal)
+
+
+def first_at_time(block: Block, wall_ns: int) -> int | None:
+    """The first message whose timestamp is at or after this time; None: none is."""
+    starts = np.concatenate([np.zeros(1, np.int64), block.ends[:-1].astype(np.int64)])
+    cells = np.frombuffer(block.frames, np.uint8)
+    stamps = cells[starts[:, None] + np.arange(8, 16)].view(">i8").ravel()
+    later = np.flatnonzero(stamps >= wall_ns)
+    return block.first + int(later[0]) if len(later) else None

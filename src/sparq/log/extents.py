@@ -72,8 +72,7 @@ class Extents:
         if not fresh and self._joins(batch):
             self.ends[-1] = batch.end
             self._sizes[-1] += batch.size
-            if batch.time_max_ns > self._times[-1]:
-                self._times[-1] = batch.time_max_ns
+            self._times[-1] = max(self._times[-1], batch.time_max_ns)
             return False
         self.firsts.append(batch.first)
         self.ends.append(batch.end)

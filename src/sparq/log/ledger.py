@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.log.disk import Disk, DiskError
-from sparq.log.task import TaskKind, Work
+from sparq.log.task import TaskKind
 
 Indexes = Sequence[int] | NDArray[np.int64]
 

@@ -1,112 +1,104 @@
 """A topic's log: append bodies -> indexes; read runs; trim; find an index by time or ordinal.
 
-In the loop unless said otherwise. Work objects (`Commit`, `BlockRead`, `RangeRead`, `Drop`) are run
-elsewhere and then handed back: `finish(commit)`, `store(block_read)`, nothing for the others.
+Everything here is called in the loop and never waits for a disk, but for `Log.open`. What waits is
+handed out as work (`Commit`, `BlockRead`, `RangeRead`, `Drop`), run in some thread and then handed
+back: commits to `finish`, block reads to `store`.
 
-1. `end_index` is the next index to be given; indexes of failed commits are burned, so it may run
-   ahead of what is stored. Below `written_end` everything stored can be read; below `synced_end` it
-   is on the disk for good. Both only rise, and rise in `finish`.
-2. Indexes have gaps (between runs of nsqd, burned ones, damage); ordinals count messages.
+1. `end_index` is the next index to be given. Indexes of failed commits are burned, so it may run
+   ahead. Everything stored below `written_end` can be read; below `synced_end` it is on the disk
+   for good. All three only rise, the last two in `finish` alone.
+2. Indexes have gaps: between the runs of nsqd, where commits failed, where damage is. Ordinals
+   count messages; an ordinal gap is what damage cost or what was deleted.
+3. At most one commit is in flight. Its `run` reads what `begin` put into it and touches no state of
+   the log; `finish` takes the outcome over.
+4. A new file's first index is the end of the one before it, or, after a failure, the first index
+   whose batch must not be looked for there any more. Across runs it is derived from the clock and
+   never below any ceiling, nor below `floor_index`.
 """
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import secrets
+import weakref
+from typing import Final
 
-from sparq.log.block import Block
+from sparq.log import reading
+from sparq.log.block import Block, first_at_time
 from sparq.log.cache import BlockCache
-from sparq.log.disk import Disk, DiskError
-from sparq.log.task import TaskKind
+from sparq.log.commit import Batch, Commit, Drop
+from sparq.log.disk import Disk
+from sparq.log.extents import Extent
+from sparq.log.index import Index
+from sparq.log.options import SECOND_NS, LogOptions
+from sparq.log.reading import BlockRead, RangeRead
+from sparq.log.recovery import Recovered, recover, sync_found
+from sparq.log.scan import Damage
+from sparq.log.segment import CEILING_SPAN, DATA_START, Place, Segment, SegmentInfo
+from sparq.log.tail import Tail
+from sparq.log.unsynced import Unsynced
+from sparq.protocol import batch, frames
 from sparq.protocol.frames import Bodies
-from sparq.protocol.instant import Instant
+from sparq.protocol.instant import INDEX_EPOCH_NS, Instant, clock_index
 
+__all__ = [
+    "BlockRead",
+    "Commit",
+    "Damage",
+    "Drop",
+    "Log",
+    "LogOptions",
+    "RangeRead",
+    "SegmentInfo",
+]
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    max_bytes_per_file: int = 100 << 20
-    sync_every: int = 1
-    sync_timeout_ns: int = 2_000_000_000
-    unsynced_bytes_max: int = 8 << 20
-
-
-class Damage(NamedTuple):
-    """Stored messages that cannot be read: indexes in [first, end), `messages` of them."""
-
-    first: int
-    end: int
-    messages: int
-    path: str
-    offset: int
-    size_bytes: int
-    reason: str
-
-
-class SegmentInfo(NamedTuple):
-    first_index: int
-    end_index: int
-    size_bytes: int
-    messages: int
-    sealed: bool
-    first_time_ns: int
-    last_time_ns: int
-
-
-class Commit:
-    """One append on its way. `pieces` may be empty: then it only syncs (see `sync_task`)."""
-
-    kind = TaskKind.COMMIT
-    error: DiskError | None
-    first_index: int
-    end_index: int
-    count: int
-    block: Block | None  # set by finish on success
-    notes: list[
-        str
-    ]  # what went wrong and was mended (failed sync, segment abandoned): to be logged
-
-    def run(self) -> None: ...
-
-
-class BlockRead:
-    kind = TaskKind.READ
-    error: DiskError | None
-    blocks: list[Block]
-    damage: list[Damage]
-
-    def run(self) -> None: ...
-
-
-class RangeRead:
-    kind = TaskKind.READ
-    error: DiskError | None
-    batches: list[bytes | memoryview]
-    next_index: int
-    lost: int
-
-    def run(self) -> None: ...
-
-
-class Drop:
-    kind = TaskKind.HOUSEKEEPING
-    error: DiskError | None
-
-    def run(self) -> None: ...
+LOG_ID_SIZE: Final = 16
 
 
 class Log:
-    log_id: bytes  # 16 bytes
-    node_id: int
-    epoch: int
-    directory: str
-    first_index: int  # of the oldest stored message; written_end when there is none
-    end_index: int
-    written_end: int
-    synced_end: int
-    first_ordinal: int
-    end_ordinal: int
-    unsynced_count: int
-    damage: list[Damage]  # grows also while running: reads may find more
-    torn_bytes: int
-    busy: bool  # a commit or sync is in flight: no other may begin
+    """One topic's log.
+
+    Attributes:
+        place: disk and folder, log id (16 bytes), node id, epoch of this run.
+        options: the limits.
+        end_index, written_end, synced_end, end_ordinal: see the module's text.
+        damage: everything found unreadable, at recovery and since; it only grows.
+        torn_bytes: bytes behind the last batch of the newest file, at recovery.
+        notes: what else recovery has to report, in words.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        options: LogOptions,
+        found: Recovered,
+        cache: BlockCache,
+        *,
+        now: Instant,
+        floor_index: int,
+    ) -> None:
+        """Use `Log.open`."""
+        self.place = place
+        self.options = options
+        self.end_index = max(clock_index(now.wall_ns), found.ceiling, floor_index)
+        self.end_ordinal = found.segments[-1].end_ordinal if found.segments else 0
+        self.damage = found.damage
+        self.torn_bytes = found.torn_bytes
+        self.notes: list[str] = []
+        self._dues = found.dues
+        self._index = Index()
+        for segment in found.segments:
+            self._index.add(segment)
+        self.written_end = max([floor_index, *(s.end_index for s in found.segments)])
+        self.synced_end = self.written_end
+        self._active: Segment | None = None
+        self._flight: Commit | None = None
+        self._unsynced = Unsynced()
+        self._owed = False
+        self._seal = False
+        self._refused_first: int | None = None
+        self._now_ns = now.wall_ns
+        self._cache = cache
+        self._owner = cache.new_owner()
+        self._tail = Tail(cache, self._owner)
+        self._recent: weakref.ref[Block] | None = None
 
     @classmethod
     def open(
@@ -121,9 +113,82 @@ class Log:
         log_id: bytes | None = None,
         cache: BlockCache | None = None,
     ) -> "Log":
-        """Recover what the folder holds. `floor_index`: no index below it is given, and
-        written_end is at least this; `log_id`: of a log without files (pass `ledger.log_id`).
-        Raises DiskError."""
+        """Recover what the folder holds; it is made where missing.
+
+        Args:
+            disk: the disk.
+            directory: the topic's folder.
+            node_id: 0 to 1,023, part of each message's id.
+            options: limits.
+            now: the time.
+            floor_index: no index below it is given, and `written_end` is at least this: one more
+                than the highest index that the ledger or a mark of a deleted topic tells of.
+            log_id: the id of a log that has no files yet: the ledger's.
+            cache: the cache shared with other logs; None: one of its own.
+
+        Raises:
+            DiskError: the folder or a file in it cannot be opened.
+        """
+        if not disk.exists(directory):
+            disk.make_directory(directory)
+        found = recover(disk, directory, log_id)
+        note = sync_found(disk, directory, found.segments)
+        seconds = max(0, now.wall_ns - INDEX_EPOCH_NS) // SECOND_NS
+        place = Place(
+            disk,
+            directory,
+            found.log_id or log_id or secrets.token_bytes(LOG_ID_SIZE),
+            node_id,
+            max(found.epoch + 1, seconds),
+        )
+        log = cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
+        if note:
+            log.notes.append(note)
+        return log
+
+    # What there is
+
+    @property
+    def log_id(self) -> bytes:
+        """16 random bytes: another log of the same topic's name has others."""
+        return self.place.log_id
+
+    @property
+    def node_id(self) -> int:
+        """Part of each message's id."""
+        return self.place.node_id
+
+    @property
+    def epoch(self) -> int:
+        """Which run of nsqd this is; rises."""
+        return self.place.epoch
+
+    @property
+    def directory(self) -> str:
+        """The log's folder."""
+        return self.place.directory
+
+    @property
+    def first_index(self) -> int:
+        """The oldest stored message's index; `written_end` when there is none."""
+        return self.next_stored(0)
+
+    @property
+    def first_ordinal(self) -> int:
+        """Messages before the oldest stored one."""
+        return self.ordinal_at(self.first_index)
+
+    @property
+    def unsynced_count(self) -> int:
+        """Messages written but not yet synced."""
+        return self._unsynced.count
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit or a sync is in flight: no other may begin."""
+        return self._flight is not None
+
+    # Appending
 
     def begin(
         self,
@@ -132,51 +197,312 @@ class Log:
         dues: list[tuple[int, int]] | None = None,
         sync: bool | None = None,
     ) -> Commit:
-        """`dues`: (position among the bodies, due wall ns). `sync` None: as the options say."""
+        """Give the bodies their indexes and make the commit that stores them: all or none.
 
-    def finish(self, commit: Commit) -> None: ...
+        Args:
+            pieces: the bodies, in order; at least one in all.
+            now: the publish time.
+            dues: (position among the bodies, due time in ns since 1970) of the deferred ones.
+            sync: whether to sync before the commit is done; None: as the options say.
+
+        Raises:
+            BatchError: more than one batch can hold; nothing has happened.
+        """
+        assert self._flight is None
+        count = sum(map(len, pieces))
+        if count > CEILING_SPAN:
+            raise batch.BatchError(f"a batch of {count} messages is too large")
+        first = self.end_index
+        data, ends = frames.encode(pieces, first, self.place.node_id, now.wall_ns)
+        size = batch.batch_size(count, len(data), batch.dues_size(len(dues) if dues else 0))
+        appended = Batch(data, ends, first, self.end_ordinal, now.wall_ns, dues, size)
+        self.end_index = first + count
+        self._now_ns = now.wall_ns
+        if not self._unsynced.batches:
+            self._unsynced.since_mono_ns = now.mono_ns
+        if sync is None:
+            sync = self._unsynced.must_sync(appended, self.options)
+        return self._start(appended, sync)
+
+    def _start(self, appended: Batch | None, sync: bool) -> Commit:
+        segments = self._index.segments
+        first = appended.first_index if appended is not None else self.end_index
+        if self._refused_first is not None:
+            first = min(first, self._refused_first)
+        self._flight = Commit(
+            self.place,
+            appended,
+            self._active,
+            self._unsynced.batches,
+            roll=appended is not None and self._must_roll(appended),
+            owed=self._owed,
+            sync=sync or self._owed,
+            new_first=first,
+            new_ordinal=self.end_ordinal,
+            previous_first=segments[-1].first_index if segments else -1,
+            now_ns=self._now_ns,
+            end_index=self.end_index,
+        )
+        return self._flight
+
+    def _must_roll(self, appended: Batch) -> bool:
+        active = self._active
+        if active is None:
+            return False
+        full = active.size + appended.size > self.options.max_bytes_per_file
+        return self._seal or (
+            (full and active.size > DATA_START) or appended.end_index > active.header.ceiling
+        )
 
     def sync_due(self, now: Instant) -> bool:
         """Whether something has been unsynced for longer than the options allow."""
+        unsynced = self._unsynced
+        waited = now.mono_ns - unsynced.since_mono_ns
+        return bool(unsynced.batches) and waited >= self.options.sync_timeout_ns
 
     def sync_task(self) -> Commit | None:
-        """None: nothing is unsynced, or a commit is in flight (finish it first)."""
+        """A commit that only syncs. None: nothing is unsynced, or a commit is in flight."""
+        if self._flight is not None or not self._unsynced.batches:
+            return None
+        return self._start(None, sync=True)
+
+    def finish(self, commit: Commit) -> None:
+        """Take over what came of a commit that has run; it is the one in flight."""
+        assert commit is self._flight
+        self._flight = None
+        if commit.settled or commit.synced:
+            self._unsynced.clear()
+            self.synced_end = self.written_end
+        if commit.created is not None:
+            self._adopt(commit.created, commit.replaced)
+        elif commit.poisoned or commit.abandoned:
+            self._leave_active()
+        if commit.error is not None:
+            self._refused(commit)
+            return
+        for written, offset in commit.written:
+            self._stored(commit, written, offset)
+        self.written_end = max(self.written_end, commit.end_index)
+        if commit.synced:
+            self.synced_end = self.written_end
+        elif commit.batch is not None:
+            self._unsynced.add(commit.batch)
+
+    def _adopt(self, created: Segment, replaced: bool) -> None:
+        self._leave_active()
+        if replaced:
+            for _, extent in self._index.extents_from(created.first_index):
+                self._cache.discard((self._owner, extent.first))
+            self._owed = False
+        self._index.add(created)
+        self._active = created
+        self._refused_first = None
+        self._seal = False
+
+    def _leave_active(self) -> None:
+        """No more is appended to the file."""
+        if self._active is not None:
+            self._active.close()
+        self._active = None
+        self._tail.forget()
+
+    def _refused(self, commit: Commit) -> None:
+        if commit.abandoned:
+            # The file just made can be the one that is given up, too.
+            self._leave_active()
+        self._owed = bool(self._unsynced.batches) and (self._owed or commit.poisoned)
+        if self._active is None and commit.batch is not None and self._refused_first is None:
+            self._refused_first = commit.batch.first_index
+
+    def _stored(self, commit: Commit, written: Batch, offset: int) -> None:
+        """A batch is in the file: note where, and keep it in memory."""
+        segment = commit.target
+        assert segment is not None
+        block = written.block()
+        time_ns = written.publish_time_ns
+        stored = Extent(
+            written.first_index, written.end_index, written.ordinal, offset, written.size, time_ns
+        )
+        fresh = self._tail.evicted
+        if segment.extents.append(stored, fresh=fresh):
+            self._tail.begin(block)
+        else:
+            self._tail.extend(block)
+        segment.size = offset + written.size
+        segment.note_time(time_ns)
+        if written is commit.batch:
+            self.end_ordinal = written.ordinal + written.count
+            commit.block = block
+
+    # Reading
 
     def block(self, index: int) -> Block | None:
-        """The block in memory that holds the index; None: not in memory (or not stored)."""
+        """The block in memory that holds the index; None: it must be loaded, or is not stored."""
+        recent = self._recent() if self._recent is not None else None
+        if recent is not None and recent.first <= index < recent.first + recent.count:
+            return recent
+        found = self._index.locate(index)
+        if found is None:
+            return None
+        segment, position = found
+        entry = self._cache.get((self._owner, segment.extents.firsts[position]))
+        if entry is not None:
+            for block in reversed(entry.blocks):
+                if block.first <= index < block.first + block.count:
+                    self._recent = weakref.ref(block)
+                    return block
+        # After a failed sync, what was unsynced is safely there only in memory.
+        return self._unsynced.block(index) if self._owed else None
 
-    def load(self, index: int) -> BlockRead: ...
+    def load(self, index: int) -> BlockRead:
+        """Reads what holds the index from the disk; nothing, if it is not stored."""
+        found = self._index.locate(index)
+        if found is None:
+            return BlockRead(self.place.disk, None, None)
+        segment, position = found
+        return BlockRead(self.place.disk, self._place(segment, segment.extents[position]), segment)
+
+    def _place(self, segment: Segment, extent: Extent) -> reading.Place:
+        return reading.Place(segment.path, segment.header.key, extent)
 
     def store(self, read: BlockRead) -> None:
-        """Blocks go to the cache; damage found is taken out of the index (next_stored skips it)."""
+        """Keep what was read; what turned out to be damaged is not stored any more.
+
+        An error of the read changes nothing: the next try may succeed.
+        """
+        if read.place is None or read.error is not None:
+            return
+        extent, segment = read.place.extent, read.token
+        found = self._index.locate(extent.first)
+        if found is None or found[0] is not segment or segment.extents[found[1]] != extent:
+            # Dropped, grown or taken over by another read meanwhile.
+            return
+        if read.damage:
+            found[0].extents.replace(found[1], [piece.extent for piece in read.pieces])
+            self.damage.extend(read.damage)
+            self._cache.discard((self._owner, extent.first))
+            self._recent = None
+        for piece in read.pieces:
+            self._cache.put((self._owner, piece.extent.first), [piece.block])
 
     def next_stored(self, index: int) -> int:
-        """The smallest stored index >= index; written_end if there is none."""
+        """The smallest stored index >= index; `written_end` if there is none."""
+        found = self._index.next_stored(index)
+        return max(self.written_end, index) if found is None else found
 
     def stored_run(self, index: int) -> tuple[int, int]:
-        """[first, end) of the contiguous stored indexes from next_stored(index) on; (e, e) at end."""
+        """[first, end) of stored indexes without a gap from `next_stored(index)` on."""
+        end = max(self.written_end, index)
+        return self._index.next_run(index) or (end, end)
 
-    def ordinal_at(self, index: int) -> int: ...
+    def ordinal_at(self, index: int) -> int:
+        """Messages in the log before this index."""
+        return self._index.ordinal_at(index, self.end_ordinal)
+
+    def messages_between(self, first: int, end: int) -> int:
+        """Stored messages with an index in [first, end): neither lost nor deleted."""
+        return self._index.messages_between(first, end)
 
     def index_at_ordinal(self, ordinal: int) -> int:
-        """The smallest stored index with at least `ordinal` messages before it."""
+        """The smallest stored index with at least so many messages before it, else written_end."""
+        found = self._index.index_at_ordinal(ordinal)
+        return self.written_end if found is None else found
 
     def index_at_time(self, wall_ns: int) -> int | None:
-        """First index published at or after; None: run load_time(wall_ns), store it, ask again."""
+        """The first index published at or after this time, `written_end` if none was.
 
-    def load_time(self, wall_ns: int) -> BlockRead: ...
+        None: run `load_time(wall_ns)`, `store` it and ask again.
+        """
+        found = self._index.at_time(wall_ns)
+        if found is None:
+            return self.written_end
+        segment, position = found
+        extent = segment.extents[position]
+        if position == 0 and segment.first_time_ns >= wall_ns:
+            return extent.first
+        index = extent.first
+        while index < extent.end:
+            block = self.block(index)
+            if block is None:
+                return None
+            at = first_at_time(block, wall_ns)
+            if at is not None:
+                return at
+            index = block.end
+        return self.next_stored(extent.end)
 
-    def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead: ...
+    def load_time(self, wall_ns: int) -> BlockRead:
+        """Reads what `index_at_time` needs to know."""
+        found = self._index.at_time(wall_ns)
+        if found is None:
+            return BlockRead(self.place.disk, None, None)
+        segment, position = found
+        return BlockRead(self.place.disk, self._place(segment, segment.extents[position]), segment)
 
-    def segments(self) -> list[SegmentInfo]: ...
+    def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead:
+        """Reads the stored batches that overlap [first, end) as they are, up to `max_bytes`."""
+        places: list[reading.Place] = []
+        size = 0
+        stop = end
+        for segment, extent in self._index.extents_from(first):
+            if extent.first >= end:
+                break
+            if size > max_bytes:
+                stop = extent.first
+                break
+            # The first extent's batches before `first` are read, but not sent.
+            size += extent.size if places else 0
+            places.append(self._place(segment, extent))
+        return RangeRead(
+            self.place.disk,
+            places,
+            (first, self.ordinal_at(first)),
+            (stop, self.ordinal_at(stop)),
+            max_bytes,
+        )
+
+    # Trimming
+
+    def segments(self) -> list[SegmentInfo]:
+        """The files, oldest first."""
+        return [
+            SegmentInfo(
+                segment.first_index,
+                segment.end_index,
+                segment.size,
+                segment.extents.messages,
+                segment is not self._active,
+                segment.first_time_ns,
+                segment.last_time_ns,
+                segment.path,
+            )
+            for segment in self._index.segments
+        ]
 
     def seal(self) -> None:
-        """The next commit begins a new segment, so that the present one may be dropped."""
+        """Let the next commit begin a new file, so that the present one can be dropped."""
+        self._seal = self._active is not None
 
-    def drop(self, segment: SegmentInfo) -> Drop:
-        """Forget a sealed segment now; `run` deletes its file."""
+    def drop(self, info: SegmentInfo) -> Drop | None:
+        """Forget a sealed segment; the work deletes its file. None: it is not there, or active.
+
+        The caller has made sure that its end is on the disk elsewhere (the ledger's P or finished
+        ranges), or a next run may give its indexes again if the clock is set back.
+        """
+        for segment in self._index.segments:
+            if segment.path == info.path and segment is not self._active:
+                for position in range(len(segment.extents)):
+                    self._cache.discard((self._owner, segment.extents.firsts[position]))
+                self._index.remove(segment)
+                self._recent = None
+                return Drop(self.place, segment.path)
+        return None
 
     def due_entries(self) -> list[tuple[int, int]]:
-        """(index, due wall ns) of the deferred publishes found at recovery."""
+        """(index, due time in ns since 1970) of the deferred publishes found at recovery."""
+        return self._dues
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file; no commit is in flight. Nothing is synced by this."""
+        assert self._flight is None
+        self._leave_active()

@@ -166,6 +166,19 @@ class Segment:
             self.file = None
 
 
+class SegmentInfo(NamedTuple):
+    """One file, for statistics and trimming. A sealed one takes no more messages."""
+
+    first_index: int
+    end_index: int
+    size_bytes: int
+    messages: int
+    sealed: bool
+    first_time_ns: int
+    last_time_ns: int
+    path: str
+
+
 class Place(NamedTuple):
     """Where a log's files are, and what is the same in all that one run makes."""
 

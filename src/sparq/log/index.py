@@ -1,0 +1,128 @@
+"""Where a log's messages are: its segments in order, and the questions asked of them.
+
+1. Segments ascend by first index; messages of one never have indexes of the next.
+2. Indexes have gaps, ordinals have one only where messages were lost or their file was deleted.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from sparq.log.extents import Extent
+from sparq.log.segment import Segment
+
+
+class Index:
+    """The segments."""
+
+    __slots__ = ("_firsts", "segments")
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self._firsts: list[int] = []
+
+    def add(self, segment: Segment) -> None:
+        """A segment behind all others; where it begins, they end."""
+        for earlier in reversed(self.segments):
+            if earlier.end_index <= segment.first_index:
+                break
+            earlier.extents.cut(segment.first_index)
+        self.segments.append(segment)
+        self._firsts.append(segment.first_index)
+
+    def remove(self, segment: Segment) -> None:
+        """Forget a segment."""
+        position = self.segments.index(segment)
+        del self.segments[position], self._firsts[position]
+
+    def locate(self, index: int) -> tuple[Segment, int] | None:
+        """The segment that holds the index, and which of its extents; None: it is not stored."""
+        at = bisect_right(self._firsts, index) - 1
+        if at < 0:
+            return None
+        segment = self.segments[at]
+        position = segment.extents.position(index)
+        if position < len(segment.extents) and segment.extents.firsts[position] <= index:
+            return segment, position
+        return None
+
+    def extents_from(self, index: int) -> Iterator[tuple[Segment, Extent]]:
+        """The extents that end behind the index, in order."""
+        at = max(bisect_right(self._firsts, index) - 1, 0)
+        for segment in self.segments[at:]:
+            position = segment.extents.position(index)
+            while position < len(segment.extents):
+                yield segment, segment.extents[position]
+                position += 1
+
+    def next_run(self, index: int) -> tuple[int, int] | None:
+        """[first, end) of stored indexes without a gap, from the smallest >= index on."""
+        run: tuple[int, int] | None = None
+        for _, extent in self.extents_from(index):
+            if run is None:
+                run = (max(index, extent.first), extent.end)
+            elif extent.first == run[1]:
+                run = (run[0], extent.end)
+            else:
+                break
+        return run
+
+    def next_stored(self, index: int) -> int | None:
+        """The smallest stored index >= index; None if there is none."""
+        for _, extent in self.extents_from(index):
+            return max(index, extent.first)
+        return None
+
+    def ordinal_at(self, index: int, end_ordinal: int) -> int:
+        """Messages in the log before this index; `end_ordinal` are in all of it.
+
+        In a gap that damage left, the lost ones are counted as far as the index reaches.
+        """
+        after = next(self.extents_from(index), None)
+        limit = end_ordinal if after is None else after[1].ordinal
+        if after is not None and after[1].first <= index:
+            return limit + index - after[1].first
+        before = self._before(index)
+        return limit if before is None else min(limit, before.end_ordinal + index - before.end)
+
+    def _before(self, index: int) -> Extent | None:
+        """The last extent that ends at or before the index, which is in a gap."""
+        at = bisect_right(self._firsts, index) - 1
+        while at >= 0:
+            extents = self.segments[at].extents
+            position = extents.position(index)
+            if position:
+                return extents[position - 1]
+            at -= 1
+        return None
+
+    def index_at_ordinal(self, ordinal: int) -> int | None:
+        """The smallest stored index with at least so many messages before it; None: none has."""
+        for segment in self.segments:
+            if segment.end_ordinal <= ordinal or not len(segment.extents):
+                continue
+            extents = segment.extents
+            position = max(extents.at_ordinal(ordinal), 0)
+            extent = extents[position]
+            if ordinal < extent.end_ordinal:
+                return extent.first + max(0, ordinal - extent.ordinal)
+            return extents[position + 1].first
+        return None
+
+    def messages_between(self, first: int, end: int) -> int:
+        """How many stored messages have an index in [first, end)."""
+        total = 0
+        at = max(bisect_right(self._firsts, first) - 1, 0)
+        for segment in self.segments[at:]:
+            if segment.first_index >= end:
+                break
+            total += segment.extents.messages_between(first, end)
+        return total
+
+    def at_time(self, wall_ns: int) -> tuple[Segment, int] | None:
+        """The first extent with a message published at or after this time; None: none has."""
+        for segment in self.segments:
+            if segment.last_time_ns >= wall_ns:
+                position = segment.extents.at_time(wall_ns)
+                if position < len(segment.extents):
+                    return segment, position
+        return None

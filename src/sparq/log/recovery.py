@@ -1,0 +1,234 @@
+"""Finds out what a log's folder holds, after a clean stop, a crash or damage. Changes nothing.
+
+1. A file ends at its last batch whose header holds, or where a later file begins.
+2. All headers are checked. Payloads are checked where a crash may have torn them: the last
+   16 MiB of the newest file, more than is ever unsynced. Elsewhere each read checks.
+3. A bad stretch with a good batch behind it is damage: reported, with the messages it cost as
+   the ordinals tell. One with none behind it is a torn tail: it was never acknowledged, or is
+   damage at the very end, which no reader can tell apart; it is reported as `torn_bytes`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from sparq.log import reading
+from sparq.log.disk import Disk, DiskError, File
+from sparq.log.extents import Extent
+from sparq.log.scan import Damage, headers, read_bytes
+from sparq.log.segment import (
+    CEILING_SPAN,
+    DATA_START,
+    Segment,
+    SegmentHeader,
+    decode_header,
+    first_index_of,
+)
+from sparq.protocol import batch
+from sparq.protocol.batch import HAS_DUES, Header
+
+VERIFY_BYTES: Final = 16 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Recovered:
+    """What was found.
+
+    Attributes:
+        segments: the log's files in order, without those that cannot be read.
+        log_id: as the files say; None without files.
+        ceiling: no index from here on has been given by a run that left files.
+        epoch: the latest run that left files; 0: none.
+        damage: what cannot be read.
+        torn_bytes: bytes behind the last batch of the newest file.
+        dues: (index, due time in ns since 1970) of the deferred publishes.
+    """
+
+    segments: list[Segment] = field(default_factory=list)
+    log_id: bytes | None = None
+    ceiling: int = 0
+    epoch: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    torn_bytes: int = 0
+    dues: list[tuple[int, int]] = field(default_factory=list)
+
+
+def recover(disk: Disk, directory: str, log_id: bytes | None) -> Recovered:
+    """Read the headers of all that is in the folder.
+
+    Args:
+        disk: the disk.
+        directory: the log's folder.
+        log_id: what the log's files should say; ignored if none does.
+
+    Raises:
+        DiskError: the folder or a file cannot be opened.
+    """
+    found = Recovered()
+    candidates = _candidates(disk, directory, found)
+    found.log_id = _choose_id([segment.header for segment in candidates], log_id)
+    for segment in candidates:
+        if segment.header.log_id == found.log_id:
+            found.segments.append(segment)
+        else:
+            found.damage.append(_unreadable(segment.path, 0, "file of another log"))
+    found.segments.sort(key=lambda segment: (segment.first_index, segment.header.generation))
+    for position, segment in enumerate(found.segments):
+        found.ceiling = max(found.ceiling, segment.header.ceiling)
+        found.epoch = max(found.epoch, segment.header.epoch)
+        _scan(disk, segment, _limit(found.segments, position), found)
+    _compare_ordinals(found)
+    if found.segments:
+        _verify_tail(disk, found.segments[-1], found)
+    return found
+
+
+def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
+    """The files with a segment's name and header."""
+    segments: list[Segment] = []
+    for name in disk.listdir(directory):
+        first = first_index_of(name)
+        if first is None:
+            continue
+        found.ceiling = max(found.ceiling, first + CEILING_SPAN)
+        path = f"{directory}/{name}"
+        file = disk.open(path)
+        try:
+            header = decode_header(read_bytes(file, DATA_START, 0))
+            size = file.size()
+        finally:
+            file.close()
+        if header is not None:
+            segments.append(Segment(path, header, size=size))
+        elif size > DATA_START:
+            found.damage.append(_unreadable(path, size, "no readable file header", first))
+        # A smaller file was being made when its run ended: nothing of it was acknowledged.
+    return segments
+
+
+def _unreadable(path: str, size: int, reason: str, first: int = 0) -> Damage:
+    end = first + CEILING_SPAN if first else 0
+    return Damage(first, end, 0, path, 0, size, reason)
+
+
+def _choose_id(all_headers: list[SegmentHeader], log_id: bytes | None) -> bytes | None:
+    """The id expected, if a file has it; else that of the newest file."""
+    if not all_headers or any(header.log_id == log_id for header in all_headers):
+        return log_id
+    return max(all_headers, key=lambda header: header.created_ns).log_id
+
+
+def _limit(segments: list[Segment], position: int) -> int:
+    """The index at which a file has ended, whatever it holds."""
+    if position + 1 < len(segments):
+        return segments[position + 1].first_index
+    return segments[position].header.ceiling
+
+
+def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered) -> None:
+    """Fill in where the file's messages are."""
+    file_size, segment.size = segment.size, DATA_START
+    index, ordinal = segment.first_index, segment.header.base_ordinal
+    bad: tuple[int, int] | None = None
+    file = disk.open(segment.path)
+    try:
+        for offset, size, header in headers(file, DATA_START, file_size, segment.header.key):
+            if header is None or not header.readable:
+                bad = bad or (offset, offset)
+                bad = (bad[0], offset + size)
+                continue
+            if header.first_index >= limit:
+                bad = None
+                break
+            if bad is not None or header.ordinal > ordinal:
+                start, stop = bad or (offset, offset)
+                lost = header.ordinal - ordinal
+                found.damage.append(
+                    Damage(
+                        first=index,
+                        end=header.first_index,
+                        messages=lost,
+                        path=segment.path,
+                        offset=start,
+                        size_bytes=stop - start,
+                        reason="damaged batch",
+                    )
+                )
+                bad = None
+            _take(file, segment, offset, header, found)
+            index, ordinal = header.end_index, header.end_ordinal
+    finally:
+        file.close()
+    found.torn_bytes = bad[1] - bad[0] if bad is not None else 0
+
+
+def _take(file: File, segment: Segment, offset: int, header: Header, found: Recovered) -> None:
+    """Note a batch."""
+    segment.extents.append(
+        Extent(
+            header.first_index,
+            header.end_index,
+            header.ordinal,
+            offset,
+            header.total_size,
+            header.publish_time_ns,
+        )
+    )
+    segment.size = offset + header.total_size
+    segment.note_time(header.publish_time_ns)
+    if header.optional_flags & HAS_DUES:
+        data = read_bytes(file, header.total_size, offset)
+        if batch.check_payload(data, 0, header):
+            dues = batch.decode(data, 0, header).dues
+            found.dues.extend((header.first_index + at, due) for at, due in dues)
+
+
+def _compare_ordinals(found: Recovered) -> None:
+    """What the end of a file has lost, the file that followed it tells."""
+    for before, after in zip(found.segments, found.segments[1:], strict=False):
+        lost = after.header.base_ordinal - before.end_ordinal
+        # Otherwise the file between them was deleted, since all channels had finished it.
+        if lost > 0 and after.header.previous_first == before.first_index:
+            end = after.first_index
+            found.damage.append(
+                Damage(before.end_index, end, lost, before.path, before.size, 0, "damaged end")
+            )
+
+
+def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
+    """Check the payloads that a crash may have torn."""
+    extents = segment.extents
+    position = len(extents)
+    while position and extents[position - 1].offset >= segment.size - VERIFY_BYTES:
+        position -= 1
+    for at in reversed(range(position, len(extents))):
+        place = reading.Place(segment.path, segment.header.key, extents[at])
+        pieces = reading.pieces_of(reading.read_extent(disk, place), place)
+        damage = reading.damage_of(place, pieces)
+        if not damage:
+            continue
+        extents.replace(at, [piece.extent for piece in pieces])
+        last = damage[-1]
+        if at + len(pieces) == len(extents) and last.end == place.extent.end:
+            found.torn_bytes += segment.size - last.offset
+            segment.size = last.offset
+            damage.pop()
+        found.damage.extend(damage)
+
+
+def sync_found(disk: Disk, directory: str, segments: list[Segment]) -> str:
+    """Make sure that what was found is on the disk, where a killed process left it in memory.
+
+    Returns:
+        What went wrong, in words; empty if nothing did.
+    """
+    try:
+        if segments:
+            file = disk.open(segments[-1].path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        disk.sync_directory(directory)
+    except DiskError as error:
+        return str(error)
+    return ""
