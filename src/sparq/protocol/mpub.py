@@ -119,10 +119,10 @@ class Walk:
         except struct.error:
             pass  # no room for a size where the last step led
         bounds = np.array(ends, np.int64)
-        sizes = np.diff(bounds) - 4
-        wrong = (sizes <= 0) | (sizes > self._message_size_max)
-        wrong |= bounds[1:] > min(len(data), self._end_max)
-        sound = int(wrong.argmax()) if wrong.any() else len(sizes)
+        # As unsigned numbers the sizes below 1 are larger than any: one comparison tells.
+        fitting = (bounds[1:] - bounds[:-1] - 5).view(np.uint64) < self._message_size_max
+        fitting &= bounds[1:] <= min(len(data), self._end_max)
+        sound = len(fitting) if fitting.all() else int(fitting.argmin())
         if sound == 0:
             self._stop_at(data)
         return bounds[1 : sound + 1]
