@@ -1,100 +1,353 @@
 """The channels' memory: what each topic's channels are and what they have finished.
 
-1. A channel owns the indexes from `start` on; what is below is settled. A finished or voided range
-   that touches `start` moves it. Unfinished = [start, P) less `finished`.
-2. `cursor` is how far the channel had handed out when last told: what is unfinished below it has
-   been seen by a consumer (attempts + 1), above it has not.
-3. `requeued` are unfinished indexes with a due time (wall ns; 0 = ready) and attempts; a finish of
-   the index ends it, a seek ends all.
-4. Appending only buffers; `flush` writes all that is buffered as one checksummed block: after a
-   crash all of it exists or none. Marks tell when: `written_mark`, `synced_mark` rise to the value
-   that `appended_mark` had.
+In a topic's folder: ``ledger-<generation>``, to which records are appended, and
+``checkpoint-<generation>``, the state before that ledger's first record. The state is the newest
+checkpoint and the ledgers from its generation on, in order.
+
+1. Appending only buffers. `flush` writes all that is buffered, in the loop, as one block: after a
+   crash all of it exists or none. What could not be written stays buffered.
+2. Marks count records: `written_mark` and `synced_mark` rise to what `appended_mark` was when a
+   flush, or the flush before a sync, took place.
+3. A file that failed to be synced is never synced again. The next checkpoint, made from what the
+   broker has in memory, takes its place.
+4. On a full disk flushes and checkpoints use the reserve.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import secrets
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
+from sparq.log import ledger_file, records
+from sparq.log.disk import Disk, DiskError, File
+from sparq.log.ledger_file import DATA_START, LedgerHeader
+from sparq.log.ledger_work import (
+    BESIDE,
+    Checkpoint,
+    LedgerSync,
+    ledger_path,
+    parse_name,
+    with_reserve,
+)
+from sparq.log.records import ChannelState, Indexes, Kind, Replay, TopicState
+from sparq.log.reserve import Reserve
 
-from sparq.log.disk import Disk, DiskError
-from sparq.log.task import TaskKind
+__all__ = ["ChannelState", "Checkpoint", "Ledger", "LedgerSync", "Reserve", "TopicState"]
 
-Indexes = Sequence[int] | NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class ChannelState:
-    start: int
-    cursor: int
-    finished: list[tuple[int, int]] = field(default_factory=list)  # sorted, disjoint, > start
-    requeued: dict[int, tuple[int, int]] = field(default_factory=dict)  # index: (due, attempts)
-    paused: bool = False
-
-
-@dataclass(slots=True)
-class TopicState:
-    mark: int | None = None  # P; None: never told
-    paused: bool = False
-    channels: dict[str, ChannelState] = field(default_factory=dict)
-    highest_index: int = -1  # of any record: pass floor_index=highest_index + 1 to Log.open
-
-
-class LedgerWork:
-    """A sync or a checkpoint."""
-
-    kind: TaskKind
-    error: DiskError | None
-
-    def run(self) -> None: ...
+LOG_ID_SIZE: Final = 16
+CHECKPOINT_BYTES: Final = 4 << 20
+"""A ledger of this size takes about half a second to read."""
+CHECKPOINT_RATIO: Final = 4
+"""A checkpoint is due when the ledger is so many times its size."""
+RETRY_FLUSHES: Final = 64
+"""So many flushes after a failed checkpoint the next one is due."""
 
 
 class Ledger:
-    log_id: bytes  # 16 bytes, random at creation: pass it to Log.open
-    damage: list[str]
-    appended_mark: int
-    written_mark: int
-    synced_mark: int
-    size_bytes: int
-    wants_checkpoint: (
-        bool  # large, or its file can no longer be synced: hand checkpoint_task a snapshot
-    )
+    """One topic's ledger.
+
+    Attributes:
+        log_id: 16 random bytes, made with the ledger: the log's id where that has no files.
+        damage: what could not be read, in words.
+        appended_mark, written_mark, synced_mark: see the module's text.
+        size_bytes: of the file appended to.
+    """
+
+    def __init__(self, disk: Disk, directory: str, reserve: Reserve | None) -> None:
+        """Use `Ledger.open`."""
+        self._disk = disk
+        self._directory = directory
+        self._reserve = reserve
+        self.log_id = secrets.token_bytes(LOG_ID_SIZE)
+        self.damage: list[str] = []
+        self.appended_mark = self.written_mark = self.synced_mark = 0
+        self.size_bytes = 0
+        self._generation = -1
+        self._file: File | None = None
+        self._salt = 0
+        self._parts: list[bytes] = []
+        self._unsynced: list[File] = []
+        self._retired: list[File] = []
+        self._sync: LedgerSync | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._checkpoint_bytes = 0
+        self._poisoned: File | None = None
+        self._entry_synced = True
+        self._flushes_until_retry = 0
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, reserve: "Reserve | None" = None
-    ) -> tuple["Ledger", TopicState]: ...
+        cls, disk: Disk, directory: str, reserve: Reserve | None = None
+    ) -> tuple["Ledger", TopicState]:
+        """Read what the folder holds; folder and ledger are made where missing, durably.
 
-    def created(self, channel: str, start: int) -> None: ...
-    def deleted(self, channel: str) -> None: ...
-    def paused(self, channel: str | None, flag: bool) -> None: ...
-    def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None: ...
-    def requeued(
-        self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes
-    ) -> None: ...
-    def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None: ...
+        Raises:
+            DiskError: a file cannot be opened, read or made.
+        """
+        ledger = cls(disk, directory, reserve)
+        if not disk.exists(directory):
+            disk.make_directory(directory)
+            disk.sync_directory(directory.rpartition("/")[0] or "/")
+        state = ledger._recover()
+        if ledger._file is None:
+            ledger._start_file()
+            assert ledger._file is not None
+            ledger._file.sync()
+            disk.sync_directory(directory)
+        ledger._entry_synced = True
+        ledger._unsynced = []
+        return ledger, state
+
+    # Appending
+
+    def created(self, channel: str, start: int) -> None:
+        """A channel exists, and its messages are those from `start` on."""
+        self._append(records.encode_index(Kind.CREATED, channel, start))
+
+    def deleted(self, channel: str) -> None:
+        """A channel exists no more."""
+        self._append(records.encode(Kind.DELETED, channel))
+
+    def paused(self, channel: str | None, flag: bool) -> None:
+        """A channel, or the topic, stands still or goes on."""
+        self._append(records.encode(Kind.PAUSED, channel or "", flag=flag))
+
+    def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
+        """The messages of these ranges [start, end) are done with."""
+        self._append(records.encode_ranges(Kind.FINISHED, channel, starts, ends))
+
+    def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
+        """These messages are unfinished, due at a wall time in ns, after so many attempts."""
+        self._append(records.encode_requeued(channel, indexes, dues, attempts))
+
+    def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
+        """The messages of these ranges are done with though nobody has seen them."""
+        self._append(records.encode_ranges(Kind.VOIDED, channel, starts, ends))
+
     def seek(self, channel: str, index: int) -> None:
-        """start = cursor = index; nothing finished, nothing requeued."""
+        """The channel's messages are those from `index` on; none is finished, none requeued."""
+        self._append(records.encode_index(Kind.SEEK, channel, index))
 
-    def cursor(self, channel: str, index: int) -> None: ...
+    def cursor(self, channel: str, index: int) -> None:
+        """What is below `index` has been handed out at least once."""
+        self._append(records.encode_index(Kind.CURSOR, channel, index))
+
     def mark(self, index: int) -> None:
-        """P."""
+        """The end of what the topic's channels may see, P."""
+        self._append(records.encode_index(Kind.MARK, "", index))
+
+    def _append(self, record: bytes) -> None:
+        self._parts.append(record)
+        self.appended_mark += 1
 
     def flush(self) -> None:
-        """One inline write of what is buffered. DiskError: all stays buffered for the next call."""
+        """Write what is buffered.
 
-    def sync_task(self) -> LedgerWork | None:
-        """None: all that is written is synced, or a sync is under way."""
+        Raises:
+            DiskError: all of it stays buffered for the next call.
+        """
+        if not self._parts:
+            return
+        file = self._file
+        assert file is not None
+        block = ledger_file.encode_block(b"".join(self._parts), self.size_bytes, self._salt)
+        with_reserve(self._reserve, lambda: file.append([block], self.size_bytes))
+        self.size_bytes += len(block)
+        self._parts = []
+        self.written_mark = self.appended_mark
+        self._flushes_until_retry -= 1
+        if not self._unsynced or self._unsynced[-1] is not file:
+            self._unsynced.append(file)
 
-    def checkpoint_task(self, snapshot: TopicState) -> LedgerWork | None:
-        """A smaller ledger from the state as it is now (flushed before). None: one is under way."""
+    # Syncing and checkpoints
 
-    def finish(self, work: LedgerWork) -> None: ...
-    def close(self) -> None: ...
+    def sync_task(self) -> LedgerSync | None:
+        """Syncs what is written. None: all is, one is under way, or a checkpoint comes first."""
+        if self._sync is not None or self._poisoned or self.synced_mark == self.written_mark:
+            return None
+        folder = None if self._entry_synced else self._directory
+        self._sync = LedgerSync(self._disk, self._unsynced, folder, self.written_mark)
+        self._unsynced = []
+        return self._sync
 
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether the file is large, or can no longer be synced."""
+        if self._checkpoint is not None or self._flushes_until_retry > 0:
+            return False
+        large = max(CHECKPOINT_BYTES, CHECKPOINT_RATIO * self._checkpoint_bytes)
+        return self._poisoned is not None or self.size_bytes > large
 
-class Reserve:
-    """Space kept for ledgers on a full disk: one spare file in the data path, for all topics."""
+    def checkpoint_task(self, snapshot: TopicState) -> Checkpoint | None:
+        """Replaces all records so far by the state that they have led to.
 
-    @classmethod
-    def open(cls, disk: Disk, data_path: str, size_bytes: int = 16 << 20) -> "Reserve": ...
+        Args:
+            snapshot: the state now. It is encoded before this returns.
+
+        Returns:
+            None: a checkpoint is under way already.
+
+        Raises:
+            DiskError: the next file cannot be begun; nothing has changed.
+        """
+        if self._checkpoint is not None:
+            return None
+        self.flush()
+        old = self._file
+        try:
+            self._start_file()
+        except DiskError:
+            self._flushes_until_retry = RETRY_FLUSHES
+            raise
+        assert old is not None
+        self._retired.append(old)
+        state = b"".join(records.encode_state(snapshot))
+        header = LedgerHeader(secrets.randbits(64), self.log_id, self._generation)
+        assert self._file is not None
+        self._checkpoint = Checkpoint(
+            self._disk,
+            self._directory,
+            header,
+            state,
+            fresh=self._file,
+            mark=self.written_mark,
+            reserve=self._reserve,
+        )
+        return self._checkpoint
+
+    def finish(self, work: LedgerSync | Checkpoint) -> None:
+        """Take over what came of a work that has run."""
+        if isinstance(work, LedgerSync):
+            self._finish_sync(work)
+        else:
+            self._finish_checkpoint(work)
+        if self._sync is None and self._checkpoint is None:
+            for file in self._retired:
+                file.close()
+            self._retired = []
+
+    def _finish_sync(self, work: LedgerSync) -> None:
+        self._sync = None
+        if work.error is None:
+            self.synced_mark = max(self.synced_mark, work.mark)
+            self._entry_synced = True
+        elif self.synced_mark < work.mark:
+            # Unless a checkpoint has stored the same meanwhile.
+            self._poisoned = work.files[-1]
+
+    def _finish_checkpoint(self, work: Checkpoint) -> None:
+        self._checkpoint = None
+        if work.error is not None:
+            self._flushes_until_retry = RETRY_FLUSHES
+            if work.fresh_failed:
+                self._poisoned = self._file
+            return
+        self.synced_mark = max(self.synced_mark, work.mark)
+        self._entry_synced = True
+        self._checkpoint_bytes = work.size_bytes
+        if self._poisoned is not self._file:
+            self._poisoned = None
+        self._unsynced = [file for file in self._unsynced if file is self._file]
+        if self._reserve is not None:
+            self._reserve.grow(2 * work.size_bytes)
+
+    def close(self) -> None:
+        """Close the files; no work is under way. What is buffered is lost: flush before."""
+        assert self._sync is None
+        assert self._checkpoint is None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # Opening
+
+    def _start_file(self) -> None:
+        """Begin the file of the next generation."""
+        generation = self._generation + 1
+        header = LedgerHeader(secrets.randbits(64), self.log_id, generation)
+        path = ledger_path(self._directory, generation)
+        while self._disk.exists(path):
+            # Left by a start of a file that failed, or unreadable: both are read as empty.
+            generation += 1
+            header = header._replace(generation=generation)
+            path = ledger_path(self._directory, generation)
+        file = with_reserve(self._reserve, lambda: self._disk.create(path))
+        try:
+            data = ledger_file.encode_header(header)
+            with_reserve(self._reserve, lambda: file.append([data], 0))
+        except DiskError:
+            file.close()
+            self._forget_file(path)
+            raise
+        self._file = file
+        self._generation = generation
+        self._salt = header.salt
+        self.size_bytes = DATA_START
+        self._entry_synced = False
+
+    def _forget_file(self, path: str) -> None:
+        """Delete a file that is of no use, if the disk lets us."""
+        try:
+            self._disk.unlink(path)
+        except DiskError:
+            return
+
+    def _recover(self) -> TopicState:
+        """Add up what the folder's files say, and open the one to go on with."""
+        files = self._disk.listdir(self._directory)
+        for beside in files:
+            if beside.endswith(BESIDE):
+                self._forget_file(f"{self._directory}/{beside}")
+        names = [name for name in map(parse_name, files) if name]
+        checkpoints = [generation for kind, generation in names if kind == "checkpoint"]
+        first = max(checkpoints, default=0)
+        replay = Replay()
+        log_id: bytes | None = None
+        for kind, generation in sorted(names, key=lambda name: (name[1], name[0])):
+            path = f"{self._directory}/{kind}-{generation:08x}"
+            if generation < first:
+                # A checkpoint that was stopped before it had tidied up.
+                self._forget_file(path)
+                continue
+            contents = ledger_file.read(self._disk, path)
+            for block in contents.blocks:
+                replay.apply(block)
+            self._note_damage(path, contents)
+            log_id = contents.header.log_id if contents.header else log_id
+            self._generation = max(self._generation, generation)
+            if kind == "ledger":
+                self._continue(path, contents)
+            else:
+                self._checkpoint_bytes = contents.size
+        self.log_id = log_id or self.log_id
+        if replay.unknown:
+            self.damage.append(f"{self._directory}: {replay.unknown} records of a newer version")
+        self._sync_found()
+        return replay.state()
+
+    def _note_damage(self, path: str, contents: ledger_file.Contents) -> None:
+        if contents.header is None and contents.size > DATA_START:
+            self.damage.append(f"{path}: no readable file header, {contents.size} bytes lost")
+        elif contents.damaged_bytes:
+            self.damage.append(f"{path}: {contents.damaged_bytes} damaged bytes")
+        if contents.header is not None and contents.size > contents.end:
+            torn = contents.size - contents.end
+            self.damage.append(f"{path}: {torn} bytes behind the last whole block (torn)")
+
+    def _continue(self, path: str, contents: ledger_file.Contents) -> None:
+        """Append to the newest file, if it ends with a whole block; else a new one is begun."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if contents.header is not None and contents.size == contents.end:
+            self._file = self._disk.open(path)
+            self._salt = contents.header.salt
+            self.size_bytes = contents.end
+
+    def _sync_found(self) -> None:
+        """What a killed process left in memory must be on the disk before it is built upon."""
+        try:
+            if self._file is not None:
+                self._file.sync()
+            self._disk.sync_directory(self._directory)
+        except DiskError as error:
+            self.damage.append(str(error))
+            self._poisoned = self._file

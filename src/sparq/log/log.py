@@ -164,11 +164,6 @@ class Log:
         return self.place.epoch
 
     @property
-    def directory(self) -> str:
-        """The log's folder."""
-        return self.place.directory
-
-    @property
     def first_index(self) -> int:
         """The oldest stored message's index; `written_end` when there is none."""
         return self.next_stored(0)
@@ -356,7 +351,9 @@ class Log:
 
     def load(self, index: int) -> BlockRead:
         """Reads what holds the index from the disk; nothing, if it is not stored."""
-        found = self._index.locate(index)
+        return self._read(self._index.locate(index))
+
+    def _read(self, found: tuple[Segment, int] | None) -> BlockRead:
         if found is None:
             return BlockRead(self.place.disk, None, None)
         segment, position = found
@@ -433,11 +430,7 @@ class Log:
 
     def load_time(self, wall_ns: int) -> BlockRead:
         """Reads what `index_at_time` needs to know."""
-        found = self._index.at_time(wall_ns)
-        if found is None:
-            return BlockRead(self.place.disk, None, None)
-        segment, position = found
-        return BlockRead(self.place.disk, self._place(segment, segment.extents[position]), segment)
+        return self._read(self._index.at_time(wall_ns))
 
     def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead:
         """Reads the stored batches that overlap [first, end) as they are, up to `max_bytes`."""

@@ -1,0 +1,166 @@
+"""What a ledger lets run elsewhere: syncs and checkpoints; and the names of its files."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sparq.log import ledger_file
+from sparq.log.disk import Disk, DiskError, File
+from sparq.log.ledger_file import DATA_START, LedgerHeader
+from sparq.log.reserve import Reserve
+from sparq.log.task import TaskKind
+
+BESIDE: Final = ".tmp"
+"""Ends the name of a checkpoint that is being written."""
+
+Result = TypeVar("Result")
+
+
+def ledger_path(directory: str, generation: int) -> str:
+    """The file to which this generation's records are appended."""
+    return f"{directory}/ledger-{generation:08x}"
+
+
+def checkpoint_path(directory: str, generation: int) -> str:
+    """The state before this generation's first record."""
+    return f"{directory}/checkpoint-{generation:08x}"
+
+
+def parse_name(name: str) -> tuple[str, int] | None:
+    """("ledger" or "checkpoint", generation) of a file's name; None: it is neither."""
+    kind, _, digits = name.partition("-")
+    if kind not in ("ledger", "checkpoint") or len(digits) != 8:
+        return None
+    try:
+        return kind, int(digits, 16)
+    except ValueError:
+        return None
+
+
+def with_reserve(reserve: Reserve | None, action: Callable[[], Result]) -> Result:
+    """Do something that needs space; where there is none, let the reserve go bit by bit.
+
+    Raises:
+        DiskError: it failed for another reason, or with the reserve used up.
+    """
+    while True:
+        try:
+            return action()
+        except DiskError as error:
+            if not error.is_full or reserve is None or not reserve.release():
+                raise
+
+
+class LedgerSync:
+    """Syncs a ledger's files."""
+
+    __slots__ = ("_disk", "_folder", "error", "files", "mark")
+
+    def __init__(self, disk: Disk, files: list[File], folder: str | None, mark: int) -> None:
+        """Prepare.
+
+        Args:
+            disk: the disk.
+            files: what has been appended to since the last sync, the newest last.
+            folder: to be synced too, since it has a new file; None: it has none.
+            mark: how many records are written.
+        """
+        self._disk = disk
+        self.files = files
+        self._folder = folder
+        self.mark = mark
+        self.error: DiskError | None = None
+
+    @property
+    def kind(self) -> TaskKind:
+        """Replies may wait for it, as for a commit."""
+        return TaskKind.COMMIT
+
+    def run(self) -> None:
+        """Sync."""
+        try:
+            for file in self.files:
+                file.sync()
+            if self._folder is not None:
+                self._disk.sync_directory(self._folder)
+        except DiskError as error:
+            self.error = error
+
+
+class Checkpoint:
+    """Writes a checkpoint, and deletes what it replaces."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        header: LedgerHeader,
+        state: bytes,
+        *,
+        fresh: File,
+        mark: int,
+        reserve: Reserve | None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            disk: the disk.
+            directory: the topic's folder.
+            header: the checkpoint's header, with its generation.
+            state: records.
+            fresh: the ledger of the same generation, just begun.
+            mark: how many records the state holds.
+            reserve: for a full disk.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._header = header
+        self._fresh = fresh
+        self._reserve = reserve
+        block = ledger_file.encode_block(state, DATA_START, header.salt)
+        self._data = ledger_file.encode_header(header) + block
+        self.mark = mark
+        self.size_bytes = len(self._data)
+        self.error: DiskError | None = None
+        self.fresh_failed = False
+        """Whether the new ledger could not be synced."""
+
+    @property
+    def kind(self) -> TaskKind:
+        """It may be large."""
+        return TaskKind.HOUSEKEEPING
+
+    def run(self) -> None:
+        """Write beside, sync, rename, sync the folder; only then delete."""
+        try:
+            self._write()
+        except DiskError as error:
+            self.error = error
+            return
+        self._tidy()
+
+    def _write(self) -> None:
+        path = checkpoint_path(self._directory, self._header.generation)
+        beside = path + BESIDE
+        if self._disk.exists(beside):
+            self._disk.unlink(beside)
+        self.fresh_failed = True
+        self._fresh.sync()
+        self.fresh_failed = False
+        file = with_reserve(self._reserve, lambda: self._disk.create(beside))
+        try:
+            with_reserve(self._reserve, lambda: file.append([self._data], 0))
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(beside, path)
+        self._disk.sync_directory(self._directory)
+
+    def _tidy(self) -> None:
+        """Delete older files; what stays is deleted at the next start."""
+        try:
+            for name in self._disk.listdir(self._directory):
+                known = parse_name(name)
+                if known is not None and known[1] < self._header.generation:
+                    self._disk.unlink(f"{self._directory}/{name}")
+        except DiskError:
+            return

@@ -1,0 +1,268 @@
+"""The ledger's records, and the state that they add up to.
+
+Record, little-endian::
+
+    offset  size  field
+         0     1  kind
+         1     1  size of the channel's name; 0: it concerns the topic
+         2     2  flag: 1 for "paused", else 0
+         4     4  size of all behind these 8 bytes
+         8     -  name | data
+
+    kind  name       data
+       1  created    i64 start
+       2  deleted    -
+       3  paused     -
+       4  finished   n x i64 first | n x i64 end: the indexes of [first, end) are done with
+       5  requeued   n x i64 index | n x i64 due, ns since 1970 | n x u32 attempts
+       6  voided     as finished, for messages that nobody will see
+       7  seek       i64 index
+       8  cursor     i64 index
+       9  mark       i64 index: P
+
+1. A record changes one channel, or the topic; each is read as if nothing came after it.
+2. A record of a channel that was never created creates it, with everything unfinished: damage to
+   a ledger means messages twice, not messages lost.
+3. A kind that this version does not know is passed over and reported.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.log.ranges import merge_ranges
+
+Indexes = Sequence[int] | NDArray[np.int64]
+
+_RECORD: Final = struct.Struct("<BBHI")
+_INDEX: Final = struct.Struct("<q")
+_REQUEUED_SIZE: Final = 20
+
+
+class Kind(IntEnum):
+    """What a record says."""
+
+    CREATED = 1
+    DELETED = 2
+    PAUSED = 3
+    FINISHED = 4
+    REQUEUED = 5
+    VOIDED = 6
+    SEEK = 7
+    CURSOR = 8
+    MARK = 9
+
+
+@dataclass(slots=True)
+class ChannelState:
+    """What is remembered of a channel.
+
+    Attributes:
+        start: everything below is done with, but for what is in `requeued`.
+        cursor: how far it had handed out when last told: what is unfinished below has been seen
+            by a consumer, what is above has not.
+        finished: [first, end) ranges above `start`, ascending, disjoint, not touching.
+        requeued: index -> (due time in ns since 1970, attempts) of unfinished messages.
+        paused: whether it stands still.
+    """
+
+    start: int
+    cursor: int
+    finished: list[tuple[int, int]] = field(default_factory=list)
+    requeued: dict[int, tuple[int, int]] = field(default_factory=dict)
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class TopicState:
+    """What is remembered of a topic.
+
+    Attributes:
+        mark: P, the end of what its channels may see; None: never told.
+        paused: whether it stands still.
+        channels: by name.
+        highest_index: the highest index that any record tells of; -1: none.
+    """
+
+    mark: int | None = None
+    paused: bool = False
+    channels: dict[str, ChannelState] = field(default_factory=dict)
+    highest_index: int = -1
+
+
+# Writing
+
+
+def encode(kind: Kind, channel: str = "", data: bytes = b"", *, flag: bool = False) -> bytes:
+    """One record."""
+    name = channel.encode()
+    return _RECORD.pack(kind, len(name), flag, len(name) + len(data)) + name + data
+
+
+def encode_index(kind: Kind, channel: str, index: int) -> bytes:
+    """A record that says one index."""
+    return encode(kind, channel, _INDEX.pack(index))
+
+
+def encode_ranges(kind: Kind, channel: str, firsts: Indexes, ends: Indexes) -> bytes:
+    """A record of ranges."""
+    return encode(kind, channel, _longs(firsts) + _longs(ends))
+
+
+def encode_requeued(channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> bytes:
+    """A record of requeued messages."""
+    counts = np.asarray(attempts, "<u4").tobytes()
+    return encode(Kind.REQUEUED, channel, _longs(indexes) + _longs(dues) + counts)
+
+
+def _longs(numbers: Indexes) -> bytes:
+    if isinstance(numbers, np.ndarray):
+        return numbers.astype("<i8", copy=False).tobytes()
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+def encode_state(state: TopicState) -> Iterator[bytes]:
+    """The records that lead from nothing to this state."""
+    if state.mark is not None:
+        yield encode_index(Kind.MARK, "", state.mark)
+    if state.paused:
+        yield encode(Kind.PAUSED, flag=True)
+    for name, channel in state.channels.items():
+        yield encode_index(Kind.CREATED, name, channel.start)
+        yield encode_index(Kind.CURSOR, name, channel.cursor)
+        if channel.finished:
+            firsts, ends = zip(*channel.finished, strict=True)
+            yield encode_ranges(Kind.FINISHED, name, firsts, ends)
+        if channel.requeued:
+            dues, attempts = zip(*channel.requeued.values(), strict=True)
+            yield encode_requeued(name, list(channel.requeued), dues, attempts)
+        if channel.paused:
+            yield encode(Kind.PAUSED, name, flag=True)
+
+
+# Reading
+
+
+class Replay:
+    """Adds records up.
+
+    Finished ranges are collected as they come and merged at the end, since there may be millions.
+    """
+
+    def __init__(self) -> None:
+        self.unknown = 0
+        self._state = TopicState()
+        self._ranges: dict[str, list[NDArray[np.int64]]] = {}
+
+    def apply(self, payload: memoryview) -> None:
+        """The records of one block, in order."""
+        at = 0
+        while at + _RECORD.size <= len(payload):
+            kind, name_size, flag, size = _RECORD.unpack_from(payload, at)
+            at += _RECORD.size
+            name = str(payload[at : at + name_size], "utf-8")
+            data = payload[at + name_size : at + size]
+            at += size
+            if name:
+                self._apply_channel(kind, name, data, bool(flag))
+            else:
+                self._apply_topic(kind, data, bool(flag))
+
+    def _apply_topic(self, kind: int, data: memoryview, flag: bool) -> None:
+        if kind == Kind.MARK:
+            self._state.mark = self._index(data)
+        elif kind == Kind.PAUSED:
+            self._state.paused = flag
+        else:
+            self.unknown += 1
+
+    def _apply_channel(self, kind: int, name: str, data: memoryview, flag: bool) -> None:
+        if kind in (Kind.CREATED, Kind.SEEK):
+            self._begin(name, self._index(data), keep_paused=kind == Kind.SEEK)
+        elif kind == Kind.DELETED:
+            self._state.channels.pop(name, None)
+            self._ranges.pop(name, None)
+        elif kind == Kind.PAUSED:
+            self._channel(name).paused = flag
+        elif kind in (Kind.FINISHED, Kind.VOIDED):
+            self._finish(name, np.frombuffer(data, "<i8").reshape(2, -1))
+        elif kind == Kind.REQUEUED:
+            self._requeue(self._channel(name), data)
+        elif kind == Kind.CURSOR:
+            self._channel(name).cursor = self._index(data)
+        else:
+            self.unknown += 1
+
+    def _index(self, data: memoryview) -> int:
+        index: int = _INDEX.unpack(data)[0]
+        self._note(index - 1)
+        return index
+
+    def _note(self, index: int) -> None:
+        self._state.highest_index = max(self._state.highest_index, index)
+
+    def _channel(self, name: str) -> ChannelState:
+        if name not in self._state.channels:
+            self._begin(name, 0, keep_paused=False)
+        return self._state.channels[name]
+
+    def _begin(self, name: str, start: int, *, keep_paused: bool) -> None:
+        old = self._state.channels.get(name)
+        paused = keep_paused and old is not None and old.paused
+        self._state.channels[name] = ChannelState(start, start, paused=paused)
+        self._ranges[name] = []
+
+    def _finish(self, name: str, ranges: NDArray[np.int64]) -> None:
+        channel = self._channel(name)
+        if not ranges.size:
+            return
+        self._ranges[name].append(ranges)
+        self._note(int(ranges[1].max()) - 1)
+        if channel.requeued:
+            for first, end in ranges.T.tolist():
+                _forget(channel.requeued, first, end)
+
+    def _requeue(self, channel: ChannelState, data: memoryview) -> None:
+        count = len(data) // _REQUEUED_SIZE
+        indexes, dues = np.frombuffer(data, "<i8", 2 * count).reshape(2, count).tolist()
+        attempts = np.frombuffer(data, "<u4", count, 16 * count).tolist()
+        for index, due, attempt in zip(indexes, dues, attempts, strict=True):
+            channel.requeued[index] = (due, attempt)
+            self._note(index)
+
+    def state(self) -> TopicState:
+        """What all records so far add up to."""
+        for name, channel in self._state.channels.items():
+            kept = [np.array(channel.finished, np.int64).reshape(-1, 2).T, *self._ranges[name]]
+            firsts, ends = np.concatenate(kept, axis=1)
+            channel.finished = merge_ranges(firsts, ends)
+            self._ranges[name] = []
+            _settle(channel)
+        return self._state
+
+
+def _forget(requeued: dict[int, tuple[int, int]], first: int, end: int) -> None:
+    """Take the indexes of [first, end) out."""
+    if end - first <= len(requeued):
+        for index in range(first, end):
+            requeued.pop(index, None)
+        return
+    for index in [index for index in requeued if first <= index < end]:
+        del requeued[index]
+
+
+def _settle(channel: ChannelState) -> None:
+    """Let `start` swallow the ranges that it touches."""
+    done = 0
+    for first, end in channel.finished:
+        if first > channel.start:
+            break
+        channel.start = max(channel.start, end)
+        done += 1
+    del channel.finished[:done]
+    channel.cursor = max(channel.cursor, channel.start)
