@@ -1,7 +1,7 @@
 """What a ledger lets run elsewhere: syncs and checkpoints; and the names of its files."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sparq.log import ledger_file
 from sparq.log.disk import Disk, DiskError, File
