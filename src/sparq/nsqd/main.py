@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from sparq.broker.broker import Broker
+from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
 from sparq.daemon import address, flags, lifecycle
 from sparq.daemon import logging as log_lines
@@ -90,11 +90,14 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
             disk,
             str(data_path),
             now,
-            hostname=socket.gethostname(),
+            server_facts={
+                "topology_region": options.topology_region,
+                "topology_zone": options.topology_zone,
+            },
         )
         for line in broker.load(now):
             logger.info("%s", line)
-    except DiskError as error:
+    except (DiskError, CatalogError) as error:
         raise lifecycle.StartError(f"failed to load metadata - {error}") from error
     return broker
 

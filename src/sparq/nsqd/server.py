@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -30,13 +31,16 @@ INLINE_ROUNDS_MAX = 4
 
 TICK_SECONDS_MAX = 0.1
 
+logger = logging.getLogger(__name__)
+
 
 class Nsqd:
     """What the shells around one broker share.
 
     Attributes:
         exiting: True from the moment that `stop` begins; publishes over HTTP get EXITING.
-        on_changes: called when topics or channels have come or gone (`broker.changes`).
+        on_changes: called when topics or channels have come or gone.
+        tcp_port, http_port: the real ports, -1 where there is none.
     """
 
     def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -49,9 +53,9 @@ class Nsqd:
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()
         self.tcp_port = self.http_port = -1
+        self.on_changes: Callable[[], None] = broker.changes.clear
         self._all_gone = asyncio.Event()
         self.exiting = False
-        self.on_changes: Callable[[], None] = lambda: None
         self._turn_is_due = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._listener: Listener | None = None
@@ -66,23 +70,31 @@ class Nsqd:
 
     def _take_turn(self) -> None:
         self._turn_is_due = False
+        broker, runner = self.broker, self.runner
         for _ in range(INLINE_ROUNDS_MAX):
-            self.broker.end_turn(self.runner.now())
-            tasks = self.broker.take_tasks()
-            if not self.runner.may_run_inline(tasks):
-                self.runner.submit(tasks)
+            broker.end_turn(runner.now())
+            tasks = broker.take_tasks()
+            if not runner.may_run_inline(tasks):
+                runner.submit(tasks)
                 break
-            self.runner.run_inline(tasks[0])
+            runner.run_inline(tasks[0])
         else:
             self.turn()
         self._flush()
-        if self.broker.changes:
-            self.on_changes()
-        if self.broker.busy:
+        if broker.busy:
             self.turn()
+        if broker.changes:
+            self.on_changes()
+        if broker.notes:
+            self._log_notes()
         if self.waiting:
             for connection in tuple(self.waiting):
                 connection.resume_reading()
+
+    def _log_notes(self) -> None:
+        for note in self.broker.notes:
+            logger.warning("%s", note)
+        self.broker.notes.clear()
 
     def _flush(self) -> None:
         by_session = self.by_session
