@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._magic = b""
         self._reading = True
         self._ending = False
+        self._at_eof = False
         self._last_command_ns = 0
         self._next_heartbeat_ns = 0
         self._blocked_since_ns = 0
@@ -83,10 +84,11 @@ class Connection(asyncio.Protocol):
             self._server.turn()
 
     def eof_received(self) -> bool:
-        """A half-closed client still gets what it is owed, then the connection ends."""
-        if self._session is not None and not self._ending:
-            self._server.flush_soon(self)
-        return False
+        """A half-closed client still gets the answers that it is owed; then the connection ends."""
+        if self._session is None or self._ending:
+            return False
+        self._at_eof = True
+        return not self._session.is_drained()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes as they come; a turn of the broker follows."""
@@ -190,7 +192,11 @@ class Connection(asyncio.Protocol):
         output = session.take_output()
         if output:
             self._transport.writelines(output)
-        if session.closing and not self._ending and session.is_drained():
+        if not (session.closing or self._at_eof) or not session.is_drained():
+            return
+        if self._at_eof:
+            self._transport.close()
+        elif not self._ending:
             self._end()
 
     def _end(self) -> None:
