@@ -15,6 +15,23 @@ def stored_batch(
 ) -> bytes:
     """One whole batch."""
     run, ends = frames.encode([Bodies.of(bodies)], first_index, NODE, TIMESTAMP_NS + first_index)
-    return b"".join(
-        batch.encode(run, ends, first_index, ordinal, TIMESTAMP_NS, 1, 1, 128, 99, dues)
+    return encoded(run, ends, first_index, ordinal, dues)
+
+
+def encoded(
+    run: bytes, ends, first_index: int, ordinal: int = 0, dues: list[tuple[int, int]] | None = None
+) -> bytes:
+    """One whole batch of frames that are there already."""
+    parts = batch.encode(
+        run,
+        ends,
+        first_index,
+        ordinal,
+        publish_time_ns=TIMESTAMP_NS,
+        log_id_short=1,
+        epoch=1,
+        file_offset=128,
+        salt=99,
+        dues=dues,
     )
+    return b"".join(parts)

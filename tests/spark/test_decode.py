@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sparq.protocol import batch, frames
 from sparq.spark import decode
 from sparq.spark.decode import SCHEMA, Decoder
-from tests.spark.stored import stored_batch
+from tests.spark.stored import encoded, stored_batch
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -98,7 +98,7 @@ def test_attempts_and_large_indexes_are_taken_from_the_bytes():
     index = frames.INDEX_LIMIT - 1
     run, ends = frames.encode([frames.Bodies.of([b"x"])], index, 1023, 1)
     run = bytes(frames.patch_attempts(run, ends, 65_535))
-    data = b"".join(batch.encode(run, ends, index, 0, 1, 1, 1, 128, 99))
+    data = encoded(run, ends, index)
     (piece,) = Decoder("t", "n", ["id", "index", "attempts"]).decode(memoryview(data), 0, index + 1)
 
     assert [{"id": f"{1023 << 54 | index:016x}", "index": index, "attempts": 65_535}] == (

@@ -36,7 +36,8 @@ class Member:
         address: its ``host:port``.
         reader: asks it.
         attached: what is held there; None while it is out of reach or has no such topic.
-        committed: where the channel's cursor stands, as far as we know.
+        ends: the log's ends when they were last asked for.
+        committed: where the channel's cursor stands.
         failure: why it is out of reach; None while it is not.
     """
 
@@ -44,6 +45,7 @@ class Member:
         self.address = address
         self.reader = RangeReader(address, user_agent="sparq spark source")
         self.attached: Attached | None = None
+        self.ends: Ends | None = None
         self.committed = 0
         self.failure: Exception | None = None
         self._retry_at = float("-inf")
@@ -61,7 +63,7 @@ class Member:
         else:
             ends = self.reader.ends(topic)
             self.attached = Attached(0, ends, ends.first, ends.first_ordinal)
-        self.committed = self.attached.committed
+        self.ends, self.committed = self.attached.ends, self.attached.committed
         self.failure, self._pause = None, RETRY_FIRST_SECONDS
         return self.attached.ends.log
 
@@ -169,7 +171,7 @@ class Fleet:
         found = {}
         for member in self.attached.values():
             try:
-                ends = member.reader.ends(self._topic)
+                member.ends = ends = member.reader.ends(self._topic)
             except (OSError, RemoteError) as error:
                 # A refusal means that the topic was deleted; attaching creates it, with a new log.
                 member.down(error)
@@ -204,7 +206,11 @@ class Fleet:
         attached = self.attached
         for key, index in offset.items():
             member = attached.get(parse_key(key).log)
-            if member is not None and member.attached is not None and index != member.committed:
+            if member is None or member.attached is None or member.ends is None:
+                continue
+            # Just restarted, nsqd holds the log's end back for a while; and before its first
+            # message there is nowhere to go back to.
+            if member.ends.first <= index <= member.ends.end and index != member.committed:
                 self._commit(member, member.attached.epoch, index)
 
     def _commit(self, member: Member, epoch: int, index: int) -> None:
@@ -213,7 +219,7 @@ class Fleet:
         except OSError as error:
             member.down(error)
         except RemoteError as refusal:
-            if refusal.code != "E_COMMIT_FAILED":
+            if "superseded" not in refusal.text:
                 raise
             raise SupersededError(
                 f"another query reads channel {self._channel} of topic {self._topic} "

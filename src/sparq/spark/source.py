@@ -257,8 +257,8 @@ class NsqStreamReader(
             self._fleet.refresh()
         else:
             self._fleet.wait_for([parse_key(key).log for key in start])
-        self._fleet.commit(start)
         ends = self._fleet.ends()
+        self._fleet.commit(start)
         missing = {key for key in start if parse_key(key).log not in ends and self._missing(key)}
         joining = self._joining(start, ends, missing)
         self._fleet.commit(joining)

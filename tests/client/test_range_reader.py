@@ -1,0 +1,221 @@
+"""Range reading over a blocking connection: conversations with a server that can go wrong."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+
+from sparq.client import blocking
+from sparq.client.blocking import BlockingConnection
+from sparq.client.errors import WrongPeerError
+from sparq.client.range_reader import NoRangesError, RangeReader
+from sparq.protocol import batch, commands
+from sparq.protocol.errors import RemoteError
+from tests.spark.range_server import RangeServer
+
+
+@pytest.fixture
+def server():
+    with RangeServer() as running:
+        yield running
+
+
+@pytest.fixture
+def reader(server):
+    reader = RangeReader(server.address)
+    yield reader
+    reader.close()
+
+
+def bodies_of(pieces) -> list[bytes]:
+    return [
+        bytes(stored.frames[:end][34:])
+        for piece in pieces
+        for stored in batch.walk(piece.batches)
+        for end in stored.ends.tolist()[:1]
+    ]
+
+
+def test_attach_ends_and_commit(server, reader):
+    """An attachment tells where the log and the channel stand; COMMIT names its epoch."""
+    server.add([b"a", b"b", b"c"])
+
+    attached = reader.attach("clicks", "archive")
+    reader.commit("clicks", "archive", attached.epoch, 2)
+
+    assert (101, 0, 0) == (attached.epoch, attached.committed, attached.committed_ordinal)
+    assert (server.log, 7, 0, 3, 0, 3) == attached.ends
+    assert 2 == server.committed
+    assert attached.ends == reader.ends("clicks")
+
+
+def test_places_by_count_and_time(server, reader):
+    """ENDS also leads from an index over so many messages, or to a time."""
+    server.add([b"a", b"b", b"c"])
+    server.add([b"d"], gap=10)
+
+    after = reader.place_after("clicks", 1, 2)
+
+    assert (13, 3, 1) == (after.at, after.at_ordinal, after.from_ordinal)
+    assert 14 == reader.place_at_time("clicks", 5).at
+
+
+def test_a_range_comes_in_pieces_and_the_next_is_asked_for_ahead(server, reader):
+    """All of the range arrives, each READ beginning where the one before it ended."""
+    for number in range(5):
+        server.add([b"%d" % number], gap=3)
+
+    pieces = reader.read("clicks", server.log, 0, 20, max_bytes=99)
+    first = next(pieces)
+    rest = list(pieces)
+
+    assert [b"0", b"1", b"2", b"3", b"4"] == bodies_of([first, *rest])
+    reads = [heard for heard in server.heard if isinstance(heard, commands.Read)]
+    assert [(0, 20), (11, 20), (19, 20)] == [(read.first, read.end) for read in reads]
+    assert {99} == {read.max_bytes for read in reads}
+
+
+def test_stopping_early_leaves_no_answer_behind(server, reader):
+    """After an iteration that ended early the next question gets its own answer."""
+    for number in range(6):
+        server.add([b"%d" % number])
+    pieces = reader.read("clicks", server.log, 0, 6)
+    next(pieces)
+    pieces.close()
+
+    assert 6 == reader.ends("clicks").end
+
+
+def test_a_refusal_leaves_the_connection_in_use(server, reader):
+    """E_RANGE_FAILED is an answer like any other: no reconnect."""
+    with pytest.raises(RemoteError, match="is not"):
+        list(reader.read("clicks", "cd" * 16, 0, 1))
+    reader.ends("clicks")
+
+    assert 1 == sum(isinstance(heard, commands.Identify) for heard in server.heard)
+
+
+def test_after_a_broken_connection_the_next_question_connects_anew(server, reader):
+    """The reader says that the connection broke, once, and then works again."""
+    reader.ends("clicks")
+    server.hang_up_after["Ends"] = 0
+
+    with pytest.raises(OSError, match=server.address):
+        reader.ends("clicks")
+
+    assert 0 == reader.ends("clicks").end
+
+
+def test_nobody_there_is_an_os_error(server, reader):
+    """A port where nothing listens: an OSError, like everything that may pass."""
+    server.stop()
+
+    with pytest.raises(OSError, match="refused"):
+        reader.ends("clicks")
+
+
+def test_an_nsqd_without_ranges_is_named():
+    """Go's nsqd does not announce ranges: the error says which nsqd, before any question."""
+    with RangeServer(ranges=False) as plain:
+        with pytest.raises(NoRangesError, match=rf"{plain.address} \(version 1.3.0\)"):
+            RangeReader(plain.address).ends("clicks")
+
+        assert ["Identify"] == [type(heard).__name__ for heard in plain.heard]
+
+
+def address_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()
+    return f"{host}:{port}"
+
+
+def answering(*answers: bytes) -> str:
+    """The address of a server that gives these answers, each to something it reads, and is gone."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listening, contextlib.suppress(OSError), listening.accept()[0] as connection:
+            for answer in answers:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return address_of(listening)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP port"),
+        (b"\x7f\xff\xff\xff\0\0\0\0", "2147483647 bytes"),
+        (b"\0\0\0\x06\0\0\0\0OK", "JSON object"),
+        (b"\0\0\0\x06\0\0\0\0[]", "JSON object"),
+        (b"\0\0\0\x06\0\0\0\x02ab", "type 2"),
+    ],
+)
+def test_what_is_no_nsqd_is_said(data, text):
+    """An HTTP port, an absurd size, an answer of another kind: the error names what came."""
+    with pytest.raises(WrongPeerError, match=text):
+        BlockingConnection(answering(data))
+
+
+def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
+    """An answer without the numbers that were asked for is no OSError: trying again won't help."""
+    monkeypatch.setattr(server, "_ends_object", lambda: {"log": server.log})
+
+    with pytest.raises(WrongPeerError, match="'node'"):
+        reader.ends("clicks")
+
+
+def test_heartbeats_are_answered(server):
+    """A heartbeat between question and answer is answered and not taken for the answer."""
+    connection = BlockingConnection(server.address)
+    answer = server._ends
+
+    def with_heartbeat(command):
+        from sparq.protocol import frames
+
+        return frames.response(b"_heartbeat_") + answer(command)
+
+    server._ends = with_heartbeat
+    server._nop = lambda _: b""
+
+    assert server.log == connection.ask_json(commands.ends("clicks"))["log"]
+    assert 0 == int(connection.ask_json(commands.ends("clicks"))["end"])
+    assert "Nop" in [type(heard).__name__ for heard in server.heard]
+    connection.close()
+
+
+def test_an_error_sent_before_all_was_read_is_raised():
+    """nsqd refuses a large MPUB after its first bytes and hangs up: the error is what we see."""
+    refusal = b"\0\0\0\x16\0\0\0\x01E_BAD_BODY too big"
+    connection = BlockingConnection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
+
+    with pytest.raises(RemoteError, match="E_BAD_BODY too big"):
+        connection.ask(bytes(64 << 20))
+
+
+def test_silence_ends_with_the_timeout(monkeypatch):
+    """A peer that accepts and says nothing costs the timeout, no more."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        pytest.raises(TimeoutError),
+    ):
+        BlockingConnection(address_of(listening), timeout_seconds=0.05)
+
+
+def test_a_range_that_does_not_advance_is_an_error(server, reader):
+    """A server that would send us round in circles is caught."""
+    server.add([b"a"])
+    server._read = lambda _: b"\0\0\0\x14\0\0\0\x03" + bytes(16)
+
+    with pytest.raises(WrongPeerError, match="from 0 to 0"):
+        list(reader.read("clicks", server.log, 0, 1))
+
+
+def test_frames_are_bounded(server, monkeypatch):
+    """Nothing larger than the limit is taken, whoever sends it."""
+    monkeypatch.setattr(blocking, "FRAME_BYTES_MAX", 50)
+
+    with pytest.raises(WrongPeerError, match="at most 50"):
+        BlockingConnection(server.address)

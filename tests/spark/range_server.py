@@ -1,0 +1,203 @@
+"""A small nsqd for tests that must go wrong on purpose: range commands and MPUB over one log.
+
+It parses with the real parser and serves stored batches; what it does wrong is set by its
+attributes. Threads serve the connections, so that blocking clients can be tested in one process.
+"""
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+
+from sparq.protocol import commands, frames
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.identify import Limits
+from sparq.protocol.parser import Parser
+from tests.servers import free_port
+from tests.spark.stored import NODE, stored_batch
+
+
+class RangeServer:
+    """One topic `clicks` with one channel.
+
+    Attributes:
+        log: the log's id.
+        batches: (first index, bodies) of each stored batch, in order.
+        first: the index before which nothing is left.
+        lost: what each READ says damage has cost.
+        refuse: for a command's name, the error it is refused with.
+        hang_up_after: for a command's name, how many of it are answered before the connection is
+            cut off instead of answering; counts down.
+        published: (topic, body) of each message of each MPUB.
+        heard: the commands, in order.
+    """
+
+    def __init__(self, port: int = 0, ranges: bool = True) -> None:
+        self.log = "ab" * 16
+        self.batches: list[tuple[int, list[bytes]]] = []
+        self.first = 0
+        self.committed = 0
+        self.epoch = 100
+        self.lost = 0
+        self.read_batches_max = 2
+        self.refuse: dict[str, RemoteError] = {}
+        self.hang_up_after: dict[str, int] = {}
+        self.published: list[tuple[str, bytes]] = []
+        self.heard: list[commands.Command] = []
+        self._ranges = ranges
+        self._sockets: list[socket.socket] = []
+        self.port = port or free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.start()
+
+    # Life
+
+    def start(self) -> None:
+        """Listens; after `stop` at the same port."""
+        self._listening = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(self._listening,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Closes everything, as a kill does."""
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for connection in self._sockets:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self._sockets.clear()
+
+    def __enter__(self) -> "RangeServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _accept(self, listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                self._sockets.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        parser = Parser(Limits())
+        with contextlib.suppress(OSError):
+            assert connection.recv(4, socket.MSG_WAITALL) == commands.MAGIC_V2
+            while data := connection.recv(1 << 20):
+                parser.feed(data)
+                while (command := parser.next()) is not None:
+                    name = type(command).__name__
+                    self.heard.append(command)
+                    if name in self.hang_up_after:
+                        self.hang_up_after[name] -= 1
+                        if self.hang_up_after[name] < 0:
+                            del self.hang_up_after[name]
+                            connection.shutdown(socket.SHUT_RDWR)
+                            return
+                    connection.sendall(self._answer(name, command))
+
+    def _answer(self, name: str, command: commands.Command) -> bytes:
+        try:
+            if name in self.refuse:
+                raise self.refuse[name]
+            return getattr(self, f"_{name.lower()}")(command)
+        except RemoteError as refusal:
+            return frames.error(refusal.frame_text())
+
+    # The log
+
+    def add(self, bodies: list[bytes], gap: int = 0) -> None:
+        """Appends a stored batch, after so many indexes that no message has."""
+        self.batches.append((self.end + gap, bodies))
+
+    @property
+    def end(self) -> int:
+        """The index behind the last message."""
+        if not self.batches:
+            return self.first
+        index, bodies = self.batches[-1]
+        return index + len(bodies)
+
+    def ordinal_at(self, index: int) -> int:
+        """Messages before an index."""
+        return sum(min(len(bodies), max(0, index - at)) for at, bodies in self.batches)
+
+    def _index_at(self, ordinal: int) -> int:
+        for at, bodies in self.batches:
+            if ordinal < len(bodies):
+                return at + ordinal
+            ordinal -= len(bodies)
+        return self.end
+
+    # Commands
+
+    def _identify(self, _: commands.Identify) -> bytes:
+        reply = {"version": "1.3.0", "max_rdy_count": 2500}
+        if self._ranges:
+            reply |= {"sparq_range": 1, "sparq_version": "0.1.0"}
+        return frames.response(json.dumps(reply).encode())
+
+    def _ends_object(self) -> dict[str, object]:
+        return {
+            "log": self.log,
+            "node": NODE,
+            "first": str(self.first),
+            "end": str(self.end),
+            "first_ordinal": self.ordinal_at(self.first),
+            "end_ordinal": self.ordinal_at(self.end),
+        }
+
+    def _attach(self, _: commands.Attach) -> bytes:
+        self.epoch += 1
+        own = {
+            "epoch": self.epoch,
+            "committed": str(self.committed),
+            "committed_ordinal": self.ordinal_at(self.committed),
+        }
+        return frames.response(json.dumps(self._ends_object() | own).encode())
+
+    def _ends(self, command: commands.Ends) -> bytes:
+        answer = self._ends_object()
+        if command.kind == "after":
+            ordinal = self.ordinal_at(command.value)
+            at = self._index_at(ordinal + command.count)
+            answer |= {"from_ordinal": ordinal, "at": str(at), "at_ordinal": self.ordinal_at(at)}
+        elif command.kind == "time":
+            answer |= {"at": str(self.end), "at_ordinal": self.ordinal_at(self.end)}
+        return frames.response(json.dumps(answer).encode())
+
+    def _read(self, command: commands.Read) -> bytes:
+        if command.log != self.log:
+            raise RemoteError("E_RANGE_FAILED", f"READ failed log {self.log} is not {command.log}")
+        if command.first < self.first:
+            raise RemoteError(
+                "E_RANGE_FAILED", f"READ failed index {command.first} is before {self.first}"
+            )
+        chosen = [
+            (at, bodies)
+            for at, bodies in self.batches
+            if at < command.end and at + len(bodies) > command.first
+        ]
+        served, rest = chosen[: self.read_batches_max], chosen[self.read_batches_max :]
+        following = rest[0][0] if rest else command.end
+        data = b"".join(stored_batch(bodies, at) for at, bodies in served)
+        return frames.frame(3, struct.pack(">qq", following, self.lost) + data)
+
+    def _commitrange(self, command: commands.CommitRange) -> bytes:
+        if command.epoch != self.epoch:
+            raise RemoteError(
+                "E_COMMIT_FAILED",
+                f"COMMIT failed epoch {command.epoch} was superseded by {self.epoch}",
+            )
+        self.committed = command.index
+        return frames.response(b"OK")
+
+    def _topicneeded(self, _: commands.TopicNeeded) -> bytes:
+        return b""
+
+    def _multipublish(self, command: commands.MultiPublish) -> bytes:
+        self.published += [(command.topic, bytes(body)) for body in command.bodies]
+        return frames.response(b"OK")
