@@ -95,7 +95,7 @@ async def test_a_lost_connection_leaves_requests_unknown() -> None:
 
         assert lost.value.executed is None
         assert not connection.live
-        await connection.lost
+        await connection.ended()
 
 
 async def test_heartbeats_are_answered() -> None:
@@ -116,7 +116,7 @@ async def test_silence_ends_a_connection() -> None:
             nsqd.address, Config(read_timeout=1.0, heartbeat_interval=1.0)
         )
         began = asyncio.get_running_loop().time()
-        lost = await connection.lost
+        lost = await connection.ended()
 
         assert "nothing heard for 1 s" in str(lost)
         assert 0.9 < asyncio.get_running_loop().time() - began < 3

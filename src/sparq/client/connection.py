@@ -5,9 +5,9 @@
    whose awaiting task was cancelled keeps its place: its answer finds nobody and disturbs no one.
 3. Behind a fatal error nsqd executes nothing: requests behind it were certainly not executed.
    Refusals of FIN, REQ and TOUCH answer no request, they are counted.
-4. ``lost`` is done once the connection is, with the reason; every request is answered by then.
-   A connection that stays silent for ``read_timeout`` (heartbeats should have come), or leaves a
-   request unanswered for ``publish_timeout``, is given up.
+4. ``ended`` returns once the connection is gone; by then every request is answered. A connection
+   that is silent for ``read_timeout`` (heartbeats should have come) or leaves a request
+   unanswered for ``publish_timeout`` is given up.
 5. Nothing follows IDENTIFY before its answer is there (nsqd may drop such bytes).
 """
 
@@ -65,7 +65,6 @@ class Connection(asyncio.Protocol):
     Attributes:
         address: the nsqd's ``host:port``.
         facts: its answer to IDENTIFY; ``{}`` from one that does not negotiate.
-        lost: done when the connection is, with the reason.
         pending_bytes: the size of what was requested and is not answered.
         refused_responses: FIN, REQ and TOUCH that nsqd refused.
         on_messages: called with the data of all message frames of one read.
@@ -80,7 +79,7 @@ class Connection(asyncio.Protocol):
         self.on_messages: Callable[[list[bytes]], None] = lambda messages: None
         self.on_room: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
-        self.lost: asyncio.Future[ConnectionLostError] = self._loop.create_future()
+        self._lost: asyncio.Future[ConnectionLostError] = self._loop.create_future()
         self._config = config
         self._receiver = Receiver(config.max_msg_size or FRAME_BYTES_MAX)
         self._out: list[bytes] = []
@@ -96,7 +95,7 @@ class Connection(asyncio.Protocol):
     @property
     def live(self) -> bool:
         """Whether commands can be sent."""
-        return not self.lost.done() and self._fatal is None
+        return not self._lost.done() and self._fatal is None
 
     def send(self, command: bytes) -> None:
         """Send a command that has no answer, with whatever else this turn of the loop sends."""
@@ -128,10 +127,15 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if self._transport is not None and not self.lost.done():
+        if self._transport is not None and not self._lost.done():
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     # Ending
+
+    async def ended(self) -> ConnectionLostError:
+        """Wait for the end of the connection: the reason."""
+        # Shielded: a waiting task that is cancelled must not cancel the future for the others.
+        return await asyncio.shield(self._lost)
 
     async def close(self, seconds: float = 1.0) -> None:
         """End the connection once what was sent is written, or after so many seconds anyway."""
@@ -139,7 +143,7 @@ class Connection(asyncio.Protocol):
             self._flush()
         if self._transport is not None:
             self._transport.close()
-            await asyncio.wait([self.lost], timeout=seconds)
+            await asyncio.wait([self._lost], timeout=seconds)
             self._transport.abort()
 
     def fail(self, error: Exception) -> None:
@@ -167,7 +171,7 @@ class Connection(asyncio.Protocol):
             self._watch.cancel()
         not_executed = isinstance(self._fatal, RemoteError)
         reason = self._reason(exc)
-        self.lost.set_result(ConnectionLostError(reason))
+        self._lost.set_result(ConnectionLostError(reason))
         pending, self._pending = self._pending, deque()
         self.pending_bytes = 0
         for answer, _, _ in pending:

@@ -255,7 +255,7 @@ class Consumer:
             self._pool.errors.pop(address, None)
             self._flow.add(subscription)
             try:
-                await connection.lost
+                await connection.ended()
             finally:
                 self._flow.remove(subscription)
                 subscription.forget()

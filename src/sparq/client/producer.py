@@ -276,7 +276,7 @@ class Producer:
         self._links.append(connection)
         self._wake_next()
         try:
-            await connection.lost
+            await connection.ended()
         finally:
             self._links.remove(connection)
             connection.fail(ClosedError("closed by the producer"))

@@ -1,0 +1,487 @@
+"""client.consumer: each delivery is seen once and answered once, whatever connections do."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+import pytest
+
+from sparq.client import AlreadyRespondedError, ClosedError, Consumer, Message
+from tests.client.scripted import Peer, ScriptedNsqd, scripted, until
+
+
+def consumer_of(*nsqds: ScriptedNsqd, **options: Any) -> Consumer:
+    """A consumer of these nsqds that loses no time in connecting again."""
+    given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, **options}
+    return Consumer("t", "c", nsqd_tcp_addresses=[nsqd.address for nsqd in nsqds], **given)
+
+
+async def subscribed(nsqd: ScriptedNsqd) -> Peer:
+    """The consumer's connection once it may receive."""
+    await until(lambda: nsqd.peers and nsqd.peers[-1].ready)
+    return nsqd.peers[-1]
+
+
+async def test_iteration() -> None:
+    """Messages come in order with all that nsqd says of them; FINs of one turn are one write."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        assert peer.commands[1:] == [b"SUB t c", b"RDY 10"]
+        for number in range(10):
+            peer.deliver(number, b"body %d" % number, attempts=2)
+        seen = []
+        async for message in consumer:
+            seen.append(message)
+            await message.finish()
+            if len(seen) == 10:
+                break
+        await until(lambda: not peer.in_flight)
+
+        assert [message.body for message in seen] == [b"body %d" % n for n in range(10)]
+        assert seen[3].id == "0000000000000003"
+        assert (seen[3].attempts, seen[3].nsqd) == (2, nsqd.address)
+        assert seen[3].timestamp_ns > 10**18
+        assert consumer.counters.received == consumer.counters.finished == 10
+        assert consumer.connections == [nsqd.address]
+
+
+async def test_a_message_is_answered_once() -> None:
+    """After FIN or REQ every further answer raises, and nsqd hears the first only."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        peer.deliver(1)
+        peer.deliver(2)
+        first, second = await anext(consumer), await anext(consumer)
+        first.touch()
+        first.finish()
+        second.requeue(1.5, backoff=False)
+
+        for message in (first, second):
+            for answer in (message.finish, message.requeue, message.touch):
+                with pytest.raises(AlreadyRespondedError, match=message.id):
+                    answer()
+        with pytest.raises(ValueError, match="delay_seconds"):
+            Message.requeue(second, -1)
+        await until(lambda: not peer.in_flight)
+        assert nsqd.lines(b"TOUCH", b"FIN", b"REQ") == [
+            b"TOUCH 0000000000000001",
+            b"FIN 0000000000000001",
+            b"REQ 0000000000000002 1500",
+        ]
+
+
+async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
+    """Without a delay it is default_requeue_delay x attempts, at most max_requeue_delay."""
+    options = {"default_requeue_delay": 2.0, "max_requeue_delay": 7.0, "max_attempts": 0}
+    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
+        peer = await subscribed(nsqd)
+        for attempts in (1, 3, 4):
+            peer.deliver(attempts, attempts=attempts)
+            (await anext(consumer)).requeue(backoff=False)
+        await until(lambda: len(nsqd.lines(b"REQ")) == 3)
+
+        assert [line.split()[2] for line in nsqd.lines(b"REQ")] == [b"2000", b"6000", b"7000"]
+
+
+async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    """Return means FIN, an exception REQ, an own answer stands, and it can be switched off."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    held: list[Message] = []
+
+    async def handle(message: Message) -> None:
+        if message.body == b"bad":
+            raise RuntimeError("cannot")
+        if message.body == b"own":
+            message.requeue(0, backoff=False)
+        if message.body == b"held":
+            message.auto_respond = False
+            held.append(message)
+
+    options = {"handler": handle, "concurrency": 2, "max_backoff_duration": 0}
+    async with scripted() as [nsqd], consumer_of(nsqd, **options):
+        peer = await subscribed(nsqd)
+        for number, body in enumerate((b"good", b"bad", b"own", b"held")):
+            peer.deliver(number, body)
+        await until(lambda: len(peer.in_flight) == 1 and held)
+
+        assert set(nsqd.lines(b"FIN", b"REQ")) == {
+            b"FIN 0000000000000000",
+            b"REQ 0000000000000001 90000",
+            b"REQ 0000000000000002 0",
+        }
+        held[0].finish()
+        await until(lambda: not peer.in_flight)
+
+
+async def test_handler_concurrency() -> None:
+    """So many handlers run at a time, no more, and an ordinary function serves as well."""
+    running, most, gate = 0, 0, asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    async with scripted() as [nsqd]:
+        async with consumer_of(nsqd, handler=handle, concurrency=3):
+            peer = await subscribed(nsqd)
+            for number in range(8):
+                peer.deliver(number)
+            await until(lambda: running == 3)
+            gate.set()
+            await until(lambda: not peer.in_flight)
+        assert most == 3
+
+        bodies: list[bytes] = []
+        async with consumer_of(nsqd, handler=lambda message: bodies.append(message.body)):
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            await until(lambda: not peer.in_flight)
+        assert bodies == [b"x"]
+
+
+async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
+    """Messages of one read reach as many waiting tasks, one each; the rest wait on."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        tasks = [asyncio.create_task(anext(consumer)) for _ in range(3)]  # type: ignore[arg-type] # a coroutine it is
+        await until(lambda: len(consumer._takers) == 3)
+        peer.deliver(1)
+        peer.deliver(2)
+        await until(lambda: len([task for task in tasks if task.done()]) == 2)
+        waiting = next(task for task in tasks if not task.done())
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+
+        assert len({task.result().id for task in tasks if task is not waiting}) == 2
+        assert not consumer._takers
+
+
+async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
+    """A task that is cancelled after it was woken lets the next one take the message."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        first = asyncio.create_task(anext(consumer))  # type: ignore[arg-type] # a coroutine it is
+        second = asyncio.create_task(anext(consumer))  # type: ignore[arg-type] # a coroutine it is
+        await until(lambda: len(consumer._takers) == 2)
+        plain = consumer._received
+
+        def received_then_cancel(messages: list[Message]) -> None:
+            plain(messages)
+            first.cancel()
+
+        [subscription] = consumer._flow.subscriptions.values()
+        subscription._received = received_then_cancel
+        peer.deliver(1)
+
+        assert (await asyncio.wait_for(second, 5)).id == "0000000000000001"
+        assert first.cancelled()
+
+
+async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
+    """A message delivered too often is given up: finished, after the callback has seen it."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    seen: list[int] = []
+
+    async def giving_up(message: Message) -> None:
+        seen.append(message.attempts)
+        if message.attempts == 8:
+            raise OSError("the dead letters' shelf is full")
+
+    options = {"max_attempts": 5, "on_giving_up": giving_up, "max_backoff_duration": 0}
+    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
+        peer = await subscribed(nsqd)
+        for number, attempts in enumerate((6, 8, 5)):
+            peer.deliver(number, attempts=attempts)
+        message = await anext(consumer)
+
+        assert message.attempts == 5
+        assert seen == [6, 8]
+        assert consumer.counters.given_up == 2
+        await until(lambda: len(nsqd.lines(b"FIN", b"REQ")) == 2)
+        assert [line.split()[0] for line in nsqd.lines(b"FIN", b"REQ")] == [b"FIN", b"REQ"]
+
+    async with scripted() as [nsqd], consumer_of(nsqd, max_attempts=5) as consumer:
+        peer = await subscribed(nsqd)
+        peer.deliver(1, attempts=6)
+        peer.deliver(2)
+        assert (await anext(consumer)).attempts == 1
+        await until(lambda: nsqd.lines(b"FIN") == [b"FIN 0000000000000001"])
+
+
+async def test_backoff_as_nsqd_sees_it() -> None:
+    """RDY 0 before the REQ; a probe; RDY 0 before its FIN and a pause; then all again."""
+    options = {"backoff_multiplier": 0.05, "max_backoff_duration": 0.2}
+    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
+        peer = await subscribed(nsqd)
+
+        async def answer(number: int, good: bool) -> None:
+            peer.deliver(number)
+            message = await anext(consumer)
+            message.finish() if good else message.requeue(0)
+
+        await answer(1, good=False)
+        assert consumer.backoff_level == 1
+        await until(lambda: peer.ready == 1)
+        await answer(2, good=False)
+        await until(lambda: peer.ready == 0)
+        await until(lambda: peer.ready == 1)
+        await answer(3, good=True)
+        await until(lambda: peer.ready == 0)
+        await until(lambda: peer.ready == 1)
+        await answer(4, good=True)
+        await until(lambda: not peer.in_flight)
+
+        assert [line.split(b" ")[:2] for line in nsqd.lines(b"RDY", b"REQ", b"FIN")] == [
+            [b"RDY", b"10"],
+            [b"RDY", b"0"],
+            [b"REQ", b"0000000000000001"],
+            [b"RDY", b"1"],
+            [b"RDY", b"0"],
+            [b"REQ", b"0000000000000002"],
+            [b"RDY", b"1"],
+            [b"RDY", b"0"],
+            [b"FIN", b"0000000000000003"],
+            [b"RDY", b"1"],
+            [b"RDY", b"10"],
+            [b"FIN", b"0000000000000004"],
+        ]
+        assert consumer.backoff_level == 0
+
+
+async def test_a_lost_probe_moves_to_another_connection() -> None:
+    """When the connection that tests the waters is lost, another one does."""
+    options = {"backoff_multiplier": 0.02, "max_backoff_duration": 0.04}
+    async with scripted(2) as nsqds, consumer_of(*nsqds, **options) as consumer:
+        peers = [await subscribed(nsqd) for nsqd in nsqds]
+        peers[0].deliver(1)
+        (await anext(consumer)).requeue(0)
+        await until(lambda: sum(peer.ready for peer in peers) == 1)
+        probe = next(nsqd for nsqd in nsqds if nsqd.peers[0].ready)
+        other = next(nsqd for nsqd in nsqds if nsqd is not probe)
+        await probe.stop()
+        await until(lambda: other.peers[0].ready == 1)
+        await probe.start()
+
+
+async def test_rdy_is_shared_and_redistributed() -> None:
+    """Two connections have half each; when one is lost the other gets all, and it comes back."""
+    async with scripted(2) as nsqds, consumer_of(*nsqds) as consumer:
+        await until(lambda: [nsqd.peers and nsqd.peers[0].ready for nsqd in nsqds] == [5, 5])
+        await nsqds[0].stop()
+        await until(lambda: nsqds[1].peers[0].ready == 10)
+        assert consumer.errors.keys() == {nsqds[0].address}
+        await nsqds[0].start()
+        await until(lambda: [nsqd.peers and nsqd.peers[0].ready for nsqd in nsqds] == [5, 5])
+        await until(lambda: not consumer.errors)
+
+        consumer.max_in_flight = 0
+        await until(lambda: [nsqd.peers[0].ready for nsqd in nsqds] == [0, 0])
+        consumer.max_in_flight = 4
+        await until(lambda: [nsqd.peers[0].ready for nsqd in nsqds] == [2, 2])
+        with pytest.raises(ValueError, match="max_in_flight"):
+            consumer.max_in_flight = -1
+
+
+async def test_fewer_messages_than_connections() -> None:
+    """With max_in_flight 1 each of three nsqds gets its turn, one at a time."""
+    options = {
+        "max_in_flight": 1,
+        "rdy_redistribute_interval": 0.02,
+        "low_rdy_idle_timeout": 1,
+        "low_rdy_timeout": 1,
+    }
+    async with scripted(3) as nsqds, consumer_of(*nsqds, **options):
+        seen = set()
+
+        def turn() -> bool:
+            ready = [nsqd for nsqd in nsqds if nsqd.peers and nsqd.peers[0].ready]
+            seen.update(ready)
+            return len(seen) == 3
+
+        await until(turn)
+        changes = [
+            (peer, int(line.split()[1])) for n in nsqds for peer, line in n.script if b"RDY" in line
+        ]
+        assert all(count <= 1 for _, count in changes)
+
+
+async def test_what_a_lost_connection_left_is_not_handed_out() -> None:
+    """Messages waiting when their connection is lost are dropped; late answers go nowhere."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        for number in range(3):
+            peer.deliver(number)
+        held = await anext(consumer)
+        peer.hang_up()
+        await until(lambda: consumer.counters.lost == 3)
+        peer = await subscribed(nsqd)
+        peer.deliver(7)
+        message = await anext(consumer)
+        held.finish()
+        message.finish()
+        await until(lambda: nsqd.lines(b"FIN"))
+
+        assert nsqd.lines(b"FIN") == [b"FIN 0000000000000007"]
+        assert consumer.counters.finished == 1
+
+
+async def test_what_nsqd_has_given_up_is_not_handed_out() -> None:
+    """A message that waited here longer than its timeout is dropped, and its place is free."""
+    async with scripted() as [nsqd]:
+        nsqd.facts["msg_timeout"] = 100
+        async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            await until(lambda: consumer.counters.expired == 1)
+            assert consumer.in_flight == 0
+            peer.deliver(2)
+
+            assert (await anext(consumer)).id == "0000000000000002"
+
+
+async def test_touch_keeps_a_message_from_expiring() -> None:
+    """Each touch starts the message's time anew."""
+    async with scripted() as [nsqd]:
+        nsqd.facts["msg_timeout"] = 200
+        async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            message = await anext(consumer)
+            for _ in range(5):
+                await asyncio.sleep(0.1)
+                message.touch()
+
+            assert consumer.counters.expired == 0
+            assert consumer.counters.touched == 5
+
+
+async def test_leaving_the_block_gives_back_what_was_not_handed_out() -> None:
+    """CLS, REQ 0 for what waits, the last answers, and the connection is closed."""
+    async with scripted() as [nsqd]:
+        async with consumer_of(nsqd) as consumer:
+            peer = await subscribed(nsqd)
+            for number in range(3):
+                peer.deliver(number)
+            message = await anext(consumer)
+            message.finish()
+        await until(lambda: not nsqd.peers)
+
+        assert set(nsqd.lines(b"FIN", b"REQ")) == {
+            b"FIN 0000000000000000",
+            b"REQ 0000000000000001 0",
+            b"REQ 0000000000000002 0",
+        }
+        assert nsqd.lines(b"CLS") == [b"CLS"]
+        with pytest.raises(StopAsyncIteration):
+            await anext(consumer)
+        with pytest.raises(ClosedError):
+            consumer.start()
+
+
+async def test_stop_lets_handlers_finish_what_is_here() -> None:
+    """A handler sees every message that had arrived, though stop was called before."""
+    bodies = []
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0.01)
+        bodies.append(message.body)
+
+    async with scripted() as [nsqd]:
+        consumer = consumer_of(nsqd, handler=handle)
+        consumer.start()
+        peer = await subscribed(nsqd)
+        for number in range(5):
+            peer.deliver(number, b"%d" % number)
+        await until(lambda: bodies)
+        await asyncio.gather(consumer.stop(), consumer.stop())
+        await consumer.join()
+        await until(lambda: not nsqd.peers)
+
+        assert bodies == [b"0", b"1", b"2", b"3", b"4"]
+        assert len(nsqd.lines(b"FIN")) == 5
+
+
+async def test_stop_is_bounded() -> None:
+    """A handler that hangs is left behind after stop_timeout; nsqd delivers its message again."""
+
+    async def hang(message: Message) -> None:
+        await asyncio.Event().wait()
+
+    async with scripted() as [nsqd]:
+        consumer = consumer_of(nsqd, handler=hang, stop_timeout=0.1)
+        consumer.start()
+        peer = await subscribed(nsqd)
+        peer.deliver(1)
+        peer.deliver(2)
+        await until(lambda: consumer.in_flight == 2)
+        began = asyncio.get_running_loop().time()
+        await consumer.stop()
+        await until(lambda: not nsqd.peers)
+
+        assert asyncio.get_running_loop().time() - began < 2
+        assert nsqd.lines(b"FIN", b"REQ") == [b"REQ 0000000000000002 0"]
+
+
+async def test_stop_ends_a_waiting_iteration() -> None:
+    """A task that waits for a message leaves its loop when the consumer is stopped."""
+
+    async def iterate(consumer: Consumer) -> str:
+        async for _ in consumer:
+            pass
+        return "over"
+
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        task = asyncio.create_task(iterate(consumer))
+        await subscribed(nsqd)
+        await consumer.stop()
+
+        assert await asyncio.wait_for(task, 5) == "over"
+
+
+async def test_a_refused_subscription_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A channel that is held by another says so in ``errors``, and is consumed once it is free."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    async with scripted() as [nsqd]:
+        nsqd.sub_answer = (1, b"E_SUB_FAILED SUB failed channel t:c is held by a range reader")
+        async with consumer_of(nsqd) as consumer:
+            await until(lambda: len(nsqd.all_peers) >= 2)
+            assert "held by a range reader" in consumer.errors[nsqd.address]
+            assert not consumer.connections
+            nsqd.sub_answer = (0, b"OK")
+            await subscribed(nsqd)
+            await until(lambda: not consumer.errors)
+
+
+async def test_a_broken_message_costs_the_connection_only() -> None:
+    """A message frame without room for its header: the connection is made again."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        peer.send(2, b"short")
+        await until(lambda: len(nsqd.all_peers) == 2)
+        peer = await subscribed(nsqd)
+        peer.deliver(1)
+
+        assert (await anext(consumer)).body == b"x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        (("bad topic", "c"), {"nsqd_tcp_addresses": "a:1"}, "topic name"),
+        (("t", ""), {"nsqd_tcp_addresses": "a:1"}, "channel name"),
+        (("t", "c"), {}, "nsqd_tcp_addresses"),
+        (("t", "c"), {"nsqd_tcp_addresses": "a"}, "host:port"),
+        (("t", "c"), {"lookupd_http_addresses": "a"}, "host:port"),
+        (("t", "c"), {"nsqd_tcp_addresses": "a:1", "concurrency": 0}, "concurrency"),
+        (("t", "c"), {"nsqd_tcp_addresses": "a:1", "sample_rate": 100}, "sample_rate"),
+    ],
+)
+async def test_mistakes_are_told_at_once(arguments: Any, options: Any, text: str) -> None:
+    """A wrong name, address or option is told where the consumer is made."""
+    with pytest.raises(ValueError, match=text):
+        Consumer(*arguments, **options)

@@ -1,0 +1,293 @@
+"""client.producer: OK means stored, many share a connection, and doubt is counted."""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparq.client import ClosedError, Producer, PublishError, Receipt, RemoteError
+from tests.client.scripted import Peer, ScriptedNsqd, scripted, until
+from tests.servers import free_port
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+def producer_of(*nsqds: ScriptedNsqd, **options: Any) -> Producer:
+    """A producer for these nsqds that loses no time in connecting again."""
+    given = {"max_reconnect_delay": 0.1, "stop_timeout": 2.0, **options}
+    return Producer([nsqd.address for nsqd in nsqds], **given)
+
+
+async def connected(producer: Producer, count: int) -> None:
+    """Wait until so many connections are there."""
+    await until(lambda: len(producer.connections) == count)
+
+
+def counting(stored: list[bytes], answer: bytes = b"OK") -> Callable[..., bytes]:
+    """An answer to publishes that keeps the bodies."""
+
+    def store(peer: Peer, words: list[bytes], body: bytes) -> bytes:
+        stored.append(body)
+        return answer
+
+    return store
+
+
+async def test_the_three_ways_to_publish() -> None:
+    """PUB, MPUB and DPUB arrive as the wire has them, and OK gives a receipt."""
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        stored: list[bytes] = []
+        nsqd.on_publish = counting(stored)
+        receipts = [
+            await producer.publish("t", b"one"),
+            await producer.multi_publish("t", [b"two", b"three"]),
+            await producer.publish_deferred("t", b"four", 1.5),
+        ]
+
+        assert receipts == [Receipt(nsqd.address)] * 3
+        assert nsqd.lines(b"PUB", b"MPUB", b"DPUB") == [b"PUB t", b"MPUB t", b"DPUB t 1500"]
+        mpub = struct.pack(">i", 2) + b"\x00\x00\x00\x03two" + b"\x00\x00\x00\x05three"
+        assert stored == [b"one", mpub, b"four"]
+        assert (producer.published, producer.resent) == (4, 0)
+
+
+async def test_publishing_is_pipelined() -> None:
+    """A hundred tasks publish on one connection though none has been answered yet."""
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        stored: list[bytes] = []
+        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        publishes = [asyncio.create_task(producer.publish("t", b"%d" % n)) for n in range(100)]
+        await until(lambda: len(stored) == 100)
+        assert not any(publish.done() for publish in publishes)
+        for _ in range(100):
+            nsqd.peers[0].send(0, b"OK")
+        await asyncio.gather(*publishes)
+
+        assert stored == [b"%d" % number for number in range(100)]
+        assert len(nsqd.all_peers) == 1
+
+
+async def test_the_first_publish_waits_for_nsqd() -> None:
+    """Publishing before there is an nsqd waits for it; ``start`` is not needed."""
+    nsqd = ScriptedNsqd()
+    producer = producer_of(nsqd)
+    publish = asyncio.create_task(producer.publish("t", b"x"))
+    await until(lambda: producer.errors)
+    await nsqd.start()
+
+    assert (await publish).nsqd == nsqd.address
+    assert not producer.errors
+    await producer.close()
+    await nsqd.stop()
+
+
+async def test_no_nsqd_is_an_error_that_says_why() -> None:
+    """After publish_timeout the publish fails, with the reason for each nsqd."""
+    address = f"127.0.0.1:{free_port()}"
+    async with Producer(address, publish_timeout=0.2) as producer:
+        with pytest.raises(PublishError, match=address) as raised:
+            await producer.publish("t", b"x")
+
+    assert (raised.value.attempts, raised.value.unanswered) == (0, 0)
+    assert not producer._waiters
+
+
+async def test_nsqds_take_turns() -> None:
+    """Publishes are spread evenly."""
+    async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
+        await connected(producer, 2)
+        receipts = [await producer.publish("t", b"x") for _ in range(10)]
+
+        assert [len(nsqd.lines(b"PUB")) for nsqd in nsqds] == [5, 5]
+        assert len({receipt.nsqd for receipt in receipts}) == 2
+
+
+async def test_an_unanswered_publish_is_sent_again_and_counted() -> None:
+    """When nsqd dies with publishes unanswered they go to the other one, marked as doubtful."""
+    async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
+        dying, living = nsqds
+        stored: list[bytes] = []
+        dying.on_publish = lambda peer, words, body: stored.append(body)
+        living.on_publish = counting(stored)
+        await connected(producer, 2)
+        publishes = [asyncio.create_task(producer.publish("t", b"%d" % n)) for n in range(10)]
+        await until(lambda: len(stored) == 10)
+        dying.peers[0].hang_up()
+        receipts = await asyncio.gather(*publishes)
+
+        assert {receipt.nsqd for receipt in receipts} == {living.address}
+        assert sorted((r.attempts, r.resent) for r in receipts) == [(1, 0)] * 5 + [(2, 1)] * 5
+        assert producer.resent == 5
+        assert len(stored) == 15
+
+
+async def test_attempts_are_bounded() -> None:
+    """An nsqd that dies on each publish is tried publish_attempts times; the error says so."""
+    async with scripted() as [nsqd], producer_of(nsqd, publish_attempts=3) as producer:
+        nsqd.on_publish = lambda peer, words, body: peer.hang_up()
+        with pytest.raises(PublishError) as raised:
+            await producer.publish("t", b"x")
+
+        assert (raised.value.attempts, raised.value.unanswered) == (3, 3)
+        assert len(nsqd.lines(b"PUB")) == 3
+
+
+async def test_a_full_disk_is_passed_over() -> None:
+    """E_PUB_FAILED goes to the next nsqd, without doubt; when all refuse, the refusal is raised."""
+    async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
+        full = b"E_PUB_FAILED PUB failed no space left on device"
+        nsqds[0].on_publish = counting([], full)
+        await connected(producer, 2)
+        for _ in range(4):
+            assert (await producer.publish("t", b"x")).nsqd == nsqds[1].address
+        assert producer.resent == 0
+
+        nsqds[1].on_publish = counting([], full)
+        with pytest.raises(RemoteError, match="no space left") as raised:
+            await producer.publish("t", b"x")
+        assert raised.value.code == "E_PUB_FAILED"
+        assert len(producer.connections) == 2
+        nsqds[0].on_publish = nsqds[1].on_publish = counting([])
+        await producer.publish("t", b"x")
+
+
+@pytest.mark.parametrize(("ours", "doubt"), [(True, 0), (False, 1)])
+async def test_part_of_a_refused_mpub_may_be_stored_by_go(ours: bool, doubt: int) -> None:
+    """Only sparq's nsqd says that it takes all of an MPUB or none."""
+    async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
+        for nsqd in nsqds:
+            nsqd.facts |= {"sparq_version": "1"} if ours else {}
+        await connected(producer, 2)
+        nsqds[0].on_publish = counting([], b"E_MPUB_FAILED MPUB failed disk")
+        receipts = [await producer.multi_publish("t", [b"x", b"y"]) for _ in range(2)]
+
+        assert {receipt.nsqd for receipt in receipts} == {nsqds[1].address}
+        assert sum(receipt.resent for receipt in receipts) == doubt
+        assert producer.resent == 2 * doubt
+
+
+async def test_a_refusal_of_its_own_is_raised_and_harms_no_other() -> None:
+    """A message too big is told by its code; those behind it are sent again, without doubt."""
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
+        if peer.nsqd.lines(b"PUB") == [b"PUB t"] * 2:
+            return None
+        return b"E_BAD_MESSAGE PUB message too big" if body == b"big" else b"OK"
+
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        nsqd.on_publish = answer
+        await connected(producer, 1)
+        big = asyncio.create_task(producer.publish("t", b"big"))
+        small = asyncio.create_task(producer.publish("t", b"small"))
+
+        with pytest.raises(RemoteError) as raised:
+            await big
+        assert raised.value.code == "E_BAD_MESSAGE"
+        assert await small == Receipt(nsqd.address, attempts=2, resent=0)
+
+
+async def test_a_cancelled_publish_leaves_no_stray_answer() -> None:
+    """The answers that come later meet the publishes that they belong to."""
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        stored: list[bytes] = []
+        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await producer.publish("t", b"late")
+        second = asyncio.create_task(producer.publish("t", b"second"))
+        await until(lambda: len(stored) == 2)
+        nsqd.peers[0].send(1, b"E_PUB_FAILED PUB failed for the first")
+        await asyncio.sleep(0.05)
+        assert not second.done()
+        nsqd.peers[0].send(0, b"OK")
+
+        assert (await second).attempts == 1
+
+
+async def test_back_pressure_by_bytes() -> None:
+    """No more than max_pending_bytes await an answer; the rest waits its turn, in order."""
+    async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
+        stored: list[bytes] = []
+        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        await connected(producer, 1)
+        bodies = [b"%03d" % number + b"x" * 400 for number in range(20)]
+        publishes = [asyncio.create_task(producer.publish("t", body)) for body in bodies]
+        await until(lambda: len(stored) == 2)
+        await asyncio.sleep(0.05)
+        assert len(stored) == 2
+        publishes[10].cancel()
+        for answered in range(1, 20):
+            nsqd.peers[0].send(0, b"OK")
+            await until(lambda count=answered: len(stored) == min(19, count + 2))
+        done = await asyncio.gather(*publishes, return_exceptions=True)
+
+        assert stored == bodies[:10] + bodies[11:]
+        assert [type(result) for result in done].count(Receipt) == 19
+        big = asyncio.create_task(producer.publish("t", b"b" * 5000))
+        await until(lambda: len(stored) == 20)
+        nsqd.peers[0].send(0, b"OK")
+        await big
+
+
+async def test_close_waits_for_what_is_under_way() -> None:
+    """Publishes under way are answered first, new ones are refused, and close is bounded."""
+    async with scripted() as [nsqd]:
+        stored: list[bytes] = []
+        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        producer = producer_of(nsqd)
+        publish = asyncio.create_task(producer.publish("t", b"x"))
+        await until(lambda: stored)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        with pytest.raises(ClosedError):
+            await producer.publish("t", b"y")
+        assert not closing.done()
+        nsqd.peers[0].send(0, b"OK")
+        await publish
+        await closing
+
+        hanging = producer_of(nsqd, stop_timeout=0.1)
+        publish = asyncio.create_task(hanging.publish("t", b"x"))
+        await until(lambda: len(stored) == 2)
+        waiting = producer_of(ScriptedNsqd(), stop_timeout=0.0)
+        never = asyncio.create_task(waiting.publish("t", b"x"))
+        await asyncio.sleep(0)
+        await asyncio.gather(hanging.close(), waiting.close())
+        with pytest.raises(PublishError) as raised:
+            await publish
+        assert raised.value.unanswered == 1
+        with pytest.raises(ClosedError):
+            await never
+
+
+@pytest.mark.parametrize(
+    ("topic", "bodies", "text"),
+    [
+        ("bad topic", [b"x"], "topic name"),
+        ("t", [b""], "at least one byte"),
+        ("t", [b"x", b""], "at least one byte"),
+        ("t", [], "no messages"),
+    ],
+)
+async def test_mistakes_never_reach_nsqd(topic: str, bodies: list[bytes], text: str) -> None:
+    """What nsqd would answer by ending the shared connection is refused before it is sent."""
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        with pytest.raises(ValueError, match=text):
+            await producer.multi_publish(topic, bodies)
+        if len(bodies) == 1:
+            with pytest.raises(ValueError, match=text):
+                await producer.publish(topic, bodies[0])
+        with pytest.raises(ValueError, match="delay_seconds"):
+            await producer.publish_deferred("t", b"x", -1)
+        await producer.publish("t", b"x")
+        assert nsqd.lines(b"PUB", b"MPUB") == [b"PUB t"]
+
+    with pytest.raises(ValueError, match="nsqd_tcp_addresses"):
+        Producer()
