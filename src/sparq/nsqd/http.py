@@ -46,7 +46,7 @@ class Endpoints:
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
         self._broker = nsqd.broker
-        self._limits = nsqd.limits
+                self._limits = nsqd.limits
         self._start_ns = time.time_ns()
 
     def routes(self) -> list[Route]:
@@ -240,6 +240,8 @@ class Endpoints:
         except RemoteError as error:
             raise change_error(error) from error
         await self._nsqd.settle()
+        # What the first round found (a place by its time) may have asked for another.
+        await self._nsqd.settle()
 
 
 def valid_topic(call: Call) -> str:
@@ -282,8 +284,10 @@ def seek_target(text: str) -> SeekTarget:
     Raises:
         HttpError: 400 INVALID_ARG_TO, it is none of these.
     """
-    if text in ("earliest", "latest"):
-        return text
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
     if _INDEX.fullmatch(text) and int(text) <= INDEX_LIMIT:
         return int(text)
     kind, _, moment = text.partition(":")
@@ -323,4 +327,6 @@ def publish_error(error: RemoteError) -> HttpError:
 def change_error(error: RemoteError) -> HttpError:
     """How HTTP tells of a refused change: NSQ's code alone, or sparq's with the reason."""
     code = error.code.removeprefix("E_")
+    if code in ("EXITING", "INTERNAL_ERROR"):
+        return HttpError(error.http_status, code)
     return HttpError(error.http_status, f"{code}: {error.text}" if error.text else code)

@@ -1,0 +1,377 @@
+"""nsqd and its nsqlookupds: real ones on real sockets, and scripted ones that misbehave."""
+
+import asyncio
+import json
+import logging
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparq.nsqd import lookup_peers
+from sparq.nsqd.lookup_peers import LookupPeers, channels_of
+from sparq.nsqd.options import Options
+from sparq.nsqlookupd.main import Nsqlookupd
+from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.nsqlookupd.tcp import instant
+
+
+class FakeBroker:
+    """What LookupPeers sees of a broker."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Any] = {}
+        self.changes: deque[tuple[str, str, str | None]] = deque()
+        self.known: list[tuple[str, list[str]]] = []
+
+    def create(self, topic: str, *channels: str) -> None:
+        if topic not in self.topics:
+            self.topics[topic] = SimpleNamespace(channels={})
+            self.changes.append(("created", topic, None))
+        for channel in channels:
+            self.topics[topic].channels[channel] = None
+            self.changes.append(("created", topic, channel))
+
+    def delete(self, topic: str, channel: str | None = None) -> None:
+        if channel is None:
+            del self.topics[topic]
+        else:
+            del self.topics[topic].channels[channel]
+        self.changes.append(("deleted", topic, channel))
+
+    def channels_known(self, topic: str, names: list[str], _now: Any) -> None:
+        self.known.append((topic, names))
+
+
+class Half:
+    """The half of an nsqd that LookupPeers needs."""
+
+    def __init__(self, *lookupds: str, **changes: Any) -> None:
+        self.options = Options(
+            lookupd_tcp_addresses=lookupds, broadcast_address="127.0.0.1", **changes
+        )
+        self.broker = FakeBroker()
+        self.runner = SimpleNamespace(now=instant)
+        self.tcp_port, self.http_port = 4150, 4151
+        self.on_changes: Callable[[], None] = lambda: None
+
+    def turn(self) -> None:
+        """A real nsqd would let the topic flow now."""
+
+    async def __aenter__(self) -> "Half":
+        self.peers = LookupPeers(self)  # type: ignore[arg-type] # the half that is needed
+        await self.peers.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.peers.stop()
+
+    def create(self, topic: str, *channels: str) -> None:
+        self.broker.create(topic, *channels)
+        self.on_changes()
+
+    def delete(self, topic: str, channel: str | None = None) -> None:
+        self.broker.delete(topic, channel)
+        self.on_changes()
+
+
+async def lookupd(tcp_address: str = "127.0.0.1:0", broadcast: str = "127.0.0.1") -> Nsqlookupd:
+    daemon = Nsqlookupd(
+        LookupOptions(
+            tcp_address=tcp_address, http_address="127.0.0.1:0", broadcast_address=broadcast
+        )
+    )
+    await daemon.start()
+    return daemon
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[list[Nsqlookupd]]:
+    """Two running nsqlookupds."""
+    daemons = [await lookupd(), await lookupd()]
+    yield daemons
+    for daemon in daemons:
+        await daemon.stop()
+
+
+def where(daemon: Nsqlookupd) -> str:
+    return f"127.0.0.1:{daemon.tcp_port}"
+
+
+def registered(daemon: Nsqlookupd) -> list[str]:
+    """`topic`, `topic:channel` with a star for each nsqd that has it."""
+    entries = [e for e in daemon.registry.registrations() if e[0] != "client"]
+    return sorted(f"{key}:{sub}".rstrip(":") + "*" * len(f) for _, key, sub, f in entries)
+
+
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+
+
+async def test_all_is_registered_with_every_nsqlookupd(two: list[Nsqlookupd]) -> None:
+    """What was there before and what comes later, topics without channels too, and who it is."""
+    async with Half(*map(where, two), topology_zone="z", broadcast_tcp_port=99) as nsqd:
+        nsqd.create("t", "c1", "c2#ephemeral")
+        nsqd.create("bare")
+        for daemon in two:
+            await until(lambda d=daemon: len(registered(d)) == 4)
+            assert registered(daemon) == ["bare*", "t*", "t:c1*", "t:c2#ephemeral*"]
+            (producer,) = daemon.registry.producers("t", instant())
+            facts = (producer.broadcast_address, producer.tcp_port, producer.http_port)
+            assert facts == ("127.0.0.1", 99, 4151)
+            assert (producer.topology_zone, producer.version) == ("z", "1.3.0")
+
+
+async def test_what_is_deleted_is_unregistered(two: list[Nsqlookupd]) -> None:
+    """Channels and topics go in the order in which they went, and may come back."""
+    async with Half(where(two[0])) as nsqd:
+        nsqd.create("t", "c", "d")
+        nsqd.create("u")
+        await until(lambda: len(registered(two[0])) == 4)
+        nsqd.delete("t", "d")
+        nsqd.delete("u")
+        nsqd.create("u", "x")
+        await until(lambda: "u:x*" in registered(two[0]))
+
+        assert registered(two[0]) == ["t*", "t:c*", "t:d", "u*", "u:x*"]
+
+
+async def test_many_topics_are_registered(two: list[Nsqlookupd]) -> None:
+    """More than one portion of commands is sent at once."""
+    nsqd = Half(where(two[0]))
+    for number in range(700):
+        nsqd.broker.create(f"t{number:03}", "c")
+    nsqd.broker.changes.clear()
+    async with nsqd:
+        await until(lambda: len(registered(two[0])) == 1400)
+        assert all(name.endswith("*") for name in registered(two[0]))
+
+
+async def test_when_nsqd_stops_it_is_forgotten(two: list[Nsqlookupd]) -> None:
+    """The connections close, so that consumers are not sent to a dead nsqd."""
+    async with Half(where(two[0])) as nsqd:
+        nsqd.create("t")
+        await until(lambda: registered(two[0]) == ["t*"])
+    await until(lambda: registered(two[0]) == ["t"])
+
+
+async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
+    """Also what changed while it was away; the other side sees no gap longer than seconds."""
+    first = await lookupd()
+    address = where(first)
+    async with Half(address) as nsqd:
+        nsqd.create("t", "c")
+        await until(lambda: registered(first) == ["t*", "t:c*"])
+        await first.stop()
+        nsqd.create("while-away", "c")
+        nsqd.delete("t", "c")
+
+        again = await lookupd(address)
+        await until(lambda: len(registered(again)) == 3, seconds=15)
+        assert registered(again) == ["t*", "while-away*", "while-away:c*"]
+        nsqd.create("later")
+        await until(lambda: "later*" in registered(again))
+        await again.stop()
+
+
+async def test_an_nsqlookupd_may_come_later() -> None:
+    """nsqd starts without it and finds it by itself."""
+    first = await lookupd()
+    address = where(first)
+    await first.stop()
+    async with Half(address) as nsqd:
+        nsqd.create("t")
+        await until(lambda: nsqd.broker.known == [("t", [])])
+        late = await lookupd(address)
+        await until(lambda: registered(late) == ["t*"], seconds=15)
+        await late.stop()
+
+
+async def test_silence_is_broken_by_pings(
+    two: list[Nsqlookupd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nsqlookupd hears of an idle nsqd in time."""
+    monkeypatch.setattr(lookup_peers, "PING_SECONDS", 0.02)
+    async with Half(where(two[0])) as nsqd:
+        nsqd.create("t")
+        await until(lambda: registered(two[0]) == ["t*"])
+        (producer,) = two[0].registry.producers("t", instant())
+        before = producer.last_update
+        await until(lambda: producer.last_update > before)
+        assert [node for node, _ in two[0].registry.nodes(instant())] == [producer]
+
+
+async def test_a_new_topic_learns_its_channels_from_all(two: list[Nsqlookupd]) -> None:
+    """The union of what the nsqlookupds know, without ephemeral channels."""
+    two[0].registry.create_channel("t#ephemeral", "a")
+    two[0].registry.create_channel("t#ephemeral", "b")
+    two[1].registry.create_channel("t#ephemeral", "b")
+    two[1].registry.create_channel("t#ephemeral", "c")
+    two[1].registry.create_channel("t#ephemeral", "gone#ephemeral")
+    async with Half(*map(where, two)) as nsqd:
+        nsqd.create("t#ephemeral")
+        nsqd.create("unknown")
+        await until(lambda: len(nsqd.broker.known) == 2)
+
+        assert sorted(nsqd.broker.known) == [("t#ephemeral", ["a", "b", "c"]), ("unknown", [])]
+
+
+async def test_a_channel_that_is_created_asks_nothing(two: list[Nsqlookupd]) -> None:
+    """Only a new topic waits."""
+    async with Half(where(two[0])) as nsqd:
+        nsqd.create("t")
+        await until(lambda: nsqd.broker.known)
+        nsqd.create("t", "c")
+        nsqd.delete("t", "c")
+        await until(lambda: registered(two[0]) == ["t*", "t:c"])
+        assert nsqd.broker.known == [("t", [])]
+
+
+async def test_without_nsqlookupds_changes_are_forgotten() -> None:
+    """Nothing is asked, and nothing gathers in memory."""
+    async with Half() as nsqd:
+        nsqd.create("t", "c")
+
+        assert not nsqd.broker.changes
+        assert nsqd.broker.known == []
+
+
+class Scripted:
+    """An nsqlookupd that says what a test wants; `heard` is what it was sent."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        self.answers = answers
+        self.heard = bytearray()
+        self.connections = 0
+
+    async def __aenter__(self) -> str:
+        self.server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
+        return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+        await self.server.wait_closed()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        for answer in self.answers:
+            self.heard += await reader.read(1 << 16)
+            if answer is None:
+                break
+            writer.write(answer)
+        else:
+            while data := await reader.read(1 << 16):
+                self.heard += data
+        writer.close()
+
+
+def answer(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def me(**changes: Any) -> bytes:
+    return answer(json.dumps({"broadcast_address": "127.0.0.1", "http_port": 1} | changes).encode())
+
+
+@pytest.mark.parametrize(
+    ("answers", "complaint"),
+    [
+        ([None], "0 bytes read on a total of 4 expected bytes"),
+        ([answer(b"E_BAD_PROTOCOL")], "answered IDENTIFY with b'E_BAD_PROTOCOL'"),
+        ([answer(b"[]")], "answered IDENTIFY with b'[]'"),
+        ([answer(b"{}")], "answered IDENTIFY with b'{}'"),
+        ([b"\xff\xff\xff\xff"], "announced an answer of -1 bytes"),
+        ([b"\x7f\xff\xff\xff"], "announced an answer of 2147483647 bytes"),
+        ([me(), answer(b"E_INVALID x")], "answered REGISTER t with b'E_INVALID x'"),
+        ([me(), answer(b"OK") + b"more"], "spoke unasked"),
+        ([me() + b"\x00"], "TimeoutError"),
+    ],
+)
+async def test_a_peer_that_misbehaves_is_left_and_tried_again(
+    answers: list[bytes | None],
+    complaint: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its fault is logged; the broker is told what it waits for, and another peer is served."""
+    monkeypatch.setattr(lookup_peers, "REPLY_SECONDS", 0.2)
+    scripted, good = Scripted(*answers), await lookupd()
+    good.registry.create_channel("t", "c")
+    async with scripted as address:
+        nsqd = Half(address, where(good), http_client_connect_timeout_ns=100_000_000)
+        nsqd.broker.create("t")
+        with caplog.at_level(logging.WARNING, logger="sparq.nsqd.lookup_peers"):
+            async with nsqd:
+                await until(lambda: nsqd.broker.known and scripted.connections > 1)
+                await until(lambda: "t*" in registered(good))
+    await good.stop()
+
+    assert nsqd.broker.known == [("t", ["c"])]
+    assert complaint in caplog.text
+
+
+async def test_a_peer_that_answers_nothing_delays_a_topic_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the nsqlookupds do, the broker hears in time, with what is known by then."""
+    monkeypatch.setattr(lookup_peers, "ANSWER_SECONDS", 0.3)
+    good = await lookupd()
+    good.registry.create_channel("t", "c")
+    async with Scripted(b"") as silent, Half(silent, where(good)) as nsqd:
+        nsqd.create("t")
+        await until(lambda: nsqd.broker.known, seconds=2)
+        assert nsqd.broker.known == [("t", ["c"])]
+    await good.stop()
+
+
+async def test_the_introduction_is_nsqs() -> None:
+    """Magic bytes, IDENTIFY with NSQ's seven fields, then REGISTER."""
+    scripted = Scripted(me(), answer(b"OK"))
+    async with scripted as address:
+        nsqd = Half(address, topology_region="r")
+        nsqd.broker.create("t", "c")
+        async with nsqd:
+            await until(lambda: scripted.heard.endswith(b"\n") and b"REGISTER" in scripted.heard)
+
+    head, _, rest = bytes(scripted.heard).partition(b"IDENTIFY\n")
+    (size,) = struct.unpack_from(">i", rest)
+    said = json.loads(rest[4 : 4 + size])
+    assert head == b"  V1"
+    assert rest[4 + size :] == b"REGISTER t c\n"
+    assert said.pop("hostname")
+    assert said == {
+        "version": "1.3.0",
+        "tcp_port": 4150,
+        "http_port": 4151,
+        "broadcast_address": "127.0.0.1",
+        "topology_zone": "",
+        "topology_region": "r",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b'{"channels":["a","b#ephemeral","c"]}', ["a", "c"]),
+        (b'{"channels":null}', []),
+        (b'{"channels":["ok","bad name",7,null]}', ["ok"]),
+        (b'{"status_code":200,"data":{"channels":["a"]}}', ["a"]),
+    ],
+)
+def test_answers_about_channels_are_read(body: bytes, names: list[str]) -> None:
+    """Also those of old nsqlookupds; what is no durable channel's name is left out."""
+    assert channels_of(body) == names
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"[]", b"{}", b"7", b'{"data":7}', b"[" * 100_000])
+def test_other_answers_are_refused(body: bytes) -> None:
+    """Nonsense is an error of the peer's, and no other."""
+    with pytest.raises(ValueError, match=r"answered with|Expecting|Extra"):
+        channels_of(body)

@@ -1,0 +1,99 @@
+"""nsqd's flags have NSQ's names and defaults, save where sparq says otherwise."""
+
+import dataclasses
+import socket
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.flags import flags_of, parse
+from sparq.nsqd.options import Options, default_node_id, node_id_error
+
+SECOND = 1_000_000_000
+HOUR = 3600 * SECOND
+
+
+def options(*arguments: str) -> Options:
+    return parse(Options, "nsqd", "", arguments)
+
+
+def test_defaults_are_nsqs_except_the_sync_policy() -> None:
+    """All of them, in one look."""
+    assert dataclasses.asdict(options()) == {
+        "tcp_address": "0.0.0.0:4150",
+        "http_address": "0.0.0.0:4151",
+        "broadcast_address": socket.gethostname(),
+        "broadcast_tcp_port": 0,
+        "broadcast_http_port": 0,
+        "lookupd_tcp_addresses": (),
+        "http_client_connect_timeout_ns": 2 * SECOND,
+        "http_client_request_timeout_ns": 5 * SECOND,
+        "topology_region": "",
+        "topology_zone": "",
+        "data_path": "",
+        "node_id": None,
+        "mem_queue_size": 10_000,
+        "max_bytes_per_file": 104_857_600,
+        "sync_every": 1,
+        "sync_timeout_ns": 2 * SECOND,
+        "msg_timeout_ns": 60 * SECOND,
+        "max_msg_timeout_ns": HOUR // 4,
+        "max_msg_size": 1_048_576,
+        "max_req_timeout_ns": HOUR,
+        "max_body_size": 5_242_880,
+        "max_heartbeat_interval_ns": 60 * SECOND,
+        "max_rdy_count": 2_500,
+        "max_output_buffer_size": 65_536,
+        "max_output_buffer_timeout_ns": 30 * SECOND,
+        "min_output_buffer_timeout_ns": SECOND // 40,
+        "output_buffer_timeout_ns": SECOND // 4,
+        "requeue_on_disconnect": False,
+        "log_level": 20,
+        "log_prefix": "[nsqd] ",
+        "verbose": False,
+    }
+
+
+def test_keys_of_the_file_are_nsqs() -> None:
+    """A key is the flag with underscores, save the two that NSQ names otherwise."""
+    odd = {f.name: f.key for f in flags_of(Options) if f.key != f.name.replace("-", "_")}
+
+    assert odd == {"node-id": "id", "lookupd-tcp-address": "nsqlookupd_tcp_addresses"}
+
+
+def test_a_file_of_nsq_is_taken(tmp_path: Path) -> None:
+    """Keys of flags that are not here (TLS, statsd) are ignored."""
+    config = tmp_path / "nsqd.toml"
+    config.write_text(
+        'id = 7\ntls_cert = "x"\nstatsd_prefix = "y"\nmsg_timeout = "1m30s"\n'
+        'nsqlookupd_tcp_addresses = ["a:4160", "b:4160"]\nmax_rdy_count = 9\n'
+    )
+    taken = options(f"--config={config}", "-max-rdy-count", "10")
+
+    assert (taken.node_id, taken.msg_timeout_ns, taken.max_rdy_count) == (7, 90 * SECOND, 10)
+    assert taken.lookupd_tcp_addresses == ("a:4160", "b:4160")
+
+
+@pytest.mark.parametrize(
+    ("node_id", "fine"), [("0", True), ("1023", True), ("1024", False), ("-1", False)]
+)
+def test_a_node_id_has_ten_bits(node_id: str, fine: bool) -> None:
+    """Beyond [0,1024) nsqd does not start, and says so in NSQ's words."""
+    error = None if fine else "--node-id must be [0,1024)"
+
+    assert node_id_error(options("-node-id", node_id)) == error
+    assert node_id_error(options()) is None
+
+
+def test_default_node_ids_differ_on_one_host(tmp_path: Path) -> None:
+    """The hash is stable, in range, and another for another folder or port."""
+    here = options(f"-data-path={tmp_path}")
+    ids = {
+        default_node_id(dataclasses.replace(here, tcp_address=f"0.0.0.0:{port}"))
+        for port in range(4150, 4170)
+    }
+
+    assert default_node_id(here) == default_node_id(options(f"-data-path={tmp_path}/."))
+    assert default_node_id(here) != default_node_id(options(f"-data-path={tmp_path}/x"))
+    assert len(ids) > 15
+    assert all(0 <= node_id < 1024 for node_id in ids)
