@@ -50,11 +50,12 @@ def checked(offset: Mapping[str, object]) -> Offset:
         ValueError: it is not one of this source's.
     """
     try:
-        return {
-            key: int(str(index)) for key, index in offset.items() if parse_key(key).log or 1 / 0
-        }
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"not an offset of the source nsq: {json.dumps(offset)}") from None
+        known = {key: int(str(index)) for key, index in offset.items() if parse_key(key).log}
+    except ValueError:
+        known = {}
+    if len(known) != len(offset):
+        raise ValueError(f"not an offset of the source nsq: {json.dumps(offset)}")
+    return known
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,110 @@
+"""Columns become MPUB bodies that the server's own parser takes apart into the same messages."""
+
+import itertools
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.protocol.commands import MultiPublish
+from sparq.protocol.identify import Limits
+from sparq.protocol.parser import Parser
+from sparq.spark import encode
+from sparq.spark.encode import by_topic, multi_publishes
+from sparq.spark.errors import RowError
+
+
+def sent(mpubs) -> list[list[bytes]]:
+    """What nsqd's parser makes of them."""
+    received = []
+    for mpub in mpubs:
+        parser = Parser(Limits(max_body_size=1 << 20))
+        body = mpub.head + bytes(mpub.sized)
+        parser.feed(b"MPUB t\n" + len(body).to_bytes(4, "big") + body)
+        while not isinstance(command := parser.next(), MultiPublish):
+            assert command is not None
+        received.append([bytes(one) for one in command.bodies])
+        assert mpub.messages == len(received[-1])
+    return received
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=50), max_size=40),
+    st.integers(58, 400),
+    st.integers(0, 5),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+)
+def test_rows_arrive_as_they_are_in_mpubs_within_the_limit(bodies, body_size, skipped, kind):
+    """Any rows, any limit, also of a slice: the same messages in order, each MPUB within it."""
+    column = pa.array([b"x"] * skipped + bodies, kind)[skipped:]
+    mpubs = list(multi_publishes(column, 1000, body_size))
+
+    assert bodies == [one for run in sent(mpubs) for one in run]
+    assert all(4 + len(mpub.sized) <= body_size for mpub in mpubs)
+    # No two that follow each other would have fitted into one.
+    assert all(
+        4 + len(first.sized) + 4 + second.sized[:4].tolist()[-1] > body_size
+        for first, second in itertools.pairwise(mpubs)
+    )
+
+
+def test_strings_are_sent_as_utf_8():
+    """A string column is published as its bytes."""
+    assert [["größer".encode(), b"a"]] == sent(
+        multi_publishes(pa.array(["größer", "a"]), 100, 1000)
+    )
+
+
+def test_a_large_message_goes_alone():
+    """What is larger than an MPUB should be, but within nsqd's limits, is one MPUB."""
+    large = bytes(encode.MPUB_BYTES)
+    column = pa.array([b"a", large, b"b"])
+
+    assert [1, 1, 1] == [mpub.messages for mpub in multi_publishes(column, 1 << 21, 5 << 20)]
+
+
+def test_columns_beyond_arrows_offsets_are_halved(monkeypatch):
+    """A column too large for 31-bit offsets is sent in halves, in order."""
+    monkeypatch.setattr(encode, "ARROW_BYTES_MAX", 100)
+    bodies = [b"%04d" % number for number in range(100)]
+
+    assert bodies == [
+        one for run in sent(multi_publishes(pa.array(bodies), 100, 1000)) for one in run
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bodies", "text"),
+    [
+        ([b"a", None], r"row 1 of a record batch has no body \(null\)"),
+        ([b"a", b"b", b""], "row 2 of a record batch has an empty body"),
+        ([b"a", b"12345678901"], "row 1 .* 11 bytes, more than 10"),
+    ],
+)
+def test_rows_that_are_no_messages_are_refused(bodies, text):
+    """Null, empty and too large: the error says which row and why; nothing is sent."""
+    with pytest.raises(RowError, match=text):
+        next(multi_publishes(pa.array(bodies, pa.binary()), 10, 1000))
+
+
+def test_a_message_must_fit_an_mpub():
+    """Where max_body_size is the smaller limit, it holds."""
+    with pytest.raises(RowError, match="more than 92"):
+        next(multi_publishes(pa.array([bytes(93)]), 1000, 100))
+
+
+def test_rows_are_told_apart_by_topic():
+    """Each topic gets its rows in their order."""
+    topics = pa.array(["a", "b", "a"])
+    parts = {
+        topic: part.to_pylist() for topic, part in by_topic(topics, pa.array([b"1", b"2", b"3"]))
+    }
+
+    assert {"a": [b"1", b"3"], "b": [b"2"]} == parts
+
+
+def test_a_row_without_a_topic_is_refused():
+    """A null topic has nowhere to go."""
+    with pytest.raises(RowError, match="row 1 of a record batch has no topic"):
+        next(by_topic(pa.array(["a", None]), pa.array([b"1", b"2"])))

@@ -1,0 +1,98 @@
+"""Offsets: what may stand in a checkpoint or an option, and how work is shared out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.spark import offsets
+from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Key, Positions, parse_positions
+
+LOG = "ab" * 16
+STREAM = (EARLIEST, LATEST, COMMITTED)
+
+
+def test_a_key_names_an_address_and_a_log():
+    """A key and its text are two forms of one thing; a bare address has no log."""
+    key = Key("[::1]:4150", LOG)
+
+    assert key == offsets.parse_key(str(key))
+    assert ("127.0.0.1:4150", "") == offsets.parse_key("127.0.0.1:4150")
+
+
+def test_an_offset_of_a_checkpoint_is_checked():
+    """Indexes are numbers, or numbers as text; anything else is no offset of ours."""
+    assert {f"h:1/{LOG}": 1 << 53} == offsets.checked({f"h:1/{LOG}": str(1 << 53)})
+    for wrong in ({f"h:1/{LOG}": "x"}, {f"h:1/{LOG}": None}, {"h:1": 5}, {f"h:1/{LOG}": 1.5}):
+        with pytest.raises(ValueError, match="not an offset"):
+            offsets.checked(wrong)
+
+
+@pytest.mark.parametrize("word", STREAM)
+def test_a_word_is_a_position_everywhere(word):
+    """earliest, latest and committed hold for every log."""
+    assert word == parse_positions(f" {word.upper()} ", STREAM, EARLIEST).of("h:1", LOG)
+
+
+def test_json_names_nsqds_and_logs():
+    """An index, a word or one of Kafka's numbers for an address or a log; else the default."""
+    text = f'{{"h:1": 7, "h:2": "latest", "h:3": -1, "h:4": -2, "h:5": "9", "h:6/{LOG}": 11}}'
+    positions = parse_positions(text, STREAM, EARLIEST)
+
+    found = [positions.of(f"h:{number}", LOG) for number in range(1, 8)]
+
+    assert [7, LATEST, LATEST, EARLIEST, 9, 11, EARLIEST] == found
+    assert EARLIEST == positions.of("h:6", "cd" * 16)
+    assert {"h:5", f"h:6/{LOG}"} == positions.unknown({f"h:{n}/x": 0 for n in range(1, 5)}.keys())
+
+
+@pytest.mark.parametrize(
+    "text", ["soon", "[]", "7", '{"h:1": -3}', '{"h:1": true}', '{"h:1": "x"}', '{"h:1": 1.5}', "{"]
+)
+def test_other_positions_are_refused(text):
+    """The error says what is expected."""
+    with pytest.raises(ValueError, match=r"expected earliest, latest or JSON like \{"):
+        parse_positions(text, (EARLIEST, LATEST), EARLIEST)
+
+
+def test_a_position_that_has_no_meaning_there_is_refused():
+    """`latest` is no place to end at for one who may only say `latest` of the end: -2 neither."""
+    with pytest.raises(ValueError, match="expected latest"):
+        parse_positions('{"h:1": -2}', (LATEST,), LATEST)
+
+
+backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 10_000))
+
+
+@given(st.integers(1, 20_000), backlogs)
+def test_shares_are_within_limit_and_backlogs(limit, counts):
+    """All of the limit is used if there is enough, none gets more than it has or nothing at all."""
+    shares = offsets.share(limit, counts)
+
+    assert sum(shares.values()) == min(limit, sum(counts.values()))
+    assert all(0 < shares[key] <= counts[key] for key in shares)
+    if limit >= len(counts):
+        assert shares.keys() == {key for key, count in counts.items() if count}
+
+
+def test_shares_follow_the_backlogs():
+    """Three times the backlog gets three times the share."""
+    assert {"a": 250, "b": 750} == offsets.share(1000, {"a": 100_000, "b": 300_000})
+
+
+@given(backlogs, st.integers(0, 50), st.integers(1, 5_000))
+def test_parts_add_up_and_keep_to_the_limits(counts, parts_min, messages_max):
+    """Parts hold all messages, none more than allowed, none empty, and are about equal."""
+    cut = offsets.part_counts(counts, parts_min, messages_max)
+
+    assert {key: sum(parts) for key, parts in cut.items()} == counts
+    for parts in cut.values():
+        assert max(parts) <= max(messages_max, 0)
+        assert max(parts) - min(parts) <= 1
+        assert parts == [0] or min(parts) > 0
+    if sum(counts.values()) >= parts_min * max(1, len(counts)):
+        assert sum(map(len, cut.values())) >= min(parts_min, sum(counts.values()))
+
+
+def test_positions_without_names_know_every_log():
+    """A plain word names nothing that could be unknown."""
+    assert set() == Positions(EARLIEST).unknown(set())
