@@ -46,7 +46,7 @@ class Endpoints:
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
         self._broker = nsqd.broker
-                self._limits = nsqd.limits
+        self._limits = nsqd.limits
         self._start_ns = time.time_ns()
 
     def routes(self) -> list[Route]:
