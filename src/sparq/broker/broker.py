@@ -6,48 +6,47 @@ The shell's whole view of the broker. Its calls, in the order of a turn:
 2. `end_turn`: commits begin, ready sessions are handed messages, ledgers are written.
 3. `take_tasks`: disk work for the threads; each task's `done` is called back, then a turn follows.
 4. `dirty_sessions`: whose `take_output` has something to send.
+
+`tick` is called when something is due in time, and a turn follows it too.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from sparq.broker.options import BrokerOptions
+from sparq.broker import range_mode, stats
+from sparq.broker.admin import Admin
+from sparq.broker.agenda import Agenda
+from sparq.broker.catalog import Catalog
+from sparq.broker.conversation import Conversation
+from sparq.broker.delivery import hand_out
+from sparq.broker.in_flight import NEVER
+from sparq.broker.options import SECOND_NS, BrokerOptions
+from sparq.broker.publishing import Done
+from sparq.broker.sampling import Sampler
 from sparq.broker.session import Session
+from sparq.broker.topic import Topic
+from sparq.broker.topics import Topics
+from sparq.log.disk import Disk
+from sparq.log.task import Task
 from sparq.protocol.commands import Command
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
+from sparq.protocol.identify import Limits
 from sparq.protocol.instant import Instant
 
-if TYPE_CHECKING:
-    from sparq.broker.channel import SeekTarget
-    from sparq.broker.stats import BrokerStats
-    from sparq.broker.topic import Topic
-    from sparq.log.disk import Disk
-    from sparq.log.task import Task
-
-Done = Callable[[RemoteError | None], None]
+TRIM_EVERY_NS = SECOND_NS
+"""How often segments are looked at for whether somebody still needs them."""
 
 
 class Broker:
     """Every topic and session of one nsqd.
 
     Attributes:
-        topics: by name.
-        limits: what clients may ask for.
-        node_id: the data path's own node id.
-        backlog_bytes: publishes of all sessions that are not on disk yet.
-        busy: another turn should follow at once, though no event is there to cause it.
-        changes: ("created" | "deleted", topic, channel or None), for whoever tells nsqlookupd.
+        sessions: all that are connected.
+        create_topic ... seek_channel: see `Admin`, whose methods these are.
     """
-
-    topics: dict[str, Topic]
-    changes: deque[tuple[str, str, str | None]]
-    node_id: int
-    backlog_bytes: int
-    busy: bool
 
     def __init__(
         self,
@@ -56,18 +55,110 @@ class Broker:
         data_path: str,
         now: Instant,
         *,
-        hostname: str = "",
-        version_text: str = "",
-    ) -> None: ...
+        server_facts: Mapping[str, object] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """`server_facts` are told to clients (see `protocol.identify.negotiate`); `seed` makes the
+        choice of a sampling client's messages repeatable."""
+        self.options = options
+        self.sessions: dict[int, Session] = {}
+        self._agenda = Agenda()
+        self._catalog = Catalog(disk, data_path, options.node_id)
+        self._topics = Topics(self._catalog, self._agenda, options)
+        self._conversation = Conversation(self._topics, self._agenda, options, server_facts or {})
+        self._sampler = Sampler(seed)
+        self._next_session_id = 0
+        self._next_trim_ns = now.mono_ns + TRIM_EVERY_NS
+        admin = Admin(self._topics, self._agenda)
+        self.create_topic = admin.create_topic
+        self.delete_topic = admin.delete_topic
+        self.empty_topic = admin.empty_topic
+        self.pause_topic = admin.pause_topic
+        self.create_channel = admin.create_channel
+        self.delete_channel = admin.delete_channel
+        self.empty_channel = admin.empty_channel
+        self.pause_channel = admin.pause_channel
+        self.seek_channel = admin.seek_channel
 
     def load(self, now: Instant) -> list[str]:
-        """Open what the data path holds; returns what an operator should read about it."""
+        """Open what the data path holds; returns what an operator should read about it.
 
-    def connect(self, remote_address: str, now: Instant) -> Session: ...
-    def disconnect(self, session: Session, now: Instant) -> None: ...
-    def execute(self, session: Session, command: Command, now: Instant) -> None: ...
-    def fail(self, session: Session, error: RemoteError) -> None: ...
-    def writable(self, session: Session) -> None: ...
+        Raises:
+            DiskError: the data path itself cannot be used.
+            CatalogError: it is not one that this version can open.
+        """
+        return self._topics.load(now)
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        """The topics by name."""
+        return self._topics.by_name
+
+    @property
+    def node_id(self) -> int:
+        """The node id of the data path, which stands in its message ids."""
+        return self._catalog.node_id
+
+    @property
+    def limits(self) -> Limits:
+        """What clients may ask for and send."""
+        return self.options.limits
+
+    @property
+    def changes(self) -> deque[tuple[str, str, str | None]]:
+        """("created" | "deleted", topic, channel or None), for whoever tells nsqlookupd."""
+        return self._agenda.changes
+
+    @property
+    def notes(self) -> list[str]:
+        """What an operator should read; whoever logs them clears the list."""
+        return self._agenda.notes
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Publishes of all sessions that are not on disk yet."""
+        return self._agenda.backlog_bytes
+
+    @property
+    def busy(self) -> bool:
+        """Whether another turn should follow, though no event may be there to cause it."""
+        return bool(self._agenda.hungry)
+
+    # Connections
+
+    def connect(self, remote_address: str, now: Instant) -> Session:
+        """A client has said that it speaks V2."""
+        self._next_session_id += 1
+        session = Session(self._next_session_id, remote_address, now, self.options)
+        self.sessions[session.id] = session
+        return session
+
+    def disconnect(self, session: Session, now: Instant) -> None:
+        """The connection is gone; what it had in flight waits for its timeouts, as NSQ has it."""
+        del self.sessions[session.id]
+        session.closing = True
+        self._agenda.dirty.pop(session, None)
+        range_mode.release(session)
+        channel = session.channel
+        if channel is None:
+            return
+        channel.unsubscribe(session, requeue=self.options.requeue_on_disconnect)
+        if channel.ephemeral and not channel.sessions:
+            self._topics.channel_left(channel)
+
+    def execute(self, session: Session, command: Command, now: Instant) -> None:
+        """Do what a command asks; its answer takes its place among the session's replies."""
+        self._conversation.execute(session, command, now)
+
+    def fail(self, session: Session, error: RemoteError) -> None:
+        """The session's bytes are no command: it is told, behind what it is told before."""
+        session.reply_error(error)
+        self._agenda.dirty[session] = None
+
+    def writable(self, session: Session) -> None:
+        """The session takes messages again."""
+        session.on_writable(session)
+
     def publish(
         self,
         topic_name: str,
@@ -77,29 +168,90 @@ class Broker:
         *,
         command: str = "PUB",
         defer_ms: int = 0,
-    ) -> None: ...
-    def end_turn(self, now: Instant) -> None: ...
-    def take_tasks(self) -> list[Task]: ...
-    def dirty_sessions(self) -> list[Session]: ...
-    def tick(self, now: Instant) -> int | None: ...
-    def create_topic(self, name: str, now: Instant) -> None: ...
-    def delete_topic(self, name: str, now: Instant) -> None: ...
-    def empty_topic(self, name: str, now: Instant) -> None: ...
-    def pause_topic(self, name: str, paused: bool, now: Instant) -> None: ...
-    def create_channel(self, topic_name: str, name: str, now: Instant) -> None: ...
-    def delete_channel(self, topic_name: str, name: str, now: Instant) -> None: ...
-    def empty_channel(self, topic_name: str, name: str, now: Instant) -> None: ...
-    def pause_channel(self, topic_name: str, name: str, paused: bool, now: Instant) -> None: ...
-    def seek_channel(
-        self, topic_name: str, name: str, target: SeekTarget, now: Instant
-    ) -> None: ...
-    def channels_known(self, topic_name: str, names: list[str], now: Instant) -> None: ...
-    def health(self) -> str: ...
-    def close(self, now: Instant) -> None: ...
+    ) -> None:
+        """Publish for somebody who is no session; `done` is called once, with the refusal or None.
+
+        All bodies are stored, or none.
+        """
+        self._conversation.add_publish(
+            topic_name,
+            bodies,
+            now,
+            done,
+            size_bytes=bodies.size_bytes,
+            command=command,
+            defer_ms=defer_ms,
+        )
+
+    # The turn
+
+    def end_turn(self, now: Instant) -> None:
+        """Start commits, hand out messages, write what must be known after a crash."""
+        agenda = self._agenda
+        if agenda.gathering:
+            gathering, agenda.gathering = agenda.gathering, {}
+            for topic in gathering:
+                topic.publishing.begin(now)
+        if agenda.hungry:
+            hungry, agenda.hungry = agenda.hungry, {}
+            for channel in hungry:
+                for session in hand_out(channel, self._sampler, now):
+                    agenda.dirty[session] = None
+                if channel.ephemeral:
+                    channel.bound(self.options.mem_queue_size)
+        if agenda.ledgers:
+            ledgers, agenda.ledgers = agenda.ledgers, {}
+            for books in ledgers:
+                if not books.flush(now):
+                    agenda.schedule(books, now.mono_ns + SECOND_NS)
+
+    def take_tasks(self) -> list[Task]:
+        """The disk work that has come up."""
+        tasks, self._agenda.tasks = self._agenda.tasks, []
+        return tasks
+
+    def dirty_sessions(self) -> list[Session]:
+        """The sessions that may have output, or are to be closed, since last asked."""
+        dirty, self._agenda.dirty = self._agenda.dirty, {}
+        return list(dirty)
+
+    def tick(self, now: Instant) -> int | None:
+        """See to what is due; returns when (mono ns) to call next, None: nothing is waiting."""
+        self._agenda.run_timers(now)
+        if now.mono_ns >= self._next_trim_ns:
+            self._next_trim_ns = now.mono_ns + TRIM_EVERY_NS
+            for topic in self.topics.values():
+                topic.trim()
+        next_ns = self._agenda.next_timer_ns()
+        if self.topics:
+            next_ns = min(next_ns, self._next_trim_ns)
+        return None if next_ns == NEVER else next_ns
+
+    def channels_known(self, topic_name: str, names: list[str], now: Instant) -> None:
+        """nsqlookupd has answered which channels a new topic has elsewhere."""
+        topic = self.topics.get(topic_name)
+        if topic is not None:
+            topic.channels_known(names)
+
+    # Looking, and the end
+
+    def health(self) -> str:
+        """ "OK", or "NOK - " and what the disk last refused."""
+        failure = self._agenda.failure
+        return "OK" if failure is None else f"NOK - {failure}"
+
     def snapshot(
         self,
         now: Instant,
         topic: str | None = None,
         channel: str | None = None,
         include_clients: bool = True,
-    ) -> BrokerStats: ...
+    ) -> stats.BrokerStats:
+        """All figures at this moment, those of one topic or channel if it is named."""
+        return stats.snapshot(self, topic, channel, include_clients=include_clients)
+
+    def close(self, now: Instant) -> None:
+        """nsqd stops: write what is noted, and have everything synced by the tasks queued now."""
+        self.end_turn(now)
+        for topic in self.topics.values():
+            topic.sync_all()

@@ -11,8 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from sparq.broker.options import MILLISECOND_NS, BrokerOptions
+from sparq.protocol import frames
+from sparq.protocol.commands import STATE_INIT
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.identify import Granted
 from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
@@ -20,17 +25,13 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
-INIT: Final = 0
-SUBSCRIBED: Final = 3
-CLOSING: Final = 4
-
 
 class Slot:
     """A place in the order of replies; `data` is None until the answer is known."""
 
     __slots__ = ("data",)
 
-    def __init__(self, data: bytes | None = None) -> None:
+    def __init__(self, data: Buffer | None = None) -> None:
         self.data = data
 
 
@@ -40,6 +41,8 @@ class Session:
     Attributes:
         state: 0 before SUB, 3 subscribed, 4 after CLS (the numbers of `/stats`).
         ready_count: the client's RDY; messages flow while `in_flight_count` is below it.
+        owner: the number that stands for it in its channel.
+        holds: the channels that it reads by ranges.
         uncommitted_bytes: its publishes that are not on disk yet.
         closing: the connection ends once `is_drained`.
     """
@@ -49,17 +52,16 @@ class Session:
         session_id: int,
         remote_address: str,
         now: Instant,
-        output_bytes_max: int,
-        msg_timeout_ms: int,
+        options: BrokerOptions,
     ) -> None:
         self.id = session_id
         self.remote_address = remote_address
         self.connect_wall_ns = now.wall_ns
-        self.state = INIT
+        self.state = STATE_INIT
         self.closing = False
         self.identified = False
-        self.heartbeat_interval_ms = 30_000
-        self.msg_timeout_ns = msg_timeout_ms * 1_000_000
+        self.heartbeat_interval_ms = options.limits.heartbeat_interval_ms
+        self.msg_timeout_ns = options.limits.msg_timeout_ms * MILLISECOND_NS
         self.sample_rate = 0
         host = remote_address.rpartition(":")[0].strip("[]")
         self.client_id = host
@@ -68,6 +70,7 @@ class Session:
         self.topology_region = ""
         self.topology_zone = ""
         self.channel: Channel | None = None
+        self.holds: set[Channel] = set()
         self.owner = 0
         self.ready_count = 0
         self.in_flight_count = 0
@@ -79,7 +82,7 @@ class Session:
         self._replies: deque[Slot] = deque()
         self._outbox: list[Buffer] = []
         self.outbox_bytes = 0
-        self._output_bytes_max = output_bytes_max
+        self._output_bytes_max = options.output_bytes_max
         self._paused_writing = False
         self.on_writable: Callable[[Session], None] = _nobody
 
@@ -99,6 +102,19 @@ class Session:
         if not paused:
             self.on_writable(self)
 
+    def identify(self, granted: Granted) -> None:
+        """Take over what IDENTIFY settled; how to deliver, only the first time (wire.md 1.5)."""
+        self.client_id = granted.client_id
+        self.hostname = granted.hostname
+        self.user_agent = granted.user_agent
+        self.topology_region = granted.topology_region
+        self.topology_zone = granted.topology_zone
+        if not self.identified:
+            self.identified = True
+            self.heartbeat_interval_ms = granted.heartbeat_interval_ms
+            self.msg_timeout_ns = granted.msg_timeout_ms * MILLISECOND_NS
+            self.sample_rate = granted.sample_rate
+
     def window(self) -> int:
         """How many more messages the client may be handed now."""
         if self._paused_writing or self.closing or self.outbox_bytes >= self._output_bytes_max:
@@ -109,9 +125,15 @@ class Session:
         """How much output may still be put out for this client."""
         return self._output_bytes_max - self.outbox_bytes
 
-    def reply(self, data: bytes) -> None:
+    def reply(self, data: Buffer) -> None:
         """Answer a command at once, behind the answers of the commands before it."""
         self._replies.append(Slot(data))
+
+    def reply_error(self, error: RemoteError) -> None:
+        """Answer a command with an error; a fatal one ends the connection behind it."""
+        self._replies.append(Slot(frames.error(error.frame_text())))
+        if error.fatal:
+            self.closing = True
 
     def slot(self) -> Slot:
         """Take the place of an answer that comes later."""
@@ -119,10 +141,12 @@ class Session:
         self._replies.append(slot)
         return slot
 
-    def send(self, frames: Buffer, size: int) -> None:
-        """Put out a run of messages."""
-        self._outbox.append(frames)
-        self.outbox_bytes += size
+    def send(self, run: Buffer, size_bytes: int, count: int) -> None:
+        """Put out a run of messages, which are in flight from now on."""
+        self._outbox.append(run)
+        self.outbox_bytes += size_bytes
+        self.in_flight_count += count
+        self.message_count += count
 
     def has_output(self) -> bool:
         """Whether `take_output` would give anything, or the connection should end."""

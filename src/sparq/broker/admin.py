@@ -1,0 +1,111 @@
+"""Create, delete, empty, pause and seek: what HTTP offers to administrators.
+
+Each refusal is a `RemoteError` with NSQ's HTTP code. What is done is durable once the tasks that
+the next turn hands out are done.
+"""
+
+from __future__ import annotations
+
+from sparq.broker.agenda import Agenda
+from sparq.broker.channel import Channel, SeekTarget
+from sparq.broker.topic import Topic
+from sparq.broker.topics import Leaving, Topics
+from sparq.log.disk import DiskError
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.instant import Instant
+
+
+class Admin:
+    """The administrators' actions."""
+
+    def __init__(self, topics: Topics, agenda: Agenda) -> None:
+        self._topics = topics
+        self._agenda = agenda
+
+    def create_topic(self, name: str, now: Instant) -> None:
+        """Make sure that the topic exists."""
+        try:
+            topic = self._topics.get_or_create(name, now)
+        except Leaving as leaving:
+            raise RemoteError("EXITING", str(leaving)) from leaving
+        except DiskError as error:
+            self._agenda.fail(f"topic {name} cannot be created: {error}", error)
+            raise RemoteError("INTERNAL_ERROR", error.reason) from error
+        _keep(topic)
+
+    def delete_topic(self, name: str, now: Instant) -> None:
+        """Drop the topic with its channels and messages, and end its consumers' connections."""
+        self._topic(name)
+        self._topics.delete(name)
+
+    def empty_topic(self, name: str, now: Instant) -> None:
+        """Drop what no channel sees yet."""
+        topic = self._topic(name)
+        topic.empty()
+        _keep(topic)
+
+    def pause_topic(self, name: str, paused: bool, now: Instant) -> None:
+        """Stop or resume the flow from the topic to its channels."""
+        topic = self._topic(name)
+        topic.pause(paused)
+        _keep(topic)
+
+    def create_channel(self, topic_name: str, name: str, now: Instant) -> None:
+        """Make sure that the channel exists; its topic must."""
+        topic = self._topic(topic_name)
+        topic.create_channel(name)
+        _keep(topic)
+
+    def delete_channel(self, topic_name: str, name: str, now: Instant) -> None:
+        """Drop the channel and end its consumers' connections."""
+        topic, channel = self._channel(topic_name, name)
+        topic.delete_channel(channel.name)
+        _keep(topic)
+        self._topics.forget_if_unused(topic)
+
+    def empty_channel(self, topic_name: str, name: str, now: Instant) -> None:
+        """Drop what waits, is in flight or is deferred."""
+        topic, channel = self._channel(topic_name, name)
+        channel.empty()
+        _keep(topic)
+
+    def pause_channel(self, topic_name: str, name: str, paused: bool, now: Instant) -> None:
+        """Stop or resume deliveries to the channel's consumers."""
+        topic, channel = self._channel(topic_name, name)
+        channel.pause(paused)
+        _keep(topic)
+
+    def seek_channel(self, topic_name: str, name: str, target: SeekTarget, now: Instant) -> None:
+        """Have the channel go on from another place of the log: replay, or a leap ahead.
+
+        What is in flight or deferred is forgotten. A time may need a look at the disk first; then
+        the channel moves when the task that is queued now is done.
+        """
+        topic, channel = self._channel(topic_name, name)
+        if channel.hold is not None:
+            raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
+        topic.seek(channel, target)
+        _keep(topic)
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._topics.by_name.get(name)
+        if topic is None:
+            raise RemoteError("TOPIC_NOT_FOUND")
+        return topic
+
+    def _channel(self, topic_name: str, name: str) -> tuple[Topic, Channel]:
+        topic = self._topic(topic_name)
+        channel = topic.channels.get(name)
+        if channel is None:
+            raise RemoteError("CHANNEL_NOT_FOUND")
+        return topic, channel
+
+
+def _keep(topic: Topic) -> None:
+    """Have the ledger synced with the next turn, not only after the sync timeout."""
+    if topic.books is not None:
+        topic.books.when_synced(_kept)
+
+
+def _kept(_error: DiskError | None) -> None:
+    """A failed sync is told by the health."""

@@ -1,0 +1,90 @@
+"""What the present turn, or a later moment, still has to see to; shared by all parts of a broker.
+
+Commands only note what they have made possible; the turn's end then does each thing once
+(decision "tick": nothing is done directly in reaction to an event). Rules:
+
+1. Each list is an insertion-ordered set, so work is done in the order in which it came up.
+2. A timer is a lower bound: being called too early is harmless, too late is not. Timers are never
+   cancelled; whoever is called looks whether there is something to do.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+from sparq.broker.in_flight import NEVER
+from sparq.log.disk import DiskError
+from sparq.log.task import Task
+from sparq.protocol.instant import Instant
+
+if TYPE_CHECKING:
+    from sparq.broker.bookkeeping import Bookkeeper
+    from sparq.broker.channel import Channel
+    from sparq.broker.session import Session
+    from sparq.broker.topic import Topic
+
+
+class Timed(Protocol):
+    """Something that wants to be called at a time."""
+
+    scheduled_ns: int
+
+    def on_time(self, now: Instant) -> None:
+        """The time has come, or nearly."""
+
+
+class Agenda:
+    """What is to be done.
+
+    Attributes:
+        hungry: channels that may have something for someone.
+        dirty: sessions that may have output, or are to be closed.
+        gathering: topics with publishes that no commit has taken yet.
+        ledgers: those that have something to write.
+        tasks: disk work to hand out.
+        changes: what was created and deleted: (kind, topic, channel or None).
+        backlog_bytes: publishes that are not on disk yet.
+        failure: why the disk last refused something, None after a success.
+        notes: what an operator should read.
+    """
+
+    def __init__(self) -> None:
+        self.hungry: dict[Channel, None] = {}
+        self.dirty: dict[Session, None] = {}
+        self.gathering: dict[Topic, None] = {}
+        self.ledgers: dict[Bookkeeper, None] = {}
+        self.tasks: list[Task] = []
+        self.changes: deque[tuple[str, str, str | None]] = deque()
+        self.backlog_bytes = 0
+        self.failure: str | None = None
+        self.notes: list[str] = []
+        self._timers: list[tuple[int, int, Timed]] = []
+        self._numbers = count()
+
+    def fail(self, note: str, error: DiskError) -> None:
+        """The disk refused something: the health is bad until it does not."""
+        if self.failure != error.reason:
+            self.notes.append(note)
+        self.failure = error.reason
+
+    def schedule(self, timed: Timed, at_ns: int) -> None:
+        """Call `timed` at this time, unless it is to be called earlier anyway."""
+        if at_ns < timed.scheduled_ns:
+            timed.scheduled_ns = at_ns
+            heapq.heappush(self._timers, (at_ns, next(self._numbers), timed))
+
+    def run_timers(self, now: Instant) -> None:
+        """Call everyone whose time has come."""
+        timers = self._timers
+        while timers and timers[0][0] <= now.mono_ns:
+            at_ns, _, timed = heapq.heappop(timers)
+            if at_ns == timed.scheduled_ns:
+                timed.scheduled_ns = NEVER
+                timed.on_time(now)
+
+    def next_timer_ns(self) -> int:
+        """When someone wants to be called; NEVER when nobody does."""
+        return self._timers[0][0] if self._timers else NEVER

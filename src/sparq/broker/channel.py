@@ -1,0 +1,336 @@
+"""A channel: a cursor over its topic's log, and what lies unfinished behind the cursor.
+
+Finished is the complement: of the messages from `start` on and before the cursor, all are finished
+but those in flight, ready again, delayed, or pending in the topic's due list. Invariants:
+
+1. An index is in at most one of these places, and in `skips` only when it lies ahead of the cursor.
+2. `cursor <= stream.end`; `cursor_ordinal` is the number of messages in the log before the cursor.
+3. `ready` holds exactly the sessions whose window is open, the longest waiting first.
+4. What must be known after a restart is told to `memory` in the turn in which it happens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.broker.agenda import Agenda
+from sparq.broker.deferred import Delays
+from sparq.broker.in_flight import NEVER, NOT_IN_FLIGHT, Expired, InFlight
+from sparq.broker.memory import Memory
+from sparq.broker.options import MILLISECOND_NS
+from sparq.broker.ready_again import ReadyAgain
+from sparq.broker.skips import Skips
+from sparq.broker.stream import Stream
+from sparq.protocol.commands import Finish, Requeue, Touch
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import INDEX_BITS
+from sparq.protocol.instant import Instant
+
+if TYPE_CHECKING:
+    from sparq.broker.range_mode import Hold
+    from sparq.broker.session import Session
+
+SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time"], int]
+"""Where a channel is to go on: an end of the log, an index, or the first message published at or
+after a wall time in ns."""
+
+
+class Channel:
+    """One channel of a topic.
+
+    Attributes:
+        start: messages before it do not concern this channel.
+        cursor: the next index to be delivered for the first time.
+        sessions: the subscribers by the number that stands for them in `in_flight`.
+        range_epoch: the newest attach of a range reader, 0 once the channel is streamed again.
+        hold: the range reader that has this channel, if one does.
+        base_ordinal: messages before the first that was put to this channel (for message_count).
+    """
+
+    def __init__(
+        self, name: str, stream: Stream, memory: Memory, agenda: Agenda, *, ephemeral: bool
+    ) -> None:
+        self.name = name
+        self.stream = stream
+        self.memory = memory
+        self.agenda = agenda
+        self.ephemeral = ephemeral
+        self.start = self.cursor = self.noted_cursor = stream.end
+        self.cursor_ordinal = self.base_ordinal = stream.ordinal
+        self.in_flight = InFlight()
+        self.again = ReadyAgain()
+        self.delays = Delays()
+        self.skips = Skips()
+        self.sessions: dict[int, Session] = {}
+        self.ready: dict[Session, None] = {}
+        self.hold: Hold | None = None
+        self.range_epoch = 0
+        self.paused = False
+        self.again_next = False
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.scheduled_ns = NEVER
+        self._last_owner = 0
+        self._id_base = stream.log.node_id << INDEX_BITS
+
+    # Subscribers
+
+    def subscribe(self, session: Session) -> None:
+        """Give a session a place among the consumers."""
+        if self.range_epoch:
+            self.range_epoch = 0
+            self.join(self.stream.due.joined_from(self.cursor, self.stream.end))
+        self._last_owner += 1
+        session.owner = self._last_owner
+        session.channel = self
+        session.on_writable = self.opened
+        self.sessions[session.owner] = session
+
+    def unsubscribe(self, session: Session, *, requeue: bool) -> None:
+        """Forget a session; its messages wait for their timeouts unless they are requeued."""
+        if self.sessions.pop(session.owner, None) is None:
+            return
+        self.ready.pop(session, None)
+        if requeue:
+            self._ready_again(self.in_flight.release_owner(session.owner))
+
+    def opened(self, session: Session) -> None:
+        """A session's window may have opened."""
+        if session not in self.ready and session.window() > 0:
+            self.ready[session] = None
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the turn's end look whether there is something for someone."""
+        self.agenda.hungry[self] = None
+
+    # Commands of subscribers
+
+    def finish(self, session: Session, command: Finish) -> None:
+        """FIN, a run of them."""
+        raw = command.raw_ids
+        indexes: list[int] | NDArray[np.int64]
+        if isinstance(raw, list):
+            base = self._id_base
+            indexes = [number - base for number in raw]
+        else:
+            # Another node's ids wrap to indexes that no page can hold.
+            indexes = (raw - np.uint64(self._id_base)).view(np.int64)
+        freed = self.in_flight.finish(indexes, session.owner)
+        if freed.freed:
+            session.in_flight_count -= freed.freed
+            session.finish_count += freed.freed
+            self.memory.finished(freed.starts, freed.ends)
+            self.opened(session)
+        for position, why in freed.failures:
+            session.reply_error(refusal("FIN", command.id_text(position), why))
+
+    def requeue(self, session: Session, command: Requeue, now: Instant) -> None:
+        """REQ: ready again at once, or after a while.
+
+        Raises:
+            RemoteError: the message is not this session's.
+        """
+        index = command.raw_id - self._id_base
+        attempts = self.in_flight.release(index, session.owner)
+        if attempts <= NOT_IN_FLIGHT:
+            raise refusal("REQ", command.id, attempts)
+        session.in_flight_count -= 1
+        session.requeue_count += 1
+        self.requeue_count += 1
+        delay_ns = command.timeout_ms * MILLISECOND_NS
+        if delay_ns:
+            self.delays.add(now.mono_ns + delay_ns, index, attempts)
+            self.memory.requeued([index], [now.wall_ns + delay_ns], [attempts])
+            self.agenda.schedule(self, now.mono_ns + delay_ns)
+        else:
+            self.again.push(index, attempts)
+            self.wake()
+        self.opened(session)
+
+    def touch(self, session: Session, command: Touch, now: Instant, cap_ns: int) -> None:
+        """TOUCH: the message's full time again, but never beyond `cap_ns` from its delivery.
+
+        Raises:
+            RemoteError: the message is not this session's.
+        """
+        index = command.raw_id - self._id_base
+        deadline_ns = now.mono_ns + session.msg_timeout_ns
+        touched = self.in_flight.touch(index, session.owner, deadline_ns, cap_ns)
+        # A touch never moves a deadline to an earlier time, so no timer needs to be set.
+        if touched <= NOT_IN_FLIGHT:
+            raise refusal("TOUCH", command.id, touched)
+
+    # Time
+
+    def on_time(self, now: Instant) -> None:
+        """Take back what timed out, and let go what was delayed until now."""
+        expired = self.in_flight.expire(now.mono_ns)
+        self.timeout_count += len(expired.indexes)
+        self._ready_again(expired)
+        for index, attempts in self.delays.pop_due(now.mono_ns):
+            self.again.push(index, attempts)
+            self.wake()
+        self.reschedule()
+
+    def reschedule(self) -> None:
+        """Ask to be called when the next message is due."""
+        next_ns = min(self.in_flight.next_deadline_ns(), self.delays.next_due_ns())
+        if next_ns != NEVER:
+            self.agenda.schedule(self, next_ns)
+
+    def _ready_again(self, expired: Expired) -> None:
+        if not len(expired.indexes):
+            return
+        self.again.push_many(expired.indexes, expired.attempts)
+        owners, counts = np.unique(expired.owners, return_counts=True)
+        for owner, count in zip(owners.tolist(), counts.tolist(), strict=True):
+            session = self.sessions.get(owner)
+            if session is not None:
+                session.in_flight_count -= count
+                self.opened(session)
+        self.wake()
+
+    def join(self, due: list[int]) -> None:
+        """Deferred publishes of the topic are due: those that concern this channel are ready."""
+        if self.range_epoch:
+            return
+        concerned = [index for index in due if index >= self.start]
+        if concerned:
+            self.again.push_many(np.array(concerned, np.int64), np.zeros(len(concerned), np.uint16))
+            self.wake()
+
+    # Moving the cursor
+
+    def fresh_count(self) -> int:
+        """Messages between cursor and P that the cursor will deliver."""
+        stream = self.stream
+        count = stream.ordinal - self.cursor_ordinal
+        if self.range_epoch:
+            return count
+        if self.skips:
+            count -= self.skips.count
+        if stream.due.skipped:
+            count -= stream.due.count_between(self.cursor, stream.end)
+        return count
+
+    def depth(self) -> int:
+        """Messages that wait for a consumer (decision 17)."""
+        return max(0, self.fresh_count()) + len(self.again)
+
+    def deferred_count(self) -> int:
+        """Messages that wait for their time, those of the topic's due list among them."""
+        return len(self.delays) + len(self.stream.due.pending_between(self.start, self.stream.end))
+
+    def run_end(self) -> int:
+        """Let the cursor pass what it is not to deliver; where the run from there on ends."""
+        stream = self.stream
+        due = stream.due
+        if not self.skips and not due.skipped:
+            return stream.end
+        cursor = self.cursor
+        while True:
+            passed, _ = self.skips.jump(cursor)
+            while due.contains(passed) and passed < stream.end:
+                passed += 1
+            if passed == cursor:
+                break
+            cursor = passed
+        self._move(cursor)
+        return min(stream.end, self.skips.next_start(), due.next_skipped(cursor))
+
+    def pass_hole(self) -> bool:
+        """Move the cursor to the next stored index if the one it is at is not stored."""
+        stored = min(self.stream.log.next_stored(self.cursor), self.stream.end)
+        moved = stored > self.cursor
+        self._move(stored)
+        return moved
+
+    def _move(self, cursor: int) -> None:
+        if cursor != self.cursor:
+            self.cursor = cursor
+            self.cursor_ordinal = self.stream.log.ordinal_at(cursor)
+
+    def seek(self, index: int) -> None:
+        """Begin anew at an index: nothing from there on is finished, everything before it is."""
+        self.in_flight.clear()
+        self.again.clear()
+        self.delays.clear()
+        self.skips.clear()
+        self.start = self.noted_cursor = index
+        self._move(index)
+        self.memory.seek(index)
+        self.join(self.stream.due.joined_from(index, self.stream.end))
+        for session in self.sessions.values():
+            session.in_flight_count = 0
+            self.opened(session)
+        self.wake()
+
+    def retire(self) -> None:
+        """The channel is deleted: whatever still calls finds nothing to do."""
+        self.in_flight.clear()
+        self.again.clear()
+        self.delays.clear()
+        self.ready.clear()
+        self.sessions.clear()
+        self.hold = None
+
+    def empty(self) -> None:
+        """Drop everything that waits, is in flight or is delayed."""
+        self.seek(self.stream.end)
+
+    def void(self, first: int, end: int) -> None:
+        """The messages [first, end), which the cursor has not reached, are not for this channel."""
+        log, due = self.stream.log, self.stream.due
+        if self.cursor >= first:
+            self._move(max(end, self.cursor))
+        else:
+            count = log.ordinal_at(end) - log.ordinal_at(first) - due.count_between(first, end)
+            self.skips.add(first, end, count)
+        self.memory.voided(first, end)
+
+    def bound(self, count_max: int) -> None:
+        """Drop the newest unread messages beyond a number of them (decision 16)."""
+        excess = self.depth() - count_max
+        if excess > 0:
+            stream = self.stream
+            end = stream.end
+            fresh_end = stream.log.index_at_ordinal(stream.ordinal - excess)
+            first = max(self.cursor, self.skips.end(self.cursor), fresh_end)
+            if first < end:
+                self.void(first, end)
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume deliveries; what is in flight goes on."""
+        if paused != self.paused:
+            self.paused = paused
+            self.memory.paused(paused)
+            self.wake()
+
+    # What the log must keep
+
+    def unfinished(self) -> NDArray[np.int64]:
+        """The unfinished indexes that the cursor has passed or that stand outside it, ascending."""
+        pending = self.stream.due.pending_between(self.start, self.cursor)
+        parts = (
+            self.in_flight.indexes(),
+            self.again.indexes(),
+            self.delays.indexes(),
+            np.array(pending, np.int64),
+        )
+        return np.sort(np.concatenate(parts))
+
+    @property
+    def message_count(self) -> int:
+        """Messages put to this channel since nsqd started or the channel was created."""
+        return self.stream.ordinal - self.base_ordinal
+
+
+def refusal(command: str, message_id: bytes, why: int) -> RemoteError:
+    """The error for a message that is not in flight with this client."""
+    text = message_id.decode("utf-8", "surrogateescape")
+    reason = "ID not in flight" if why == NOT_IN_FLIGHT else "client does not own message"
+    return RemoteError(f"E_{command}_FAILED", f"{command} {text} failed {reason}")

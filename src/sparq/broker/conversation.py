@@ -1,0 +1,292 @@
+"""What each command of a connection does.
+
+One table: the command's class and who answers it. A refusal is a `RemoteError`, raised by whoever
+finds it and made into a reply at one place, `Conversation.execute`. Publishes and whatever must be
+synced before it is answered take a reply slot; all else is answered at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from sparq.broker import range_mode
+from sparq.broker.agenda import Agenda
+from sparq.broker.options import MILLISECOND_NS, BrokerOptions
+from sparq.broker.publishing import Publish, refusal
+from sparq.broker.session import Session
+from sparq.broker.topics import Leaving, Topics
+from sparq.log.disk import DiskError
+from sparq.protocol import commands, frames
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import Bodies
+from sparq.protocol.identify import negotiate
+from sparq.protocol.instant import Instant
+
+if TYPE_CHECKING:
+    from sparq.broker.channel import Channel
+    from sparq.broker.publishing import Done
+    from sparq.broker.topic import Topic
+
+HEARTBEATS_OFF: Final = "cannot SUB with heartbeats disabled"
+
+
+class PublishReply:
+    """Fills the slot of one publish command: an OK for each message of a PUB run."""
+
+    __slots__ = ("_agenda", "_count", "_oks", "_session", "_size_bytes", "_slot", "_topic")
+
+    def __init__(
+        self, agenda: Agenda, session: Session, topic: str, *, count: int, oks: int, size_bytes: int
+    ) -> None:
+        self._agenda = agenda
+        self._session = session
+        self._topic = topic
+        self._count = count
+        self._oks = oks
+        self._size_bytes = size_bytes
+        self._slot = session.slot()
+        session.uncommitted_bytes += size_bytes
+
+    def __call__(self, error: RemoteError | None) -> None:
+        """The messages are kept, or refused."""
+        session = self._session
+        session.uncommitted_bytes -= self._size_bytes
+        if error is None:
+            self._slot.data = frames.OK * self._oks
+            counts = session.pub_counts
+            counts[self._topic] = counts.get(self._topic, 0) + self._count
+        else:
+            self._slot.data = frames.error(error.frame_text()) * (1 if error.fatal else self._oks)
+            session.closing |= error.fatal
+        self._agenda.dirty[session] = None
+
+
+class Conversation:
+    """Executes commands against the topics."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        agenda: Agenda,
+        options: BrokerOptions,
+        server_facts: Mapping[str, object],
+    ) -> None:
+        self._topics = topics
+        self._agenda = agenda
+        self._options = options
+        self._server_facts = server_facts
+        self._last_epoch = 0
+        self._answers: dict[type, Callable[[Session, Any, Instant], None]] = {
+            commands.Publish: self._publish,
+            commands.Finish: self._finish,
+            commands.Ready: self._ready,
+            commands.MultiPublish: self._multi_publish,
+            commands.DeferredPublish: self._deferred_publish,
+            commands.TopicNeeded: self._topic_needed,
+            commands.Requeue: self._requeue,
+            commands.Touch: self._touch,
+            commands.Identify: self._identify,
+            commands.Subscribe: self._subscribe,
+            commands.Close: self._close,
+            commands.Nop: self._nop,
+            commands.Attach: self._attach,
+            commands.Ends: self._ends,
+            commands.Read: self._read,
+            commands.CommitRange: self._commit_range,
+        }
+
+    def execute(self, session: Session, command: commands.Command, now: Instant) -> None:
+        """Do what a command asks; its answer takes its place among the session's replies."""
+        if session.closing:
+            return
+        try:
+            self._answers[type(command)](session, command, now)
+        except RemoteError as error:
+            session.reply_error(error)
+        self._agenda.dirty[session] = None
+
+    # Publishing
+
+    def add_publish(
+        self,
+        topic_name: str,
+        bodies: Bodies,
+        now: Instant,
+        done: Done,
+        *,
+        size_bytes: int,
+        command: str,
+        defer_ms: int,
+    ) -> None:
+        """Have messages committed; `done` hears of it, exactly once."""
+        due = None
+        if defer_ms:
+            delay_ns = defer_ms * MILLISECOND_NS
+            due = Instant(now.wall_ns + delay_ns, now.mono_ns + delay_ns)
+        topic = self._topics.by_name.get(topic_name)
+        if topic is None:
+            try:
+                topic = self._topics.get_or_create(topic_name, now)
+            except Leaving as leaving:
+                done(refusal(command, str(leaving), fatal=True))
+                return
+            except DiskError as error:
+                self._agenda.fail(f"topic {topic_name} cannot be created: {error}", error)
+                done(refusal(command, error.reason, fatal=False))
+                return
+        topic.publishing.add(Publish(command, bodies, size_bytes, due, done))
+
+    def _publish(self, session: Session, command: commands.Publish, now: Instant) -> None:
+        self._run(session, command, now, "PUB", oks=len(command.bodies))
+
+    def _multi_publish(
+        self, session: Session, command: commands.MultiPublish, now: Instant
+    ) -> None:
+        self._run(session, command, now, "MPUB", oks=1)
+
+    def _deferred_publish(
+        self, session: Session, command: commands.DeferredPublish, now: Instant
+    ) -> None:
+        self._run(session, command, now, "DPUB", oks=1, defer_ms=command.defer_ms)
+
+    def _run(
+        self,
+        session: Session,
+        command: commands.Publish | commands.MultiPublish | commands.DeferredPublish,
+        now: Instant,
+        name: str,
+        *,
+        oks: int,
+        defer_ms: int = 0,
+    ) -> None:
+        topic, bodies = command.topic, command.bodies
+        size_bytes = bodies.size_bytes
+        done = PublishReply(
+            self._agenda, session, topic, count=len(bodies), oks=oks, size_bytes=size_bytes
+        )
+        self.add_publish(
+            topic, bodies, now, done, size_bytes=size_bytes, command=name, defer_ms=defer_ms
+        )
+
+    def _topic_needed(self, _session: Session, command: commands.TopicNeeded, now: Instant) -> None:
+        if command.topic not in self._topics.by_name:
+            try:
+                self._topics.get_or_create(command.topic, now)
+            except (Leaving, DiskError):
+                return  # the MPUB itself, which follows, is told
+
+    # Consuming
+
+    def _subscribe(self, session: Session, command: commands.Subscribe, now: Instant) -> None:
+        if session.heartbeat_interval_ms <= 0:
+            raise RemoteError("E_INVALID", HEARTBEATS_OFF)
+        topic, channel, is_new = self._open(command.topic, command.channel, "SUB", now)
+        if channel.hold is not None:
+            held = f"{topic.name}:{channel.name}"
+            raise RemoteError(
+                "E_SUB_FAILED", f"SUB failed channel {held} is held by a range reader"
+            )
+        channel.subscribe(session)
+        session.state = commands.STATE_SUBSCRIBED
+        self._answer_when_kept(session, topic, is_new, frames.OK, "SUB")
+
+    def _open(
+        self, topic: str, name: str, command: str, now: Instant
+    ) -> tuple[Topic, Channel, bool]:
+        code = f"E_{command}_FAILED"
+        try:
+            found = self._topics.get_or_create(topic, now)
+        except Leaving as leaving:
+            raise RemoteError(code, f"{command} failed {leaving}") from leaving
+        except DiskError as error:
+            self._agenda.fail(f"topic {topic} cannot be created: {error}", error)
+            raise RemoteError(code, f"{command} failed {error.reason}") from error
+        is_new = name not in found.channels
+        return found, found.create_channel(name), is_new
+
+    def _answer_when_kept(
+        self, session: Session, topic: Topic, is_new: bool, answer: bytes, command: str
+    ) -> None:
+        """A channel that a command made is answered once it would survive a crash (decision 7)."""
+        if topic.books is None or (not is_new and topic.books.is_written()):
+            session.reply(answer)
+            return
+        slot = session.slot()
+
+        def kept(error: DiskError | None) -> None:
+            if error is None:
+                slot.data = answer
+            else:
+                refused = RemoteError(f"E_{command}_FAILED", f"{command} failed {error.reason}")
+                slot.data = frames.error(refused.frame_text())
+                session.closing |= refused.fatal
+            self._agenda.dirty[session] = None
+
+        if is_new:
+            topic.books.when_synced(kept)
+        else:
+            topic.books.when_written(kept)
+
+    def _ready(self, session: Session, command: commands.Ready, _now: Instant) -> None:
+        if session.state == commands.STATE_SUBSCRIBED and session.channel is not None:
+            session.ready_count = command.count
+            session.channel.opened(session)
+
+    def _finish(self, session: Session, command: commands.Finish, _now: Instant) -> None:
+        _channel(session).finish(session, command)
+
+    def _requeue(self, session: Session, command: commands.Requeue, now: Instant) -> None:
+        _channel(session).requeue(session, command, now)
+
+    def _touch(self, session: Session, command: commands.Touch, now: Instant) -> None:
+        cap_ns = self._options.limits.max_msg_timeout_ms * MILLISECOND_NS
+        _channel(session).touch(session, command, now, cap_ns)
+
+    def _close(self, session: Session, _command: commands.Close, _now: Instant) -> None:
+        session.ready_count = 0
+        session.state = commands.STATE_CLOSING
+        session.reply(frames.CLOSE_WAIT)
+
+    def _nop(self, _session: Session, _command: commands.Nop, _now: Instant) -> None:
+        return
+
+    def _identify(self, session: Session, command: commands.Identify, _now: Instant) -> None:
+        granted = negotiate(command.body, self._options.limits, self._server_facts)
+        session.identify(granted)
+        session.reply(frames.response(granted.reply_data()))
+
+    # Range reading
+
+    def _attach(self, session: Session, command: commands.Attach, now: Instant) -> None:
+        topic, channel, _ = self._open(command.topic, command.channel, "ATTACH", now)
+        self._last_epoch = max(now.wall_ns, self._last_epoch + 1)
+        answer = range_mode.attach(topic, channel, session, self._last_epoch)
+        self._answer_when_kept(session, topic, True, frames.response(answer), "ATTACH")
+
+    def _reader(self, session: Session, topic_name: str, name: str) -> range_mode.RangeReader:
+        topic = self._topics.by_name.get(topic_name)
+        if topic is None:
+            raise RemoteError("E_RANGE_FAILED", f"{name} failed topic {topic_name} not found")
+        return range_mode.RangeReader(topic, self._agenda, session)
+
+    def _ends(self, session: Session, command: commands.Ends, _now: Instant) -> None:
+        self._reader(session, command.topic, "ENDS").ends(command)
+
+    def _read(self, session: Session, command: commands.Read, _now: Instant) -> None:
+        self._reader(session, command.topic, "READ").read(command)
+
+    def _commit_range(self, session: Session, command: commands.CommitRange, _now: Instant) -> None:
+        topic = self._topics.by_name.get(command.topic)
+        channel = topic.channels.get(command.channel) if topic is not None else None
+        if topic is None or channel is None:
+            missing = f"channel {command.topic}:{command.channel} not found"
+            raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {missing}")
+        range_mode.commit(topic, channel, command)
+        self._answer_when_kept(session, topic, False, frames.OK, "COMMIT")
+
+
+def _channel(session: Session) -> Channel:
+    """The parser lets FIN, REQ and TOUCH through only behind a SUB."""
+    assert session.channel is not None
+    return session.channel

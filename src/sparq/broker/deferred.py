@@ -1,0 +1,151 @@
+"""What is not to be delivered yet: delays of one channel (REQ), and a topic's due list (DPUB).
+
+A deferred publish belongs to the topic, not to its channels (decision 9): cursors pass over it, and
+when it is due it joins the ready list of each channel that it was published for. Invariants of the
+due list, for every channel and every index of `skipped` that its cursor has not passed:
+
+1. it is pending, or it has joined that channel's ready list, or it waits in `overdue` for P;
+2. so a cursor never delivers an index that stands in `skipped`, and none is delivered twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.broker.in_flight import NEVER
+
+COMPACT_MIN = 1024
+"""So many passed entries are kept before the list of skipped indexes is made anew."""
+
+
+class Delays:
+    """Requeued messages of one channel that wait for their time; due times on the mono clock."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, due_ns: int, index: int, attempts: int) -> None:
+        """Keep a message until its time."""
+        heapq.heappush(self._heap, (due_ns, index, attempts))
+
+    def add_all(self, delays: Iterable[tuple[int, int, int]]) -> None:
+        """Keep many: (due, index, attempts) each."""
+        self._heap.extend(delays)
+        heapq.heapify(self._heap)
+
+    def pop_due(self, now_ns: int) -> list[tuple[int, int]]:
+        """(index, attempts) of what is due, earliest first."""
+        due: list[tuple[int, int]] = []
+        while self._heap and self._heap[0][0] <= now_ns:
+            _, index, attempts = heapq.heappop(self._heap)
+            due.append((index, attempts))
+        return due
+
+    def next_due_ns(self) -> int:
+        """When the next one is due; NEVER when none waits."""
+        return self._heap[0][0] if self._heap else NEVER
+
+    def entries(self) -> list[tuple[int, int, int]]:
+        """(due, index, attempts) of all, in no order."""
+        return list(self._heap)
+
+    def indexes(self) -> NDArray[np.int64]:
+        """All that wait, ascending."""
+        return np.sort(np.array([index for _, index, _ in self._heap], np.int64))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._heap.clear()
+
+
+class DueList:
+    """A topic's deferred publishes.
+
+    Attributes:
+        pending: the indexes that are not due yet.
+        skipped: ascending; what cursors pass over (see the module's text).
+        overdue: due, but not yet visible to channels since P stands before them.
+    """
+
+    def __init__(self) -> None:
+        self.pending: set[int] = set()
+        self.skipped: list[int] = []
+        self.overdue: list[int] = []
+        self._heap: list[tuple[int, int]] = []
+
+    def add(self, due_ns: int, index: int) -> None:
+        """Add a deferred publish; indexes come in rising order."""
+        heapq.heappush(self._heap, (due_ns, index))
+        self.pending.add(index)
+        self.skipped.append(index)
+
+    def pop_due(self, now_ns: int) -> list[int]:
+        """The indexes whose time has come, earliest first; they stay in `skipped`."""
+        due: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ns:
+            index = heapq.heappop(self._heap)[1]
+            if index in self.pending:
+                self.pending.remove(index)
+                due.append(index)
+        return due
+
+    def hold_back(self, due: list[int], visible_end: int) -> list[int]:
+        """Of what is due, and of what was held back before, what lies before `visible_end`."""
+        candidates = self.overdue + due
+        self.overdue = [index for index in candidates if index >= visible_end]
+        return [index for index in candidates if index < visible_end]
+
+    def next_due_ns(self) -> int:
+        """No entry is due before this; NEVER when none is pending."""
+        return self._heap[0][0] if self._heap else NEVER
+
+    def contains(self, index: int) -> bool:
+        """Whether cursors pass over this index."""
+        at = bisect_left(self.skipped, index)
+        return at < len(self.skipped) and self.skipped[at] == index
+
+    def next_skipped(self, index: int) -> int:
+        """The first skipped index at or behind `index`; NEVER when there is none."""
+        at = bisect_left(self.skipped, index)
+        return self.skipped[at] if at < len(self.skipped) else NEVER
+
+    def count_between(self, first: int, end: int) -> int:
+        """How many skipped indexes lie in [first, end)."""
+        return bisect_left(self.skipped, end) - bisect_left(self.skipped, first)
+
+    def pending_between(self, first: int, end: int) -> list[int]:
+        """The pending indexes in [first, end), ascending."""
+        return sorted(index for index in self.pending if first <= index < end)
+
+    def joined_from(self, first: int, end: int) -> list[int]:
+        """Skipped indexes in [first, end) that were due already: a cursor set back needs them."""
+        low, high = bisect_left(self.skipped, first), bisect_left(self.skipped, end)
+        waiting = set(self.overdue)
+        return [
+            index
+            for index in self.skipped[low:high]
+            if index not in self.pending and index not in waiting
+        ]
+
+    def void(self, first: int, end: int) -> None:
+        """Forget every entry in [first, end): the topic was emptied."""
+        self.pending = {index for index in self.pending if not first <= index < end}
+        self.overdue = [index for index in self.overdue if not first <= index < end]
+        del self.skipped[bisect_left(self.skipped, first) : bisect_left(self.skipped, end)]
+
+    def compact(self, cursor_min: int) -> None:
+        """Drop what every cursor has passed and nobody waits for."""
+        passed = bisect_left(self.skipped, cursor_min)
+        if passed < COMPACT_MIN or passed < 2 * len(self.pending):
+            return
+        waiting = self.pending.union(self.overdue)
+        kept = [index for index in self.skipped[:passed] if index in waiting]
+        self.skipped[:passed] = kept

@@ -1,0 +1,132 @@
+"""Who gets which messages: the turn's end for one channel.
+
+1. A burst is shared in equal parts over the sessions whose window is open; who has waited longest
+   comes first, and whoever was served goes to the end (decision 13).
+2. First deliveries are slices of the log's blocks in publishing order, noted by one array write.
+3. Of one run at most half are messages that were out before, while fresh ones can be had; a run of
+   one takes turns (decision 12). Those go by the copy path, since their attempts must be patched.
+4. A run ends with the message that fills the session's output.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparq.broker.channel import Channel
+from sparq.broker.handout import Handout
+from sparq.broker.in_flight import ranges_of
+from sparq.broker.redelivery import give_again
+from sparq.broker.sampling import Sampler
+from sparq.broker.session import Session
+from sparq.log.block import Block
+from sparq.protocol.instant import Instant
+
+
+def hand_out(channel: Channel, sampler: Sampler, now: Instant) -> list[Session]:
+    """Give the channel's ready sessions what there is; returns who got something."""
+    served: dict[Session, None] = {}
+    if channel.paused or channel.hold is not None:
+        return []
+    while channel.ready:
+        available = channel.fresh_count() + len(channel.again)
+        if available <= 0 or not _round(channel, available, served, Handout(channel, sampler, now)):
+            break
+    if channel.cursor != channel.noted_cursor:
+        channel.noted_cursor = channel.cursor
+        channel.memory.cursor(channel.cursor)
+    return list(served)
+
+
+def _round(channel: Channel, available: int, served: dict[Session, None], handout: Handout) -> int:
+    """One equal share for each ready session; returns how many messages left the queue."""
+    ready = channel.ready
+    share = -(-available // len(ready))
+    given = 0
+    for session in tuple(ready):
+        count = min(share, session.window(), available - given)
+        if count > 0:
+            taken = give(handout, session, count)
+            if not taken:
+                return 0
+            served[session] = None
+            given += taken
+        del ready[session]
+        if session.window() > 0:
+            ready[session] = None
+        if given >= available:
+            break
+    return given
+
+
+def give(handout: Handout, session: Session, count: int) -> int:
+    """Give one session up to `count` messages; returns how many left the channel's queue."""
+    channel = handout.channel
+    waiting = len(channel.again)
+    if not waiting:
+        return give_fresh(handout, session, count)
+    quota = count
+    if channel.fresh_count() > 0:
+        quota = count // 2
+        if count == 1:
+            channel.again_next = not channel.again_next
+            quota = int(channel.again_next)
+    given = give_again(handout, session, min(quota, waiting))
+    given += give_fresh(handout, session, count - given)
+    if given < count:
+        given += give_again(handout, session, min(count - given, len(channel.again)))
+    return given
+
+
+def give_fresh(handout: Handout, session: Session, count: int) -> int:
+    """Give a session the next messages of the log; returns how many left the queue."""
+    channel = handout.channel
+    given = 0
+    while given < count and session.room_bytes() > 0:
+        end = channel.run_end()
+        first = channel.cursor
+        if first >= end:
+            break
+        block = channel.stream.log.block(first)
+        if block is None:
+            if channel.pass_hole():
+                continue
+            channel.stream.want(first, channel)
+            break
+        end = _run_within(block, first, min(end, first + count - given), session.room_bytes())
+        if session.sample_rate:
+            _send_sample(handout, session, block, (first, end))
+        else:
+            _send(handout, session, block, (first, end))
+        channel.cursor = end
+        channel.cursor_ordinal = block.ordinal + (end - block.first)
+        given += end - first
+    return given
+
+
+def _run_within(block: Block, first: int, end: int, room_bytes: int) -> int:
+    """Where a run from `first` ends: at `end`, with the block, or with what fills the room."""
+    end = min(end, block.first + block.count)
+    limit = block.start_of(first) + room_bytes
+    if block.start_of(end) > limit:
+        fitting = int(np.searchsorted(block.ends, limit)) + 1
+        end = min(end, block.first + fitting)
+    return end
+
+
+def _send(handout: Handout, session: Session, block: Block, run: tuple[int, int]) -> None:
+    first, end = run
+    frames = block.slice(first, end)
+    session.send(frames, len(frames), end - first)
+    deadline_ns = handout.deadline_ns(session)
+    handout.channel.in_flight.note_run(
+        first, end, session.owner, now_ns=handout.now.mono_ns, deadline_ns=deadline_ns
+    )
+
+
+def _send_sample(handout: Handout, session: Session, block: Block, run: tuple[int, int]) -> None:
+    indexes = np.arange(*run, dtype=np.int64)
+    keeps = handout.sampler.keeps(len(indexes), session.sample_rate)
+    if not keeps.all():
+        handout.channel.memory.finished(*ranges_of(indexes[~keeps]))
+    for kept in zip(*ranges_of(indexes[keeps]), strict=True):
+        _send(handout, session, block, kept)

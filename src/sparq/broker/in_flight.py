@@ -1,0 +1,356 @@
+"""Which messages of a channel are with whom, and until when: arrays over pages of indexes.
+
+A page covers 4,096 indexes and exists only while one of them is in flight, so memory follows what
+is in flight and not the backlog. Owners are numbers that the channel gives its sessions; 0 is
+nobody. Invariants:
+
+1. `owner[i] != 0` exactly for what is in flight; `count` is how many those are.
+2. `deadline_min` of a page is never above the earliest deadline of its messages. Finishing does not
+   raise it, so looking at a page too early is possible and looking too late is not.
+3. An index that no page covers is simply not in flight: indexes need no check beforehand.
+4. Functions over runs have an array path and, below 16 items, a plain one with the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indexes = NDArray[np.int64]
+
+PAGE_BITS: Final = 12
+PAGE_SIZE: Final = 1 << PAGE_BITS
+PAGE_MASK: Final = PAGE_SIZE - 1
+NEVER: Final = (1 << 63) - 1
+
+NOT_IN_FLIGHT: Final = 0
+NOT_OWNED: Final = -1
+
+
+class Freed(NamedTuple):
+    """What a run of finishes came to.
+
+    Attributes:
+        starts, ends: the finished indexes as ranges [start, end), ascending.
+        freed: how many indexes those are.
+        failures: (position in the run, NOT_IN_FLIGHT or NOT_OWNED), ascending.
+    """
+
+    starts: Sequence[int]
+    ends: Sequence[int]
+    freed: int
+    failures: list[tuple[int, int]]
+
+
+class Expired(NamedTuple):
+    """Messages that came back: their indexes (ascending), deliveries so far, and owners."""
+
+    indexes: Indexes
+    attempts: NDArray[np.uint16]
+    owners: NDArray[np.uint32]
+
+
+class Page:
+    """The state of 4,096 neighbouring indexes; without `attempts` all are at their first."""
+
+    __slots__ = ("attempts", "count", "deadline", "deadline_min", "delivered_at", "owner")
+
+    def __init__(self) -> None:
+        self.owner = np.zeros(PAGE_SIZE, np.uint32)
+        self.deadline = np.empty(PAGE_SIZE, np.int64)
+        self.delivered_at = np.empty(PAGE_SIZE, np.int64)
+        self.attempts: NDArray[np.uint16] | None = None
+        self.count = 0
+        self.deadline_min = NEVER
+
+    def attempts_at(self, offsets: NDArray[np.int64]) -> NDArray[np.uint16]:
+        """Deliveries so far of the messages at these offsets."""
+        if self.attempts is None:
+            return np.ones(len(offsets), np.uint16)
+        return self.attempts[offsets]
+
+
+def ranges_of(indexes: Indexes) -> tuple[list[int], list[int]]:
+    """Ascending indexes without doubles as ranges: (starts, ends)."""
+    if not len(indexes):
+        return [], []
+    breaks = np.flatnonzero(indexes[1:] - indexes[:-1] != 1)
+    starts = [int(indexes[0]), *indexes[breaks + 1].tolist()]
+    ends = [*(indexes[breaks] + 1).tolist(), int(indexes[-1]) + 1]
+    return starts, ends
+
+
+def ranges_of_few(indexes: list[int]) -> tuple[list[int], list[int]]:
+    """What `ranges_of` does, one by one."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for index in indexes:
+        if ends and ends[-1] == index:
+            ends[-1] += 1
+        else:
+            starts.append(index)
+            ends.append(index + 1)
+    return starts, ends
+
+
+def page_groups(indexes: Indexes) -> Iterator[tuple[int, int, int]]:
+    """(page key, from, to) for each page that a run of ascending indexes touches."""
+    keys = indexes >> PAGE_BITS
+    bounds = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(indexes)]
+    for low, high in pairwise(bounds):
+        yield int(keys[low]), low, high
+
+
+class InFlight:
+    """What a channel has handed out and not heard of again."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._pages: dict[int, Page] = {}
+
+    # Handing out
+
+    def note_run(self, first: int, end: int, owner: int, *, now_ns: int, deadline_ns: int) -> None:
+        """Note the first delivery of all of [first, end) to one owner."""
+        self.count += end - first
+        while first < end:
+            page = self._page(first >> PAGE_BITS)
+            low = first & PAGE_MASK
+            high = min(low + end - first, PAGE_SIZE)
+            page.owner[low:high] = owner
+            page.deadline[low:high] = deadline_ns
+            page.delivered_at[low:high] = now_ns
+            if page.attempts is not None:
+                page.attempts[low:high] = 1
+            page.count += high - low
+            page.deadline_min = min(page.deadline_min, deadline_ns)
+            first += high - low
+
+    def note_many(
+        self,
+        indexes: Indexes,
+        attempts: NDArray[np.integer],
+        owner: int,
+        *,
+        now_ns: int,
+        deadline_ns: int,
+    ) -> None:
+        """Note deliveries of ascending indexes, each with its own number of attempts."""
+        if not len(indexes):
+            return
+        self.count += len(indexes)
+        for key, low, high in page_groups(indexes):
+            page = self._page(key)
+            offsets = indexes[low:high] & PAGE_MASK
+            if page.attempts is None:
+                page.attempts = np.ones(PAGE_SIZE, np.uint16)
+            page.owner[offsets] = owner
+            page.deadline[offsets] = deadline_ns
+            page.delivered_at[offsets] = now_ns
+            page.attempts[offsets] = attempts[low:high]
+            page.count += high - low
+            page.deadline_min = min(page.deadline_min, deadline_ns)
+
+    def _sorted(self) -> list[tuple[int, Page]]:
+        return sorted(self._pages.items(), key=itemgetter(0))
+
+    def _page(self, key: int) -> Page:
+        page = self._pages.get(key)
+        if page is None:
+            page = self._pages[key] = Page()
+        return page
+
+    # Coming back
+
+    def finish(self, indexes: list[int] | Indexes, owner: int) -> Freed:
+        """Free a run of messages; a message named twice is freed once and fails once."""
+        if isinstance(indexes, list):
+            return self._finish_few(indexes, owner)
+        count = len(indexes)
+        first = int(indexes[0])
+        end = first + count
+        consecutive = int(indexes[-1]) == end - 1 and bool((indexes[1:] - indexes[:-1] == 1).all())
+        if consecutive and self._owns_range(first, end, owner):
+            self._free_range(first, end)
+            return Freed([first], [end], count, [])
+        return self._finish_many(indexes, owner)
+
+    def _owns_range(self, first: int, end: int, owner: int) -> bool:
+        while first < end:
+            page = self._pages.get(first >> PAGE_BITS)
+            low = first & PAGE_MASK
+            high = min(low + end - first, PAGE_SIZE)
+            if page is None or not bool((page.owner[low:high] == owner).all()):
+                return False
+            first += high - low
+        return True
+
+    def _free_range(self, first: int, end: int) -> None:
+        self.count -= end - first
+        while first < end:
+            key = first >> PAGE_BITS
+            page = self._pages[key]
+            low = first & PAGE_MASK
+            high = min(low + end - first, PAGE_SIZE)
+            page.owner[low:high] = 0
+            self._shrink(key, page, high - low)
+            first += high - low
+
+    def _finish_few(self, indexes: list[int], owner: int) -> Freed:
+        freed: list[int] = []
+        failures: list[tuple[int, int]] = []
+        pages = self._pages
+        for position, index in enumerate(indexes):
+            key = index >> PAGE_BITS
+            page = pages.get(key)
+            found = page.owner.item(index & PAGE_MASK) if page is not None else 0
+            if page is None or found != owner:
+                failures.append((position, NOT_OWNED if found else NOT_IN_FLIGHT))
+                continue
+            page.owner[index & PAGE_MASK] = 0
+            self._shrink(key, page, 1)
+            freed.append(index)
+        self.count -= len(freed)
+        freed.sort()
+        starts, ends = ranges_of_few(freed)
+        return Freed(starts, ends, len(freed), failures)
+
+    def _finish_many(self, indexes: Indexes, owner: int) -> Freed:
+        order = np.argsort(indexes, kind="stable")
+        ascending = indexes[order]
+        owners = self._owners(ascending)
+        mine = owners == owner
+        mine[1:] &= ascending[1:] != ascending[:-1]
+        freed = ascending[mine]
+        for key, low, high in page_groups(freed) if len(freed) else ():
+            page = self._pages[key]
+            page.owner[freed[low:high] & PAGE_MASK] = 0
+            self._shrink(key, page, high - low)
+        self.count -= len(freed)
+        failed = np.flatnonzero(~mine)
+        failures = [
+            (int(order[at]), NOT_OWNED if owners[at] not in (0, owner) else NOT_IN_FLIGHT)
+            for at in failed.tolist()
+        ]
+        failures.sort()
+        starts, ends = ranges_of(freed)
+        return Freed(starts, ends, len(freed), failures)
+
+    def _owners(self, ascending: Indexes) -> NDArray[np.uint32]:
+        owners = np.zeros(len(ascending), np.uint32)
+        for key, low, high in page_groups(ascending):
+            page = self._pages.get(key)
+            if page is not None:
+                owners[low:high] = page.owner[ascending[low:high] & PAGE_MASK]
+        return owners
+
+    def _shrink(self, key: int, page: Page, count: int) -> None:
+        page.count -= count
+        if not page.count:
+            del self._pages[key]
+
+    def release(self, index: int, owner: int) -> int:
+        """Take one message back from its owner.
+
+        Returns:
+            Its deliveries so far (at least 1), or NOT_IN_FLIGHT or NOT_OWNED.
+        """
+        key = index >> PAGE_BITS
+        page = self._pages.get(key)
+        offset = index & PAGE_MASK
+        found = page.owner.item(offset) if page is not None else 0
+        if page is None or found != owner:
+            return NOT_OWNED if found else NOT_IN_FLIGHT
+        attempts = 1 if page.attempts is None else page.attempts.item(offset)
+        page.owner[offset] = 0
+        self.count -= 1
+        self._shrink(key, page, 1)
+        return attempts
+
+    def touch(self, index: int, owner: int, deadline_ns: int, cap_ns: int) -> int:
+        """Move one message's deadline, to at most `cap_ns` behind its delivery.
+
+        Returns:
+            1, or NOT_IN_FLIGHT or NOT_OWNED.
+        """
+        page = self._pages.get(index >> PAGE_BITS)
+        offset = index & PAGE_MASK
+        found = page.owner.item(offset) if page is not None else 0
+        if page is None or found != owner:
+            return NOT_OWNED if found else NOT_IN_FLIGHT
+        deadline = min(deadline_ns, page.delivered_at.item(offset) + cap_ns)
+        page.deadline[offset] = deadline
+        page.deadline_min = min(page.deadline_min, deadline)
+        return 1
+
+    def expire(self, now_ns: int) -> Expired:
+        """Take back everything whose deadline has come."""
+        found = [
+            self._take(key, page, self._due_offsets(page, now_ns))
+            for key, page in self._sorted()
+            if page.deadline_min <= now_ns
+        ]
+        return _joined(found)
+
+    def _due_offsets(self, page: Page, now_ns: int) -> NDArray[np.int64]:
+        taken = page.owner != 0
+        due = taken & (page.deadline <= now_ns)
+        later = page.deadline[taken & ~due]
+        page.deadline_min = int(later.min()) if len(later) else NEVER
+        return np.flatnonzero(due)
+
+    def release_owner(self, owner: int) -> Expired:
+        """Take back everything that one owner has."""
+        found = [
+            self._take(key, page, np.flatnonzero(page.owner == owner))
+            for key, page in self._sorted()
+        ]
+        return _joined(found)
+
+    def _take(self, key: int, page: Page, offsets: NDArray[np.int64]) -> Expired:
+        owners = page.owner[offsets]
+        attempts = page.attempts_at(offsets)
+        page.owner[offsets] = 0
+        self.count -= len(offsets)
+        if len(offsets):
+            self._shrink(key, page, len(offsets))
+        return Expired(offsets + (key << PAGE_BITS), attempts, owners)
+
+    def clear(self) -> None:
+        """Forget everything, as emptying a channel does."""
+        self.count = 0
+        self._pages.clear()
+
+    # Looking
+
+    def next_deadline_ns(self) -> int:
+        """No message is due before this; NEVER when none is in flight."""
+        return min((page.deadline_min for page in self._pages.values()), default=NEVER)
+
+    def all(self) -> tuple[Indexes, NDArray[np.uint16]]:
+        """Everything in flight, ascending, with its deliveries so far."""
+        offsets = [(key, page, np.flatnonzero(page.owner)) for key, page in self._sorted()]
+        found = [
+            Expired(at + (key << PAGE_BITS), page.attempts_at(at), page.owner[at])
+            for key, page, at in offsets
+        ]
+        joined = _joined(found)
+        return joined.indexes, joined.attempts
+
+    def indexes(self) -> Indexes:
+        """Everything in flight, ascending."""
+        found = [np.flatnonzero(page.owner) + (key << PAGE_BITS) for key, page in self._sorted()]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _joined(found: list[Expired]) -> Expired:
+    if not found:
+        return Expired(np.empty(0, np.int64), np.empty(0, np.uint16), np.empty(0, np.uint32))
+    if len(found) == 1:
+        return found[0]
+    return Expired(*(np.concatenate(column) for column in zip(*found, strict=True)))

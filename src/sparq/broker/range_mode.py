@@ -1,0 +1,226 @@
+"""Range reading: the log itself, read by index ranges, with a channel as the reader's bookmark.
+
+1. A channel is streamed to subscribers or held by a range reader, never both (decision 30). The
+   newest attach wins by its epoch; a hold ends when the connection that made it does.
+2. In range mode a channel knows only its cursor: everything before it is finished, its segments may
+   go. What a stream left unfinished behind the cursor is read again.
+3. A range reader sees synced data up to P (decision 10), deferred publishes at their place in the
+   log, and how many messages damage cost.
+4. Refusals leave the connection open; indexes are strings in JSON, for browsers keep 53 bits.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+
+from sparq.broker.agenda import Agenda
+from sparq.log.log import Log, RangeRead
+from sparq.protocol import frames
+from sparq.protocol.commands import CommitRange, Ends, Read
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.instant import Instant
+
+if TYPE_CHECKING:
+    from sparq.broker.channel import Channel
+    from sparq.broker.session import Session, Slot
+    from sparq.broker.topic import Topic
+    from sparq.log.disk import DiskError
+
+READ_BYTES_MAX: Final = 16 << 20
+"""One answer to READ holds at most this, whatever is asked for (one batch may be larger)."""
+
+_FRAME: Final = struct.Struct(">ii")
+_RANGE: Final = struct.Struct(">qq")
+
+
+class Hold(NamedTuple):
+    """Who has a channel, and since which attach."""
+
+    session: Session
+    epoch: int
+
+
+def readable_end(topic: Topic) -> int:
+    """What range readers see: synced, and before P."""
+    return min(topic.stream.end, max(topic.stream.log.synced_end, topic.stream.log.first_index))
+
+
+def _log(topic: Topic, command: str) -> Log:
+    log = topic.stream.log
+    if topic.ephemeral or not isinstance(log, Log):
+        code = "E_ATTACH_FAILED" if command == "ATTACH" else "E_RANGE_FAILED"
+        raise RemoteError(code, f"{command} failed topic {topic.name} has no log")
+    return log
+
+
+# ATTACH and COMMIT
+
+
+def attach(topic: Topic, channel: Channel, session: Session, epoch: int) -> bytes:
+    """Take hold of a channel; returns the answer.
+
+    Raises:
+        RemoteError: the channel has subscribers, or nothing to read by ranges.
+    """
+    _log(topic, "ATTACH")
+    if channel.sessions:
+        held_by = f"{topic.name}:{channel.name} has {len(channel.sessions)} consumers"
+        raise RemoteError("E_ATTACH_FAILED", f"ATTACH failed channel {held_by}")
+    if channel.hold is not None:
+        channel.hold.session.holds.discard(channel)
+    channel.hold = Hold(session, epoch)
+    channel.range_epoch = epoch
+    session.holds.add(channel)
+    unfinished = channel.unfinished()
+    if len(unfinished):
+        channel.seek(min(int(unfinished[0]), channel.cursor))
+    return json.dumps({"epoch": epoch, **_described(topic, channel)}).encode()
+
+
+def _described(topic: Topic, channel: Channel) -> dict[str, object]:
+    log = topic.stream.log
+    end = readable_end(topic)
+    return {
+        "log": log.log_id.hex(),
+        "node": log.node_id,
+        "first": str(log.first_index),
+        "committed": str(channel.cursor),
+        "end": str(end),
+        "first_ordinal": log.first_ordinal,
+        "committed_ordinal": channel.cursor_ordinal,
+        "end_ordinal": log.ordinal_at(end),
+    }
+
+
+def release(session: Session) -> None:
+    """A connection ends, and its holds with it."""
+    for channel in session.holds:
+        if channel.hold is not None and channel.hold.session is session:
+            channel.hold = None
+            channel.wake()
+    session.holds.clear()
+
+
+def commit(topic: Topic, channel: Channel, command: CommitRange) -> None:
+    """Move a held channel's cursor.
+
+    Raises:
+        RemoteError: a newer attach, or a subscriber, has the channel; or the index is nowhere.
+    """
+    epoch, index = command.epoch, command.index
+    if channel.range_epoch > epoch:
+        _refuse_commit(f"epoch {epoch} was superseded by {channel.range_epoch}")
+    if channel.range_epoch < epoch:
+        _refuse_commit(f"epoch {epoch} is not attached")
+    if channel.sessions:
+        _refuse_commit(f"channel {topic.name}:{channel.name} has {len(channel.sessions)} consumers")
+    first, end = topic.stream.log.first_index, readable_end(topic)
+    if index < first and index != channel.cursor:
+        _refuse_commit(f"index {index} is before {first}")
+    if index > end:
+        _refuse_commit(f"index {index} is beyond {end}")
+    if index != channel.cursor:
+        channel.seek(index)
+
+
+def _refuse_commit(reason: str) -> NoReturn:
+    raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {reason}")
+
+
+# ENDS and READ: the answer may have to wait for the disk
+
+
+class RangeReader:
+    """Answers the questions of one session about one log, each into its slot."""
+
+    def __init__(self, topic: Topic, agenda: Agenda, session: Session) -> None:
+        self._topic = topic
+        self._agenda = agenda
+        self._session = session
+
+    def ends(self, command: Ends) -> None:
+        """ENDS: where the log begins and ends, and where a time or a count leads."""
+        self._ends(_log(self._topic, "ENDS"), command, self._session.slot())
+
+    def _ends(self, log: Log, command: Ends, slot: Slot) -> None:
+        at: int | None = None
+        if command.kind == "time":
+            at = log.index_at_time(command.value)
+            if at is None:
+                self._load_time(log, command, slot)
+                return
+        elif command.kind == "after":
+            at = log.index_at_ordinal(log.ordinal_at(command.value) + command.count)
+        self._answer(slot, frames.response(json.dumps(self._described(log, command, at)).encode()))
+
+    def _load_time(self, log: Log, command: Ends, slot: Slot) -> None:
+        read = log.load_time(command.value)
+
+        def loaded(_now: Instant) -> None:
+            log.store(read)
+            if read.error is None:
+                self._ends(log, command, slot)
+            else:
+                self._fail(slot, "ENDS", read.error)
+
+        self._topic.stream.errands.submit(read, loaded)
+
+    def _described(self, log: Log, command: Ends, at: int | None) -> dict[str, object]:
+        end = readable_end(self._topic)
+        described: dict[str, object] = {
+            "log": log.log_id.hex(),
+            "node": log.node_id,
+            "first": str(log.first_index),
+            "end": str(end),
+            "first_ordinal": log.first_ordinal,
+            "end_ordinal": log.ordinal_at(end),
+        }
+        if at is not None:
+            at = min(at, end)
+            described |= {"at": str(at), "at_ordinal": log.ordinal_at(at)}
+        if command.kind == "after":
+            described["from_ordinal"] = log.ordinal_at(command.value)
+        return described
+
+    def read(self, command: Read) -> None:
+        """READ: the stored batches of a range.
+
+        Raises:
+            RemoteError: another log, or a range that it does not (or no longer) hold.
+        """
+        log = _log(self._topic, "READ")
+        first, end = log.first_index, readable_end(self._topic)
+        if command.log != log.log_id.hex():
+            _refuse_read(f"log {log.log_id.hex()} is not {command.log}")
+        if command.first < first:
+            _refuse_read(f"index {command.first} is before {first}")
+        if command.end > end:
+            _refuse_read(f"index {command.end} is beyond {end}")
+        slot = self._session.slot()
+        size_max = min(command.max_bytes, READ_BYTES_MAX)
+        work = log.range_read(command.first, max(command.first, command.end), size_max)
+        self._topic.stream.errands.submit(work, lambda _now: self._have_read(work, slot))
+
+    def _have_read(self, work: RangeRead, slot: Slot) -> None:
+        if work.error is not None:
+            self._fail(slot, "READ", work.error)
+            return
+        head = _RANGE.pack(work.next_index, work.lost)
+        size = len(head) + sum(map(len, work.batches))
+        self._answer(
+            slot, b"".join([_FRAME.pack(4 + size, frames.FRAME_RANGE), head, *work.batches])
+        )
+
+    def _answer(self, slot: Slot, data: bytes) -> None:
+        slot.data = data
+        self._agenda.dirty[self._session] = None
+
+    def _fail(self, slot: Slot, command: str, error: DiskError) -> None:
+        refused = RemoteError("E_RANGE_FAILED", f"{command} failed {error.reason}")
+        self._answer(slot, frames.error(refused.frame_text()))
+
+
+def _refuse_read(reason: str) -> NoReturn:
+    raise RemoteError("E_RANGE_FAILED", f"READ failed {reason}")

@@ -1,0 +1,394 @@
+"""A topic: a log, the channels that read it, and the mark between what they see and what waits.
+
+1. The mark P (`stream.end`) stands still while the topic is paused, has no channel, or waits for
+   the channels that nsqlookupd knows (decision 8). Else it follows what the sync policy allows.
+2. New channels start at P, so the first one gets what had gathered.
+3. A segment goes when it is sealed, lies before P, and every channel has finished all of it; never
+   before the ledger that says so is synced (decision 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sparq.broker.agenda import Agenda
+from sparq.broker.bookkeeping import Bookkeeper
+from sparq.broker.channel import Channel, SeekTarget
+from sparq.broker.in_flight import NEVER
+from sparq.broker.memory import Durable, Forgetful, Memory
+from sparq.broker.options import BrokerOptions
+from sparq.broker.publishing import Publishing
+from sparq.broker.recovery import restore, state_of
+from sparq.broker.stream import Stream
+from sparq.log.ledger import Ledger
+from sparq.log.log import Log, SegmentInfo
+from sparq.log.records import TopicState
+from sparq.protocol.instant import Instant
+from sparq.protocol.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from sparq.log.disk import DiskError
+    from sparq.log.log import Commit
+    from sparq.log.memory_log import MemoryLog
+
+
+class Topic:
+    """One topic.
+
+    Attributes:
+        books: writes the ledger; None for an ephemeral topic.
+        waits_for_lookup: whether nsqlookupd's channels are still awaited.
+        had_channel: an ephemeral topic goes with its last channel, once it has had one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: Log | MemoryLog,
+        ledger: Ledger | None,
+        agenda: Agenda,
+        options: BrokerOptions,
+    ) -> None:
+        self.name = name
+        self.ephemeral = is_ephemeral(name)
+        self.agenda = agenda
+        self.options = options
+        self.stream = Stream(log, agenda, sees_unsynced=options.sync_every != 1)
+        self.publishing = Publishing(self, agenda, options)
+        self.books: Bookkeeper | None = None
+        if ledger is not None:
+            self.books = Bookkeeper(
+                ledger, agenda, self.stream.errands, options.sync_timeout_ns, self.state
+            )
+        self.channels: dict[str, Channel] = {}
+        self.paused = False
+        self.waits_for_lookup = False
+        self.had_channel = False
+        self.message_count = 0
+        self.message_bytes = 0
+        self.scheduled_ns = NEVER
+        self._lookup_deadline_ns = NEVER
+
+    # Beginning
+
+    def begin(self, now: Instant, *, wait_for_lookup: bool) -> None:
+        """A new topic: nothing before its log's first index concerns it."""
+        self._set_mark(self.stream.readable_end())
+        if wait_for_lookup:
+            self.waits_for_lookup = True
+            self._lookup_deadline_ns = now.mono_ns + self.options.lookup_wait_ns
+            self.agenda.schedule(self, self._lookup_deadline_ns)
+
+    def recover(self, state: TopicState, now: Instant) -> None:
+        """A topic as its log and ledger have it."""
+        stream = self.stream
+        self.paused = state.paused
+        flows = bool(state.channels) and not state.paused
+        mark = stream.readable_end()
+        if not flows:
+            mark = min(mark, stream.log.first_index if state.mark is None else state.mark)
+        cursors = [channel.cursor for channel in state.channels.values()]
+        stream.end = max([mark, *cursors])
+        stream.ordinal = stream.log.ordinal_at(stream.end)
+        past_due = self._recover_due(state, now)
+        for name, channel_state in state.channels.items():
+            channel = self._make_channel(name)
+            restore(channel, channel_state, past_due, now)
+            self.channels[name] = channel
+            self.had_channel = True
+
+    def _recover_due(self, state: TopicState, now: Instant) -> set[int]:
+        """Refill the due list; returns the deferred publishes that were due before now.
+
+        One that some channel has seen has been due, even if the wall clock was set back since.
+        """
+        past_due: set[int] = set()
+        for index, due_wall_ns in sorted(self.stream.log.due_entries()):
+            if due_wall_ns <= now.wall_ns or _was_due(index, state):
+                past_due.add(index)
+            else:
+                self.defer(now.mono_ns + due_wall_ns - now.wall_ns, index)
+        return past_due
+
+    # The mark
+
+    def flows(self) -> bool:
+        """Whether what is published goes on to the channels."""
+        return bool(self.channels) and not self.paused and not self.waits_for_lookup
+
+    def committed(self, now: Instant) -> None:
+        """The log has taken something, or synced it."""
+        self.advance()
+        if self.books is not None and self.stream.log.unsynced_count:
+            self.agenda.schedule(self, now.mono_ns + self.options.sync_timeout_ns)
+
+    def advance(self) -> None:
+        """Let the channels see what they may."""
+        stream = self.stream
+        end = stream.readable_end()
+        if end <= stream.end or not self.flows():
+            return
+        stream.end = end
+        stream.ordinal = stream.log.ordinal_at(end)
+        overdue = stream.due.hold_back([], end) if stream.due.overdue else []
+        for channel in self.channels.values():
+            if overdue:
+                channel.join(overdue)
+            channel.wake()
+
+    def _stand(self) -> None:
+        """The mark stands still from here on; a restart must know where."""
+        self._set_mark(self.stream.end)
+
+    def _set_mark(self, index: int) -> None:
+        self.stream.end = index
+        self.stream.ordinal = self.stream.log.ordinal_at(index)
+        if self.books is not None:
+            self.books.ledger.mark(index)
+            self.books.noted()
+
+    def depth(self) -> int:
+        """Messages that no channel sees yet."""
+        return self.stream.log.end_ordinal - self.stream.ordinal
+
+    # Channels
+
+    def create_channel(self, name: str) -> Channel:
+        """The channel of this name; a new one starts at P."""
+        channel = self.channels.get(name)
+        if channel is None:
+            channel = self.channels[name] = self._make_channel(name)
+            self.had_channel = True
+            if self.books is not None and not channel.ephemeral:
+                self.books.ledger.created(name, channel.start)
+                self.books.noted()
+            self.agenda.changes.append(("created", self.name, name))
+            self.advance()
+        return channel
+
+    def _make_channel(self, name: str) -> Channel:
+        ephemeral = self.ephemeral or is_ephemeral(name)
+        memory: Memory = Forgetful()
+        if self.books is not None and not is_ephemeral(name):
+            memory = Durable(self.books.ledger, name, self.books.noted)
+        return Channel(name, self.stream, memory, self.agenda, ephemeral=ephemeral)
+
+    def delete_channel(self, name: str) -> None:
+        """Drop a channel and end its clients' connections."""
+        channel = self.channels.pop(name)
+        for session in channel.sessions.values():
+            session.closing = True
+            self.agenda.dirty[session] = None
+        if channel.hold is not None:
+            channel.hold.session.holds.discard(channel)
+        self.agenda.hungry.pop(channel, None)
+        channel.retire()
+        if self.books is not None and not is_ephemeral(name):
+            self.books.ledger.deleted(name)
+            self.books.noted()
+        if not self.channels:
+            self._stand()
+        self.agenda.changes.append(("deleted", self.name, name))
+
+    def channels_known(self, names: list[str]) -> None:
+        """nsqlookupd has answered: the channels that exist elsewhere exist here too."""
+        if self.waits_for_lookup:
+            for name in names:
+                if not is_ephemeral(name):
+                    self.create_channel(name)
+            self.waits_for_lookup = False
+            self.advance()
+
+    # Administration
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume the flow to the channels."""
+        if paused == self.paused:
+            return
+        self.paused = paused
+        if self.books is not None:
+            self.books.ledger.paused(None, paused)
+            self.books.noted()
+        if paused:
+            self._stand()
+        self.advance()
+
+    def empty(self) -> None:
+        """Void what no channel sees yet."""
+        stream = self.stream
+        first, end = stream.end, stream.readable_end()
+        if end <= first:
+            return
+        self._set_mark(end)
+        for channel in self.channels.values():
+            channel.void(first, end)
+        stream.due.void(first, end)
+
+    def seek(self, channel: Channel, target: SeekTarget) -> None:
+        """Have a channel go on from another place of the log, as soon as that place is known."""
+        log, visible = self.stream.log, self.stream.end
+        if target == "latest":
+            channel.seek(visible)
+        elif target == "earliest":
+            channel.seek(min(log.first_index, visible))
+        elif isinstance(target, int):
+            channel.seek(min(max(target, log.first_index), visible))
+        else:
+            self._seek_time(channel, int(target[1]))
+
+    def _seek_time(self, channel: Channel, wall_ns: int) -> None:
+        log = self.stream.log
+        index = log.index_at_time(wall_ns)
+        if index is not None:
+            channel.seek(min(index, self.stream.end))
+            return
+        read = log.load_time(wall_ns)
+
+        def loaded(_now: Instant) -> None:
+            log.store(read)
+            if read.error is not None:
+                self.agenda.notes.append(f"seeking in {self.name} failed: {read.error}")
+            elif self.channels.get(channel.name) is channel:
+                self._seek_time(channel, wall_ns)
+
+        self.stream.errands.submit(read, loaded)
+
+    # Time
+
+    def defer(self, due_mono_ns: int, index: int) -> None:
+        """Keep a deferred publish out of the channels until it is due."""
+        self.stream.due.add(due_mono_ns, index)
+        self.agenda.schedule(self, due_mono_ns)
+
+    def on_time(self, now: Instant) -> None:
+        """Deferred publishes are due, the log wants a sync, or nsqlookupd has not answered."""
+        stream = self.stream
+        due = stream.due.hold_back(stream.due.pop_due(now.mono_ns), stream.end)
+        if due:
+            for channel in self.channels.values():
+                channel.join(due)
+        next_ns = stream.due.next_due_ns()
+        if self.waits_for_lookup and now.mono_ns >= self._lookup_deadline_ns:
+            self.channels_known([])
+        if self.waits_for_lookup:
+            next_ns = min(next_ns, self._lookup_deadline_ns)
+        if self.books is not None and stream.log.unsynced_count:
+            next_ns = min(next_ns, now.mono_ns + self.options.sync_timeout_ns)
+            self._sync(now)
+        if next_ns != NEVER:
+            self.agenda.schedule(self, next_ns)
+
+    def _sync(self, now: Instant) -> None:
+        if self.stream.log.sync_due(now):
+            commit = self.stream.log.sync_task()
+            if commit is not None:
+                self.stream.errands.submit(commit, lambda then: self._synced(commit, then))
+
+    def _synced(self, commit: Commit, now: Instant) -> None:
+        self.stream.log.finish(commit)
+        self.agenda.notes += commit.notes
+        if commit.error is not None:
+            self.agenda.fail(f"syncing {self.name} failed: {commit.error}", commit.error)
+        self.agenda.gathering[self] = None
+        self.committed(now)
+
+    # Ending
+
+    def sync_all(self) -> None:
+        """nsqd stops: have the log and the ledger synced."""
+        commit = self.stream.log.sync_task()
+        if commit is not None:
+            self.stream.errands.submit(commit, lambda then: self._synced(commit, then))
+        if self.books is not None:
+            self.books.sync()
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """Call back when no disk work of this topic is under way any more."""
+        self.stream.errands.when_idle(call)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.stream.log.close()
+        if self.books is not None:
+            self.agenda.ledgers.pop(self.books, None)
+            self.books.ledger.close()
+
+    # Trimming
+
+    def trim(self) -> None:
+        """Drop the segments that nobody needs any more."""
+        sealed = [s for s in self.stream.log.segments() if s.sealed]
+        unneeded = self._unneeded(sealed)
+        if not unneeded:
+            return
+        if self.books is not None and not self.books.is_synced():
+            self.books.when_synced(self._trim_when_synced)
+            return
+        for segment in unneeded:
+            self._drop(segment)
+        cursors = [channel.cursor for channel in self.channels.values()]
+        self.stream.due.compact(min(cursors, default=self.stream.end))
+
+    def _drop(self, segment: SegmentInfo) -> None:
+        drop = self.stream.log.drop(segment)
+        if drop is None:
+            return
+
+        def dropped(_now: Instant) -> None:
+            if drop.error is not None:
+                self.agenda.notes.append(f"a finished segment stays on the disk: {drop.error}")
+
+        self.stream.errands.submit(drop, dropped)
+
+    def _trim_when_synced(self, error: DiskError | None) -> None:
+        if error is None:
+            self.trim()
+
+    def _unneeded(self, segments: list[SegmentInfo]) -> list[SegmentInfo]:
+        """Those that lie before P and every cursor, without an unfinished message in them."""
+        ends = [self.stream.end, *(channel.cursor for channel in self.channels.values())]
+        passed = [s for s in segments if s.end_index <= min(ends)]
+        for channel in self.channels.values():
+            if not passed:
+                break
+            unfinished = channel.unfinished()
+            passed = [
+                s
+                for s in passed
+                if np.searchsorted(unfinished, s.first_index)
+                == np.searchsorted(unfinished, s.end_index)
+            ]
+        return passed
+
+    # For others
+
+    def state(self, now: Instant) -> TopicState:
+        """What the ledger has to know, for a checkpoint."""
+        return TopicState(
+            mark=self.stream.end,
+            paused=self.paused,
+            channels={
+                name: state_of(channel, now)
+                for name, channel in self.channels.items()
+                if not is_ephemeral(name)
+            },
+        )
+
+    def ephemeral_room(self) -> int:
+        """How many messages more an ephemeral topic takes now."""
+        if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max:
+            return 0
+        if self.flows():
+            return self.options.commit_count + self.options.mem_queue_size
+        return max(0, self.options.mem_queue_size - self.depth())
+
+
+def _was_due(index: int, state: TopicState) -> bool:
+    """Whether some channel has been given this deferred publish, or has finished it."""
+    return any(
+        index in channel.requeued or any(first <= index < end for first, end in channel.finished)
+        for channel in state.channels.values()
+    )

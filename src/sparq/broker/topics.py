@@ -1,0 +1,173 @@
+"""All topics of a data path: opened at the start, created when first used, deleted.
+
+1. A name has at most one topic. While the files of a deleted one are on their way out, what would
+   create it anew is refused as `exiting`; that takes milliseconds.
+2. Deleting waits for the topic's commit in flight: its files must not be renamed under it.
+3. A topic that cannot be opened is reported and left alone: nothing is guessed over, and its name
+   is refused, so that its data stay as they are.
+"""
+
+from __future__ import annotations
+
+from sparq.broker.agenda import Agenda
+from sparq.broker.catalog import Catalog, Removal
+from sparq.broker.channel import Channel
+from sparq.broker.options import BrokerOptions
+from sparq.broker.topic import Topic
+from sparq.log.cache import BlockCache
+from sparq.log.disk import DiskError
+from sparq.log.ledger import Ledger
+from sparq.log.log import Log, LogOptions
+from sparq.log.records import TopicState
+from sparq.log.reserve import Reserve
+from sparq.log.task import Task
+from sparq.protocol.instant import Instant
+from sparq.protocol.names import is_ephemeral
+
+
+class Leaving(Exception):
+    """The topic of this name is being deleted, or could not be opened."""
+
+
+class Topics:
+    """The topics by name.
+
+    Attributes:
+        by_name: those that exist.
+        unopened: names whose data could not be opened, and why.
+    """
+
+    def __init__(self, catalog: Catalog, agenda: Agenda, options: BrokerOptions) -> None:
+        self.by_name: dict[str, Topic] = {}
+        self.unopened: dict[str, str] = {}
+        self._catalog = catalog
+        self._agenda = agenda
+        self._options = options
+        self._cache = BlockCache(options.cache_bytes)
+        self._reserve: Reserve | None = None
+        self._leaving: dict[str, Topic] = {}
+
+    def load(self, now: Instant) -> list[str]:
+        """Open everything that the data path has; returns what an operator should read.
+
+        Raises:
+            DiskError: the data path itself cannot be used.
+            CatalogError: it is not one that this version can open.
+        """
+        catalog, report = self._catalog, []
+        catalog.load()
+        self._reserve = Reserve.open(catalog.disk, catalog.data_path)
+        for name in catalog.topic_names():
+            try:
+                report += self._open(name, now)
+            except DiskError as error:
+                self.unopened[name] = str(error)
+                report.append(f"topic {name} cannot be opened and is left alone: {error}")
+        for folder in catalog.trashed():
+            removal = Removal(catalog, folder, in_trash=True)
+            self._agenda.tasks.append(Task(removal, _nothing_more))
+        return report
+
+    def _open(self, name: str, now: Instant) -> list[str]:
+        topic, state = self._assemble(name, now)
+        topic.recover(state, now)
+        self.by_name[name] = topic
+        log = topic.stream.log
+        damage = topic.books.ledger.damage if topic.books is not None else []
+        report = [f"topic {name}: {text}" for text in damage]
+        report += [
+            f"topic {name}: {d.messages} messages lost in {d.path} at {d.offset}: {d.reason}"
+            for d in log.damage
+        ]
+        if log.torn_bytes:
+            report.append(f"topic {name}: {log.torn_bytes} bytes of an unfinished write cut off")
+        return report
+
+    def _assemble(self, name: str, now: Instant) -> tuple[Topic, TopicState]:
+        catalog, options = self._catalog, self._options
+        folder = catalog.make_folder(name)
+        ledger, state = Ledger.open(catalog.disk, folder, self._reserve)
+        log = Log.open(
+            catalog.disk,
+            folder,
+            node_id=catalog.node_id,
+            options=LogOptions(
+                max_bytes_per_file=options.max_bytes_per_file,
+                sync_every=options.sync_every,
+                sync_timeout_ns=options.sync_timeout_ns,
+            ),
+            now=now,
+            floor_index=max(state.highest_index + 1, catalog.retired_index),
+            log_id=ledger.log_id,
+            cache=self._cache,
+        )
+        return Topic(name, log, ledger, self._agenda, options), state
+
+    def get_or_create(self, name: str, now: Instant) -> Topic:
+        """The topic of this name; a new one waits for nsqlookupd's channels, if there is one.
+
+        Raises:
+            Leaving: a topic of this name is on its way out.
+            DiskError: its files cannot be made.
+        """
+        topic = self.by_name.get(name)
+        return topic if topic is not None else self._create(name, now)
+
+    def _create(self, name: str, now: Instant) -> Topic:
+        if name in self._leaving:
+            raise Leaving("exiting")
+        if name in self.unopened:
+            raise Leaving(self.unopened[name])
+        if is_ephemeral(name):
+            from sparq.log.memory_log import MemoryLog
+
+            log = MemoryLog(node_id=self._catalog.node_id, now=now)
+            topic = Topic(name, log, None, self._agenda, self._options)
+        else:
+            topic, _ = self._assemble(name, now)
+        topic.begin(now, wait_for_lookup=self._options.has_lookupd)
+        self.by_name[name] = topic
+        self._agenda.changes.append(("created", name, None))
+        return topic
+
+    def delete(self, name: str) -> None:
+        """Drop a topic, its channels, their clients' connections, and its files."""
+        topic = self.by_name.pop(name)
+        for channel in tuple(topic.channels):
+            topic.delete_channel(channel)
+        topic.publishing.refuse_all()
+        self._agenda.changes.append(("deleted", name, None))
+        self._agenda.gathering.pop(topic, None)
+        if not topic.ephemeral:
+            self._leaving[name] = topic
+            topic.when_idle(lambda: self._remove(topic))
+
+    def channel_left(self, channel: Channel) -> None:
+        """An ephemeral channel has lost its last consumer: it goes, maybe with its topic."""
+        topic = next(t for t in self.by_name.values() if t.stream is channel.stream)
+        topic.delete_channel(channel.name)
+        self.forget_if_unused(topic)
+
+    def forget_if_unused(self, topic: Topic) -> None:
+        """An ephemeral topic goes with its last channel."""
+        if topic.ephemeral and not topic.channels and topic.had_channel:
+            self.delete(topic.name)
+
+    def _remove(self, topic: Topic) -> None:
+        log = topic.stream.log
+        catalog = self._catalog
+        catalog.retired_index = max(catalog.retired_index, log.end_index)
+        topic.close()
+        removal = Removal(catalog, catalog.folder(topic.name))
+
+        def removed(_now: Instant) -> None:
+            del self._leaving[topic.name]
+            if removal.error is not None:
+                self.unopened[topic.name] = f"its files could not be removed: {removal.error}"
+                self._agenda.fail(f"deleting {topic.name} failed: {removal.error}", removal.error)
+
+        self._agenda.tasks.append(Task(removal, removed))
+
+
+def _nothing_more(_now: Instant) -> None:
+    """What stays in the trash is tried again at the next start."""
