@@ -147,7 +147,7 @@ async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
     """Messages of one read reach as many waiting tasks, one each; the rest wait on."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
-        tasks = [asyncio.create_task(anext(consumer)) for _ in range(3)]  # type: ignore[arg-type] # a coroutine it is
+        tasks = [asyncio.create_task(anext(consumer)) for _ in range(3)]
         await until(lambda: len(consumer._takers) == 3)
         peer.deliver(1)
         peer.deliver(2)
@@ -165,8 +165,8 @@ async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
     """A task that is cancelled after it was woken lets the next one take the message."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
-        first = asyncio.create_task(anext(consumer))  # type: ignore[arg-type] # a coroutine it is
-        second = asyncio.create_task(anext(consumer))  # type: ignore[arg-type] # a coroutine it is
+        first = asyncio.create_task(anext(consumer))
+        second = asyncio.create_task(anext(consumer))
         await until(lambda: len(consumer._takers) == 2)
         plain = consumer._received
 
