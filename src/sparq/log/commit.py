@@ -122,6 +122,8 @@ class Commit:
             self.error = error
 
     def _run(self) -> None:
+        if self.batch is None and not self.sync:
+            return
         if self.owed:
             self._replace()
             return

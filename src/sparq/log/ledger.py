@@ -30,7 +30,18 @@ from sparq.log.ledger_work import (
 from sparq.log.records import ChannelState, Indexes, Kind, Replay, TopicState
 from sparq.log.reserve import Reserve
 
-__all__ = ["ChannelState", "Checkpoint", "Ledger", "LedgerSync", "Reserve", "TopicState"]
+LedgerWork = LedgerSync | Checkpoint
+"""What a ledger hands out, and takes over in `finish`."""
+
+__all__ = [
+    "ChannelState",
+    "Checkpoint",
+    "Ledger",
+    "LedgerSync",
+    "LedgerWork",
+    "Reserve",
+    "TopicState",
+]
 
 LOG_ID_SIZE: Final = 16
 CHECKPOINT_BYTES: Final = 4 << 20
@@ -213,7 +224,7 @@ class Ledger:
         )
         return self._checkpoint
 
-    def finish(self, work: LedgerSync | Checkpoint) -> None:
+    def finish(self, work: LedgerWork) -> None:
         """Take over what came of a work that has run."""
         if isinstance(work, LedgerSync):
             self._finish_sync(work)

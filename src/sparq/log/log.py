@@ -174,6 +174,11 @@ class Log:
         return self.ordinal_at(self.first_index)
 
     @property
+    def size_bytes(self) -> int:
+        """What the segments take."""
+        return sum(segment.size for segment in self._index.segments)
+
+    @property
     def unsynced_count(self) -> int:
         """Messages written but not yet synced."""
         return self._unsynced.count
@@ -195,7 +200,7 @@ class Log:
         """Give the bodies their indexes and make the commit that stores them: all or none.
 
         Args:
-            pieces: the bodies, in order; at least one in all.
+            pieces: the bodies, in order; none in all is a commit that does nothing.
             now: the publish time.
             dues: (position among the bodies, due time in ns since 1970) of the deferred ones.
             sync: whether to sync before the commit is done; None: as the options say.
@@ -207,6 +212,8 @@ class Log:
         count = sum(map(len, pieces))
         if count > CEILING_SPAN:
             raise batch.BatchError(f"a batch of {count} messages is too large")
+        if not count:
+            return self._start(None, sync=False)
         first = self.end_index
         data, ends = frames.encode(pieces, first, self.place.node_id, now.wall_ns)
         size = batch.batch_size(count, len(data), batch.dues_size(len(dues) if dues else 0))
@@ -476,20 +483,19 @@ class Log:
         """Let the next commit begin a new file, so that the present one can be dropped."""
         self._seal = self._active is not None
 
-    def drop(self, info: SegmentInfo) -> Drop | None:
-        """Forget a sealed segment; the work deletes its file. None: it is not there, or active.
+    def drop(self, info: SegmentInfo) -> Drop:
+        """Forget a sealed segment, which is there; the work deletes its file.
 
         The caller has made sure that its end is on the disk elsewhere (the ledger's P or finished
         ranges), or a next run may give its indexes again if the clock is set back.
         """
-        for segment in self._index.segments:
-            if segment.path == info.path and segment is not self._active:
-                for position in range(len(segment.extents)):
-                    self._cache.discard((self._owner, segment.extents.firsts[position]))
-                self._index.remove(segment)
-                self._recent = None
-                return Drop(self.place, segment.path)
-        return None
+        segment = next(s for s in self._index.segments if s.path == info.path)
+        assert segment is not self._active
+        for first in segment.extents.firsts:
+            self._cache.discard((self._owner, first))
+        self._index.remove(segment)
+        self._recent = None
+        return Drop(self.place, segment.path)
 
     def due_entries(self) -> list[tuple[int, int]]:
         """(index, due time in ns since 1970) of the deferred publishes found at recovery."""
