@@ -18,7 +18,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sparq.client.address import parse_address
 from sparq.client.config import Config
@@ -161,7 +161,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The transport is there; IDENTIFY follows by ``open_connection``."""
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports are not registered as asyncio's.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._check_alive()
 

@@ -15,7 +15,7 @@ The shell around `protocol.parser` and `broker.session`; it alone knows the tran
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sparq.daemon.address import peer_text
 from sparq.protocol import frames
@@ -67,7 +67,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the magic bytes, with a deadline."""
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports are not registered as asyncio's.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._server.connections.add(self)

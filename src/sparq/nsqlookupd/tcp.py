@@ -18,7 +18,7 @@ import logging
 import struct
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from sparq.daemon.address import peer_text
 from sparq.nsqlookupd.registry import Producer, Registry
@@ -319,7 +319,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the magic bytes, with a deadline."""
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports are not registered as asyncio's.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._connections.add(self)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
