@@ -1,0 +1,138 @@
+"""Discovery: nsqlookupd's answers, and what is done without them."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from sparq.client.errors import WrongPeerError
+from sparq.spark import discovery
+from sparq.spark.discovery import Discovery
+from sparq.spark.options import Cluster
+from tests.servers import free_port
+
+
+class Lookupd:
+    """Answers every GET with a status and a body."""
+
+    def __init__(self) -> None:
+        self.status, self.body, self.paths = 200, b"{}", []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.paths.append(self.path)
+                self.send_response(outer.status)
+                self.send_header("Content-Length", str(len(outer.body)))
+                self.end_headers()
+                self.wfile.write(outer.body)
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def knows(self, *addresses: tuple[str, int]) -> None:
+        """These producers."""
+        producers = [{"broadcast_address": host, "tcp_port": port} for host, port in addresses]
+        self.body = json.dumps({"channels": [], "producers": producers}).encode()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def lookupd():
+    running = Lookupd()
+    yield running
+    running.close()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """No pause between two questions."""
+    monkeypatch.setattr(discovery, "INTERVAL_SECONDS", 0)
+    monkeypatch.setattr(discovery, "RETRY_SECONDS", 0)
+
+
+def nobody() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+def test_nsqds_that_are_named_need_no_question():
+    """A list is what it is."""
+    found = Discovery.of_topic(Cluster(("h:1", "h:2"), (), 1), "clicks")
+
+    assert found.addresses() == ("h:1", "h:2")
+
+
+def test_nsqlookupd_is_asked_for_the_topic(lookupd):
+    """The producers' TCP addresses, also of IPv6; the topic's name is quoted."""
+    lookupd.knows(("a", 4150), ("::1", 4152))
+
+    assert Discovery.of_topic(Cluster((), (lookupd.address,), 1), "t#ephemeral").addresses() == (
+        "a:4150",
+        "[::1]:4152",
+    )
+    assert lookupd.paths == ["/lookup?topic=t%23ephemeral"]
+
+
+def test_a_sink_asks_for_all_nsqds(lookupd):
+    """A topic that is written to need not exist."""
+    Discovery.of_all(Cluster((), (lookupd.address,), 1)).addresses()
+
+    assert lookupd.paths == ["/nodes"]
+
+
+def test_what_was_found_stays(lookupd):
+    """An nsqd that nsqlookupd has forgotten, and one that it learnt since, are both there."""
+    found = Discovery.of_topic(Cluster((), (lookupd.address,), 1), "clicks")
+    lookupd.knows(("a", 1))
+    found.addresses()
+    lookupd.knows(("b", 2))
+    found.addresses()
+    lookupd.status = 500
+
+    assert found.addresses() == ("a:1", "b:2")
+
+
+def test_an_unknown_topic_has_no_nsqds_yet(lookupd):
+    """404 TOPIC_NOT_FOUND is an answer: nothing was published yet."""
+    lookupd.status, lookupd.body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
+
+    assert Discovery.of_topic(Cluster((), (lookupd.address,), 1), "clicks").addresses() == ()
+
+
+def test_one_nsqlookupd_is_enough(lookupd):
+    """Of two nsqlookupds one is down: the other's answer counts."""
+    lookupd.knows(("a", 1))
+    found = Discovery.of_topic(Cluster((), (nobody(), lookupd.address), 1), "clicks")
+
+    assert found.addresses() == ("a:1",)
+
+
+def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
+    """Before the first answer nobody can say that there are no nsqds."""
+    lookupd.status, lookupd.body = 500, b"oh"
+    gone = nobody()
+    found = Discovery.of_topic(Cluster((), (gone, lookupd.address), 1), "clicks")
+
+    with pytest.raises(OSError, match=f"(?s){gone}.*{lookupd.address}: HTTP status 500"):
+        found.addresses()
+    lookupd.status = 200
+    lookupd.knows(("a", 1))
+
+    assert found.addresses() == ("a:1",)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]"])
+def test_another_program_at_the_address_is_said(lookupd, body):
+    """A web server is no nsqlookupd."""
+    lookupd.body = body
+
+    with pytest.raises(WrongPeerError, match="no nsqlookupd"):
+        Discovery.of_topic(Cluster((), (lookupd.address,), 1), "clicks").addresses()

@@ -1,0 +1,170 @@
+"""A range gives every message exactly once through failures, or says what is missing."""
+
+import logging
+import threading
+
+import pytest
+
+from sparq.client.errors import WrongPeerError
+from sparq.protocol.errors import RemoteError
+from sparq.spark.errors import DataLossError, UnreachableError
+from sparq.spark.ranges import Loss, Range, read_range
+from tests.spark.range_server import RangeServer
+
+FAIL, GO_ON = Loss(fail=True), Loss(fail=False)
+
+
+@pytest.fixture
+def server():
+    """Five batches of two messages, with gaps between their indexes."""
+    with RangeServer() as running:
+        for number in range(5):
+            running.add([b"%da" % number, b"%db" % number], gap=10 * number)
+        running.read_batches_max = 1
+        yield running
+
+
+ALL = [b"%d%c" % (number, letter) for number in range(5) for letter in b"ab"]
+
+
+def range_of(server: RangeServer, first: int = 0, end: int | None = None) -> Range:
+    end = server.end if end is None else end
+    ordinal = server.ordinal_at(first)
+    count = server.ordinal_at(end) - ordinal
+    return Range("clicks", "h:1", server.address, server.log, first, end, ordinal, count)
+
+
+def bodies(wanted: Range, loss: Loss = FAIL, timeout_ms: int = 20_000) -> list[bytes]:
+    found = []
+    for rows in read_range(wanted, ["body"], timeout_ms, loss):
+        found += rows.column(0).to_pylist()
+    return found
+
+
+def test_a_range_is_read_whole_and_trimmed(server):
+    """Both ends may lie within a stored batch."""
+    assert bodies(range_of(server)) == ALL
+    assert bodies(range_of(server, 1, server.end - 1)) == ALL[1:-1]
+
+
+@pytest.mark.parametrize("answered", [0, 1, 3])
+def test_a_broken_connection_costs_nothing(server, answered):
+    """Whatever piece breaks off, the read goes on there: no row is missing, none comes twice."""
+    server.hang_up_after["Read"] = answered
+
+    assert bodies(range_of(server)) == ALL
+
+
+def test_a_restart_of_nsqd_is_waited_for(server):
+    """An nsqd that is gone for a while is waited for, in the middle of a range."""
+    pieces = read_range(range_of(server), ["body"], 20_000, FAIL)
+    found = next(pieces).column(0).to_pylist()
+    server.stop()
+    threading.Timer(0.3, server.start).start()
+    for rows in pieces:
+        found += rows.column(0).to_pylist()
+
+    assert found == ALL
+
+
+def test_waiting_has_an_end(server):
+    """An nsqd that stays away fails the read after the time of the option; the error names it."""
+    wanted = range_of(server)
+    server.stop()
+
+    with pytest.raises(UnreachableError, match=rf"nsqd {server.address} is out of reach for 0.2 s"):
+        bodies(wanted, timeout_ms=200)
+
+
+def test_damage_is_data_loss(server):
+    """What nsqd says damage has cost fails the read, or is said in the log."""
+    wanted = range_of(server)._replace(messages=15)
+    server.lost = 1
+
+    with pytest.raises(DataLossError, match=r"1 messages of .* are damaged"):
+        bodies(wanted)
+
+
+def test_damage_may_be_gone_on_without(server, caplog):
+    """Without failOnDataLoss all that is there is read, and each loss is logged."""
+    server.lost = 1
+    with caplog.at_level(logging.WARNING):
+        assert bodies(range_of(server)._replace(messages=15), GO_ON) == ALL
+
+    assert ["damaged" in line for line in caplog.messages] == [True] * 5
+
+
+def test_another_log_is_data_loss(server):
+    """A topic that was deleted and made anew never passes for the old one."""
+    wanted = range_of(server)
+    server.log = "cd" * 16
+
+    with pytest.raises(DataLossError, match=r"10 messages of .* log that is gone"):
+        bodies(wanted)
+    assert bodies(wanted, GO_ON) == []
+
+
+def test_a_topic_that_is_gone_is_data_loss(server):
+    """So is a topic that is not there at all."""
+    wanted = range_of(server)
+    gone = RemoteError("E_RANGE_FAILED", "failed topic clicks not found")
+    server.refuse = {"Read": gone, "Ends": gone}
+
+    with pytest.raises(DataLossError, match=r"10 messages of .* log that is gone"):
+        bodies(wanted)
+
+
+def test_deleted_messages_are_data_loss(server):
+    """Messages that retention has deleted are counted; the others are read."""
+    wanted = range_of(server)
+    server.first = 11
+
+    with pytest.raises(DataLossError, match=r"2 messages of .* are deleted"):
+        bodies(wanted)
+    assert bodies(wanted, GO_ON) == ALL[2:]
+
+
+def test_indexes_that_no_message_had_are_no_loss(server):
+    """A range that begins in the gap before the log's first message lacks nothing."""
+    wanted = range_of(server, first=5)
+    server.first = 12
+
+    assert bodies(wanted) == ALL[2:]
+
+
+def test_rows_are_counted_against_the_ordinals(server):
+    """One message more or fewer than the log's ordinals say fails the read."""
+    with pytest.raises(DataLossError, match="has 10 messages where 11 are due"):
+        bodies(range_of(server)._replace(messages=11))
+
+
+def test_a_refusal_that_nothing_explains_is_raised(server):
+    """An I/O error of nsqd's disk is no data loss: it is what nsqd says it is."""
+    server.refuse = {"Read": RemoteError("E_RANGE_FAILED", "READ failed input/output error")}
+
+    with pytest.raises(RemoteError, match="input/output error"):
+        bodies(range_of(server))
+
+
+def test_a_log_that_does_not_reach_that_far_yet_is_waited_for(server):
+    """Just restarted, nsqd may hold the end of its log back for some seconds."""
+    wanted = range_of(server)
+    whole, server.batches = server.batches, server.batches[:2]
+    server.refuse = {"Read": RemoteError("E_RANGE_FAILED", "READ failed index 1 is beyond 2")}
+
+    def grow() -> None:
+        server.batches = whole
+        server.refuse.clear()
+
+    threading.Timer(0.2, grow).start()
+
+    assert bodies(wanted) == ALL
+
+
+def test_another_program_at_the_address_is_an_error_at_once(server, monkeypatch):
+    """What is no nsqd will not become one by waiting."""
+    wanted = range_of(server)
+    monkeypatch.setattr(server, "_identify", lambda _: b"HTTP/1.1 400")
+
+    with pytest.raises(WrongPeerError):
+        bodies(wanted)
