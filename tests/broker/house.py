@@ -1,0 +1,207 @@
+"""A broker in process, with clients that speak bytes to it and a clock that stands still."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from sparq.broker.broker import Broker
+from sparq.broker.options import BrokerOptions
+from sparq.broker.stats import ChannelStats, TopicStats
+from sparq.log.disk import Disk, RealDisk
+from sparq.protocol import commands, frames
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import Bodies
+from sparq.protocol.instant import Instant
+from sparq.protocol.parser import Parser
+from sparq.protocol.receiver import Receiver, decode_message
+
+BEGIN_WALL_NS = 1_790_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+
+
+class Message(NamedTuple):
+    """A delivered message."""
+
+    timestamp_ns: int
+    attempts: int
+    id: bytes
+    body: bytes
+
+    @property
+    def index(self) -> int:
+        """Its place in the log."""
+        return int(self.id, 16) & frames.INDEX_LIMIT
+
+
+@dataclass
+class Clock:
+    """Both clocks; they move only when told."""
+
+    wall_ns: int = BEGIN_WALL_NS
+    mono_ns: int = 50 * SECOND_NS
+
+    def now(self) -> Instant:
+        """This moment."""
+        return Instant(self.wall_ns, self.mono_ns)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.wall_ns += int(seconds * SECOND_NS)
+        self.mono_ns += int(seconds * SECOND_NS)
+
+
+class House:
+    """A broker on a disk, started, driven and crashed by a test."""
+
+    def __init__(self, path: str, disk: Disk | None = None, **options: Any) -> None:
+        self.path = path
+        self.disk: Disk = RealDisk() if disk is None else disk
+        self.clock = Clock()
+        self.options = BrokerOptions(**options)
+        self.report: list[str] = []
+        self.start()
+
+    def start(self, **options: Any) -> None:
+        """Open the data path with a broker of its own."""
+        self.options = replace(self.options, **options)
+        self.clients: list[Client] = []
+        self.broker = Broker(self.options, self.disk, self.path, self.clock.now(), seed=1)
+        self.report = self.broker.load(self.clock.now())
+        self.turn()
+
+    def crash(self, **options: Any) -> None:
+        """The process dies; another one starts on what was written."""
+        self.start(**options)
+
+    def restart(self) -> None:
+        """A clean stop and a start."""
+        self.broker.close(self.clock.now())
+        self.turn()
+        self.start()
+
+    def turn(self) -> None:
+        """Turns, until nothing is left to do."""
+        for _ in range(200):
+            self.broker.end_turn(self.clock.now())
+            tasks = self.broker.take_tasks()
+            for task in tasks:
+                task.run()
+                task.done(self.clock.now())
+            for client in self.clients:
+                client.collect()
+            if not tasks and not self.broker.busy:
+                return
+        raise AssertionError("the broker does not come to rest")
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass and the broker see to what is due."""
+        self.clock.advance(seconds)
+        self.broker.tick(self.clock.now())
+        self.turn()
+
+    def connect(self) -> Client:
+        """A new client."""
+        client = Client(self)
+        self.clients.append(client)
+        return client
+
+    def consumer(self, topic: str, channel: str, rdy: int = 0, **identify: Any) -> Client:
+        """A client that has subscribed."""
+        client = self.connect()
+        if identify:
+            client.say(commands.identify(json.dumps(identify).encode()))
+        client.say(commands.sub(topic, channel))
+        if rdy:
+            client.say(commands.rdy(rdy))
+        return client
+
+    def publish(self, topic: str, *bodies: bytes, defer_ms: int = 0) -> None:
+        """Publish as HTTP does, and see that it is kept."""
+        answers: list[RemoteError | None] = []
+        self.broker.publish(
+            topic, Bodies.of(list(bodies)), self.clock.now(), answers.append, defer_ms=defer_ms
+        )
+        self.turn()
+        assert answers == [None]
+
+    def topic(self, name: str) -> TopicStats:
+        """The topic's figures."""
+        found = self.broker.snapshot(self.clock.now(), name).topics
+        assert found is not None
+        return found[0]
+
+    def channel(self, topic: str, name: str) -> ChannelStats:
+        """The channel's figures."""
+        found = self.broker.snapshot(self.clock.now(), topic, name).topics
+        assert found is not None
+        return found[0].channels[0]
+
+
+class Client:
+    """A connection: bytes in, frames out."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.session = house.broker.connect("10.0.0.1:5555", house.clock.now())
+        self.parser = Parser(house.broker.limits)
+        self.receiver = Receiver(1 << 28)
+        self.received: list[tuple[int, bytes]] = []
+        self.gone = False
+
+    def say(self, data: bytes, *, turn: bool = True) -> None:
+        """Send bytes, and have the broker take its turn."""
+        broker, now = self.house.broker, self.house.clock.now()
+        self.parser.feed(data)
+        try:
+            while not self.session.closing and (command := self.parser.next()) is not None:
+                broker.execute(self.session, command, now)
+                self.parser.state = self.session.parser_state
+        except RemoteError as error:
+            broker.fail(self.session, error)
+        if turn:
+            self.house.turn()
+
+    def collect(self) -> None:
+        """Take what is put out for this client."""
+        if not self.gone:
+            for part in self.session.take_output():
+                self.receiver.feed(bytes(part))
+                self.received += [(kind, bytes(data)) for kind, data in self.receiver.frames()]
+
+    def heard(self) -> list[tuple[int, bytes]]:
+        """The frames since last asked."""
+        received, self.received = self.received, []
+        return received
+
+    def answers(self) -> list[bytes]:
+        """The responses and errors since last asked; the messages stay."""
+        answers = [data for kind, data in self.received if kind != frames.FRAME_MESSAGE]
+        self.received = [part for part in self.received if part[0] == frames.FRAME_MESSAGE]
+        return answers
+
+    def messages(self) -> list[Message]:
+        """The messages since last asked; answers stay."""
+        found = [
+            Message(*decode_message(data))
+            for kind, data in self.received
+            if kind == frames.FRAME_MESSAGE
+        ]
+        self.received = [part for part in self.received if part[0] != frames.FRAME_MESSAGE]
+        return found
+
+    def bodies(self) -> list[bytes]:
+        """The bodies of the messages since last asked."""
+        return [message.body for message in self.messages()]
+
+    def finish(self, messages: list[Message]) -> None:
+        """FIN, in one chunk."""
+        self.say(b"".join(commands.fin(message.id) for message in messages))
+
+    def close(self) -> None:
+        """The connection is lost."""
+        self.gone = True
+        self.house.clients.remove(self)
+        self.house.broker.disconnect(self.session, self.house.clock.now())
+        self.house.turn()

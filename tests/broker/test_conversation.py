@@ -1,0 +1,185 @@
+"""Commands and their answers, byte for byte as the wire's reference has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparq.protocol import commands
+from tests.broker.house import House
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """A broker with an empty data path."""
+    return House(str(tmp_path))
+
+
+def test_publish_deliver_finish(house: House) -> None:
+    """The road of a message: OK after it is kept, first delivery with attempts 1, FIN ends it."""
+    producer = house.connect()
+    producer.say(commands.pub("clicks", b"one") + commands.mpub("clicks", [b"two", b"three"]))
+    assert producer.answers() == [b"OK", b"OK"]
+
+    consumer = house.consumer("clicks", "archive", rdy=10)
+    assert consumer.answers() == [b"OK"]
+    messages = consumer.messages()
+    assert [(m.attempts, m.body) for m in messages] == [(1, b"one"), (1, b"two"), (1, b"three")]
+    assert house.channel("clicks", "archive").in_flight_count == 3
+
+    consumer.finish(messages)
+    channel = house.channel("clicks", "archive")
+    assert (channel.in_flight_count, channel.depth, channel.message_count) == (0, 0, 3)
+    assert consumer.heard() == []
+
+
+def test_nothing_is_delivered_without_rdy(house: House) -> None:
+    """The initial RDY is 0; a window counts what is in flight; RDY 0 stops deliveries."""
+    consumer = house.consumer("t", "c")
+    house.publish("t", b"1", b"2", b"3", b"4")
+    assert consumer.bodies() == []
+
+    consumer.say(commands.rdy(2))
+    first = consumer.messages()
+    assert [m.body for m in first] == [b"1", b"2"]
+
+    consumer.say(commands.rdy(0))
+    consumer.finish(first)
+    assert consumer.messages() == []
+    consumer.say(b"RDY\n")
+    assert consumer.bodies() == [b"3"]
+
+
+def test_errors_of_fin_req_touch(house: House) -> None:
+    """What is not in flight, or another's, is told and leaves the connection open."""
+    house.publish("t", b"x")
+    owner = house.consumer("t", "c", rdy=1)
+    other = house.consumer("t", "c", rdy=1)
+    (message,) = owner.messages()
+    other.heard()
+    unknown = b"0123456789abcdef"
+
+    other.say(commands.fin(message.id) + commands.req(message.id, 0) + commands.touch(message.id))
+    other.say(commands.fin(unknown) + commands.req(unknown, 0) + commands.touch(unknown))
+    other.say(commands.fin(b"ABCDEFABCDEFABCD"))
+
+    mine = message.id
+    assert other.answers() == [
+        b"E_FIN_FAILED FIN %b failed client does not own message" % mine,
+        b"E_REQ_FAILED REQ %b failed client does not own message" % mine,
+        b"E_TOUCH_FAILED TOUCH %b failed client does not own message" % mine,
+        b"E_FIN_FAILED FIN %b failed ID not in flight" % unknown,
+        b"E_REQ_FAILED REQ %b failed ID not in flight" % unknown,
+        b"E_TOUCH_FAILED TOUCH %b failed ID not in flight" % unknown,
+        b"E_FIN_FAILED FIN ABCDEFABCDEFABCD failed ID not in flight",
+    ]
+    assert not other.session.closing
+    assert house.channel("t", "c").in_flight_count == 1
+
+
+def test_an_id_of_another_node_is_not_in_flight(house: House) -> None:
+    """Only the whole id names a message: the same index of another node does not."""
+    house.publish("t", b"x")
+    consumer = house.consumer("t", "c", rdy=1)
+    (message,) = consumer.messages()
+    foreign = b"%016x" % (int(message.id, 16) ^ (1 << 54))
+
+    consumer.answers()
+    consumer.say(commands.fin(foreign))
+
+    assert consumer.answers() == [b"E_FIN_FAILED FIN %b failed ID not in flight" % foreign]
+
+
+def test_a_run_of_fins_with_a_double(house: House) -> None:
+    """A long run is freed as one; its double fails alone, by its own id."""
+    house.publish("t", *[b"%d" % n for n in range(50)])
+    consumer = house.consumer("t", "c", rdy=100)
+    messages = consumer.messages()
+    consumer.answers()
+
+    consumer.finish([*messages, messages[7]])
+
+    assert consumer.answers() == [
+        b"E_FIN_FAILED FIN %b failed ID not in flight" % messages[7].id
+    ]
+    assert house.channel("t", "c").in_flight_count == 0
+
+
+def test_replies_keep_the_order_of_commands(house: House) -> None:
+    """An error that is known at once still waits behind the OK of an earlier publish."""
+    consumer = house.consumer("t", "c")
+    consumer.answers()
+    consumer.say(commands.pub("t", b"x") + commands.fin(b"0" * 16), turn=False)
+    house.broker.end_turn(house.clock.now())
+    assert consumer.session.take_output() == []
+
+    house.turn()
+
+    assert consumer.answers() == [
+        b"OK",
+        b"E_FIN_FAILED FIN 0000000000000000 failed ID not in flight",
+    ]
+
+
+def test_a_fatal_error_follows_earlier_oks(house: House) -> None:
+    """The connection ends behind the error, and the error stands behind the OKs."""
+    client = house.connect()
+    client.say(commands.pub("t", b"x") + b"NONSENSE\n" + commands.pub("t", b"y"))
+
+    assert client.answers() == [b"OK", b"E_INVALID invalid command NONSENSE"]
+    assert client.session.closing
+    assert client.session.is_drained()
+    assert house.topic("t").message_count == 1
+
+
+def test_sub_needs_heartbeats(house: House) -> None:
+    """A client without heartbeats may publish, not subscribe."""
+    client = house.consumer("t", "c", heartbeat_interval=-1)
+
+    assert client.answers() == [b"OK", b"E_INVALID cannot SUB with heartbeats disabled"]
+    assert client.session.closing
+
+
+def test_cls_stops_deliveries_and_lets_finish(house: House) -> None:
+    """After CLOSE_WAIT nothing more is delivered; what is in flight can be finished."""
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"1", b"2")
+    messages = consumer.messages()
+    consumer.answers()
+
+    consumer.say(commands.cls())
+    consumer.say(commands.rdy(5))
+    consumer.finish(messages)
+
+    assert consumer.heard() == [(0, b"CLOSE_WAIT")]
+    assert house.channel("t", "c").depth == 1
+
+
+def test_identify_reply_and_stats(house: House) -> None:
+    """IDENTIFY's facts are shown in the stats; range reading is announced."""
+    consumer = house.consumer(
+        "t", "c", client_id="me", hostname="host", user_agent="ua/1", feature_negotiation=True
+    )
+    granted = json.loads(consumer.answers()[0])
+    channel = house.channel("t", "c")
+
+    assert (granted["sparq_range"], granted["max_rdy_count"]) == (1, 2500)
+    assert channel.clients is not None
+    client = channel.clients[0]
+    assert (client.client_id, client.hostname, client.user_agent) == ("me", "host", "ua/1")
+    assert (client.state, client.remote_address) == (3, "10.0.0.1:5555")
+
+
+def test_a_client_that_published_is_a_producer(house: House) -> None:
+    """Producers are listed with how much they published where."""
+    house.connect().say(commands.mpub("a", [b"1", b"2"]) + commands.pub("b", b"3"))
+
+    snapshot = house.broker.snapshot(house.clock.now())
+
+    assert snapshot.producers is not None
+    counts = snapshot.producers[0].pub_counts
+    assert counts is not None
+    assert [(c.topic, c.count) for c in counts] == [("a", 2), ("b", 1)]
+    assert house.topic("a").message_bytes == 2

@@ -1,0 +1,193 @@
+"""What is in flight with whom: arrays and plain code give the same answers as a dictionary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.broker.in_flight import (
+    NEVER,
+    NOT_IN_FLIGHT,
+    NOT_OWNED,
+    PAGE_SIZE,
+    Freed,
+    InFlight,
+    ranges_of,
+    ranges_of_few,
+)
+
+BASE = 5 * PAGE_SIZE - 40
+"""The runs of these tests cross the border of a page."""
+
+indexes_near = st.integers(BASE, BASE + 80)
+runs = st.lists(indexes_near, max_size=60)
+
+
+def plain(freed: Freed) -> tuple[Any, ...]:
+    """The same, whether ranges are lists or arrays."""
+    return [*freed.starts], [*freed.ends], freed.freed, freed.failures
+
+
+def expected_finish(state: dict[int, int], run: list[int], owner: int) -> tuple[Any, ...]:
+    """What a dictionary index -> owner says of a run of finishes; it changes the dictionary."""
+    freed, failures = [], []
+    for position, index in enumerate(run):
+        if state.get(index) == owner:
+            freed.append(index)
+            del state[index]
+        else:
+            failures.append((position, NOT_OWNED if index in state else NOT_IN_FLIGHT))
+    starts, ends = ranges_of_few(sorted(freed))
+    return starts, ends, len(freed), failures
+
+
+def filled(state: dict[int, int]) -> InFlight:
+    """An InFlight of that state, each delivered at its index, due a thousand later."""
+    in_flight = InFlight()
+    for index, owner in state.items():
+        in_flight.note_run(index, index + 1, owner, now_ns=index, deadline_ns=index + 1000)
+    return in_flight
+
+
+states = st.dictionaries(indexes_near, st.integers(1, 2), max_size=80)
+
+
+@given(states, st.lists(runs, max_size=4))
+def test_finish_array_and_list_equal_a_dictionary(
+    state: dict[int, int], run_list: list[list[int]]
+) -> None:
+    """A run of FINs frees the same messages and fails for the same ones on both paths."""
+    arrays, lists = filled(state), filled(state)
+    for run in run_list:
+        if not run:
+            continue
+        expected = expected_finish(state, run, 1)
+
+        assert plain(arrays.finish(np.array(run, np.int64), 1)) == expected
+        assert plain(lists.finish(run, 1)) == expected
+        assert arrays.count == lists.count == len(state)
+        assert arrays.indexes().tolist() == lists.indexes().tolist() == sorted(state)
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 60))
+def test_consecutive_run_equals_scattered_path(count: int, skip: int, stray: int) -> None:
+    """The quick way for runs in order gives what the general way gives, also for strays in it."""
+    state = {BASE + i: 2 if i == stray else 1 for i in range(60) if i != skip}
+    run = list(range(BASE, BASE + count))
+    quick = filled(state).finish(np.array(run, np.int64), 1)
+
+    assert plain(quick) == expected_finish(dict(state), run, 1)
+
+
+def test_a_foreign_nodes_id_is_not_in_flight() -> None:
+    """Indexes far outside of anything, negative ones too, are simply not in flight."""
+    in_flight = filled({BASE: 1})
+    strange = [-1, -(1 << 62), (1 << 62), BASE]
+
+    freed = in_flight.finish(np.array(strange, np.int64), 1)
+
+    assert freed.failures == [(0, NOT_IN_FLIGHT), (1, NOT_IN_FLIGHT), (2, NOT_IN_FLIGHT)]
+    assert freed.freed == 1
+
+
+def test_a_double_in_one_run_is_freed_once_and_fails_once() -> None:
+    """Decision 15: duplicate ids in one FIN run give one success and one failure."""
+    for run in ([BASE, BASE], np.array([BASE, BASE], np.int64)):
+        freed = filled({BASE: 1}).finish(run, 1)
+
+        assert (freed.freed, freed.failures) == (1, [(1, NOT_IN_FLIGHT)])
+
+
+@given(st.sets(indexes_near))
+def test_ranges_of_equals_its_twin(indexes: set[int]) -> None:
+    """Ranges made with arrays are those made one by one."""
+    ascending = sorted(indexes)
+
+    assert ranges_of(np.array(ascending, np.int64)) == ranges_of_few(ascending)
+
+
+@given(states, indexes_near)
+def test_expire_takes_exactly_what_is_due(state: dict[int, int], now: int) -> None:
+    """What is due comes back with its owner and attempts; the next deadline is not missed."""
+    in_flight = filled(state)
+    due = sorted(index for index in state if index <= now)
+
+    expired = in_flight.expire(now + 1000)
+
+    assert expired.indexes.tolist() == due
+    assert expired.owners.tolist() == [state[index] for index in due]
+    assert expired.attempts.tolist() == [1] * len(due)
+    assert in_flight.count == len(state) - len(due)
+    later = [index + 1000 for index in state if index > now]
+    assert in_flight.next_deadline_ns() == min(later, default=NEVER)
+
+
+@given(states)
+def test_release_owner_leaves_the_others(state: dict[int, int]) -> None:
+    """Taking back one owner's messages touches nobody else's."""
+    in_flight = filled(state)
+
+    released = in_flight.release_owner(1)
+
+    assert released.indexes.tolist() == sorted(i for i, owner in state.items() if owner == 1)
+    assert in_flight.indexes().tolist() == sorted(i for i, owner in state.items() if owner == 2)
+
+
+def test_release_and_touch_refuse_strangers() -> None:
+    """REQ and TOUCH of somebody else's message, or of none, say which it is."""
+    in_flight = filled({BASE: 1})
+
+    assert in_flight.release(BASE, 2) == NOT_OWNED
+    assert in_flight.release(BASE + 1, 2) == NOT_IN_FLIGHT
+    assert in_flight.touch(BASE, 2, 1, 1) == NOT_OWNED
+    assert in_flight.touch(BASE + 1, 1, 1, 1) == NOT_IN_FLIGHT
+    assert in_flight.release(BASE, 1) == 1
+    assert in_flight.count == 0
+
+
+def test_touch_moves_the_deadline_up_to_its_cap() -> None:
+    """A touch sets the deadline anew, but never further than the cap behind the delivery."""
+    in_flight = InFlight()
+    in_flight.note_run(7, 8, 1, now_ns=100, deadline_ns=200)
+
+    in_flight.touch(7, 1, 250, 500)
+    early = in_flight.expire(249).indexes.tolist()
+    in_flight.touch(7, 1, 900, 500)
+    capped = in_flight.expire(599).indexes.tolist()
+
+    assert (early, capped, in_flight.expire(600).indexes.tolist()) == ([], [], [7])
+
+
+def test_attempts_of_redeliveries_are_kept_apart() -> None:
+    """A page holds first deliveries and later ones side by side; a reused place starts at 1."""
+    in_flight = InFlight()
+    in_flight.note_run(0, 4, 1, now_ns=0, deadline_ns=10)
+    in_flight.note_many(
+        np.array([6, 8], np.int64), np.array([3, 65535], np.uint16), 1, now_ns=0, deadline_ns=5
+    )
+
+    indexes, attempts = in_flight.all()
+    assert dict(zip(indexes.tolist(), attempts.tolist(), strict=True)) == {
+        0: 1,
+        1: 1,
+        2: 1,
+        3: 1,
+        6: 3,
+        8: 65535,
+    }
+    assert in_flight.release(6, 1) == 3
+    in_flight.note_run(6, 7, 1, now_ns=0, deadline_ns=5)
+    assert in_flight.release(6, 1) == 1
+
+
+def test_pages_go_when_nothing_is_in_flight_in_them() -> None:
+    """Memory follows what is in flight: a finished page is gone."""
+    in_flight = InFlight()
+    in_flight.note_run(0, 3 * PAGE_SIZE, 1, now_ns=0, deadline_ns=1)
+    in_flight.finish(np.arange(3 * PAGE_SIZE), 1)
+
+    assert (in_flight.count, len(in_flight._pages)) == (0, 0)
+    assert in_flight.next_deadline_ns() == NEVER
