@@ -1,4 +1,7 @@
-"""nsqlookupd's HTTP endpoints over the registry (reference: http.md section 2)."""
+"""nsqlookupd's HTTP endpoints over the registry (reference: http.md section 2).
+
+Each answer is one look at the registry: what is inactive or tombstoned is judged at that moment.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The program `nsqlookupd`: its listeners, its life, its command line."""
+"""The program `nsqlookupd`: its listeners, its life, its command line.
+
+All it knows is in memory: after a restart it is told again by the nsqds within seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""nsqlookupd's options: one field a flag, with NSQ's names and defaults (reference: flags.md)."""
+"""nsqlookupd's options: one field a flag, with NSQ's names and defaults (reference: flags.md).
+
+Durations are nanoseconds, and their field names say so.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from sparq.daemon.logging import LEVELS
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that nsqlookupd can be told. Durations are nanoseconds."""
+    """Everything that nsqlookupd can be told."""
 
     tcp_address: str = option(
         "0.0.0.0:4160", "address for nsqds: host:port or a unix socket's path", kind=STRING

@@ -1,0 +1,135 @@
+"""An nsqd in the test's own process: real broker, disk and sockets; and a client made by hand."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparq.daemon.address import Listener, listen
+from sparq.daemon.http import Site
+from sparq.log.disk import RealDisk
+from sparq.nsqd.http import Endpoints
+from sparq.nsqd.main import open_broker
+from sparq.nsqd.options import Options
+from sparq.nsqd.server import Nsqd
+from sparq.protocol.commands import fin, identify, rdy
+from sparq.protocol.receiver import Receiver, decode_message
+
+
+@dataclass
+class Daemon:
+    """A running nsqd."""
+
+    nsqd: Nsqd
+    http: Listener
+    site: Site
+
+    async def raw(self, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+        """One request as text; nothing on the way mends what is wrong with it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.http.port)
+        writer.write(f"{head}\r\nHost: x\r\nConnection: close\r\n".encode() + body)
+        answer_head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        first, *lines = answer_head.decode().split("\r\n")
+        headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}
+        return int(first.split()[1]), headers, answer
+
+    async def ask(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
+        length = f"Content-Length: {len(body)}\r\n\r\n".encode()
+        status, _, answer = await self.raw(f"{method} {target} HTTP/1.1", length + body)
+        return status, answer
+
+    async def post(self, target: str, body: bytes = b"") -> bytes:
+        status, answer = await self.ask("POST", target, body)
+        assert status == 200, (target, status, answer)
+        return answer
+
+    async def stats(self, query: str = "") -> dict[str, Any]:
+        status, answer = await self.ask("GET", f"/stats?format=json&{query}")
+        assert status == 200
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    async def topic(self, name: str) -> dict[str, Any]:
+        (topic,) = (await self.stats(f"topic={name}"))["topics"]
+        return dict(topic)
+
+    async def channel(self, topic: str, name: str) -> dict[str, Any]:
+        (found,) = (await self.topic(topic))["channels"]
+        assert found["channel_name"] == name
+        return dict(found)
+
+
+async def start(folder: Path, **changes: Any) -> Daemon:
+    options = Options(
+        tcp_address="127.0.0.1:0", data_path=str(folder), broadcast_address="here", **changes
+    )
+    nsqd = Nsqd(options, open_broker(options, RealDisk(), folder), asyncio.get_running_loop())
+    tcp, http = listen(options.tcp_address), listen("127.0.0.1:0")
+    nsqd.tcp_port, nsqd.http_port = tcp.port, http.port
+    await nsqd.start(tcp)
+    site = Site(Endpoints(nsqd).routes())
+    await site.start(http)
+    return Daemon(nsqd, http, site)
+
+
+async def stop(daemon: Daemon) -> None:
+    daemon.http.close()
+    await daemon.nsqd.stop()
+    await daemon.site.stop()
+
+
+class Consumer:
+    """A V2 connection, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+        self._receiver = Receiver(1 << 20)
+        self._frames: list[tuple[int, bytes]] = []
+
+    @classmethod
+    async def connect(cls, daemon: Daemon, *commands: bytes) -> "Consumer":
+        connected = await asyncio.open_connection("127.0.0.1", daemon.nsqd.tcp_port)
+        consumer = cls(*connected)
+        consumer.writer.write(b"  V2")
+        body = json.dumps({"client_id": "me", "hostname": "h", "user_agent": "test/1"}).encode()
+        for command in (identify(body), *commands):
+            consumer.writer.write(command)
+            assert await consumer.frame() == (0, b"OK")
+        return consumer
+
+    async def frame(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(10):
+            while not self._frames:
+                data = await self._reader.read(1 << 16)
+                assert data, "nsqd closed the connection"
+                self._receiver.feed(data)
+                self._frames = [(kind, bytes(d)) for kind, d in self._receiver.frames()]
+        return self._frames.pop(0)
+
+    async def messages(self, count: int, *, finish: bool = True) -> list[bytes]:
+        self.writer.write(rdy(count))
+        bodies = []
+        for _ in range(count):
+            kind, data = await self.frame()
+            assert kind == 2
+            _, _, message_id, body = decode_message(data)
+            bodies.append(bytes(body))
+            if finish:
+                self.writer.write(fin(bytes(message_id)))
+        self.writer.write(rdy(0))
+        return bodies
+
+    async def leave(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+async def until(condition: Any) -> None:
+    """Wait for an awaitable condition to hold."""
+    async with asyncio.timeout(10):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.005)

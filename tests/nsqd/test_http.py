@@ -1,0 +1,376 @@
+"""nsqd's HTTP endpoints, asked over real sockets, with a real broker on a real disk behind them."""
+
+import itertools
+import json
+import struct
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.daemon.http import HttpError
+from sparq.nsqd.http import Endpoints, lines_of, seek_target, wall_ns
+from sparq.protocol.commands import sub
+from sparq.protocol.errors import RemoteError
+from tests.nsqd.daemon import Consumer, Daemon, start, stop
+
+SECOND = 1_000_000_000
+
+
+# What it is
+
+
+async def test_info_says_who_it_is(nsqd: Daemon) -> None:
+    """Ports, limits in nanoseconds and bytes, and where it stands."""
+    status, answer = await nsqd.ask("GET", "/info")
+    info = json.loads(answer)
+
+    assert status == 200
+    assert info.pop("hostname")
+    assert abs(info.pop("start_time") - time.time()) < 60
+    assert info == {
+        "version": "1.3.0",
+        "broadcast_address": "here",
+        "http_port": nsqd.nsqd.http_port,
+        "tcp_port": nsqd.nsqd.tcp_port,
+        "max_heartbeat_interval": 60 * SECOND,
+        "max_output_buffer_size": 65_536,
+        "max_output_buffer_timeout": 30 * SECOND,
+        "max_deflate_level": 6,
+        "topology_zone": "z",
+        "topology_region": "",
+    }
+
+
+async def test_ping_tells_the_health(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OK, or 500 with what the disk last refused, as plain text."""
+    assert await nsqd.ask("GET", "/ping") == (200, b"OK")
+
+    monkeypatch.setattr(nsqd.nsqd.broker, "health", lambda: "NOK - no space left on device")
+    status, headers, body = await nsqd.raw("GET /ping HTTP/1.1", b"\r\n")
+    assert (status, body) == (500, b"NOK - no space left on device")
+    assert "x-nsq-content-type" not in headers
+
+
+# Publishing
+
+
+async def test_a_message_is_published(nsqd: Daemon) -> None:
+    """It is kept before the answer, and delivered as it was sent."""
+    status, headers, body = await nsqd.raw(
+        "POST /pub?topic=t HTTP/1.1", b"Content-Length: 5\r\n\r\nhello"
+    )
+    assert (status, body) == (200, b"OK")
+    assert headers["x-nsq-content-type"] == "nsq; version=1.0"
+    assert (await nsqd.topic("t"))["depth"] == 1
+
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    assert await consumer.messages(1) == [b"hello"]
+    await consumer.leave()
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "status", "message"),
+    [
+        ("/pub", b"x" * 101, 413, "MSG_TOO_BIG"),
+        ("/pub?topic=%", b"", 400, "MSG_EMPTY"),
+        ("/pub?topic=%", b"x", 400, "INVALID_REQUEST"),
+        ("/pub", b"x", 400, "MISSING_ARG_TOPIC"),
+        ("/pub?topic=", b"x", 400, "INVALID_TOPIC"),
+        ("/pub?topic=a*&defer=x", b"x", 400, "INVALID_TOPIC"),
+        ("/pub?topic=t&defer=", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=1.5", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=-1", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=3600001", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=1_0", b"x", 400, "INVALID_DEFER"),
+        ("/mpub?topic=t", b"x" * 1001, 413, "BODY_TOO_BIG"),
+        ("/mpub", b"", 400, "MISSING_ARG_TOPIC"),
+        ("/mpub?topic=%", b"", 400, "INVALID_REQUEST"),
+        ("/mpub?topic=a*", b"", 400, "INVALID_TOPIC"),
+        ("/mpub?topic=t&defer=x", b"a", 400, "INVALID_DEFER"),
+        ("/mpub?topic=t", b"a\n" + b"x" * 101 + b"\nb", 413, "MSG_TOO_BIG"),
+        ("/mpub?topic=t&binary=true", b"\x00\x00", 413, "BAD_BODY"),
+        ("/mpub?topic=t&binary=true", b"\x00\x00\x00\x00", 413, "BAD_BODY"),
+        ("/mpub?topic=t&binary=true", b"\x00\x00\x00\x01\x00", 413, "BAD_MESSAGE"),
+        ("/mpub?topic=t&binary=true", b"\x00\x00\x00\x01" + bytes(4), 413, "BAD_MESSAGE"),
+        ("/mpub?topic=t&binary=1", struct.pack(">ii", 1, 101) + bytes(101), 413, "BAD_MESSAGE"),
+        ("/mpub?topic=t&binary=1", struct.pack(">ii", 1, 9) + b"short", 413, "BAD_MESSAGE"),
+    ],
+)
+async def test_a_bad_publish_is_refused(
+    nsqd: Daemon, target: str, body: bytes, status: int, message: str
+) -> None:
+    """Codes and their order are NSQ's, and nothing of a refused request is stored."""
+    assert await nsqd.ask("POST", target, body) == (status, b'{"message":"%s"}' % message.encode())
+    assert [t["depth"] for t in (await nsqd.stats())["topics"]] in ([], [0])
+
+
+async def test_limits_hold_for_chunked_bodies(nsqd: Daemon) -> None:
+    """Without an announced size the real one counts; at the limit a body passes."""
+    chunk = b"64\r\n" + b"x" * 100 + b"\r\n"
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n"
+
+    fits = await nsqd.raw("POST /pub?topic=t HTTP/1.1", chunked + chunk + b"0\r\n\r\n")
+    large = await nsqd.raw("POST /pub?topic=t HTTP/1.1", chunked + chunk + b"1\r\nx\r\n0\r\n\r\n")
+    huge = await nsqd.raw("POST /mpub?topic=t HTTP/1.1", chunked + chunk * 11 + b"0\r\n\r\n")
+    assert (fits[0], fits[2]) == (200, b"OK")
+    assert (large[0], large[2]) == (413, b'{"message":"MSG_TOO_BIG"}')
+    assert (huge[0], huge[2]) == (413, b'{"message":"BODY_TOO_BIG"}')
+
+
+async def test_lines_are_published(nsqd: Daemon) -> None:
+    """One message a line; empty lines are none, a carriage return is a character."""
+    assert await nsqd.post("/mpub?topic=t", b"\na\n\nb\r\n" + b"x" * 100 + b"\n\n") == b"OK"
+
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    assert await consumer.messages(3) == [b"a", b"b\r", b"x" * 100]
+    await consumer.leave()
+
+
+@pytest.mark.parametrize("body", [b"", b"\n\n"])
+async def test_no_line_is_no_message(nsqd: Daemon, body: bytes) -> None:
+    """The answer is OK, and the topic is there, as with NSQ."""
+    assert await nsqd.post("/mpub?topic=t", body) == b"OK"
+    assert (await nsqd.topic("t"))["message_count"] == 0
+
+
+@pytest.mark.parametrize("binary", ["true", "1", "yes", ""])
+async def test_binary_bodies_are_published(nsqd: Daemon, binary: str) -> None:
+    """Count, then size and bytes; a text that is no boolean means binary."""
+    bodies = [b"a\nb", b"c" * 50]
+    body = struct.pack(">i", 2) + b"".join(struct.pack(">i", len(b)) + b for b in bodies)
+    assert await nsqd.post(f"/mpub?topic=t&binary={binary}", body) == b"OK"
+
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    assert await consumer.messages(2) == bodies
+    await consumer.leave()
+
+
+async def test_binary_false_means_lines(nsqd: Daemon) -> None:
+    """false and 0 are text mode."""
+    assert await nsqd.post("/mpub?topic=t&binary=false", b"a\nb") == b"OK"
+    assert await nsqd.post("/mpub?topic=t&binary=0", b"a\nb") == b"OK"
+    assert (await nsqd.topic("t"))["depth"] == 4
+
+
+@pytest.mark.parametrize("target", ["/pub?topic=t&defer=100", "/mpub?topic=t&defer=100"])
+async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
+    """It counts as deferred, and is delivered when it is due, not before."""
+    await nsqd.post("/topic/create?topic=t")
+    await nsqd.post("/channel/create?topic=t&channel=c")
+    began = time.monotonic()
+    await nsqd.post(target, b"later")
+    assert (await nsqd.channel("t", "c"))["deferred_count"] == 1
+
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    assert await consumer.messages(1) == [b"later"]
+    assert time.monotonic() - began >= 0.1
+    await consumer.leave()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RemoteError("E_PUB_FAILED", "PUB failed no space left on device"), "PUB_FAILED: no space"),
+        (RemoteError("E_PUB_FAILED", "PUB failed exiting"), "EXITING"),
+    ],
+)
+async def test_a_refusal_by_storage_is_503(
+    nsqd: Daemon, monkeypatch: pytest.MonkeyPatch, error: RemoteError, message: str
+) -> None:
+    """The reason is told, and a stop is told apart."""
+
+    async def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(nsqd.nsqd, "publish", refuse)
+    for target in ("/pub?topic=t", "/mpub?topic=t"):
+        status, answer = await nsqd.ask("POST", target, b"x")
+        assert status == 503
+        assert json.loads(answer)["message"].startswith(message)
+
+
+async def test_while_it_stops_nothing_is_changed(nsqd: Daemon) -> None:
+    """Publishes and changes get 503 EXITING."""
+    nsqd.nsqd.exiting = True
+    for target in ("/pub?topic=t", "/mpub?topic=t", "/topic/create?topic=t"):
+        assert await nsqd.ask("POST", target, b"x") == (503, b'{"message":"EXITING"}')
+    nsqd.nsqd.exiting = False
+
+
+# Topics and channels
+
+
+async def test_topics_and_channels_come_and_go(nsqd: Daemon) -> None:
+    """Creation is idempotent, answers are empty, deletion takes the channels along."""
+    for _ in range(2):
+        assert await nsqd.post("/topic/create?topic=t") == b""
+        assert await nsqd.post("/channel/create?topic=t&channel=c") == b""
+    assert (await nsqd.channel("t", "c"))["depth"] == 0
+    assert await nsqd.post("/channel/delete?topic=t&channel=c") == b""
+    assert (await nsqd.topic("t"))["channels"] == []
+    assert await nsqd.post("/topic/delete?topic=t") == b""
+    assert (await nsqd.stats())["topics"] == []
+
+
+async def test_pause_and_empty(nsqd: Daemon) -> None:
+    """A paused topic gathers; emptying it drops that; emptying a channel drops the channel's."""
+    await nsqd.post("/topic/create?topic=t")
+    await nsqd.post("/channel/create?topic=t&channel=c")
+    await nsqd.post("/pub?topic=t", b"1")
+    await nsqd.post("/topic/pause?topic=t")
+    await nsqd.post("/pub?topic=t", b"2")
+
+    topic = await nsqd.topic("t")
+    assert (topic["paused"], topic["depth"], topic["channels"][0]["depth"]) == (True, 1, 1)
+    await nsqd.post("/topic/empty?topic=t")
+    await nsqd.post("/topic/unpause?topic=t")
+    topic = await nsqd.topic("t")
+    assert (topic["paused"], topic["depth"], topic["channels"][0]["depth"]) == (False, 0, 1)
+    await nsqd.post("/channel/empty?topic=t&channel=c")
+    assert (await nsqd.channel("t", "c"))["depth"] == 0
+
+    await nsqd.post("/channel/pause?topic=t&channel=c")
+    assert (await nsqd.channel("t", "c"))["paused"] is True
+    await nsqd.post("/channel/unpause?topic=t&channel=c")
+    assert (await nsqd.channel("t", "c"))["paused"] is False
+
+
+ON_CHANNELS = ("create", "delete", "empty", "pause", "unpause", "seek")
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "message"),
+    [
+        ("/topic/create", 400, "MISSING_ARG_TOPIC"),
+        ("/topic/create?topic=a*", 400, "INVALID_TOPIC"),
+        ("/topic/create?topic=%", 400, "INVALID_REQUEST"),
+        ("/topic/delete", 400, "MISSING_ARG_TOPIC"),
+        ("/topic/delete?topic=a*", 404, "TOPIC_NOT_FOUND"),
+        ("/topic/empty", 400, "MISSING_ARG_TOPIC"),
+        ("/topic/empty?topic=a*", 400, "INVALID_TOPIC"),
+        ("/topic/empty?topic=none", 404, "TOPIC_NOT_FOUND"),
+        ("/topic/pause", 400, "MISSING_ARG_TOPIC"),
+        ("/topic/pause?topic=none", 404, "TOPIC_NOT_FOUND"),
+        ("/topic/unpause?topic=none", 404, "TOPIC_NOT_FOUND"),
+        *((f"/channel/{do}", 400, "MISSING_ARG_TOPIC") for do in ON_CHANNELS),
+        *((f"/channel/{do}?topic=a*", 400, "INVALID_ARG_TOPIC") for do in ON_CHANNELS),
+        *((f"/channel/{do}?topic=t", 400, "MISSING_ARG_CHANNEL") for do in ON_CHANNELS),
+        *((f"/channel/{do}?topic=t&channel=", 400, "INVALID_ARG_CHANNEL") for do in ON_CHANNELS),
+        *(
+            (f"/channel/{do}?topic=none&channel=c&to=latest", 404, "TOPIC_NOT_FOUND")
+            for do in ON_CHANNELS
+        ),
+        *(
+            (f"/channel/{do}?topic=t&channel=none&to=latest", 404, "CHANNEL_NOT_FOUND")
+            for do in ON_CHANNELS
+            if do != "create"
+        ),
+        ("/channel/seek?topic=t&channel=c", 400, "MISSING_ARG_TO"),
+        ("/channel/seek?topic=t&channel=c&to=middle", 400, "INVALID_ARG_TO"),
+    ],
+)
+async def test_bad_changes_have_nsqs_codes(
+    nsqd: Daemon, target: str, status: int, message: str
+) -> None:
+    """Missing, malformed and unknown names are told apart as NSQ does."""
+    await nsqd.post("/topic/create?topic=t")
+    assert await nsqd.ask("POST", target) == (status, b'{"message":"%s"}' % message.encode())
+
+
+async def test_changes_outlast_a_restart(tmp_path: Path) -> None:
+    """What was answered is on disk: channels, pauses, and what was emptied."""
+    first = await start(tmp_path)
+    await first.post("/topic/create?topic=t")
+    await first.post("/channel/create?topic=t&channel=c")
+    await first.post("/channel/pause?topic=t&channel=c")
+    await first.post("/mpub?topic=t", b"a\nb\nc")
+    await first.post("/channel/empty?topic=t&channel=c")
+    await first.post("/mpub?topic=t", b"d\ne")
+    await first.post("/topic/pause?topic=t")
+    await stop(first)
+
+    second = await start(tmp_path)
+    topic = await second.topic("t")
+    (channel,) = topic["channels"]
+    assert (topic["paused"], channel["paused"], channel["depth"]) == (True, True, 2)
+    await stop(second)
+
+
+# Replay
+
+
+async def test_a_channel_is_moved(nsqd: Daemon) -> None:
+    """To the start, the end, an index or a time: what lies behind the place is delivered."""
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    await nsqd.post("/mpub?topic=t", b"a\nb")
+    between = time.time_ns()
+    await nsqd.post("/pub?topic=t", b"c")
+    assert await consumer.messages(3) == [b"a", b"b", b"c"]
+
+    first = int((await nsqd.topic("t"))["first_index"])
+    for to, bodies in (
+        ("earliest", [b"a", b"b", b"c"]),
+        (str(first + 1), [b"b", b"c"]),
+        (f"time:{between}", [b"c"]),
+        ("time:2001-01-01T00:00:00Z", [b"a", b"b", b"c"]),
+    ):
+        await nsqd.post(f"/channel/seek?topic=t&channel=c&to={to}")
+        assert (await nsqd.channel("t", "c"))["depth"] == len(bodies)
+        assert await consumer.messages(len(bodies)) == bodies
+    await nsqd.post("/channel/seek?topic=t&channel=c&to=earliest")
+    await nsqd.post("/channel/seek?topic=t&channel=c&to=latest")
+    assert (await nsqd.channel("t", "c"))["depth"] == 0
+    await consumer.leave()
+
+
+def test_places_to_seek_are_read() -> None:
+    """Ends, indexes, times as a number or as text with a zone, also with an unescaped plus."""
+    assert seek_target("earliest") == "earliest"
+    assert seek_target("latest") == "latest"
+    assert seek_target("930242357656354") == 930242357656354
+    assert seek_target("time:-5") == ("time", -5)
+    zulu, plus = "2025-01-02T03:04:05.25Z", "2025-01-02T05:04:05.25 02:00"
+    assert wall_ns(zulu) == wall_ns(plus) == 1_735_787_045_250_000_000
+    assert wall_ns("0001-01-01T00:00:00Z") < 0
+
+
+NO_PLACES = ["", "time", "-1", str(1 << 54), "9" * 40, "first", "\u0661"]
+NO_TIMES = ["", "2025-01-01", "2025-01-01T00:00:00", "2025-13-01T00:00:00Z", "9" * 30]
+
+
+@pytest.mark.parametrize("text", [*NO_PLACES, *(f"time:{text}" for text in NO_TIMES)])
+def test_other_places_are_refused(text: str) -> None:
+    """A time needs its zone, an index 54 bits."""
+    with pytest.raises(HttpError) as refused:
+        seek_target(text)
+    assert (refused.value.status, refused.value.code) == (400, "INVALID_ARG_TO")
+
+
+@given(st.text())
+def test_any_place_is_read_or_refused(text: str) -> None:
+    """There is no third way."""
+    try:
+        seek_target(text)
+        seek_target(f"time:{text}")
+    except HttpError as error:
+        assert error.code == "INVALID_ARG_TO"
+
+
+@given(st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\n\n"])).map(b"".join))
+def test_lines_are_found_by_array_as_by_hand(body: bytes) -> None:
+    """The vectorised split is the plain one without its empty pieces."""
+    assert list(map(bytes, lines_of(body))) == [line for line in body.split(b"\n") if line]
+
+
+async def test_every_route_has_one_method(nsqd: Daemon) -> None:
+    """The other one is refused, with the right one named."""
+    routes = Endpoints(nsqd.nsqd).routes()
+    for path, group in itertools.groupby(routes, lambda route: route.path):
+        (route,) = group
+        wrong = "POST" if route.method == "GET" else "GET"
+        status, headers, body = await nsqd.raw(f"{wrong} {path} HTTP/1.1", b"\r\n")
+        assert (status, body) == (405, b'{"message":"METHOD_NOT_ALLOWED"}')
+        assert headers["allow"] == f"{route.method}, OPTIONS" if route.method < "O" else True
