@@ -19,13 +19,20 @@ Key = tuple[int, int]
 
 
 class Entry:
-    """The blocks of one extent, ascending."""
+    """The blocks of one extent, ascending.
 
-    __slots__ = ("blocks", "cost_bytes")
+    Attributes:
+        blocks: the blocks.
+        cost_bytes: what they take in memory.
+        evicted: whether the cache has let go of it.
+    """
 
-    def __init__(self) -> None:
-        self.blocks: list[Block] = []
-        self.cost_bytes = ENTRY_OVERHEAD
+    __slots__ = ("blocks", "cost_bytes", "evicted")
+
+    def __init__(self, blocks: list[Block]) -> None:
+        self.blocks = blocks
+        self.cost_bytes = ENTRY_OVERHEAD + sum(block.cost_bytes for block in blocks)
+        self.evicted = False
 
 
 class BlockCache:
@@ -49,25 +56,19 @@ class BlockCache:
             self._entries.move_to_end(key)
         return entry
 
-    def peek(self, key: Key) -> Entry | None:
-        """The entry, not counted as used."""
-        return self._entries.get(key)
-
     def put(self, key: Key, blocks: list[Block]) -> Entry:
         """An entry of these blocks, in place of what was there."""
         self.discard(key)
-        entry = Entry()
-        entry.blocks = blocks
-        entry.cost_bytes += sum(block.cost_bytes for block in blocks)
+        entry = Entry(blocks)
         self._entries[key] = entry
         self.size_bytes += entry.cost_bytes
         self._shrink()
         return entry
 
-    def recost(self, key: Key, entry: Entry, cost_bytes: int) -> None:
-        """Note that the entry, which is in here, costs so much now, and was used."""
-        self.size_bytes += cost_bytes - entry.cost_bytes
-        entry.cost_bytes = cost_bytes
+    def grow(self, key: Key, entry: Entry, growth_bytes: int) -> None:
+        """Note that the entry, which is in here, costs so much more now, and was used."""
+        entry.cost_bytes += growth_bytes
+        self.size_bytes += growth_bytes
         self._entries.move_to_end(key)
         if self.size_bytes > self.limit_bytes:
             self._shrink()
@@ -76,8 +77,12 @@ class BlockCache:
         """Forget an entry, if it is there."""
         entry = self._entries.pop(key, None)
         if entry is not None:
-            self.size_bytes -= entry.cost_bytes
+            self._let_go(entry)
 
     def _shrink(self) -> None:
         while self.size_bytes > self.limit_bytes and len(self._entries) > 1:
-            self.size_bytes -= self._entries.popitem(last=False)[1].cost_bytes
+            self._let_go(self._entries.popitem(last=False)[1])
+
+    def _let_go(self, entry: Entry) -> None:
+        self.size_bytes -= entry.cost_bytes
+        entry.evicted = True

@@ -83,12 +83,13 @@ class Extents:
         return True
 
     def _joins(self, batch: Extent) -> bool:
+        if not self.ends or self.ends[-1] != batch.first:
+            return False
+        size = self._sizes[-1]
         return (
-            len(self.ends) > 0
-            and self.ends[-1] == batch.first
-            and self._sizes[-1] < EXTENT_BYTES
+            size < EXTENT_BYTES
             and batch.size < EXTENT_BYTES
-            and self._offsets[-1] + self._sizes[-1] == batch.offset
+            and self._offsets[-1] + size == batch.offset
             and self._ordinals[-1] + batch.first - self.firsts[-1] == batch.ordinal
         )
 

@@ -1,8 +1,7 @@
 """A topic's log: append bodies -> indexes; read runs; trim; find an index by time or ordinal.
 
-Everything here is called in the loop and never waits for a disk, but for `Log.open`. What waits is
-handed out as work (`Commit`, `BlockRead`, `RangeRead`, `Drop`), run in some thread and then handed
-back: commits to `finish`, block reads to `store`.
+All of it is called in the loop and waits for no disk, but for `Log.open`. What waits is handed out
+as work, run in some thread and then handed back: commits to `finish`, block reads to `store`.
 
 1. `end_index` is the next index to be given. Indexes of failed commits are burned, so it may run
    ahead. Everything stored below `written_end` can be read; below `synced_end` it is on the disk
@@ -31,7 +30,7 @@ from sparq.log.options import SECOND_NS, LogOptions
 from sparq.log.reading import BlockRead, RangeRead
 from sparq.log.recovery import Recovered, recover, sync_found
 from sparq.log.scan import Damage
-from sparq.log.segment import CEILING_SPAN, DATA_START, Place, Segment, SegmentInfo
+from sparq.log.segment import CEILING_SPAN, Place, Segment, SegmentInfo
 from sparq.log.tail import Tail
 from sparq.log.unsynced import Unsynced
 from sparq.protocol import batch, frames
@@ -57,7 +56,6 @@ class Log:
 
     Attributes:
         place: disk and folder, log id (16 bytes), node id, epoch of this run.
-        options: the limits.
         end_index, written_end, synced_end, end_ordinal: see the module's text.
         damage: everything found unreadable, at recovery and since; it only grows.
         torn_bytes: bytes behind the last batch of the newest file, at recovery.
@@ -236,7 +234,7 @@ class Log:
             appended,
             self._active,
             self._unsynced.batches,
-            roll=appended is not None and self._must_roll(appended),
+            roll=appended is not None and self._is_full_for(appended),
             owed=self._owed,
             sync=sync or self._owed,
             new_first=first,
@@ -247,13 +245,12 @@ class Log:
         )
         return self._flight
 
-    def _must_roll(self, appended: Batch) -> bool:
+    def _is_full_for(self, appended: Batch) -> bool:
+        """Whether the batch must go to a new file."""
+        limit = self.options.max_bytes_per_file
         active = self._active
-        if active is None:
-            return False
-        full = active.size + appended.size > self.options.max_bytes_per_file
-        return self._seal or (
-            (full and active.size > DATA_START) or appended.end_index > active.header.ceiling
+        return active is not None and (
+            self._seal or not active.has_room(appended.size, appended.end_index, limit)
         )
 
     def sync_due(self, now: Instant) -> bool:
@@ -322,11 +319,8 @@ class Log:
         assert segment is not None
         block = written.block()
         time_ns = written.publish_time_ns
-        stored = Extent(
-            written.first_index, written.end_index, written.ordinal, offset, written.size, time_ns
-        )
-        fresh = self._tail.evicted
-        if segment.extents.append(stored, fresh=fresh):
+        stored = Extent(block.first, block.end, block.ordinal, offset, written.size, time_ns)
+        if segment.extents.append(stored, fresh=self._tail.evicted):
             self._tail.begin(block)
         else:
             self._tail.extend(block)

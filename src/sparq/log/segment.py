@@ -154,6 +154,14 @@ class Segment:
         """Messages in the log up to the end of this file."""
         return self.extents[-1].end_ordinal if len(self.extents) else self.header.base_ordinal
 
+    def has_room(self, size: int, end_index: int, limit: int) -> bool:
+        """Whether a batch of this size, up to this index, goes into a file of at most `limit`.
+
+        A batch that is larger than any file may be has one of its own.
+        """
+        fits = self.size + size <= limit or self.size == DATA_START
+        return fits and end_index <= self.header.ceiling
+
     def note_time(self, time_ns: int) -> None:
         """A batch of this publish time is in here."""
         self.first_time_ns = self.first_time_ns or time_ns

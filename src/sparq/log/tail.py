@@ -28,7 +28,7 @@ class Tail:
     @property
     def evicted(self) -> bool:
         """Whether the next block must begin an extent: the last one's others are not here."""
-        return self._entry is None or self._cache.peek(self._key) is not self._entry
+        return self._entry is None or self._entry.evicted
 
     def begin(self, block: Block) -> None:
         """The block begins an extent. The one before it is full: it becomes one block."""
@@ -43,12 +43,13 @@ class Tail:
         entry = self._entry
         assert entry is not None
         entry.blocks.append(block)
-        cost_bytes = entry.cost_bytes + block.cost_bytes
+        growth_bytes = block.cost_bytes
         if len(entry.blocks) - self._joined >= JOIN_COUNT:
             entry.blocks[self._joined :] = [merge(entry.blocks[self._joined :])]
             self._joined += 1
             cost_bytes = ENTRY_OVERHEAD + sum(block.cost_bytes for block in entry.blocks)
-        self._cache.recost(self._key, entry, cost_bytes)
+            growth_bytes = cost_bytes - entry.cost_bytes
+        self._cache.grow(self._key, entry, growth_bytes)
 
     def forget(self) -> None:
         """What follows begins an extent."""

@@ -35,6 +35,7 @@ Little-endian, but for the frames, which are as the wire has them (see ``protoco
 """
 
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -63,6 +64,7 @@ _OFFSET: Final = struct.Struct("<Q")
 _SECTION: Final = struct.Struct("<HHI")
 _DUES: Final = struct.Struct("<II")
 _ENDS: Final = np.dtype("<u4")
+_BIG_ENDIAN: Final = sys.byteorder == "big"
 _CHECKSUM_AT: Final = 16
 _CHECKSUM_END: Final = 24
 _NO_CHECKSUM: Final = bytes(8)
@@ -176,7 +178,8 @@ def encode(
     sections = _encode_dues(dues) if dues else b""
     total = batch_size(count, len(frames), len(sections))
     used = HEADER_SIZE + 4 * count + len(frames) + len(sections)
-    parts = [ends.astype(_ENDS, copy=False).tobytes(), frames, sections, _PADDING[total - used]]
+    ends_data = (ends.byteswap() if _BIG_ENDIAN else ends).tobytes()
+    parts: list[Buffer] = [ends_data, frames, sections, _PADDING[total - used]]
     if total < _JOIN_BELOW:
         parts = [b"".join(parts)]
     header = _HEADER.pack(

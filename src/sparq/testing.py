@@ -1,0 +1,428 @@
+"""Fakes for tests of sparq and of what is built on it: a disk that fails, a clock that waits.
+
+``MemoryDisk`` is a `sparq.log.disk.Disk` that knows what has been synced.
+
+1. ``crash`` gives the disk as a power cut may leave it: of what was not synced any sectors of 512
+   bytes, and any number of the changes to folders, in their order.
+2. Operations are counted. One of them, or all from it on, may be told to fail, to write only a part
+   before it fails, or to be the moment of the power cut.
+3. After a failed sync the data can be read, is not on the disk, and the next sync succeeds: what
+   Linux does, and what makes "try again" a trap.
+4. A capacity makes it full.
+"""
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sparq.log.disk import Buffer, DiskError
+from sparq.protocol.instant import Instant
+
+SECTOR_BYTES: Final = 512
+START_WALL_NS: Final = 1_790_000_000_000_000_000
+"""Some day in 2026."""
+
+
+class ManualClock:
+    """Two clocks that stand still until they are told otherwise.
+
+    Attributes:
+        wall_ns: nanoseconds since 1970; may be set to anything.
+        mono_ns: nanoseconds since some moment.
+    """
+
+    def __init__(self, wall_ns: int = START_WALL_NS, mono_ns: int = 1_000_000_000) -> None:
+        self.wall_ns = wall_ns
+        self.mono_ns = mono_ns
+
+    def now(self) -> Instant:
+        """What both show."""
+        return Instant(self.wall_ns, self.mono_ns)
+
+    def advance(self, duration_ns: int) -> Instant:
+        """Let time pass; returns what both show then."""
+        self.wall_ns += duration_ns
+        self.mono_ns += duration_ns
+        return self.now()
+
+
+class PowerCut(Exception):
+    """The moment at which the power is cut: nothing more happens on this disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is to go wrong.
+
+    Attributes:
+        at: the first operation that fails, counted from 1.
+        number: the errno; None: the power is cut.
+        operations: only these fail ("write", "sync", ...); empty: any.
+        times: how many operations fail from there on.
+        part: how much of a failing write reaches the file, 0 to 1.
+    """
+
+    at: int
+    number: int | None = errno.EIO
+    operations: frozenset[str] = frozenset()
+    times: int = 1
+    part: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """A file's bytes: as they are read now, and as they are on the disk."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    dirty: set[int] = field(default_factory=set)
+    allocated: int = 0
+
+    @property
+    def charged_bytes(self) -> int:
+        """What it takes of the capacity."""
+        return max(len(self.data), self.allocated)
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Change bytes; which is not on the disk before `sync`."""
+        if len(self.data) < offset:
+            self.data += bytes(offset - len(self.data))
+        self.data[offset : offset + len(data)] = data
+        last = (offset + max(len(data), 1) - 1) // SECTOR_BYTES
+        self.dirty.update(range(offset // SECTOR_BYTES, last + 1))
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend."""
+        self.data[size:] = bytes(max(0, size - len(self.data)))
+        self.allocated = min(self.allocated, size)
+
+    def sync(self) -> None:
+        """Bring the dirty sectors, and the size, to the disk."""
+        self.durable = self._merged(self.dirty, len(self.data))
+        self.dirty = set()
+
+    def lose(self) -> None:
+        """A sync failed: the dirty sectors count as clean, and are not on the disk."""
+        self.dirty = set()
+
+    def crashed(self, chance: random.Random) -> "Inode":
+        """The file after a power cut."""
+        kept = {sector for sector in self.dirty if chance.random() < 0.5}
+        size = chance.choice([len(self.durable), len(self.data)]) if self.dirty else None
+        data = self._merged(kept, len(self.durable) if size is None else size)
+        return Inode(data, bytearray(data), set(), 0)
+
+    def _merged(self, sectors: set[int], size: int) -> bytearray:
+        merged = bytearray(self.durable[:size].ljust(size, b"\0"))
+        for sector in sectors:
+            start = sector * SECTOR_BYTES
+            piece = self.data[start : start + SECTOR_BYTES][: max(0, size - start)]
+            merged[start : start + len(piece)] = piece
+        return merged
+
+
+Names = dict[str, Inode | None]
+"""Path -> file; None: a folder."""
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _move(names: Names, old: str, new: str) -> None:
+    for path in [path for path in names if path == old or path.startswith(old + "/")]:
+        names[new + path[len(old) :]] = names.pop(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of names that is not on the disk yet."""
+
+    folders: frozenset[str]
+    apply: Callable[[Names], None]
+
+
+class MemoryFile:
+    """An open file of a MemoryDisk."""
+
+    def __init__(self, disk: "MemoryDisk", path: str, inode: Inode) -> None:
+        self.path = path
+        self.closed = False
+        self._disk = disk
+        self._inode = inode
+
+    def append(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """See `sparq.log.disk.File`."""
+        data = b"".join(buffers)
+        try:
+            self._disk.write(self._inode, self.path, data, offset)
+        except DiskError as error:
+            try:
+                self.truncate(offset)
+            except DiskError:
+                error.restored = False
+            raise
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `sparq.log.disk.File`."""
+        self._step("read")
+        return bytes(self._inode.data[offset : offset + size])
+
+    def sync(self) -> None:
+        """See `sparq.log.disk.File`."""
+        try:
+            self._step("sync")
+        except DiskError:
+            self._inode.lose()
+            raise
+        self._inode.sync()
+
+    def truncate(self, size: int) -> None:
+        """See `sparq.log.disk.File`."""
+        self._step("truncate")
+        self._inode.truncate(size)
+
+    def reserve(self, size: int) -> None:
+        """See `sparq.log.disk.File`."""
+        self._step("reserve")
+        self._disk.charge(self.path, size - self._inode.charged_bytes)
+        self._inode.allocated = size
+        if len(self._inode.data) < size:
+            self._inode.write(b"\0", size - 1)
+
+    def size(self) -> int:
+        """See `sparq.log.disk.File`."""
+        return len(self._inode.data)
+
+    def close(self) -> None:
+        """See `sparq.log.disk.File`."""
+        self.closed = True
+        self._disk.unlock(self)
+
+    def _step(self, operation: str) -> None:
+        assert not self.closed
+        self._disk.step(operation, self.path)
+
+
+class MemoryDisk:
+    """A disk in memory.
+
+    Attributes:
+        count: operations so far.
+        trace: (operation, path) of each.
+        fault: what is to go wrong; None: nothing.
+        capacity_bytes: how much goes onto it; None: anything.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+        self.count = 0
+        self.trace: list[tuple[str, str]] = []
+        self.fault: Fault | None = None
+        self.capacity_bytes = capacity_bytes
+        self._failed = 0
+        self._cut = False
+        self._names: Names = {"": None}
+        self._durable: Names = {"": None}
+        self._changes: list[Change] = []
+        self._locks: dict[str, MemoryFile] = {}
+
+    # What tests do to it
+
+    def fail(self, fault: Fault) -> None:
+        """Let this go wrong; `fault.at` counts from the next operation on."""
+        self.fault = Fault(
+            self.count + fault.at, fault.number, fault.operations, fault.times, fault.part
+        )
+        self._failed = 0
+
+    def crash(self, seed: int = 0) -> "MemoryDisk":
+        """The disk after a power cut now, without faults; this one is of no more use."""
+        chance = random.Random(seed)
+        after = MemoryDisk(capacity_bytes=self.capacity_bytes)
+        names = dict(self._durable)
+        for change in self._changes[: chance.randint(0, len(self._changes))]:
+            change.apply(names)
+        after._names = {
+            path: None if inode is None else inode.crashed(chance) for path, inode in names.items()
+        }
+        after._durable = dict(after._names)
+        return after
+
+    def killed(self) -> "MemoryDisk":
+        """The disk after the process was killed: nothing written is lost, nothing new synced."""
+        self._locks = {}
+        self._cut = False
+        self.fault = None
+        return self
+
+    def data(self, path: str) -> bytearray:
+        """A file's bytes, to look at or to damage."""
+        inode = self._names[path]
+        assert inode is not None
+        return inode.data
+
+    def paths(self) -> list[str]:
+        """All files."""
+        return sorted(path for path, inode in self._names.items() if inode is not None)
+
+    # What files use
+
+    def step(self, operation: str, path: str) -> None:
+        """Count an operation, and fail it if it is its turn."""
+        if self._cut:
+            raise PowerCut(operation, path)
+        self.count += 1
+        self.trace.append((operation, path))
+        fault = self.fault
+        if fault is None or self.count < fault.at or self._failed >= fault.times:
+            return
+        if fault.operations and operation not in fault.operations:
+            return
+        self._failed += 1
+        if fault.number is None:
+            self._cut = True
+            raise PowerCut(operation, path)
+        raise DiskError(operation, path, fault.number)
+
+    def write(self, inode: Inode, path: str, data: bytes, offset: int) -> None:
+        """Write, or a part of it before failing."""
+        try:
+            self.step("write", path)
+            self.charge(path, offset + len(data) - inode.charged_bytes)
+        except (DiskError, PowerCut):
+            part = self.fault.part if self.fault is not None else 0.0
+            inode.write(data[: int(len(data) * part)], offset)
+            raise
+        inode.write(data, offset)
+
+    def charge(self, path: str, growth_bytes: int) -> None:
+        """Fail for want of space."""
+        if growth_bytes > 0 and growth_bytes > self.free_bytes(path):
+            raise DiskError("write", path, errno.ENOSPC)
+
+    def unlock(self, file: MemoryFile) -> None:
+        """The file is closed."""
+        if self._locks.get(file.path) is file:
+            del self._locks[file.path]
+
+    # The face of a disk
+
+    def open(self, path: str) -> MemoryFile:
+        """See `sparq.log.disk.Disk`."""
+        self.step("open", path)
+        inode = self._names.get(path)
+        if inode is None:
+            raise DiskError("open", path, errno.ENOENT)
+        return MemoryFile(self, path, inode)
+
+    def create(self, path: str) -> MemoryFile:
+        """See `sparq.log.disk.Disk`."""
+        self.step("create", path)
+        if path in self._names:
+            raise DiskError("create", path, errno.EEXIST)
+        self._need_folder("create", path)
+        self.charge(path, 1)
+        inode = Inode()
+
+        def add(names: Names) -> None:
+            names[path] = inode
+
+        self._change(add, path)
+        return MemoryFile(self, path, inode)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `sparq.log.disk.Disk`."""
+        self.step("list", path)
+        if path not in self._names:
+            raise DiskError("list", path, errno.ENOENT)
+        prefix = path + "/"
+        names = [name[len(prefix) :] for name in self._names if name.startswith(prefix)]
+        return sorted(name for name in names if "/" not in name)
+
+    def exists(self, path: str) -> bool:
+        """See `sparq.log.disk.Disk`."""
+        return path in self._names
+
+    def make_directory(self, path: str) -> None:
+        """See `sparq.log.disk.Disk`."""
+        self.step("mkdir", path)
+        if path in self._names:
+            return
+        if _parent(path) not in self._names:
+            self.make_directory(_parent(path))
+
+        def add(names: Names) -> None:
+            names[path] = None
+
+        self._change(add, path)
+
+    def remove_directory(self, path: str) -> None:
+        """See `sparq.log.disk.Disk`."""
+        self.step("rmdir", path)
+        if any(name.startswith(path + "/") for name in self._names):
+            raise DiskError("rmdir", path, errno.ENOTEMPTY)
+        self._remove("rmdir", path)
+
+    def unlink(self, path: str) -> None:
+        """See `sparq.log.disk.Disk`."""
+        self.step("unlink", path)
+        self._remove("unlink", path)
+
+    def _remove(self, operation: str, path: str) -> None:
+        if path not in self._names:
+            raise DiskError(operation, path, errno.ENOENT)
+
+        def remove(names: Names) -> None:
+            names.pop(path, None)
+
+        self._change(remove, path)
+
+    def rename(self, old: str, new: str) -> None:
+        """See `sparq.log.disk.Disk`."""
+        self.step("rename", old)
+        if old not in self._names:
+            raise DiskError("rename", old, errno.ENOENT)
+        self._need_folder("rename", new)
+
+        def move(names: Names) -> None:
+            _move(names, old, new)
+
+        self._change(move, old, new)
+
+    def sync_directory(self, path: str) -> None:
+        """See `sparq.log.disk.Disk`."""
+        self.step("syncdir", path)
+        path = path.rstrip("/")
+        waiting: list[Change] = []
+        for change in self._changes:
+            if path in change.folders:
+                change.apply(self._durable)
+            else:
+                waiting.append(change)
+        self._changes = waiting
+
+    def free_bytes(self, path: str) -> int:
+        """See `sparq.log.disk.Disk`."""
+        if self.capacity_bytes is None:
+            return 1 << 50
+        used = sum(inode.charged_bytes for inode in self._names.values() if inode is not None)
+        return max(0, self.capacity_bytes - used)
+
+    def lock(self, path: str) -> MemoryFile:
+        """See `sparq.log.disk.Disk`."""
+        self.step("lock", path)
+        if path in self._locks:
+            raise DiskError("lock", path, errno.EWOULDBLOCK)
+        file = self.open(path) if path in self._names else self.create(path)
+        self._locks[path] = file
+        return file
+
+    def _need_folder(self, operation: str, path: str) -> None:
+        if _parent(path) not in self._names:
+            raise DiskError(operation, path, errno.ENOENT)
+
+    def _change(self, apply: Callable[[Names], None], *paths: str) -> None:
+        apply(self._names)
+        self._changes.append(Change(frozenset(map(_parent, paths)), apply))
