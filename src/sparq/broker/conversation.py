@@ -190,6 +190,7 @@ class Conversation:
         channel.subscribe(session)
         session.state = commands.STATE_SUBSCRIBED
         self._answer_when_kept(session, topic, is_new, frames.OK, "SUB")
+        session.hold_messages()
 
     def _open(
         self, topic: str, name: str, command: str, now: Instant

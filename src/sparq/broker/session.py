@@ -1,8 +1,7 @@
 """One connection as the broker knows it: its window, its options, and what it is to be sent.
 
 1. Replies leave in the order of the commands, though commits finish out of order: each takes a slot
-   at once and is filled later (decision 14). Messages may overtake replies, never the reverse way
-   within themselves.
+   at once and is filled later (decision 14). Messages may overtake replies, but for SUB's.
 2. Nothing leaves but through `take_output`, which is called behind the turn's writes to the disk.
 3. After `closing` is set no command is executed any more; what has a slot is still answered.
 """
@@ -80,6 +79,7 @@ class Session:
         self.pub_counts: dict[str, int] = {}
         self.uncommitted_bytes = 0
         self._replies: deque[Slot] = deque()
+        self._messages_behind: Slot | None = None
         self._outbox: list[Buffer] = []
         self.outbox_bytes = 0
         self._output_bytes_max = options.output_bytes_max
@@ -119,6 +119,8 @@ class Session:
         """How many more messages the client may be handed now."""
         if self._paused_writing or self.closing or self.outbox_bytes >= self._output_bytes_max:
             return 0
+        if self._messages_behind is not None and any(slot.data is None for slot in self._replies):
+            return 0
         return self.ready_count - self.in_flight_count
 
     def room_bytes(self) -> int:
@@ -141,6 +143,10 @@ class Session:
         self._replies.append(slot)
         return slot
 
+    def hold_messages(self) -> None:
+        """Let no message overtake the answer that was asked for last: SUB's."""
+        self._messages_behind = self._replies[-1]
+
     def send(self, run: Buffer, size_bytes: int, count: int) -> None:
         """Put out a run of messages, which are in flight from now on."""
         self._outbox.append(run)
@@ -162,7 +168,9 @@ class Session:
         output: list[Buffer] = []
         while replies and (data := replies[0].data) is not None:
             output.append(data)
-            replies.popleft()
+            if replies.popleft() is self._messages_behind:
+                self._messages_behind = None
+                self.on_writable(self)
         if self._outbox:
             output += self._outbox
             self._outbox = []
