@@ -80,7 +80,7 @@ def memory(folder: Path) -> None:
     work.mkdir()
     with spawn_nsqd(work) as server:
         target = target_of(server)
-        uvloop.run(workloads.make_channels(target, "bench", 1))
+        uvloop.run(workloads.make_channels(target, 1))
         empty = memory_mib(server.pid)
         request = load.mpub(workloads.MPUB_COUNT, SIZE)
         count = QUEUED // workloads.MPUB_COUNT
