@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -43,7 +44,7 @@ class Greeter(asyncio.Protocol):
     """Says hello and hangs up."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)
         transport.write(b"hello")
         transport.close()
 

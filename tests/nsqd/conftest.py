@@ -1,11 +1,18 @@
 """What several tests of nsqd share."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from tests.nsqd.daemon import Daemon, start, stop
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], Any]]:
+    """The loop that nsqd runs on: uvloop's transports are not asyncio's."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

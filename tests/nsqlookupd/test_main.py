@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -113,8 +114,11 @@ async def test_a_silent_connection_is_closed(
 
 async def test_a_peer_that_does_not_read_is_not_read(daemon: Nsqlookupd) -> None:
     """Its commands wait on its own side, not their answers here; all are answered in the end."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port, limit=1 << 10)
-    count = 2_000_000
+    narrow = socket.socket()
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    narrow.connect(("127.0.0.1", daemon.tcp_port))
+    reader, writer = await asyncio.open_connection(sock=narrow, limit=1 << 10)
+    count = 1_000_000
     writer.write(b"  V1" + b"PING\n" * count)
     writer.write_eof()
     async with asyncio.timeout(30):
