@@ -172,7 +172,7 @@ class NsqdServer(Server):
     def channel(self, topic: str, channel: str) -> dict[str, Any]:
         """The channel's part of ``/stats``; ``{}`` while there is no such channel."""
         stats = self.get_json(f"/stats?format=json&topic={topic}&channel={channel}")
-        for found in stats["topics"]:
+        for found in stats["topics"] or ():
             for candidate in found["channels"]:
                 if (found["topic_name"], candidate["channel_name"]) == (topic, channel):
                     return dict(candidate)

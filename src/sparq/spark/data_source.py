@@ -107,6 +107,8 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     -----
     An offset is ``{"<nsqd>/<log id>": index}``. A range of a log is the same messages each time, so
     a query with a checkpoint and an idempotent or transactional sink has each message exactly once.
+    As a topic hands nothing out before it has a channel, and while it is paused, a read sees
+    nothing then either: create a channel before a batch read of a topic that has none.
     Deferred messages are read at their place in the log, when they were published.
     Writing is at least once: an MPUB whose answer was lost is sent again, maybe to another nsqd.
 

@@ -69,6 +69,8 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one range, as Arrow record batches."""
+        if partition.value is None:
+            return iter(())  # what Spark makes of a batch read without any partitions
         timeout_ms = self._options.cluster.timeout_ms
         return read_range(partition.value, self._columns, timeout_ms, self._loss)
 

@@ -1,0 +1,42 @@
+"""One Spark session for all tests of this folder: starting one takes longer than most tests."""
+
+import os
+import sys
+
+import pytest
+
+from sparq.spark.java import ensure_java
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """A local session with two tasks at a time, no user interface and nothing beyond loopback."""
+    ensure_java()
+    # Else the workers take the system's python3, which knows neither sparq nor Arrow.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    files = "org.apache.spark.sql.execution.streaming.checkpointing"
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("sparq tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        # A local disk needs no renames through Hadoop: a third of a small batch's time.
+        .config(
+            "spark.sql.streaming.checkpointFileManagerClass",
+            f"{files}.FileSystemBasedCheckpointFileManager",
+        )
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

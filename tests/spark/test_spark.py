@@ -1,0 +1,260 @@
+"""The data source in a real Spark session, against real nsqd and nsqlookupd processes."""
+
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sparq.client.blocking import BlockingConnection
+from sparq.protocol import commands
+from tests.servers import spawn_nsqd, spawn_nsqlookupd
+from tests.spark.range_server import RangeServer
+
+pytestmark = [
+    # Py4J leaves closing its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WAIT_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory):
+    """One nsqlookupd for all tests: topics keep them apart."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nsqds(tmp_path_factory, lookupd):
+    """Two nsqds for all tests."""
+    folder = tmp_path_factory.mktemp("nsqds")
+    with (
+        spawn_nsqd(folder, lookupds=(lookupd,), name="a") as first,
+        spawn_nsqd(folder, lookupds=(lookupd,), name="b") as second,
+    ):
+        yield first, second
+
+
+@pytest.fixture
+def topic(request):
+    """A topic of the test's own."""
+    return request.node.name.removeprefix("test_")[:60]
+
+
+def publish(nsqd, topic: str, bodies: list[bytes], run: int = 200) -> None:
+    """Publishes by MPUBs of so many messages, each acknowledged; the topic has a channel."""
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=any")
+    connection = BlockingConnection(nsqd.tcp)
+    for at in range(0, len(bodies), run):
+        assert connection.ask(commands.mpub(topic, bodies[at : at + run])) == b"OK"
+    connection.close()
+
+
+def numbered(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def reading(source, topic: str, *nsqds, **options):
+    """Options for a stream or a batch, by addresses."""
+    given = {"topic": topic, "nsqd_tcp_addresses": ",".join(nsqd.tcp for nsqd in nsqds)}
+    return source.format("nsq").options(**given | options)
+
+
+def archive(stream, folder, **trigger):
+    """A query that writes the stream to Parquet under `folder`, with its checkpoint there."""
+    writer = stream.writeStream.format("parquet").option("path", str(folder / "rows"))
+    return (
+        writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger).start()
+    )
+
+
+def archived(spark, folder) -> Counter:
+    """How often each body was archived."""
+    rows = spark.read.parquet(str(folder / "rows")).select("body").collect()
+    return Counter(bytes(row.body) for row in rows)
+
+
+def wait_until(condition, query=None) -> None:
+    """Waits for a condition; fails when the query fails, or after a while."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if query is not None and query.exception() is not None:
+            raise query.exception()
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.05)
+
+
+def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):
+    """All messages of all nsqds, once, as NSQ's consumers would see them."""
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    publish(nsqds[0], topic, numbered(0, 700), run=50)
+    publish(nsqds[1], topic, numbered(700, 1000), run=50)
+    frame = reading(spark.read, topic, *nsqds, minPartitions="4").load()
+    rows = frame.collect()
+
+    assert frame.dtypes == [
+        ("topic", "string"),
+        ("nsqd", "string"),
+        ("id", "string"),
+        ("index", "bigint"),
+        ("timestamp", "timestamp"),
+        ("attempts", "int"),
+        ("body", "binary"),
+    ]
+    assert frame.rdd.getNumPartitions() >= 4
+    assert sorted(int(row.body) for row in rows) == list(range(1000))
+    assert Counter(row.nsqd for row in rows) == {nsqds[0].tcp: 700, nsqds[1].tcp: 300}
+    assert 1000 == len({row.id for row in rows})
+    assert {row.topic for row in rows} == {topic}
+    assert {row.attempts for row in rows} == {1}
+    assert all(int(row.id, 16) & ((1 << 54) - 1) == row["index"] for row in rows)
+    stamps = [row.timestamp.replace(tzinfo=UTC) for row in rows]
+    assert began < min(stamps) <= max(stamps) < datetime.now(UTC) + timedelta(seconds=1)
+
+
+def test_a_schema_chooses_columns(spark, nsqds, topic):
+    """A reader's own schema with fewer columns makes only those."""
+    publish(nsqds[0], topic, [b"x"])
+    frame = reading(spark.read, topic, nsqds[0]).schema("body BINARY, topic STRING").load()
+
+    assert [(bytearray(b"x"), topic)] == [tuple(row) for row in frame.collect()]
+    with pytest.raises(Exception, match="the schema may have some of these columns"):
+        reading(spark.read, topic, nsqds[0]).schema("body STRING").load().collect()
+
+
+def test_a_batch_may_start_at_a_time(spark, nsqds, topic):
+    """startingTimestamp leaves out what was published before."""
+    publish(nsqds[0], topic, numbered(0, 10))
+    time.sleep(0.05)
+    between_ms = time.time_ns() // 1_000_000
+    publish(nsqds[0], topic, numbered(10, 15))
+    frame = reading(spark.read, topic, nsqds[0], startingTimestamp=str(between_ms)).load()
+
+    assert [10, 11, 12, 13, 14] == sorted(int(row.body) for row in frame.collect())
+
+
+def test_a_drained_stream_goes_on_from_its_checkpoint(spark, nsqds, topic, tmp_path):
+    """Each run reads what is new, in batches within the limit; nsqd sees the progress as depth."""
+    publish(nsqds[0], topic, numbered(0, 500))
+    publish(nsqds[1], topic, numbered(500, 600))
+
+    def run():
+        options = {"channel": "archive", "maxOffsetsPerTrigger": "250"}
+        stream = reading(spark.readStream, topic, *nsqds, startingOffsets="earliest", **options)
+        query = archive(stream.load(), tmp_path, availableNow=True)
+        query.awaitTermination(WAIT_SECONDS)
+        assert query.exception() is None
+        return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+    assert [250, 250, 100] == run()
+    assert archived(spark, tmp_path) == Counter(numbered(0, 600))
+    assert [0, 0] == [nsqd.channel(topic, "archive")["depth"] for nsqd in nsqds]
+
+    publish(nsqds[1], topic, numbered(600, 700))
+    assert 100 == nsqds[1].channel(topic, "archive")["depth"]
+    assert [100] == run()
+    assert archived(spark, tmp_path) == Counter(numbered(0, 700))
+
+
+def test_an_nsqd_is_killed_and_another_one_joins(spark, nsqds, lookupd, topic, tmp_path):
+    """Exactly once through kill -9 of an nsqd; a new nsqd is found and read from its beginning."""
+    with spawn_nsqd(tmp_path, lookupds=(lookupd,), name="c") as killed:
+        publish(killed, topic, numbered(0, 300))
+        stream = (
+            spark.readStream.format("nsq")
+            .option("topic", topic)
+            .option("channel", "archive")
+            .option("lookupd_http_addresses", lookupd.http)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        query = archive(stream, tmp_path, processingTime="0 seconds")
+        try:
+            wait_until(lambda: killed.channel(topic, "archive").get("depth") == 0, query)
+            publish(killed, topic, numbered(300, 600))
+            killed.restart()
+            publish(killed, topic, numbered(600, 700))
+            publish(nsqds[0], topic, numbered(700, 1000))
+            wait_until(lambda: nsqds[0].channel(topic, "archive").get("depth") == 0, query)
+            wait_until(lambda: killed.channel(topic, "archive").get("depth") == 0, query)
+            progress = query.lastProgress
+        finally:
+            query.stop()
+
+    assert archived(spark, tmp_path) == Counter(numbered(0, 1000))
+    assert str(nsqds[0].tcp_port) in progress.sources[0].endOffset
+    assert str(nsqds[0].tcp_port) in progress.sources[0].latestOffset
+
+
+def test_a_batch_is_written_to_topics(spark, nsqds, topic):
+    """Rows go to the topic of the option, or each to its own; all nsqds get some."""
+    for nsqd in nsqds:
+        publish(nsqd, topic, [b"1000"])
+        publish(nsqd, f"{topic}.few", [b"1000"])
+        publish(nsqd, f"{topic}.many", [b"1000"])
+    frame = spark.range(1000).repartition(2).selectExpr("CAST(id AS STRING) AS value")
+    frame.write.format("nsq").mode("append").options(
+        topic=topic, nsqd_tcp_addresses=",".join(nsqd.tcp for nsqd in nsqds)
+    ).save()
+    rows = reading(spark.read, topic, *nsqds).load().collect()
+
+    assert [*range(1000), 1000, 1000] == sorted(int(row.body) for row in rows)
+    assert {nsqd.tcp for nsqd in nsqds} == {row.nsqd for row in rows}
+
+    frame.selectExpr(
+        "CAST(value AS BINARY) AS body", f"IF(value < 10, '{topic}.few', '{topic}.many') AS topic"
+    ).write.format("nsq").mode("append").options(nsqd_tcp_addresses=nsqds[0].tcp).save()
+    few = reading(spark.read, f"{topic}.few", nsqds[0]).load()
+    many = reading(spark.read, f"{topic}.many", nsqds[0]).load()
+
+    assert (11, 991) == (few.count(), many.count())
+
+
+def test_a_stream_is_written_to_a_topic(spark, nsqds, lookupd, topic, tmp_path):
+    """From topic to topic, by way of nsqlookupd: the option goes before the column topic."""
+    publish(nsqds[0], topic, numbered(0, 300))
+    for nsqd in nsqds:
+        publish(nsqd, f"{topic}.copy", [b"first"])
+    stream = reading(spark.readStream, topic, *nsqds, channel="copy", startingOffsets="earliest")
+    query = (
+        stream.load()
+        .writeStream.format("nsq")
+        .option("topic", f"{topic}.copy")
+        .option("lookupd_http_addresses", lookupd.http)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(WAIT_SECONDS)
+    copies = reading(spark.read, f"{topic}.copy", *nsqds).load().collect()
+
+    assert query.exception() is None
+    assert Counter([b"first", b"first", *numbered(0, 300)]) == Counter(
+        bytes(row.body) for row in copies
+    )
+
+
+def test_rows_that_are_no_messages_fail_the_write(spark, nsqds, topic):
+    """A null body, and a frame without a body, are clear errors."""
+    options = {"topic": topic, "nsqd_tcp_addresses": nsqds[0].tcp}
+    null = spark.range(1).selectExpr("CAST(NULL AS STRING) AS body")
+    with pytest.raises(Exception, match=r"row 0 of a record batch has no body \(null\)"):
+        null.write.format("nsq").mode("append").options(**options).save()
+    with pytest.raises(Exception, match=r"a column body \(or value\) is needed"):
+        spark.range(1).write.format("nsq").mode("append").options(**options).save()
+    with pytest.raises(Exception, match="a topic cannot be overwritten"):
+        null.write.format("nsq").mode("overwrite").options(**options).save()
+
+
+def test_an_nsqd_without_ranges_fails_the_query_and_is_named(spark, topic, tmp_path):
+    """Go's nsqd publishes and delivers, but cannot be a source: the error says so."""
+    with RangeServer(ranges=False) as plain:
+        options = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": plain.address}
+        stream = spark.readStream.format("nsq").options(**options).load()
+        query = archive(stream, tmp_path, availableNow=True)
+        with pytest.raises(Exception, match=f"nsqd {plain.address} .* cannot read ranges"):
+            query.awaitTermination(WAIT_SECONDS)
