@@ -1,0 +1,88 @@
+"""Processes that find each other: nsqds, nsqlookupds, and the channels that a new topic gets."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+
+
+async def until(condition: Callable[[], object], seconds: float = 15) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            if await asyncio.to_thread(condition):
+                return
+            await asyncio.sleep(0.02)
+
+
+def ports(lookupd: Server, topic: str) -> list[int]:
+    """The TCP ports at which consumers are told to find a topic."""
+    status, _ = lookupd.request("GET", f"/lookup?topic={topic}")
+    if status == 404:
+        return []
+    found: Any = lookupd.get_json(f"/lookup?topic={topic}")
+    return sorted(producer["tcp_port"] for producer in found["producers"])
+
+
+def both(*nsqds: NsqdServer) -> list[int]:
+    return sorted(nsqd.tcp_port for nsqd in nsqds)
+
+
+async def test_a_topic_is_found_wherever_it_is(tmp_path: Path) -> None:
+    """Two nsqds register with two nsqlookupds; a stopped one is gone at once, a new start back."""
+    with (
+        spawn_nsqlookupd(tmp_path, name="l1") as l1,
+        spawn_nsqlookupd(tmp_path, name="l2") as l2,
+        spawn_nsqd(tmp_path, lookupds=(l1, l2), name="a") as a,
+        spawn_nsqd(tmp_path, lookupds=(l1, l2), name="b") as b,
+    ):
+        a.post("/pub?topic=t", b"x")
+        b.post("/topic/create?topic=t")
+        for lookupd in (l1, l2):
+            await until(lambda at=lookupd: ports(at, "t") == both(a, b))
+
+        assert a.terminate() == 0
+        await until(lambda: ports(l1, "t") == ports(l2, "t") == both(b))
+        await asyncio.to_thread(a.start)
+        await until(lambda: ports(l1, "t") == ports(l2, "t") == both(a, b))
+
+
+async def test_a_killed_nsqlookupd_knows_all_again_in_15_seconds(tmp_path: Path) -> None:
+    """What happened meanwhile too."""
+    with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
+        nsqd.post("/topic/create?topic=before")
+        await until(lambda: ports(lookupd, "before") == both(nsqd))
+        lookupd.kill9()
+        nsqd.post("/topic/create?topic=meanwhile")
+        nsqd.post("/channel/create?topic=before&channel=c")
+        await asyncio.to_thread(lookupd.start)
+
+        await until(lambda: ports(lookupd, "meanwhile") == both(nsqd), seconds=15)
+        assert ports(lookupd, "before") == both(nsqd)
+        assert lookupd.get_json("/channels?topic=before") == {"channels": ["c"]}
+
+
+async def test_a_new_topic_has_its_channels_from_its_first_message(tmp_path: Path) -> None:
+    """A channel that exists elsewhere misses nothing of a topic that is new here."""
+    with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
+        lookupd.post("/channel/create?topic=t&channel=elsewhere")
+        lookupd.post("/channel/create?topic=t&channel=gone%23ephemeral")
+        nsqd.post("/pub?topic=t", b"first")
+
+        await until(lambda: nsqd.channel("t", "elsewhere").get("depth") == 1)
+        (topic,) = nsqd.get_json("/stats?format=json&topic=t")["topics"]
+        assert [channel["channel_name"] for channel in topic["channels"]] == ["elsewhere"]
+
+
+async def test_a_dead_nsqlookupd_holds_nobody_up_for_long(tmp_path: Path) -> None:
+    """Publishing goes on at once; a new topic's channels get its messages within 5 s."""
+    with spawn_nsqlookupd(tmp_path) as lookupd:
+        lookupd.kill9()
+        with spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
+            began = time.monotonic()
+            nsqd.post("/pub?topic=t", b"first")
+            assert time.monotonic() - began < 2
+            nsqd.post("/channel/create?topic=t&channel=c")
+            await until(lambda: nsqd.channel("t", "c")["depth"] == 1, seconds=6)
