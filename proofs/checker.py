@@ -43,10 +43,12 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was lost, made up, spoilt, split or brought back."""
+        """Whether something was delivered, and nothing lost, made up, split or brought back."""
         wrong = (self.lost, self.ghosts, self.corrupt, self.refused_yet_delivered)
-        return not any((*wrong, self.split, self.refused, self.returned)) and (
-            self.duplicates <= self.duplicates_bound
+        return (
+            self.delivered > 0
+            and not any((*wrong, self.split, self.refused, self.returned))
+            and (self.duplicates <= self.duplicates_bound)
         )
 
     def line(self) -> str:

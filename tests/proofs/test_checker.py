@@ -128,7 +128,8 @@ def test_totals_add_channels_up() -> None:
 
 
 def test_an_empty_history_is_no_error() -> None:
-    """A run in which nothing happened is checked as well."""
+    """A run in which nothing happened is checked as well, and proves nothing."""
     nothing = check(History(9, {}, {CHANNEL: ChannelHistory()}))[CHANNEL]
 
     assert nothing == replace(CLEAN, attempted=0, acknowledged=0, delivered=0)
+    assert not nothing.holds

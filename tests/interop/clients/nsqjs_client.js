@@ -25,7 +25,7 @@ async function publish (writer) {
     await published((done) => writer.publish(job.topic, body, done))
   }
   for (const body of job.defer) {
-    await published((done) => writer.deferPublish(job.topic, body, job.defer_ms, done))
+    await published((done) => writer.deferPublish(job.topic, [body], job.defer_ms, done))
   }
   if (job.multi_publish.length > 0) {
     await published((done) => writer.publish(job.topic, job.multi_publish, done))
