@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.broker.stats import ChannelStats, TopicStats
-from sparq.log.disk import Disk, RealDisk
 from sparq.protocol import commands, frames
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import Instant
 from sparq.protocol.parser import Parser
 from sparq.protocol.receiver import Receiver, decode_message
+from sparq.testing import MemoryDisk
 
 BEGIN_WALL_NS = 1_790_000_000_000_000_000
 SECOND_NS = 1_000_000_000
+PATH = "/data"
 
 
 class Message(NamedTuple):
@@ -55,9 +56,8 @@ class Clock:
 class House:
     """A broker on a disk, started, driven and crashed by a test."""
 
-    def __init__(self, path: str, disk: Disk | None = None, **options: Any) -> None:
-        self.path = path
-        self.disk: Disk = RealDisk() if disk is None else disk
+    def __init__(self, disk: MemoryDisk | None = None, **options: Any) -> None:
+        self.disk = MemoryDisk() if disk is None else disk
         self.clock = Clock()
         self.options = BrokerOptions(**options)
         self.report: list[str] = []
@@ -67,7 +67,7 @@ class House:
         """Open the data path with a broker of its own."""
         self.options = replace(self.options, **options)
         self.clients: list[Client] = []
-        self.broker = Broker(self.options, self.disk, self.path, self.clock.now(), seed=1)
+        self.broker = Broker(self.options, self.disk, PATH, self.clock.now(), seed=1)
         self.report = self.broker.load(self.clock.now())
         self.turn()
 

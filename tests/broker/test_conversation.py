@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,9 @@ from tests.broker.house import House
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def house() -> House:
     """A broker with an empty data path."""
-    return House(str(tmp_path))
+    return House()
 
 
 def test_publish_deliver_finish(house: House) -> None:
@@ -101,9 +100,7 @@ def test_a_run_of_fins_with_a_double(house: House) -> None:
 
     consumer.finish([*messages, messages[7]])
 
-    assert consumer.answers() == [
-        b"E_FIN_FAILED FIN %b failed ID not in flight" % messages[7].id
-    ]
+    assert consumer.answers() == [b"E_FIN_FAILED FIN %b failed ID not in flight" % messages[7].id]
     assert house.channel("t", "c").in_flight_count == 0
 
 

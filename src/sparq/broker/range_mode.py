@@ -48,11 +48,10 @@ def readable_end(topic: Topic) -> int:
 
 
 def _log(topic: Topic, command: str) -> Log:
-    log = topic.stream.log
-    if topic.ephemeral or not isinstance(log, Log):
+    if topic.ephemeral:
         code = "E_ATTACH_FAILED" if command == "ATTACH" else "E_RANGE_FAILED"
         raise RemoteError(code, f"{command} failed topic {topic.name} has no log")
-    return log
+    return topic.stream.log
 
 
 # ATTACH and COMMIT

@@ -20,7 +20,6 @@ from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
-    from sparq.log.memory_log import MemoryLog
 
 READ_AGAIN_NS: Final = SECOND_NS
 """How long after a failed read the next is tried."""
@@ -35,7 +34,7 @@ class Stream:
         ordinal: messages in the log before P.
     """
 
-    def __init__(self, log: Log | MemoryLog, agenda: Agenda, *, sees_unsynced: bool) -> None:
+    def __init__(self, log: Log, agenda: Agenda, *, sees_unsynced: bool) -> None:
         self.log = log
         self.errands = Errands(agenda)
         self.due = DueList()

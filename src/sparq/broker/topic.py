@@ -32,7 +32,6 @@ from sparq.protocol.names import is_ephemeral
 if TYPE_CHECKING:
     from sparq.log.disk import DiskError
     from sparq.log.log import Commit
-    from sparq.log.memory_log import MemoryLog
 
 
 class Topic:
@@ -47,7 +46,7 @@ class Topic:
     def __init__(
         self,
         name: str,
-        log: Log | MemoryLog,
+        log: Log,
         ledger: Ledger | None,
         agenda: Agenda,
         options: BrokerOptions,
@@ -223,9 +222,10 @@ class Topic:
         if end <= first:
             return
         self._set_mark(end)
+        # First: channels count what they skip, and must not count it a second time as deferred.
+        stream.due.void(first, end)
         for channel in self.channels.values():
             channel.void(first, end)
-        stream.due.void(first, end)
 
     def seek(self, channel: Channel, target: SeekTarget) -> None:
         """Have a channel go on from another place of the log, as soon as that place is known."""

@@ -18,6 +18,7 @@ from sparq.log.cache import BlockCache
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
+from sparq.log.memory_log import MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import Reserve
 from sparq.log.task import Task
@@ -119,8 +120,6 @@ class Topics:
         if name in self.unopened:
             raise Leaving(self.unopened[name])
         if is_ephemeral(name):
-            from sparq.log.memory_log import MemoryLog
-
             log = MemoryLog(node_id=self._catalog.node_id, now=now)
             topic = Topic(name, log, None, self._agenda, self._options)
         else:
