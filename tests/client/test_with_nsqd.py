@@ -1,0 +1,229 @@
+"""The client with real nsqds and a real nsqlookupd."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.client import Consumer, Message, Producer
+from tests.client.scripted import until
+from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """One nsqd for the tests that leave it alive; each uses a topic of its own."""
+    with spawn_nsqd(tmp_path_factory.mktemp("one"), "--max-msg-size=10000") as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[Server, list[NsqdServer]]]:
+    """An nsqlookupd and two nsqds that register with it."""
+    with ExitStack() as stack:
+        lookupd = stack.enter_context(spawn_nsqlookupd(tmp_path))
+        nsqds = [
+            stack.enter_context(spawn_nsqd(tmp_path, lookupds=(lookupd,), name=f"nsqd-{number}"))
+            for number in range(2)
+        ]
+        yield lookupd, nsqds
+
+
+def consumer_of(nsqd: Server, topic: str, **options: Any) -> Consumer:
+    """A consumer of the topic's channel "c"."""
+    return Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, **{"max_in_flight": 10, **options})
+
+
+async def test_what_is_published_is_received(nsqd: NsqdServer) -> None:
+    """All three ways of publishing arrive, in publishing order, with timestamp, id, attempts."""
+    async with consumer_of(nsqd, "basic", max_in_flight=2500) as consumer:
+        await until(lambda: consumer.connections)
+        async with Producer(nsqd.tcp) as producer:
+            await producer.publish("basic", b"one")
+            receipt = await producer.multi_publish("basic", [b"%d" % n for n in range(1000)])
+            await producer.publish_deferred("basic", b"later", 0.3)
+        seen = []
+        async for message in consumer:
+            seen.append(message)
+            await message.finish()
+            if len(seen) == 1002:
+                break
+
+        assert receipt.nsqd == nsqd.tcp
+        assert [m.body for m in seen] == [b"one", *(b"%d" % n for n in range(1000)), b"later"]
+        assert len({message.id for message in seen}) == 1002
+        assert {message.attempts for message in seen} == {1}
+        await until(lambda: nsqd.channel("basic", "c")["in_flight_count"] == 0)
+        assert nsqd.channel("basic", "c")["depth"] == 0
+    assert consumer.counters.finished == 1002
+
+
+async def test_requeue_touch_and_timeout(nsqd: NsqdServer) -> None:
+    """REQ comes again after its delay, TOUCH keeps a message, an unanswered one comes again."""
+    options = {"msg_timeout": 1.0, "max_backoff_duration": 0}
+    clock = asyncio.get_running_loop().time
+    async with consumer_of(nsqd, "again", **options) as consumer, Producer(nsqd.tcp) as producer:
+        await producer.publish("again", b"x")
+        message = await anext(consumer)
+        began = clock()
+        message.requeue(0.3)
+        message = await anext(consumer)
+        assert 0.29 <= clock() - began < 1.5
+        assert message.attempts == 2
+
+        for _ in range(3):
+            await asyncio.sleep(0.6)
+            message.touch()
+        assert nsqd.channel("again", "c")["timeout_count"] == 0
+
+        held = clock()
+        message = await anext(consumer)
+        assert clock() - held > 0.9
+        assert message.attempts == 3
+        message.finish()
+        await until(lambda: nsqd.channel("again", "c")["in_flight_count"] == 0)
+        stats = nsqd.channel("again", "c")
+        assert (stats["requeue_count"], stats["timeout_count"]) == (1, 1)
+
+
+async def test_refusals_have_codes_and_harm_nobody(nsqd: NsqdServer) -> None:
+    """A message too large is refused by its code while others publish on the same connection."""
+    async with Producer(nsqd.tcp) as producer:
+        big = [producer.publish("refused", b"b" * 10_001) for _ in range(3)]
+        small = [producer.publish("refused", b"%d" % number) for number in range(300)]
+        results = await asyncio.gather(*small[:100], *big, *small[100:], return_exceptions=True)
+
+    errors = [result for result in results if isinstance(result, BaseException)]
+    assert [getattr(error, "code", error) for error in errors] == ["E_BAD_MESSAGE"] * 3
+    assert producer.resent == 0
+    stats = nsqd.get_json("/stats?format=json&topic=refused")
+    assert stats["topics"][0]["message_count"] == 300
+
+
+async def test_an_option_that_nsqd_refuses_is_told(nsqd: NsqdServer) -> None:
+    """What only nsqd can judge shows in ``errors`` with nsqd's words."""
+    async with consumer_of(nsqd, "options", msg_timeout=3600) as consumer:
+        await until(lambda: consumer.errors)
+        assert "E_BAD_BODY IDENTIFY msg timeout (3600000) is invalid" in consumer.errors[nsqd.tcp]
+
+
+async def test_backoff_with_nsqd(nsqd: NsqdServer) -> None:
+    """Failures stop the flow for a while; successes bring it back, and nothing is lost."""
+    bodies: Counter[bytes] = Counter()
+    options = {"backoff_multiplier": 0.05, "max_backoff_duration": 0.2, "max_attempts": 0}
+
+    async def handle(message: Message) -> None:
+        bodies[message.body] += 1
+        if message.attempts < 3:
+            message.requeue(0.01)
+
+    async with Producer(nsqd.tcp) as producer:
+        await producer.multi_publish("moody", [b"%d" % number for number in range(20)])
+    async with consumer_of(nsqd, "moody", handler=handle, **options) as consumer:
+        await until(lambda: sum(bodies.values()) == 60, 30)
+        await until(lambda: nsqd.channel("moody", "c")["in_flight_count"] == 0)
+        assert set(bodies.values()) == {3}
+        await until(lambda: nsqd.channel("moody", "c")["depth"] == 0)
+    assert consumer.counters.requeued == 40
+
+
+async def test_what_stop_gives_back_the_next_consumer_has_at_once(nsqd: NsqdServer) -> None:
+    """Messages that waited in a stopped consumer need not wait for their timeout."""
+    async with Producer(nsqd.tcp) as producer:
+        await producer.multi_publish("relay", [b"%d" % number for number in range(10)])
+    async with consumer_of(nsqd, "relay") as first:
+        await until(lambda: first.in_flight == 10)
+        (await anext(first)).finish()
+    async with consumer_of(nsqd, "relay") as second:
+        bodies = set()
+        async with asyncio.timeout(5):
+            while len(bodies) < 9:
+                message = await anext(second)
+                bodies.add(message.body)
+                message.finish()
+
+    assert bodies == {b"%d" % number for number in range(1, 10)}
+
+
+async def test_discovery(cluster: tuple[Server, list[NsqdServer]]) -> None:
+    """Producer and consumer find both nsqds, a new topic is found within a poll, RDY is shared."""
+    lookupd, nsqds = cluster
+    options = {"lookupd_poll_interval": 0.2, "max_in_flight": 10}
+    async with (
+        Consumer("found", "c", lookupd_http_addresses=lookupd.http, **options) as consumer,
+        Producer(lookupd_http_addresses=lookupd.http, lookupd_poll_interval=0.2) as producer,
+    ):
+        await until(lambda: len(producer.connections) == 2)
+        assert not consumer.connections
+        for number in range(10):
+            await producer.publish("found", b"%d" % number)
+        await until(lambda: len(consumer.connections) == 2)
+        bodies = set()
+        while len(bodies) < 10:
+            message = await anext(consumer)
+            bodies.add((message.body, message.nsqd))
+            message.finish()
+
+        assert Counter(at for _, at in bodies) == {nsqd.tcp: 5 for nsqd in nsqds}
+        stats = [nsqd.channel("found", "c")["clients"][0]["ready_count"] for nsqd in nsqds]
+        assert stats == [5, 5]
+
+
+def _grown(acknowledged: dict[bytes, int], count: int) -> bool:
+    return len(acknowledged) >= count
+
+
+async def test_kill_9_and_restart(cluster: tuple[Server, list[NsqdServer]]) -> None:
+    """nsqds die under load, one after the other: every acknowledged message is handled, each
+    re-sent one is told by its receipt, and neither consumer nor producer needs a restart."""
+    lookupd, nsqds = cluster
+    seen: Counter[bytes] = Counter()
+    acknowledged: dict[bytes, int] = {}
+    publishing = True
+
+    async def handle(message: Message) -> None:
+        seen[message.body] += 1
+
+    async def publish(producer: Producer, task: int) -> None:
+        number = 0
+        while publishing:
+            body = b"%d-%d" % (task, number)
+            number += 1
+            acknowledged[body] = (await producer.publish("killed", body)).resent
+
+    options = {"lookupd_poll_interval": 0.2, "max_reconnect_delay": 0.3}
+    consumer = Consumer(
+        "killed",
+        "c",
+        lookupd_http_addresses=lookupd.http,
+        handler=handle,
+        max_in_flight=100,
+        msg_timeout=1.0,
+        max_attempts=0,
+        **options,
+    )
+    async with consumer, Producer(lookupd_http_addresses=lookupd.http, **options) as producer:
+        await until(lambda: len(producer.connections) == 2)
+        tasks = [asyncio.create_task(publish(producer, number)) for number in range(20)]
+        for nsqd in (*nsqds, *nsqds):
+            await until(partial(_grown, acknowledged, len(acknowledged) + 300), 30)
+            await asyncio.to_thread(nsqd.restart)
+            await until(lambda: len(consumer.connections) == 2, 20)
+        publishing = False
+        await asyncio.gather(*tasks)
+        await until(lambda: acknowledged.keys() <= seen.keys(), 30)
+
+    assert len(acknowledged) > 1200
+    assert producer.resent == sum(acknowledged.values())
