@@ -5,7 +5,8 @@ its own process on free loopback ports and return once its ``/ping`` answers. Us
 a ``with`` block, or call ``close()``: what is still running then is killed.
 
 1. Ports are chosen before the start and kept, so that a restarted daemon is found where it was.
-2. They lie below the kernel's range for outgoing connections: nobody takes one in between.
+2. They lie below the kernel's range for outgoing connections, so that only another test run may
+   take one in between; at the first start others are chosen then.
 3. Waiting is always for a condition, with a deadline, never for a fixed time.
 
 The calls block. In a test whose event loop must go on meanwhile, use
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -54,14 +55,18 @@ class Server:
     def __init__(self, module: str, folder: Path, flags: tuple[str, ...]) -> None:
         self.module = module
         self.folder = folder
+        self.flags = flags
+        self.log_path = folder / f"{module.rpartition('.')[2]}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.choose_ports()
+
+    def choose_ports(self) -> None:
+        """Take free ports; only before the first start."""
         self.tcp_port, self.http_port = free_port(), free_port()
         self.tcp = f"127.0.0.1:{self.tcp_port}"
         self.http = f"127.0.0.1:{self.http_port}"
-        self.flags = (f"--tcp-address={self.tcp}", f"--http-address={self.http}", *flags)
-        self.log_path = folder / f"{module.rpartition('.')[2]}-{self.tcp_port}.log"
-        self.process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,7 +86,8 @@ class Server:
     def start(self) -> None:
         """Start the process and wait until it answers ``/ping``."""
         assert self.process is None, f"{self.module} runs already"
-        command = [sys.executable, "-m", self.module, *self.flags]
+        addresses = (f"--tcp-address={self.tcp}", f"--http-address={self.http}")
+        command = [sys.executable, "-m", self.module, *addresses, *self.flags]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -166,6 +172,19 @@ class Server:
         return answer
 
 
+def start_first(server: Server) -> None:
+    """The first start: on other ports when somebody has just taken the chosen ones."""
+    for _ in range(5):
+        try:
+            return server.start()
+        except AssertionError:
+            if "address already in use" not in server.log_text:
+                raise
+            server.log_path.unlink()
+            server.choose_ports()
+    server.start()
+
+
 class NsqdServer(Server):
     """An nsqd with its data under ``folder``."""
 
@@ -188,7 +207,7 @@ def spawn_nsqd(
     places = tuple(f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in lookupds)
     own = (f"--data-path={folder}", "--broadcast-address=127.0.0.1")
     server = NsqdServer("sparq.nsqd", folder, (*own, *places, *flags))
-    server.start()
+    start_first(server)
     return server
 
 
@@ -197,5 +216,5 @@ def spawn_nsqlookupd(tmp_path: Path, *flags: str, name: str = "nsqlookupd") -> S
     folder = tmp_path / name
     folder.mkdir(parents=True, exist_ok=True)
     server = Server("sparq.nsqlookupd", folder, flags)
-    server.start()
+    start_first(server)
     return server

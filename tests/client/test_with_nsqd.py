@@ -130,13 +130,13 @@ async def test_backoff_with_nsqd(nsqd: NsqdServer) -> None:
             message.requeue(0.01)
 
     async with Producer(nsqd.tcp) as producer:
-        await producer.multi_publish("moody", [b"%d" % number for number in range(20)])
+        await producer.multi_publish("moody", [b"%d" % number for number in range(6)])
     async with consumer_of(nsqd, "moody", handler=handle, **options) as consumer:
-        await until(lambda: sum(bodies.values()) == 60, 30)
+        await until(lambda: sum(bodies.values()) == 18, 30)
         await until(lambda: nsqd.channel("moody", "c")["in_flight_count"] == 0)
         assert set(bodies.values()) == {3}
         await until(lambda: nsqd.channel("moody", "c")["depth"] == 0)
-    assert consumer.counters.requeued == 40
+    assert consumer.counters.requeued == 12
 
 
 async def test_what_stop_gives_back_the_next_consumer_has_at_once(nsqd: NsqdServer) -> None:
@@ -147,7 +147,7 @@ async def test_what_stop_gives_back_the_next_consumer_has_at_once(nsqd: NsqdServ
         await until(lambda: first.in_flight == 10)
         (await anext(first)).finish()
     async with consumer_of(nsqd, "relay") as second:
-        bodies = set()
+        bodies: set[bytes] = set()
         async with asyncio.timeout(5):
             while len(bodies) < 9:
                 message = await anext(second)
@@ -160,7 +160,7 @@ async def test_what_stop_gives_back_the_next_consumer_has_at_once(nsqd: NsqdServ
 async def test_discovery(cluster: tuple[Server, list[NsqdServer]]) -> None:
     """Producer and consumer find both nsqds, a new topic is found within a poll, RDY is shared."""
     lookupd, nsqds = cluster
-    options = {"lookupd_poll_interval": 0.2, "max_in_flight": 10}
+    options: dict[str, Any] = {"lookupd_poll_interval": 0.2, "max_in_flight": 10}
     async with (
         Consumer("found", "c", lookupd_http_addresses=lookupd.http, **options) as consumer,
         Producer(lookupd_http_addresses=lookupd.http, lookupd_poll_interval=0.2) as producer,
@@ -170,7 +170,7 @@ async def test_discovery(cluster: tuple[Server, list[NsqdServer]]) -> None:
         for number in range(10):
             await producer.publish("found", b"%d" % number)
         await until(lambda: len(consumer.connections) == 2)
-        bodies = set()
+        bodies: set[tuple[bytes, str]] = set()
         while len(bodies) < 10:
             message = await anext(consumer)
             bodies.add((message.body, message.nsqd))
@@ -203,7 +203,7 @@ async def test_kill_9_and_restart(cluster: tuple[Server, list[NsqdServer]]) -> N
             number += 1
             acknowledged[body] = (await producer.publish("killed", body)).resent
 
-    options = {"lookupd_poll_interval": 0.2, "max_reconnect_delay": 0.3}
+    options: dict[str, Any] = {"lookupd_poll_interval": 0.2, "max_reconnect_delay": 0.3}
     consumer = Consumer(
         "killed",
         "c",
