@@ -13,7 +13,7 @@ The classes are Jepsen's. Per channel, since each channel must get everything:
                at the kills, and what the consumers themselves sent back
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -85,6 +85,21 @@ def total(verdicts: Iterable[Verdict]) -> Verdict:
     sums = {field.name: sum(getattr(row, field.name) for row in rows) for field in fields(Verdict)}
     sums["attempted"], sums["acknowledged"] = rows[0].attempted, rows[0].acknowledged
     return Verdict(**sums)
+
+
+def lost_commands(history: History) -> Iterator[str]:
+    """What was lost, a line for each command and channel: where to begin to look."""
+    for name, channel in history.channels.items():
+        came = {event for event in channel.events if not event & FINISHED}
+        for publisher, commands in history.publishers.items():
+            for command in commands:
+                first = publisher << 32 | command.first
+                missing = sum(key not in came for key in range(first, first + command.count))
+                if missing and command.outcome is Outcome.OK:
+                    yield (
+                        f"{name}: {missing} of {command.count} messages from {command.first} on, "
+                        f"of publisher {publisher}, acknowledged after kill {command.after_kill}"
+                    )
 
 
 def sent_keys(history: History, outcome: Outcome) -> Keys:

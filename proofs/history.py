@@ -32,6 +32,7 @@ class Command:
     first: int
     count: int
     outcome: Outcome
+    after_kill: int = 0
 
 
 @dataclass(slots=True)
@@ -59,3 +60,4 @@ class History:
     run: int
     publishers: dict[int, list[Command]] = field(default_factory=dict)
     channels: dict[str, ChannelHistory] = field(default_factory=dict)
+    kills: int = 0

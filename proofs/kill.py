@@ -17,13 +17,15 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from tests.servers import NsqdServer, spawn_nsqd
 
-from proofs.checker import Verdict, check, total
+from proofs.checker import Verdict, check, lost_commands, total
 from proofs.history import History
 from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
 
@@ -37,6 +39,7 @@ STARTING_SECONDS = (0.02, 0.6)
 DRAIN_SECONDS = 120
 FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=60s")
 CONTROL_KILLS = 5
+SHOWN_MAX = 40
 CONTROL_MODULE = "proofs.late_commit"
 
 
@@ -48,7 +51,6 @@ class Proof:
     server: NsqdServer
     history: History = field(init=False)
     chance: random.Random = field(init=False)
-    kills: int = 0
     recoveries: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -65,8 +67,8 @@ class Proof:
             Publisher(self.server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
         ]
         async with Crew(*publishers, *consumers):
-            while self.kills < kills:
-                await self.round(min(kills, self.kills + ROUND_KILLS))
+            while self.history.kills < kills:
+                await self.round(min(kills, self.history.kills + ROUND_KILLS))
             for publisher in publishers:
                 publisher.stopping = True
             await self.drain()
@@ -77,10 +79,10 @@ class Proof:
 
     async def round(self, until: int) -> None:
         """Some kills, then the late channel is consumed as far as it goes under load."""
-        while self.kills < until:
+        while self.history.kills < until:
             await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
             await self.kill()
-            print(f"\r  kill {self.kills}", end="", file=sys.stderr, flush=True)
+            print(f"\r  kill {self.history.kills}", end="", file=sys.stderr, flush=True)
         async with Crew(self.consumer(LATE, 1), self.consumer(LATE, 2)):
             await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
             await self.kill()
@@ -88,7 +90,7 @@ class Proof:
     async def kill(self) -> None:
         """kill -9, now; start again, and maybe kill that one while it recovers."""
         self.server.kill9()
-        self.kills += 1
+        self.history.kills += 1
         if self.chance.random() < KILLED_WHILE_STARTING:
             await self.kill_while_starting()
         began = time.monotonic()
@@ -103,7 +105,7 @@ class Proof:
         # It was up already, or its start failed for having been killed.
         await asyncio.gather(start, return_exceptions=True)
         self.server.kill9()
-        self.kills += 1
+        self.history.kills += 1
 
     async def drain(self) -> None:
         """Consume both channels to their ends."""
@@ -154,17 +156,30 @@ def started(folder: Path, module: str = "sparq.nsqd", flags: Sequence[str] = ())
     return server
 
 
-def prove(seed: int, kills: int, module: str = "sparq.nsqd") -> tuple[Verdict, Proof]:
+@contextmanager
+def data_folder(keep: Path | None) -> Iterator[Path]:
+    """A folder that is removed afterwards, or the one in which everything is to be kept."""
+    if keep is not None:
+        keep.mkdir(parents=True)
+        yield keep
+    else:
+        with tempfile.TemporaryDirectory(prefix="sparq-proof-") as folder:
+            yield Path(folder)
+
+
+def prove(
+    seed: int, kills: int, module: str = "sparq.nsqd", keep: Path | None = None
+) -> tuple[Verdict, Proof]:
     """One run in a folder of its own; what it says about the messages, and the run itself."""
-    with tempfile.TemporaryDirectory(prefix="sparq-proof-") as folder:
-        server = started(Path(folder), module)
+    with data_folder(keep) as folder:
+        server = started(folder, module)
         with server:
             proof = Proof(seed, server)
             return asyncio.run(proof.run(kills)), proof
 
 
 def report(proof: Proof, verdict: Verdict) -> None:
-    print(f"\rkills {proof.kills} · slowest recovery {max(proof.recoveries) * 1000:.0f} ms")
+    print(f"\rkills {proof.history.kills} · slowest recovery {max(proof.recoveries) * 1000:.0f} ms")
     print(verdict.line())
 
 
@@ -174,11 +189,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--no-control", action="store_true", help="leave the control run out")
+    parser.add_argument("--keep", type=Path, help="keep nsqd's data and log in this new folder")
     options = parser.parse_args(arguments)
     print(f"repeat with: make proof-kill N={options.kills} SEED={options.seed}")
-    verdict, proof = prove(options.seed, options.kills)
+    verdict, proof = prove(options.seed, options.kills, keep=options.keep)
     report(proof, verdict)
     held = verdict.holds
+    for line in islice(lost_commands(proof.history), SHOWN_MAX):
+        print(f"  lost on {line}")
     if not options.no_control:
         print("control, with the write behind the OK: must lose messages")
         control, proof = prove(options.seed, CONTROL_KILLS, CONTROL_MODULE)

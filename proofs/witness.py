@@ -101,12 +101,14 @@ class Publisher(Actor):
     def answered(self, kind: int, data: bytes) -> None:
         first, count = self.unanswered.popleft()
         is_ok = kind == wire.FRAME_RESPONSE and data == b"OK"
-        self.commands.append(Command(first, count, Outcome.OK if is_ok else Outcome.REFUSED))
+        self.note(first, count, Outcome.OK if is_ok else Outcome.REFUSED)
+
+    def note(self, first: int, count: int, outcome: Outcome) -> None:
+        self.commands.append(Command(first, count, outcome, self.history.kills))
 
     def broken(self) -> None:
-        self.commands.extend(
-            Command(first, count, Outcome.UNKNOWN) for first, count in self.unanswered
-        )
+        for first, count in self.unanswered:
+            self.note(first, count, Outcome.UNKNOWN)
         self.unanswered.clear()
 
 

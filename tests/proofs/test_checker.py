@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from proofs.checker import Verdict, check, total
+from proofs.checker import Verdict, check, lost_commands, total
 from proofs.history import ChannelHistory, Command, History, Outcome
 
 CHANNEL = "live"
@@ -133,3 +133,12 @@ def test_an_empty_history_is_no_error() -> None:
 
     assert nothing == replace(CLEAN, attempted=0, acknowledged=0, delivered=0)
     assert not nothing.holds
+
+
+def test_what_was_lost_is_named() -> None:
+    """Each command of which something was lost is named, with its publisher and its moment."""
+    found = history(*ALL_ACKNOWLEDGED[:2], *ALL_ACKNOWLEDGED[3:])
+
+    assert ["live: 1 of 3 messages from 1 on, of publisher 0, acknowledged after kill 0"] == list(
+        lost_commands(found)
+    )
