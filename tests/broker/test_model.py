@@ -89,9 +89,7 @@ class Channels(RuleBasedStateMachine):
 
     def connect_all(self) -> None:
         """Two clients for each channel, not ready yet."""
-        self.clients = {
-            name: [self.connect(name), self.connect(name)] for name in CHANNELS
-        }
+        self.clients = {name: [self.connect(name), self.connect(name)] for name in CHANNELS}
         self.settle()
 
     def connect(self, name: str) -> Client:

@@ -86,7 +86,7 @@ class Bookkeeper:
         elif not self.is_synced():
             self._agenda.schedule(self, now.mono_ns + self._sync_timeout_ns)
         if self.ledger.wants_checkpoint:
-            self._checkpoint(now)
+            self.checkpoint(now)
         return True
 
     def on_time(self, now: Instant) -> None:
@@ -101,7 +101,8 @@ class Bookkeeper:
         if not self._working:
             self._hand_out(self.ledger.sync_task())
 
-    def _checkpoint(self, now: Instant) -> None:
+    def checkpoint(self, now: Instant) -> None:
+        """Begin to replace the records so far by the state they have led to."""
         if not self._working:
             self._hand_out(self.ledger.checkpoint_task(self._snapshot(now)))
 

@@ -85,7 +85,7 @@ def _described(topic: Topic, channel: Channel) -> dict[str, object]:
         "log": log.log_id.hex(),
         "node": log.node_id,
         "first": str(log.first_index),
-        "committed": str(channel.cursor),
+        "committed": str(max(channel.cursor, log.first_index)),
         "end": str(end),
         "first_ordinal": log.first_ordinal,
         "committed_ordinal": channel.cursor_ordinal,

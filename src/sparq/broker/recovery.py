@@ -67,8 +67,8 @@ def _unfinished(channel: Channel, state: ChannelState) -> Iterator[Range]:
             low, high = log.stored_run(at)
             if low >= limit or low >= high:
                 break
-            yield low, min(high, limit)
-            at = high
+            at = min(high, limit)
+            yield low, at
         at = max(at, end)
 
 

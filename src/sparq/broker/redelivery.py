@@ -34,6 +34,7 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
     order = np.argsort(indexes)
     indexes, attempts = indexes[order], attempts[order]
     waits = np.zeros(len(indexes), np.bool_)
+    asked = False
     at = 0
     while at < len(indexes):
         index = int(indexes[at])
@@ -42,7 +43,11 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
             waits[at:] = True
             break
         if block is None:
-            waits[at] = _is_awaited(channel, index)
+            # Neighbours lie in the same block: one question at a time is enough.
+            waits[at] = channel.stream.log.next_stored(index) == index
+            if waits[at] and not asked:
+                channel.stream.want(index, channel)
+                asked = True
             at += 1
             continue
         end = at + int(np.searchsorted(indexes[at:], block.first + block.count))
@@ -51,14 +56,6 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
         at = end
     channel.again.push_front(indexes[waits], attempts[waits])
     return len(indexes) - int(waits.sum())
-
-
-def _is_awaited(channel: Channel, index: int) -> bool:
-    """Ask for the block of an index; False when the log does not have it (any more)."""
-    if channel.stream.log.next_stored(index) != index:
-        return False
-    channel.stream.want(index, channel)
-    return True
 
 
 def _bounds(block: Block, indexes: Indexes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

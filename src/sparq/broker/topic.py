@@ -379,6 +379,8 @@ class Topic:
 
     def ephemeral_room(self) -> int:
         """How many messages more an ephemeral topic takes now."""
+        if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max // 2:
+            self.trim()
         if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max:
             return 0
         if self.flows():

@@ -1,0 +1,204 @@
+"""Who gets which messages: order, fairness, windows, bounds, sampling."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.protocol import commands
+from sparq.protocol.frames import FRAME_OVERHEAD, Bodies
+from tests.broker.house import House, Message
+
+
+@pytest.fixture
+def house() -> House:
+    """A broker with an empty data path."""
+    return House()
+
+
+def numbers(messages: list[Message]) -> list[int]:
+    """Bodies that are numbers."""
+    return [int(message.body) for message in messages]
+
+
+def publish_numbers(house: House, count: int, first: int = 0) -> None:
+    """Messages whose bodies are first, first + 1 ..."""
+    house.publish("t", *[b"%d" % n for n in range(first, first + count)])
+
+
+def test_first_deliveries_come_in_publishing_order(house: House) -> None:
+    """P10: one consumer gets one publisher's messages in their order, over commits and windows."""
+    consumer = house.consumer("t", "c", rdy=7)
+    seen: list[int] = []
+    for batch in range(20):
+        publish_numbers(house, 10, 10 * batch)
+        messages = consumer.messages()
+        seen += numbers(messages)
+        consumer.finish(messages)
+    while messages := consumer.messages():
+        seen += numbers(messages)
+        consumer.finish(messages)
+
+    assert seen == list(range(200))
+
+
+def test_a_burst_is_shared_in_equal_parts(house: House) -> None:
+    """Decision 13: all ready consumers get their part of a burst, though one could take it all."""
+    consumers = [house.consumer("t", "c", rdy=1000) for _ in range(4)]
+    publish_numbers(house, 400)
+
+    shares = [len(consumer.messages()) for consumer in consumers]
+
+    assert shares == [100, 100, 100, 100]
+
+
+def test_a_small_window_leaves_its_rest_to_the_others(house: House) -> None:
+    """What one consumer's window does not take is shared by those with room."""
+    small = house.consumer("t", "c", rdy=5)
+    large = [house.consumer("t", "c", rdy=1000) for _ in range(2)]
+    publish_numbers(house, 305)
+
+    assert len(small.messages()) == 5
+    assert [len(consumer.messages()) for consumer in large] == [150, 150]
+
+
+def test_single_messages_go_round(house: House) -> None:
+    """One message at a time: each consumer in turn, whoever waited longest first."""
+    consumers = [house.consumer("t", "c", rdy=100) for _ in range(3)]
+    for number in range(9):
+        publish_numbers(house, 1, number)
+
+    assert [numbers(consumer.messages()) for consumer in consumers] == [
+        [0, 3, 6],
+        [1, 4, 7],
+        [2, 5, 8],
+    ]
+
+
+def test_requeue_zero_neither_loops_nor_starves(house: House) -> None:
+    """Decision 12: a client that puts everything back at once still sees fresh messages, by turns
+    with RDY 1."""
+    consumer = house.consumer("t", "c", rdy=1)
+    publish_numbers(house, 10)
+    seen: list[tuple[int, int]] = []
+    for _ in range(12):
+        (message,) = consumer.messages()
+        seen.append((int(message.body), message.attempts))
+        consumer.say(commands.req(message.id, 0))
+
+    fresh = [body for body, attempts in seen if attempts == 1]
+    assert fresh == list(range(6))
+    assert len(seen) - len(fresh) == 6
+
+
+def test_at_most_half_of_a_run_was_out_before(house: House) -> None:
+    """Decision 12: while there are fresh messages, a run takes at most half from the requeued."""
+    consumer = house.consumer("t", "c", rdy=20)
+    publish_numbers(house, 100)
+    messages = consumer.messages()
+    consumer.say(b"".join(commands.req(message.id, 0) for message in messages))
+    again = consumer.messages()
+
+    assert len(again) == 20
+    assert sum(message.attempts == 2 for message in again) <= 10
+    assert sum(message.attempts == 1 for message in again) >= 10
+
+
+def test_a_session_that_cannot_send_gets_nothing(house: House) -> None:
+    """While the shell has paused a session, its share goes to the others; then it takes part."""
+    slow = house.consumer("t", "c", rdy=100)
+    quick = house.consumer("t", "c", rdy=100)
+    slow.session.paused_writing = True
+    publish_numbers(house, 10)
+    assert (len(slow.messages()), len(quick.messages())) == (0, 10)
+
+    publish_numbers(house, 300, 10)
+    assert (len(slow.messages()), len(quick.messages())) == (0, 90)
+    slow.session.paused_writing = False
+    house.turn()
+
+    assert len(slow.messages()) == 100
+
+
+def test_output_of_one_session_is_bounded() -> None:
+    """Decision 13: RDY 2500 does not put out 2500 large messages; the next turn goes on."""
+    house = House(output_bytes_max=10_000)
+    consumer = house.consumer("t", "c", rdy=2500)
+    consumer.answers()
+    many = Bodies.of([b"x" * 1000] * 100)
+    house.broker.publish("t", many, house.clock.now(), lambda _error: None)
+    sizes: list[int] = []
+    for _ in range(30):
+        house.broker.end_turn(house.clock.now())
+        for task in house.broker.take_tasks():
+            task.run()
+            task.done(house.clock.now())
+        sizes.append(sum(len(part) for part in consumer.session.take_output()))
+
+    assert max(sizes) < 10_000 + 1000 + FRAME_OVERHEAD
+    assert sum(sizes) == 100 * (1000 + FRAME_OVERHEAD)
+
+
+def test_a_paused_channel_delivers_nothing(house: House) -> None:
+    """Pausing a channel stops its deliveries at once, and FIN goes on; resuming goes on."""
+    consumer = house.consumer("t", "c", rdy=1)
+    publish_numbers(house, 3)
+    messages = consumer.messages()
+    house.broker.pause_channel("t", "c", True, house.clock.now())
+    consumer.finish(messages)
+    assert consumer.messages() == []
+    assert house.channel("t", "c").paused
+
+    house.broker.pause_channel("t", "c", False, house.clock.now())
+    house.turn()
+
+    assert numbers(consumer.messages()) == [1]
+
+
+def test_sampling_finishes_what_it_drops(house: House) -> None:
+    """Decision 15: of 10,000 messages about 43 percent are in flight, the others are finished."""
+    house.publish("t", *[b"%d" % n for n in range(10_000)])
+    consumer = house.connect()
+    consumer.say(commands.identify(b'{"sample_rate": 42}') + commands.sub("t", "c"))
+    consumer.say(commands.rdy(2500))
+    kept = 0
+    while messages := consumer.messages():
+        kept += len(messages)
+        consumer.finish(messages)
+
+    assert 3800 < kept < 4800
+    channel = house.channel("t", "c")
+    assert (channel.depth, channel.in_flight_count) == (0, 0)
+    house.crash()
+    assert house.channel("t", "c").depth == 0
+
+
+def test_sampling_applies_to_redeliveries(house: House) -> None:
+    """A sampling client that requeues everything wears the channel down to nothing."""
+    publish_numbers(house, 100)
+    consumer = house.connect()
+    consumer.say(commands.identify(b'{"sample_rate": 10}') + commands.sub("t", "c"))
+    consumer.say(commands.rdy(2500))
+    for _ in range(60):
+        consumer.say(b"".join(commands.req(m.id, 0) for m in consumer.messages()))
+
+    channel = house.channel("t", "c")
+    assert (channel.depth, channel.in_flight_count) == (0, 0)
+
+
+def test_cold_messages_are_read_from_the_disk() -> None:
+    """A backlog that no cache holds is delivered whole and in order, redeliveries too."""
+    house = House(cache_bytes=1)
+    for batch in range(30):
+        publish_numbers(house, 50, 50 * batch)
+    house.crash()
+    consumer = house.consumer("t", "c", rdy=100)
+    seen: list[int] = []
+    while messages := consumer.messages():
+        first = [message for message in messages if message.attempts == 1]
+        seen += numbers(first)
+        again = [m for m in messages if m.attempts == 1 and int(m.body) % 10 == 3]
+        consumer.say(b"".join(commands.req(message.id, 0) for message in again))
+        consumer.finish([message for message in messages if message not in again])
+
+    assert sorted(seen) == list(range(1500))
+    assert house.channel("t", "c").depth == 0

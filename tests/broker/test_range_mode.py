@@ -1,0 +1,315 @@
+"""Range reading: the log by index ranges, the channel as a bookmark."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from sparq.protocol import batch, commands
+from sparq.protocol.frames import FRAME_RANGE
+from tests.broker.house import Client, House
+
+
+@pytest.fixture
+def house() -> House:
+    """A broker with an empty data path."""
+    return House()
+
+
+def ask(client: Client, command: bytes) -> dict[str, Any]:
+    """The JSON answer to a command."""
+    client.say(command)
+    (answer,) = client.answers()
+    found = json.loads(answer)
+    assert isinstance(found, dict)
+    return found
+
+
+def read(client: Client, log: str, first: int, end: int, size: int) -> tuple[int, int, list[bytes]]:
+    """(next, lost, bodies of the whole batches) of a READ."""
+    client.say(commands.read("t", log, first, end, size))
+    ((kind, data),) = client.heard()
+    assert kind == FRAME_RANGE, data
+    after, lost = struct.unpack_from(">qq", data)
+    bodies: list[bytes] = []
+    for stored in batch.walk(data[16:]):
+        start = 0
+        for stop in stored.ends.tolist():
+            bodies.append(bytes(stored.frames[start + 34 : stop]))
+            start = stop
+    return after, lost, bodies
+
+
+def test_attach_read_commit(house: House) -> None:
+    """A reader attaches, reads what is there, commits, and the stats show its lag as depth."""
+    house.publish("t", b"1", b"2")
+    house.publish("t", b"3")
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "spark"))
+    first, end = int(attached["committed"]), int(attached["end"])
+    assert (attached["first"], end - first) == (str(first), 3)
+    assert (attached["committed_ordinal"], attached["end_ordinal"]) == (0, 3)
+    assert house.channel("t", "spark").depth == 3
+
+    assert read(reader, attached["log"], first, end, 1 << 20) == (end, 0, [b"1", b"2", b"3"])
+    reader.say(commands.commit("t", "spark", attached["epoch"], first + 2))
+
+    assert reader.answers() == [b"OK"]
+    assert house.channel("t", "spark").depth == 1
+    house.crash()
+    assert house.channel("t", "spark").depth == 1
+
+
+def test_a_read_stops_at_its_size(house: House) -> None:
+    """One batch at least, and where to go on; the parts are the whole."""
+    for n in range(10):
+        house.publish("t", b"%d" % n * 400)
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "spark"))
+    at, end = int(attached["first"]), int(attached["end"])
+    found: list[bytes] = []
+    steps = 0
+    while at < end:
+        at, _, bodies = read(reader, attached["log"], at, end, 1000)
+        found += bodies
+        steps += 1
+
+    assert found == [b"%d" % n * 400 for n in range(10)]
+    assert 2 <= steps <= 10
+
+
+def test_a_held_channel_refuses_sub_and_the_reverse(house: House) -> None:
+    """Decision 30: stream mode or range mode, never both; the reader's end frees the channel."""
+    reader = house.connect()
+    ask(reader, commands.attach("t", "c"))
+    refused = house.consumer("t", "c")
+    assert refused.answers() == [b"E_SUB_FAILED SUB failed channel t:c is held by a range reader"]
+    assert refused.session.closing
+    refused.close()
+
+    reader.close()
+    consumer = house.consumer("t", "c")
+    assert consumer.answers() == [b"OK"]
+    late = house.connect()
+    late.say(commands.attach("t", "c"))
+
+    assert late.answers() == [b"E_ATTACH_FAILED ATTACH failed channel t:c has 1 consumers"]
+    assert not late.session.closing
+
+
+def test_the_newest_attach_wins(house: House) -> None:
+    """An older reader's commit fails, and says why; epochs rise over a restart."""
+    house.publish("t", b"x")
+    old, new = house.connect(), house.connect()
+    first = ask(old, commands.attach("t", "c"))
+    second = ask(new, commands.attach("t", "c"))
+    assert second["epoch"] > first["epoch"]
+
+    old.say(commands.commit("t", "c", first["epoch"], int(first["end"])))
+    new.say(commands.commit("t", "c", second["epoch"], int(second["end"])))
+
+    superseded = f"COMMIT failed epoch {first['epoch']} was superseded by {second['epoch']}"
+    assert old.answers() == [f"E_COMMIT_FAILED {superseded}".encode()]
+    assert new.answers() == [b"OK"]
+    old.close()
+    assert house.channel("t", "c").range_reader == "10.0.0.1:5555"
+    house.clock.advance(0.001)
+    house.crash()
+    third = ask(house.connect(), commands.attach("t", "c"))
+    assert third["epoch"] > second["epoch"]
+    assert third["committed"] == second["end"]
+
+
+def test_commit_refusals(house: House) -> None:
+    """Unknown channels, indexes outside of the log, and epochs of nobody are refused."""
+    house.publish("t", b"x")
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    epoch, first, end = attached["epoch"], int(attached["first"]), int(attached["end"])
+    reader.say(
+        commands.commit("t", "nobody", epoch, first)
+        + commands.commit("t", "c", epoch, first - 1)
+        + commands.commit("t", "c", epoch, end + 1)
+        + commands.commit("t", "c", epoch + 1, end)
+    )
+    assert [answer.decode() for answer in reader.answers()] == [
+        "E_COMMIT_FAILED COMMIT failed channel t:nobody not found",
+        f"E_COMMIT_FAILED COMMIT failed index {first - 1} is before {first}",
+        f"E_COMMIT_FAILED COMMIT failed index {end + 1} is beyond {end}",
+        f"E_COMMIT_FAILED COMMIT failed epoch {epoch + 1} is not attached",
+    ]
+
+
+def test_a_commit_may_go_back(house: House) -> None:
+    """An older checkpoint moves the cursor back while the log still holds the messages."""
+    house.publish("t", b"1", b"2", b"3")
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    epoch, first, end = attached["epoch"], int(attached["first"]), int(attached["end"])
+    reader.say(commands.commit("t", "c", epoch, end) + commands.commit("t", "c", epoch, first + 1))
+
+    assert reader.answers() == [b"OK", b"OK"]
+    assert house.channel("t", "c").depth == 2
+
+
+def test_ends(house: House) -> None:
+    """The ends of a log; the first index at or after a time; so many messages further on."""
+    times = []
+    for n in range(5):
+        times.append(house.clock.wall_ns)
+        house.publish("t", b"%d" % n, b"-")
+        house.clock.advance(10.0)
+    client = house.connect()
+    house.consumer("t", "c")
+    ends = ask(client, commands.ends("t"))
+    first = int(ends["first"])
+    assert (int(ends["end"]), ends["first_ordinal"], ends["end_ordinal"]) == (first + 10, 0, 10)
+
+    at = ask(client, commands.ends_at_time("t", times[2] + 1))
+    assert (int(at["at"]), at["at_ordinal"]) == (first + 6, 6)
+    late = ask(client, commands.ends_at_time("t", times[4] + 1))
+    assert late["at"] == ends["end"]
+    after = ask(client, commands.ends_after("t", first + 1, 4))
+    assert (int(after["at"]), after["at_ordinal"], after["from_ordinal"]) == (first + 5, 5, 1)
+    beyond = ask(client, commands.ends_after("t", first, 999))
+    assert beyond["at"] == ends["end"]
+
+
+def test_ends_at_a_time_of_cold_messages() -> None:
+    """The answer may need the disk, and keeps its place among the replies."""
+    house = House(cache_bytes=1)
+    for n in range(50):
+        house.publish("t", b"%d" % n * 100)
+        house.clock.advance(1.0)
+    house.consumer("t", "c")
+    house.crash()
+    client = house.connect()
+    begin = ask(client, commands.ends("t"))
+
+    client.say(
+        commands.ends_at_time("t", house.clock.wall_ns - 20_000_000_000) + commands.ends("nope")
+    )
+
+    found, refused = client.answers()
+    assert json.loads(found)["at_ordinal"] == 30
+    assert refused == b"E_RANGE_FAILED ENDS failed topic nope not found"
+    assert begin["end_ordinal"] == 50
+
+
+def test_read_refusals(house: House) -> None:
+    """Another log's range, and ranges that the log does not hold, are refused by name."""
+    house.publish("t", b"x")
+    client = house.connect()
+    house.consumer("t", "c")
+    ends = ask(client, commands.ends("t"))
+    log, first, end = ends["log"], int(ends["first"]), int(ends["end"])
+    other = "0" * 32
+    client.say(
+        commands.read("t", other, first, end, 100)
+        + commands.read("t", log, first - 1, end, 100)
+        + commands.read("t", log, first, end + 1, 100)
+        + commands.read("nope", log, first, end, 100)
+    )
+
+    assert [answer.decode() for answer in client.answers()] == [
+        f"E_RANGE_FAILED READ failed log {log} is not {other}",
+        f"E_RANGE_FAILED READ failed index {first - 1} is before {first}",
+        f"E_RANGE_FAILED READ failed index {end + 1} is beyond {end}",
+        "E_RANGE_FAILED READ failed topic nope not found",
+    ]
+
+
+def test_readers_see_nothing_behind_the_mark(house: House) -> None:
+    """A paused topic shows a reader nothing new: P bounds what can be read."""
+    reader = house.connect()
+    before = ask(reader, commands.attach("t", "c"))
+    house.broker.pause_topic("t", True, house.clock.now())
+    house.publish("t", b"x")
+    assert ask(reader, commands.ends("t"))["end"] == before["end"]
+
+    house.broker.pause_topic("t", False, house.clock.now())
+    house.turn()
+
+    ends = ask(reader, commands.ends("t"))
+    assert int(ends["end"]) - int(ends["first"]) == 1
+
+
+def test_a_deferred_publish_stands_at_its_place(house: House) -> None:
+    """A range reader reads deferred publishes where they lie, due or not; then they are done."""
+    reader = house.connect()
+    ask(reader, commands.attach("t", "c"))
+    house.publish("t", b"1")
+    house.publish("t", b"2", defer_ms=60_000)
+    attached = ask(reader, commands.attach("t", "c"))
+    first, end = int(attached["first"]), int(attached["end"])
+    assert read(reader, attached["log"], first, end, 1 << 20)[2] == [b"1", b"2"]
+    reader.say(commands.commit("t", "c", attached["epoch"], end))
+    reader.close()
+    consumer = house.consumer("t", "c", rdy=10)
+    house.pass_time(61.0)
+
+    assert consumer.messages() == []
+
+
+def test_due_while_held_and_not_committed(house: House) -> None:
+    """What became due while a reader held the channel is not lost for a later subscriber."""
+    reader = house.connect()
+    ask(reader, commands.attach("t", "c"))
+    house.publish("t", b"1")
+    house.publish("t", b"2", defer_ms=1000)
+    house.pass_time(2.0)
+    reader.close()
+
+    consumer = house.consumer("t", "c", rdy=10)
+
+    assert sorted(consumer.bodies()) == [b"1", b"2"]
+
+
+def test_attach_takes_over_what_a_stream_left(house: House) -> None:
+    """What subscribers left unfinished is read again: nothing is lost by changing the mode."""
+    consumer = house.consumer("t", "c", rdy=4)
+    house.publish("t", *[b"%d" % n for n in range(6)])
+    messages = consumer.messages()
+    consumer.finish([messages[0], messages[2]])
+    consumer.close()
+
+    attached = ask(house.connect(), commands.attach("t", "c"))
+
+    assert int(attached["committed"]) == messages[1].index
+
+
+def test_a_held_channel_keeps_its_segments() -> None:
+    """Nothing is dropped before it is committed, also while no reader is connected."""
+    house = House(max_bytes_per_file=2000)
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    for n in range(30):
+        house.publish("t", b"%d" % n * 300)
+    log = house.broker.topics["t"].stream.log
+    files = len(log.segments())
+    reader.close()
+    house.pass_time(5.0)
+    assert len(log.segments()) == files > 3
+
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    reader.say(commands.commit("t", "c", attached["epoch"], int(attached["end"])))
+    house.pass_time(5.0)
+
+    assert len(log.segments()) == 1
+
+
+def test_ephemeral_topics_have_no_log(house: House) -> None:
+    """Nothing of an ephemeral topic can be read by ranges."""
+    client = house.connect()
+    client.say(commands.pub("t#ephemeral", b"x"))
+    client.say(commands.attach("t#ephemeral", "c") + commands.ends("t#ephemeral"))
+
+    assert client.answers() == [
+        b"OK",
+        b"E_ATTACH_FAILED ATTACH failed topic t#ephemeral has no log",
+        b"E_RANGE_FAILED ENDS failed topic t#ephemeral has no log",
+    ]

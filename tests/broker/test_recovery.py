@@ -1,0 +1,284 @@
+"""What a restart knows: after kill -9, after a power cut, after a clean stop."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparq.protocol import commands
+from tests.broker.house import House, Message
+
+
+def by_body(messages: list[Message]) -> dict[bytes, int]:
+    """Body -> attempts."""
+    return {message.body: message.attempts for message in messages}
+
+
+def test_in_flight_messages_return_with_one_more_attempt() -> None:
+    """Decision 11: what was with a consumer goes out with attempts + 1; what was not, with 1."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=3)
+    house.publish("t", b"a", b"b", b"c", b"d", b"e")
+    messages = consumer.messages()
+    consumer.finish(messages[1:2])
+    consumer.say(commands.req(messages[0].id, 0))
+    house.crash()
+
+    found = by_body(house.consumer("t", "c", rdy=10).messages())
+
+    # "d" and "e" had gone out as well: the windows of "b" and "a" had opened.
+    assert found[b"c"] == 2
+    assert found[b"a"] >= 2
+    assert b"b" not in found
+    assert set(found) == {b"a", b"c", b"d", b"e"}
+
+
+def test_attempts_count_on_over_many_crashes() -> None:
+    """P4: each delivery counts, also if nsqd died after it."""
+    house = House()
+    house.consumer("t", "c", rdy=1)
+    house.publish("t", b"x")
+    for attempts in range(2, 7):
+        house.crash()
+        consumer = house.consumer("t", "c", rdy=1)
+        assert [m.attempts for m in consumer.messages()] == [attempts]
+
+
+def test_a_finish_before_an_answer_is_kept() -> None:
+    """P3: no message returns whose FIN was followed by an answered command."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=100)
+    house.publish("t", *[b"%d" % n for n in range(100)])
+    messages = consumer.messages()
+    consumer.answers()
+    consumer.finish(messages[:60:2])
+    consumer.say(commands.cls())
+    assert consumer.answers() == [b"CLOSE_WAIT"]
+    house.crash()
+
+    found = by_body(house.consumer("t", "c", rdy=100).messages())
+
+    finished = {message.body for message in messages[:60:2]}
+    assert set(found) == {message.body for message in messages} - finished
+
+
+def test_a_delay_survives_with_its_time_and_attempts() -> None:
+    """P4: REQ with a delay is due at the same wall time after a crash, never early."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"x")
+    (message,) = consumer.messages()
+    consumer.say(commands.req(message.id, 10_000))
+    house.clock.advance(4.0)
+    house.clock.mono_ns = 7
+    house.crash()
+    consumer = house.consumer("t", "c", rdy=1)
+
+    house.pass_time(5.999)
+    assert consumer.messages() == []
+    house.pass_time(0.001)
+
+    assert [m.attempts for m in consumer.messages()] == [2]
+
+
+def test_a_deferred_publish_survives() -> None:
+    """P4: DPUB keeps its due time over a crash; what became due meanwhile is delivered at once."""
+    house = House()
+    house.consumer("t", "c")
+    house.publish("t", b"soon", defer_ms=2000)
+    house.publish("t", b"later", defer_ms=9000)
+    house.clock.advance(5.0)
+    house.crash()
+    consumer = house.consumer("t", "c", rdy=10)
+    assert by_body(consumer.messages()) == {b"soon": 1}
+
+    house.pass_time(3.999)
+    assert consumer.messages() == []
+    house.pass_time(0.001)
+
+    assert by_body(consumer.messages()) == {b"later": 1}
+
+
+def test_a_deferred_publish_that_was_finished_stays_finished() -> None:
+    """Also when the wall clock was set back, so that it looks as if it were not due yet."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=10)
+    house.publish("t", b"x", defer_ms=1000)
+    house.pass_time(1.0)
+    consumer.finish(consumer.messages())
+    house.clock.wall_ns -= 3600 * 1_000_000_000
+    house.crash()
+    consumer = house.consumer("t", "c", rdy=10)
+    house.pass_time(7200)
+
+    assert consumer.messages() == []
+
+
+def test_pauses_survive() -> None:
+    """Topic and channel stay paused over a restart, and what waited still waits."""
+    house = House()
+    house.consumer("t", "c")
+    house.broker.pause_channel("t", "c", True, house.clock.now())
+    house.publish("t", b"before")
+    house.broker.pause_topic("t", True, house.clock.now())
+    house.publish("t", b"after")
+    house.crash()
+    assert (house.topic("t").paused, house.topic("t").depth) == (True, 1)
+    assert (house.channel("t", "c").paused, house.channel("t", "c").depth) == (True, 1)
+
+    house.broker.pause_topic("t", False, house.clock.now())
+    house.broker.pause_channel("t", "c", False, house.clock.now())
+    consumer = house.consumer("t", "c", rdy=10)
+
+    assert consumer.bodies() == [b"before", b"after"]
+
+
+def test_a_backlog_without_a_channel_survives() -> None:
+    """P is durable: what nobody has seen goes to the first channel, also after a restart."""
+    house = House()
+    house.publish("t", b"1", b"2")
+    house.crash()
+    house.publish("t", b"3")
+    house.restart()
+    assert house.topic("t").depth == 3
+
+    assert house.consumer("t", "first", rdy=10).bodies() == [b"1", b"2", b"3"]
+    assert house.consumer("t", "second", rdy=10).bodies() == []
+
+
+def test_after_the_last_channel_went_messages_gather() -> None:
+    """P stands where the last channel went: a later one gets what came since, over a restart."""
+    house = House()
+    house.consumer("t", "c", rdy=10)
+    house.publish("t", b"seen")
+    house.broker.delete_channel("t", "c", house.clock.now())
+    house.turn()
+    house.publish("t", b"gathered")
+    house.crash()
+
+    assert house.topic("t").depth == 1
+    assert house.consumer("t", "d", rdy=10).bodies() == [b"gathered"]
+
+
+def test_a_deleted_channel_stays_deleted() -> None:
+    """And one of the same name begins anew."""
+    house = House()
+    house.consumer("t", "c")
+    house.consumer("t", "other")
+    house.publish("t", b"x")
+    house.broker.delete_channel("t", "c", house.clock.now())
+    house.turn()
+    house.crash()
+    assert list(house.broker.topics["t"].channels) == ["other"]
+
+    assert house.consumer("t", "c", rdy=1).bodies() == []
+
+
+def test_an_emptied_topic_stays_empty() -> None:
+    """What was voided does not return: not on a channel that was behind, not after a crash."""
+    house = House()
+    house.consumer("t", "c")
+    house.publish("t", b"kept")
+    house.broker.pause_topic("t", True, house.clock.now())
+    house.publish("t", b"gone", b"gone too")
+    house.broker.empty_topic("t", house.clock.now())
+    house.turn()
+    house.publish("t", b"new")
+    house.crash()
+    house.broker.pause_topic("t", False, house.clock.now())
+    house.turn()
+
+    assert house.channel("t", "c").depth == 2
+    assert house.consumer("t", "c", rdy=10).bodies() == [b"kept", b"new"]
+
+
+def test_a_sub_is_answered_when_its_channel_would_survive_a_power_cut() -> None:
+    """Decision 7: the OK of a SUB that creates a channel follows the ledger's sync."""
+    for seed in range(5):
+        house = House()
+        assert house.consumer("t", "c").answers() == [b"OK"]
+        house.disk = house.disk.crash(seed)
+        house.crash()
+
+        assert list(house.broker.topics["t"].channels) == ["c"]
+
+
+def test_the_sub_waits_for_the_sync() -> None:
+    """No OK before the sync task has run."""
+    house = House()
+    client = house.connect()
+    client.say(commands.sub("t", "c"), turn=False)
+    house.broker.end_turn(house.clock.now())
+    assert not client.session.take_output()
+
+    house.turn()
+
+    assert client.answers() == [b"OK"]
+
+
+@given(seed=st.integers(0, 1000), count=st.integers(1, 30), finished=st.integers(0, 30))
+@settings(max_examples=60, deadline=None)
+def test_power_cuts_lose_nothing_acknowledged(seed: int, count: int, finished: int) -> None:
+    """P2: after a power cut every acknowledged message is finished or delivered again; finishes
+    that were synced stay."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=50)
+    for n in range(count):
+        house.publish("t", b"%d" % n)
+    messages = consumer.messages()
+    consumer.finish(messages[:finished])
+    house.pass_time(2.0)
+    house.turn()
+    consumer.finish(messages[finished : finished + 2])
+    house.disk = house.disk.crash(seed)
+    house.crash()
+
+    found = house.consumer("t", "c", rdy=50).bodies()
+    expected = {message.body for message in messages[finished:]}
+    doubtful = {message.body for message in messages[finished : finished + 2]}
+    assert len(found) == len(set(found))
+    assert expected - doubtful <= set(found) <= expected
+
+
+def test_a_clean_stop_and_a_crash_know_the_same() -> None:
+    """Nothing is kept for the clean stop to write."""
+    states = []
+    for clean in (True, False):
+        house = House()
+        consumer = house.consumer("t", "c", rdy=5)
+        house.publish("t", *[b"%d" % n for n in range(9)])
+        messages = consumer.messages()
+        consumer.finish(messages[::2])
+        consumer.say(commands.req(messages[1].id, 5000))
+        house.restart() if clean else house.crash()
+        channel = house.channel("t", "c")
+        states.append((channel.depth, channel.deferred_count, channel.cursor))
+
+    assert states[0] == states[1]
+
+
+def test_a_checkpoint_keeps_everything() -> None:
+    """A ledger made smaller says the same as the long one."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=40)
+    house.publish("t", *[b"%d" % n for n in range(100)])
+    house.publish("t", b"deferred", defer_ms=60_000)
+    messages = consumer.messages()
+    consumer.finish(messages[5:30:3])
+    for message in messages[::7]:
+        consumer.say(commands.req(message.id, 0 if message.index % 2 else 30_000))
+    topic = house.broker.topics["t"]
+    assert topic.books is not None
+    house.broker.end_turn(house.clock.now())
+    before = topic.state(house.clock.now())
+    topic.books.checkpoint(house.clock.now())
+    house.turn()
+    house.crash()
+
+    after = house.broker.topics["t"].state(house.clock.now())
+    old, new = before.channels["c"], after.channels["c"]
+    assert (new.cursor, new.finished) == (old.cursor, old.finished)
+    assert (new.paused, new.start) == (old.paused, old.start)
+    assert {i: due for i, (due, _) in new.requeued.items() if due} == {
+        i: due for i, (due, _) in old.requeued.items() if due
+    }

@@ -1,0 +1,235 @@
+"""What time brings: timeouts, delays, deferred publishes; nothing early, nothing late."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.protocol import commands
+from sparq.protocol.identify import Limits
+from tests.broker.house import House
+
+
+@pytest.fixture
+def house() -> House:
+    """A broker with an empty data path."""
+    return House()
+
+
+def test_the_tick_says_when_it_is_next_needed(house: House) -> None:
+    """The shell may sleep until then: a timeout is asked for at its very time."""
+    consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
+    house.publish("t", b"x")
+    now = house.clock.now()
+    due = house.broker.tick(now)
+    assert due is not None
+    while due - now.mono_ns < 999_000_000:  # ledger syncs and trimming come first
+        house.clock.mono_ns = due
+        house.broker.tick(house.clock.now())
+        house.turn()
+        again = house.broker.tick(house.clock.now())
+        assert again is not None and again > due
+        due = again
+    assert due == now.mono_ns + 1_000_000_000
+    assert len(consumer.messages()) == 1
+
+
+def test_a_timeout_puts_the_message_back(house: House) -> None:
+    """After msg_timeout the message goes out once more, and a late FIN fails."""
+    consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
+    house.publish("t", b"x")
+    (first,) = consumer.messages()
+    house.pass_time(0.999)
+    assert consumer.messages() == []
+
+    house.pass_time(0.001)
+    (second,) = consumer.messages()
+    channel = house.channel("t", "c")
+
+    assert (second.id, second.attempts, second.timestamp_ns) == (first.id, 2, first.timestamp_ns)
+    assert (channel.timeout_count, channel.requeue_count, channel.in_flight_count) == (1, 0, 1)
+
+
+def test_a_late_finish_fails(house: House) -> None:
+    """Nobody else is ready: the message waits, and the late FIN is told so."""
+    consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
+    house.publish("t", b"x")
+    (message,) = consumer.messages()
+    consumer.say(commands.rdy(0))
+    house.pass_time(1.0)
+    consumer.answers()
+    consumer.finish([message])
+
+    expected = b"E_FIN_FAILED FIN %b failed ID not in flight" % message.id
+    assert consumer.answers() == [expected]
+    assert house.channel("t", "c").depth == 1
+
+
+def test_touch_keeps_a_message_up_to_the_maximum() -> None:
+    """Each TOUCH gives a full timeout, but delivery + max-msg-timeout is the end."""
+    house = House(limits=Limits(max_msg_timeout_ms=2500))
+    consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
+    house.publish("t", b"x")
+    (message,) = consumer.messages()
+    consumer.say(commands.rdy(0))
+    for _ in range(2):
+        house.pass_time(0.9)
+        consumer.say(commands.touch(message.id))
+    assert house.channel("t", "c").timeout_count == 0
+
+    house.pass_time(0.699)
+    assert house.channel("t", "c").timeout_count == 0
+    house.pass_time(0.002)
+
+    assert house.channel("t", "c").timeout_count == 1
+
+
+def test_a_requeue_with_delay_comes_when_due(house: House) -> None:
+    """REQ 500: deferred, not before its time, counted as requeued, attempts go on."""
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"x")
+    (message,) = consumer.messages()
+    consumer.say(commands.req(message.id, 500))
+    channel = house.channel("t", "c")
+    assert (channel.deferred_count, channel.requeue_count, channel.depth) == (1, 1, 0)
+
+    house.pass_time(0.499)
+    assert consumer.messages() == []
+    house.pass_time(0.001)
+
+    assert [m.attempts for m in consumer.messages()] == [2]
+
+
+def test_a_requeue_is_held_to_the_longest_delay(house: House) -> None:
+    """REQ beyond max-req-timeout is clamped without a word."""
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"x")
+    (message,) = consumer.messages()
+    consumer.answers()
+    consumer.say(commands.req(message.id, 999_999_999))
+    house.pass_time(3600.0)
+
+    assert len(consumer.messages()) == 1
+    assert consumer.answers() == []
+
+
+def test_a_deferred_publish_comes_on_every_channel(house: House) -> None:
+    """DPUB: no channel gets it early, each gets it when due, a first delivery with attempts 1."""
+    consumers = [house.consumer("t", name, rdy=10) for name in ("a", "b")]
+    producer = house.connect()
+    producer.say(commands.dpub("t", 300, b"late") + commands.pub("t", b"now"))
+    assert producer.answers() == [b"OK", b"OK"]
+    assert [consumer.bodies() for consumer in consumers] == [[b"now"], [b"now"]]
+    channel = house.channel("t", "a")
+    assert (channel.deferred_count, channel.depth, channel.message_count) == (1, 0, 2)
+
+    house.pass_time(0.299)
+    assert [consumer.bodies() for consumer in consumers] == [[], []]
+    house.pass_time(0.001)
+
+    for consumer in consumers:
+        (message,) = consumer.messages()
+        assert (message.body, message.attempts) == (b"late", 1)
+        consumer.finish([message])
+    channel = house.channel("t", "b")
+    assert (channel.in_flight_count, channel.deferred_count) == (1, 0)
+
+
+def test_a_deferred_publish_overtakes_a_backlog(house: House) -> None:
+    """When it is due it is ready at once, though the cursor has not come to its place yet."""
+    consumer = house.consumer("t", "c", rdy=2)
+    for n in range(10):
+        house.publish("t", b"%d" % n)
+    house.publish("t", b"late", defer_ms=100)
+    for n in range(10, 20):
+        house.publish("t", b"%d" % n)
+    seen = consumer.messages()
+    house.pass_time(0.1)
+    consumer.finish(seen)
+    assert b"late" in consumer.bodies()
+
+    consumer.say(commands.rdy(100))
+    rest = consumer.bodies()
+    assert b"late" not in rest
+    assert house.channel("t", "c").depth == 0
+
+
+def test_a_paused_topic_holds_deferred_publishes_too(house: House) -> None:
+    """Due while the topic is paused: it goes out when the topic goes on, and only once."""
+    consumer = house.consumer("t", "c", rdy=10)
+    house.broker.pause_topic("t", True, house.clock.now())
+    house.publish("t", b"late", defer_ms=100)
+    house.pass_time(1.0)
+    assert consumer.bodies() == []
+
+    house.broker.pause_topic("t", False, house.clock.now())
+    house.turn()
+
+    assert consumer.bodies() == [b"late"]
+    assert house.channel("t", "c").depth == 0
+
+
+def test_a_new_channel_gets_no_deferred_publish_from_before_it(house: House) -> None:
+    """What was published for the channels of then does not concern a channel of later."""
+    house.consumer("t", "old", rdy=10)
+    house.publish("t", b"late", defer_ms=100)
+    new = house.consumer("t", "new", rdy=10)
+    house.pass_time(1.0)
+
+    assert new.bodies() == []
+    assert house.channel("t", "new").deferred_count == 0
+
+
+def test_attempts_stay_at_their_maximum() -> None:
+    """The 16 bits of attempts saturate (decision 15)."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"x")
+    (message,) = consumer.messages()
+    channel = house.broker.topics["t"].channels["c"]
+    consumer.say(commands.req(message.id, 500))
+    channel.delays.clear()
+    channel.again.push(message.index, 65_534)
+    channel.wake()
+    house.turn()
+    for _ in range(3):
+        (message,) = consumer.messages()
+        assert message.attempts == 65_535
+        consumer.say(commands.req(message.id, 0))
+
+
+def test_requeue_on_disconnect_is_an_option() -> None:
+    """Off: a lost connection's messages wait for their timeout. On: they are ready at once."""
+    for requeue, expected in ((False, 0), (True, 1)):
+        house = House(requeue_on_disconnect=requeue)
+        house.publish("t", b"x")
+        house.consumer("t", "c", rdy=1).close()
+
+        assert house.channel("t", "c").depth == expected
+        assert house.channel("t", "c").in_flight_count == 1 - expected
+
+
+def test_a_timeout_of_a_client_that_is_gone(house: House) -> None:
+    """Its message goes to whoever is ready then."""
+    house.publish("t", b"x")
+    house.consumer("t", "c", rdy=1).close()
+    other = house.consumer("t", "c", rdy=1)
+    assert other.messages() == []
+
+    house.pass_time(60.0)
+
+    assert [m.attempts for m in other.messages()] == [2]
+
+
+def test_a_clock_jump_brings_nothing_early(house: House) -> None:
+    """P13: timeouts and delays run on the monotonic clock."""
+    consumer = house.consumer("t", "c", rdy=2)
+    house.publish("t", b"x", b"y")
+    first, _ = consumer.messages()
+    consumer.say(commands.req(first.id, 5000))
+    for jump in (86_400, -172_800):
+        house.clock.wall_ns += jump * 1_000_000_000
+        house.pass_time(1.0)
+        assert consumer.messages() == []
+    house.pass_time(3.0)
+
+    assert [m.id for m in consumer.messages()] == [first.id]
