@@ -1,6 +1,7 @@
 """client.connection: identify, requests answered in order, and every way that it can end."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,22 @@ from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from tests.client.scripted import frame, listening, message_frame, scripted, until
 from tests.servers import free_port
+
+
+class Recording:
+    """A transport that keeps what is written through it."""
+
+    def __init__(self, transport: Any) -> None:
+        self.writes: list[bytes] = []
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        """Write and keep."""
+        self.writes.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 async def test_identify_tells_and_learns() -> None:
@@ -26,21 +43,19 @@ async def test_identify_tells_and_learns() -> None:
         await connection.close()
 
 
-async def test_one_write_a_turn() -> None:
+async def test_one_write_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of one turn of the loop arrive as one segment, in order."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
         peer = await nsqd.peer()
-        writes = []
-        transport = connection._transport
-        assert transport is not None
-        plain_write = transport.write
-        transport.write = lambda data: (writes.append(data), plain_write(data))  # type: ignore[method-assign, func-returns-value, assignment] # counts writes
+        transport: Any = connection._transport
+        recording = Recording(transport)
+        monkeypatch.setattr(connection, "_transport", recording)
         for number in range(100):
             connection.send(commands.fin(b"%016x" % number))
         await until(lambda: len(peer.commands) == 101)
 
-        assert len(writes) == 1
+        assert len(recording.writes) == 1
         assert peer.commands[1:] == [b"FIN %016x" % number for number in range(100)]
         await connection.close()
 

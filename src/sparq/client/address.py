@@ -1,4 +1,8 @@
-"""Addresses as text: ``host:port`` of an nsqd, with brackets around IPv6 as in ``[::1]:4150``."""
+"""Addresses as text: ``host:port`` of an nsqd, with brackets around IPv6 as in ``[::1]:4150``.
+
+An address has one spelling, whether it was given, read from nsqlookupd or shown: it is the key
+by which a pool knows its connections. Names are not resolved here.
+"""
 
 from __future__ import annotations
 

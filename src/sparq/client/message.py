@@ -1,4 +1,8 @@
-"""A message as a consumer has it, and the ways to answer for it."""
+"""A message as a consumer has it, and the ways to answer for it.
+
+1. It is answered for once, with FIN or REQ; before that it can be touched any number of times.
+2. It knows no connection: answers go to its ``Responder``, the subscription that it came by.
+"""
 
 from __future__ import annotations
 

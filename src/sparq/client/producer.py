@@ -20,8 +20,9 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from sparq.client.address import parse_addresses, split_texts
 from sparq.client.config import Config, milliseconds
@@ -36,8 +37,7 @@ from sparq.protocol.names import is_valid_name, quote
 CLOSED = "the producer is closed"
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """A publish that nsqd has acknowledged.
 
     Attributes:
@@ -339,9 +339,12 @@ class Producer:
         return dict(self._pool.errors)
 
 
+_is_topic = lru_cache(maxsize=1024)(is_valid_name)
+
+
 def _check(topic: str, bodies: Sequence[bytes]) -> None:
     """Hold back what nsqd would answer by ending the connection that others use too."""
-    if not is_valid_name(topic):
+    if not _is_topic(topic):
         raise ValueError(f"topic name {quote(topic)} is not valid")
     if not bodies or not all(bodies):
         raise ValueError("a message has at least one byte" if bodies else "no messages")
