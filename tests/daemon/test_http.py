@@ -76,7 +76,8 @@ class Answer:
 async def exchange(listener: Listener, raw: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     writer.write(raw)
-    answer = await reader.read()
+    async with asyncio.timeout(10):
+        answer = await reader.read()
     writer.close()
     return answer
 
@@ -247,7 +248,8 @@ async def test_a_client_that_asks_first_is_told_to_go_on(listener: Listener) -> 
     head = b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
     writer.write(head + b"Content-Length: 3\r\n\r\n")
 
-    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    async with asyncio.timeout(10):
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(b"abc")
     assert Answer(await reader.read()).body == b"abc"
     writer.close()
@@ -304,7 +306,8 @@ async def test_a_stop_lets_a_request_finish() -> None:
     site, listener = Site(ROUTES), listen("127.0.0.1:0")
     await site.start(listener)
     request = asyncio.create_task(ask(listener, "GET", "/slow"))
-    await entered.wait()
+    async with asyncio.timeout(10):
+        await entered.wait()
 
     listener.close()
     await site.stop()

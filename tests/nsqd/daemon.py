@@ -29,7 +29,8 @@ class Daemon:
         """One request as text; nothing on the way mends what is wrong with it."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.http.port)
         writer.write(f"{head}\r\nHost: x\r\nConnection: close\r\n".encode() + body)
-        answer_head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+        async with asyncio.timeout(20):
+            answer_head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         first, *lines = answer_head.decode().split("\r\n")
         headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}

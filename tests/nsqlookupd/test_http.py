@@ -57,8 +57,9 @@ class Peer:
 
     async def say(self, data: bytes) -> bytes:
         self._writer.write(data)
-        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-        return await self._reader.readexactly(size)
+        async with asyncio.timeout(10):
+            (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+            return await self._reader.readexactly(size)
 
     async def leave(self) -> None:
         self._writer.close()
@@ -203,7 +204,8 @@ async def test_bad_requests_have_nsqs_codes(
     reader, writer = await asyncio.open_connection("127.0.0.1", lookup.daemon.http_port)
     # Written by hand: a client library would mend the malformed queries.
     writer.write(f"{method} {target} HTTP/1.1\r\nHost: {url}\r\nConnection: close\r\n\r\n".encode())
-    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    async with asyncio.timeout(10):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
 
     assert int(head.split()[1]) == status

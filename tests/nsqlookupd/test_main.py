@@ -90,7 +90,8 @@ async def test_an_error_is_read_before_the_end(daemon: Nsqlookupd) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
     writer.write(b"  V1BAD\n" + b"x" * 1_000_000)
 
-    assert await reader.read() == b"\x00\x00\x00\x1dE_INVALID invalid command BAD"
+    async with asyncio.timeout(10):
+        assert await reader.read() == b"\x00\x00\x00\x1dE_INVALID invalid command BAD"
     writer.close()
 
 
@@ -105,7 +106,8 @@ async def test_a_silent_connection_is_closed(
     assert await greeted_reader.readexactly(6) == b"\x00\x00\x00\x02OK"
 
     with contextlib.suppress(ConnectionResetError):
-        assert await reader.read() == b""
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
     greeted.write(b"PING\n")
     assert await greeted_reader.readexactly(6) == b"\x00\x00\x00\x02OK"
     writer.close()
@@ -121,17 +123,22 @@ async def test_a_peer_that_does_not_read_is_not_read(daemon: Nsqlookupd) -> None
     count = 1_000_000
     writer.write(b"  V1" + b"PING\n" * count)
     writer.write_eof()
-    async with asyncio.timeout(30):
-        paused: list[Connection] = []
-        while True:
-            paused = [c for c in daemon.connections if not c.is_reading]
-            if paused:
-                break
-            await asyncio.sleep(0.01)
+    try:
+        async with asyncio.timeout(20):
+            paused = await stopped_reading(daemon)
+            assert paused.unsent_bytes < 2 << 20
+            received = 0
+            while data := await reader.read(1 << 16):
+                received += len(data)
+            assert received == count * 6
+    finally:
+        writer.transport.abort()
 
-    assert paused[0].unsent_bytes < 2 << 20
-    received = 0
-    while data := await reader.read(1 << 16):
-        received += len(data)
-    assert received == count * 6
-    writer.close()
+
+async def stopped_reading(daemon: Nsqlookupd) -> Connection:
+    """The connection that the daemon has stopped to read."""
+    while True:
+        for connection in daemon.connections:
+            if not connection.is_reading:
+                return connection
+        await asyncio.sleep(0.01)

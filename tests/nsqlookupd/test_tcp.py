@@ -52,15 +52,14 @@ HELLO = identify(PEER)
 ME_JSON = json.dumps(ME, separators=(",", ":")).encode()
 
 
-def test_a_whole_conversation() -> None:
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_whole_conversation(size: int) -> None:
     """IDENTIFY tells who nsqlookupd is; the rest is answered OK and shows in the registry."""
     conversation = talk()
-    answers = conversation.feed(
-        b"  V1PING\n"
-        + HELLO
-        + b"REGISTER t\nREGISTER t c\r\n REGISTER u d \nPING\nUNREGISTER u d\n"
-    )
+    sent = b"  V1PING\n" + HELLO + b"REGISTER t\nREGISTER t c\r\n REGISTER u d \nPING\n"
+    sent += b"UNREGISTER u d\n"
 
+    answers = b"".join(conversation.feed(sent[at : at + size]) for at in range(0, 999, size))
     assert parted(answers) == [b"OK", ME_JSON, *[b"OK"] * 5]
     assert known(conversation) == [
         "client::=1",
