@@ -43,6 +43,19 @@ async def test_identify_tells_and_learns() -> None:
         await connection.close()
 
 
+async def test_an_nsqd_that_does_not_negotiate() -> None:
+    """A plain OK to IDENTIFY is an nsqd about which nothing is known."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"IDENTIFY\n")
+        writer.write(frame(0, b"OK"))
+
+    async with listening(answer) as address:
+        connection = await open_connection(address, Config())
+        assert connection.facts == {}
+        await connection.close()
+
+
 async def test_one_write_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of one turn of the loop arrive as one segment, in order."""
     async with scripted() as [nsqd]:
@@ -185,6 +198,8 @@ async def test_messages_of_one_read_come_together() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
         (b"\xff\xff\xff\xff....", "size -1"),
         (frame(0, b"x" * 2000), "size 2004"),
+        (frame(0, b"{nonsense"), "no JSON"),
+        (frame(1, b"E_BAD_BODY IDENTIFY msg timeout (1) is invalid"), "msg timeout"),
     ],
 )
 async def test_what_is_no_nsqd_is_told_apart(garbage: bytes, text: str) -> None:
@@ -195,7 +210,7 @@ async def test_what_is_no_nsqd_is_told_apart(garbage: bytes, text: str) -> None:
         writer.write(garbage)
 
     async with listening(answer) as address:
-        with pytest.raises((ConnectionLostError, WrongPeerError), match=text):
+        with pytest.raises((ConnectionLostError, WrongPeerError, RemoteError), match=text):
             await open_connection(address, Config(max_msg_size=1000))
 
 

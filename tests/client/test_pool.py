@@ -4,8 +4,10 @@ import asyncio
 import random
 from collections import Counter
 
+import pytest
+
 from sparq.client.errors import WrongPeerError
-from sparq.client.pool import Pool
+from sparq.client.pool import Pool, background
 from tests.client.scripted import until
 
 
@@ -117,3 +119,17 @@ async def test_retired_connects_to_nothing_more() -> None:
 
     assert places.tries == Counter({"a:1": 1})
     await pool.close()
+
+
+async def test_a_bug_in_the_background_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A task that nobody awaits does not die unheard."""
+
+    async def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    task = background(fail(), "the part that fails")
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+
+    assert "the part that fails failed" in caplog.text
+    assert "a bug" in caplog.text

@@ -276,8 +276,19 @@ async def open_connection(address: str, config: Config) -> Connection:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             body = json.dumps(config.identify()).encode()
             answer = await connection.request(commands.MAGIC_V2 + commands.identify(body))
-        connection.facts = json.loads(answer) if answer.startswith(b"{") else {}
+        connection.facts = _facts(answer)
     except BaseException as error:
         connection.fail(error if isinstance(error, Exception) else TimeoutError("given up"))
         raise
     return connection
+
+
+def _facts(answer: bytes) -> dict[str, Any]:
+    """What IDENTIFY was answered with: a JSON object, or OK from one that does not negotiate."""
+    if not answer.startswith(b"{"):
+        return {}
+    try:
+        facts = json.loads(answer)
+    except ValueError as error:
+        raise WrongPeerError(f"an answer to IDENTIFY that is no JSON: {error}") from error
+    return dict(facts)

@@ -28,7 +28,7 @@ from sparq.client.discovery import Discovery
 from sparq.client.errors import ClosedError
 from sparq.client.flow import Flow
 from sparq.client.message import Message
-from sparq.client.pool import Pool
+from sparq.client.pool import Pool, background
 from sparq.client.subscription import Counters, Subscription
 from sparq.protocol import commands
 from sparq.protocol.names import is_valid_name, quote
@@ -175,15 +175,12 @@ class Consumer:
         """
         if self._tasks or self._stopping:
             raise ClosedError("a consumer is started once")
-        self._tasks.append(
-            asyncio.create_task(self._discovery.run(self._pool.update), name="discovery")
-        )
+        self._tasks.append(background(self._discovery.run(self._pool.update), "discovery"))
         self._pool.start()
         self._flow.start()
         if self._handler is not None:
             for number in range(self._concurrency):
-                worker = asyncio.create_task(self._work(self._handler), name=f"handler {number}")
-                self._tasks.append(worker)
+                self._tasks.append(background(self._work(self._handler), f"handler {number}"))
 
     async def join(self) -> None:
         """Wait until the consumer has stopped."""

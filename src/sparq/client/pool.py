@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
+from typing import Any
 
 from sparq.client.errors import SparqClientError
 from sparq.protocol.errors import RemoteError
@@ -24,6 +25,21 @@ log = logging.getLogger(__name__)
 
 FAILURES = (OSError, TimeoutError, SparqClientError, RemoteError)
 FIRST_DELAY = 0.1
+
+
+def background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """A task that ends by being cancelled or by returning; any other end is a bug, and is logged.
+
+    Nobody awaits it while it runs: a failure would show only when the garbage is collected.
+    """
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_log_failure)
+    return task
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)
 
 
 class Pool:
@@ -79,16 +95,16 @@ class Pool:
     def _keep_wanted(self) -> None:
         for address in self._given | self._listed:
             if address not in self._keepers and self._wanted(address):
-                keeper = asyncio.create_task(self._keep(address), name=f"keep {address}")
+                keeper = background(self._keep(address), f"connection to {address}")
                 self._keepers[address] = keeper
                 keeper.add_done_callback(partial(self._ended, address))
 
     def _ended(self, address: str, keeper: asyncio.Task[None]) -> None:
         del self._keepers[address]
         self.errors.pop(address, None)
-        if not keeper.cancelled() and (error := keeper.exception()) is not None:
-            log.error("connection keeper of %s failed", address, exc_info=error)
-        self._keep_wanted()
+        # It may be listed again since; but what a bug has ended is not begun again in a loop.
+        if not keeper.cancelled() and keeper.exception() is None:
+            self._keep_wanted()
 
     async def _keep(self, address: str) -> None:
         clock = asyncio.get_running_loop().time

@@ -29,7 +29,7 @@ from sparq.client.config import Config, milliseconds
 from sparq.client.connection import STORAGE_REFUSALS, Connection, open_connection
 from sparq.client.discovery import Discovery
 from sparq.client.errors import ClosedError, ConnectionLostError, PublishError
-from sparq.client.pool import Pool
+from sparq.client.pool import Pool, background
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
@@ -307,9 +307,7 @@ class Producer:
         if self._closed:
             raise ClosedError(CLOSED)
         if self._asking is None:
-            self._asking = asyncio.create_task(
-                self._discovery.run(self._pool.update), name="discovery"
-            )
+            self._asking = background(self._discovery.run(self._pool.update), "discovery")
             self._pool.start()
 
     async def close(self) -> None:
