@@ -301,6 +301,18 @@ async def test_a_bug_is_logged_with_its_traceback(
     assert "bug" in str(record.exc_info[1])
 
 
+async def test_what_is_no_http_is_logged_in_one_line(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is answered 400; whoever sends it often fills no disk with tracebacks."""
+    answer = Answer(await exchange(listener, b"GET / HTTP/9.9\r\n" + b"x" * 1000 + b"\r\n\r\n"))
+
+    (record,) = caplog.records
+    assert (answer.status, record.levelname, record.exc_info) == (400, "WARNING", None)
+    assert "Bad status line" in record.getMessage()
+    assert len(record.getMessage()) < 300
+
+
 async def test_a_stop_lets_a_request_finish() -> None:
     """What was begun is answered; then the connection is closed."""
     site, listener = Site(ROUTES), listen("127.0.0.1:0")

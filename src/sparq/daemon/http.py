@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote_plus
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from sparq.daemon.address import Listener, peer_text
 from sparq.protocol.names import is_valid_name
@@ -41,6 +42,23 @@ LINGER_SECONDS = 1.0
 """How long a body that was refused is still read, so that its sender sees the answer."""
 
 logger = logging.getLogger(__name__)
+
+
+class _OneLine(logging.Filter):
+    """Logs a request that is no HTTP in one line: it is no bug of ours, and may come often."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep every record, but of a bad request only what was wrong."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.msg, record.args = "HTTP: %s: %s", (record.getMessage(), error.message[:200])
+            record.exc_info = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+_protocol_logger = logging.getLogger(f"{__name__}.protocol")
+_protocol_logger.addFilter(_OneLine())
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _TEXT = "text/plain; charset=utf-8"
@@ -234,6 +252,7 @@ class Site:
                 keepalive_timeout=IDLE_SECONDS,
                 auto_decompress=False,
                 access_log=None,
+                logger=_protocol_logger,
                 lingering_time=LINGER_SECONDS,
             )
         await listener.serve(self._server)
@@ -261,7 +280,7 @@ class Site:
     def _no_such_route(self, call: Call, methods: dict[str, Route] | None) -> web.Response:
         method = call.request.method
         meant = self._meant.get(_folded(call.path))
-        if methods is None and meant is not None and method in self._paths[meant]:
+        if meant is not None and method in self._paths[meant]:
             location = f"{meant}?{call.raw_query}" if call.raw_query else meant
             return web.Response(
                 status=301 if method == "GET" else 308, headers={"Location": location}
