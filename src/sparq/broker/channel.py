@@ -75,6 +75,7 @@ class Channel:
         self.scheduled_ns = NEVER
         self._last_owner = 0
         self._id_base = stream.log.node_id << INDEX_BITS
+        self._raw_base = np.uint64(self._id_base)
 
     # Subscribers
 
@@ -118,7 +119,7 @@ class Channel:
             indexes = [number - base for number in raw]
         else:
             # Another node's ids wrap to indexes that no page can hold.
-            indexes = (raw - np.uint64(self._id_base)).view(np.int64)
+            indexes = (raw - self._raw_base).view(np.int64)
         freed = self.in_flight.finish(indexes, session.owner)
         if freed.freed:
             session.in_flight_count -= freed.freed

@@ -87,6 +87,12 @@ class DueList:
         self.pending.add(index)
         self.skipped.append(index)
 
+    def add_past(self, index: int, visible_end: int) -> None:
+        """Add one that a restart finds due already; its channels are told apart from this."""
+        self.skipped.append(index)
+        if index >= visible_end:
+            self.overdue.append(index)
+
     def pop_due(self, now_ns: int) -> list[int]:
         """The indexes whose time has come, earliest first; they stay in `skipped`."""
         due: list[int] = []

@@ -92,30 +92,33 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
                 continue
             channel.stream.want(first, channel)
             break
-        end = _run_within(block, first, min(end, first + count - given), session.room_bytes())
+        end, frames = _run_within(block, first, min(end, first + count - given), session)
         if session.sample_rate:
             _send_sample(handout, session, block, (first, end))
         else:
-            _send(handout, session, block, (first, end))
+            _send(handout, session, frames, (first, end))
         channel.cursor = end
         channel.cursor_ordinal = block.ordinal + (end - block.first)
         given += end - first
     return given
 
 
-def _run_within(block: Block, first: int, end: int, room_bytes: int) -> int:
-    """Where a run from `first` ends: at `end`, with the block, or with what fills the room."""
-    end = min(end, block.first + block.count)
-    limit = block.start_of(first) + room_bytes
-    if block.start_of(end) > limit:
-        fitting = int(np.searchsorted(block.ends, limit)) + 1
-        end = min(end, block.first + fitting)
-    return end
+def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[int, memoryview]:
+    """Where a run from `first` ends: at `end`, with the block, or with what fills the output; and
+    its frames."""
+    ends = block.ends
+    low = first - block.first
+    high = min(end - block.first, block.count)
+    start = int(ends[low - 1]) if low else 0
+    stop = int(ends[high - 1])
+    if stop - start > session.room_bytes():
+        high = min(high, int(np.searchsorted(ends, start + session.room_bytes())) + 1)
+        stop = int(ends[high - 1])
+    return block.first + high, memoryview(block.frames)[start:stop]
 
 
-def _send(handout: Handout, session: Session, block: Block, run: tuple[int, int]) -> None:
+def _send(handout: Handout, session: Session, frames: memoryview, run: tuple[int, int]) -> None:
     first, end = run
-    frames = block.slice(first, end)
     session.send(frames, len(frames), end - first)
     deadline_ns = handout.deadline_ns(session)
     handout.channel.in_flight.note_run(
@@ -129,4 +132,4 @@ def _send_sample(handout: Handout, session: Session, block: Block, run: tuple[in
     if not keeps.all():
         handout.channel.memory.finished(*ranges_of(indexes[~keeps]))
     for kept in zip(*ranges_of(indexes[keeps]), strict=True):
-        _send(handout, session, block, kept)
+        _send(handout, session, block.slice(*kept), kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparq.broker.channel import Channel
 from sparq.broker.sampling import Sampler
@@ -10,8 +10,7 @@ from sparq.broker.session import Session
 from sparq.protocol.instant import Instant
 
 
-@dataclass(frozen=True, slots=True)
-class Handout:
+class Handout(NamedTuple):
     """From which channel, by which dice, when."""
 
     channel: Channel

@@ -174,7 +174,7 @@ class InFlight:
         count = len(indexes)
         first = int(indexes[0])
         end = first + count
-        consecutive = int(indexes[-1]) == end - 1 and bool((indexes[1:] - indexes[:-1] == 1).all())
+        consecutive = int(indexes[-1]) == end - 1 and bool((indexes == np.arange(first, end)).all())
         if consecutive and self._owns_range(first, end, owner):
             self._free_range(first, end)
             return Freed([first], [end], count, [])

@@ -4,19 +4,21 @@ After a start, a channel's unfinished messages below its cursor are ready again:
 with a consumer, so they go out with attempts + 1 (decision 11). Exceptions:
 
 1. A deferred publish that is not due yet stays in the topic's due list.
-2. One that became due meanwhile has been with nobody unless the ledger says so: attempts 0.
+2. One that is due has been with nobody unless the ledger says so, for whenever it is delivered the
+   ledger is told; it is ready with attempts 0, wherever the cursor stands.
 3. What the ledger has as requeued keeps its due time and its attempts.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.in_flight import ranges_of
+from sparq.broker.in_flight import NEVER, ranges_of
 from sparq.log.records import ChannelState
 from sparq.protocol.instant import Instant
 
@@ -44,11 +46,12 @@ def restore(channel: Channel, state: ChannelState, past_due: set[int], now: Inst
         for i, (due, attempts) in requeued.items()
         if due > now.wall_ns
     )
-    known = requeued.keys() | channel.stream.due.pending
+    elsewhere = requeued.keys() | channel.stream.due.pending | past_due
     for first, end in _unfinished(channel, state):
-        for index in range(first, end):
-            if index not in known:
-                ready[index] = 0 if index in past_due else 1
+        ready.update((index, 1) for index in range(first, end) if index not in elsewhere)
+    for index in past_due - requeued.keys():
+        if state.start <= index < channel.stream.end and not _is_finished(state, index):
+            ready[index] = 0
     indexes = np.array(sorted(ready), np.int64)
     attempts = np.array([ready[i] for i in indexes.tolist()], np.uint16)
     channel.again.push_many(indexes, attempts)
@@ -70,6 +73,11 @@ def _unfinished(channel: Channel, state: ChannelState) -> Iterator[Range]:
             at = min(high, limit)
             yield low, at
         at = max(at, end)
+
+
+def _is_finished(state: ChannelState, index: int) -> bool:
+    at = bisect_right(state.finished, (index, NEVER))
+    return at > 0 and index < state.finished[at - 1][1]
 
 
 def _skip_ahead(channel: Channel, state: ChannelState, outside: list[int]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.channel import Channel
 from sparq.broker.handout import Handout
 from sparq.broker.in_flight import ranges_of
 from sparq.broker.session import Session

@@ -105,9 +105,11 @@ class Topic:
         One that some channel has seen has been due, even if the wall clock was set back since.
         """
         past_due: set[int] = set()
-        for index, due_wall_ns in sorted(self.stream.log.due_entries()):
+        stream = self.stream
+        for index, due_wall_ns in sorted(stream.log.due_entries()):
             if due_wall_ns <= now.wall_ns or _was_due(index, state):
                 past_due.add(index)
+                stream.due.add_past(index, stream.end)
             else:
                 self.defer(now.mono_ns + due_wall_ns - now.wall_ns, index)
         return past_due
