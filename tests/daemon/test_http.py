@@ -258,6 +258,19 @@ async def test_a_client_that_asks_first_is_told_to_go_on(listener: Listener) -> 
     assert refused.status == 413
 
 
+@pytest.mark.parametrize("before", [b"", b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    """Also one that never ends a request's head, be it the first or a later one."""
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.1)
+    site, listener = Site(ROUTES), listen("127.0.0.1:0")
+    await site.start(listener)
+
+    answer = await exchange(listener, before + b"GET /ping HTTP/1.1\r\nHost: x\r\nA: ")
+    assert answer.count(b"HTTP/1.1 200") == (1 if before else 0)
+    listener.close()
+    await site.stop()
+
+
 async def test_requests_on_one_connection_are_answered_in_turn(listener: Listener) -> None:
     """Keep-alive and pipelining work, also behind an error."""
     request = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -1,4 +1,7 @@
-"""The program `nsqd`: its data path, its listeners, its life, its command line."""
+"""The program `nsqd`: its data path, its listeners, its life, its command line.
+
+It starts in NSQ's order (lock, node id, listeners, data) and stops as `Nsqd.stop` has it.
+"""
 
 from __future__ import annotations
 
