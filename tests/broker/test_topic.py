@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from sparq.broker.channel import SeekTarget
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from tests.broker.house import House
@@ -207,7 +210,7 @@ def test_unknown_names(house: House) -> None:
     """What is not there is told with NSQ's codes."""
     now = house.clock.now()
     house.publish("t", b"x")
-    for act, code in (
+    acts: list[tuple[Callable[[], None], str]] = [
         (lambda: house.broker.delete_topic("nope", now), "TOPIC_NOT_FOUND"),
         (lambda: house.broker.empty_topic("nope", now), "TOPIC_NOT_FOUND"),
         (lambda: house.broker.pause_topic("nope", True, now), "TOPIC_NOT_FOUND"),
@@ -216,7 +219,8 @@ def test_unknown_names(house: House) -> None:
         (lambda: house.broker.empty_channel("t", "nope", now), "CHANNEL_NOT_FOUND"),
         (lambda: house.broker.pause_channel("t", "nope", True, now), "CHANNEL_NOT_FOUND"),
         (lambda: house.broker.seek_channel("t", "nope", "latest", now), "CHANNEL_NOT_FOUND"),
-    ):
+    ]
+    for act, code in acts:
         with pytest.raises(RemoteError) as caught:
             act()
         assert caught.value.code == code
@@ -249,7 +253,7 @@ def test_seek_to_each_kind_of_place(house: House) -> None:
     messages = consumer.messages()
     consumer.finish(messages)
 
-    def replayed(target) -> list[bytes]:  # type: ignore[no-untyped-def]
+    def replayed(target: SeekTarget) -> list[bytes]:
         house.broker.seek_channel("t", "c", target, house.clock.now())
         house.turn()
         found = consumer.messages()
@@ -273,7 +277,7 @@ def test_seek_to_a_time_on_the_disk() -> None:
         house.publish("t", b"%d" % n * 100)
         house.clock.advance(1.0)
     house.crash()
-    target = ("time", house.clock.wall_ns - 5_000_000_000)
+    target: SeekTarget = ("time", house.clock.wall_ns - 5_000_000_000)
     house.broker.seek_channel("t", "c", target, house.clock.now())
     house.turn()
 

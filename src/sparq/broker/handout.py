@@ -1,4 +1,7 @@
-"""What all deliveries of one channel in one turn have in common."""
+"""What all deliveries of one channel in one turn have in common.
+
+First deliveries and later ones are made in two modules; both are told this.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which messages a sampling client gets: each with about rate + 1 percent (wire.md 1.7)."""
+"""Which messages a sampling client gets: each with about rate + 1 percent (wire.md 1.7).
+
+The dice are thrown for a whole run at once; with a seed they fall the same way every time.
+"""
 
 from __future__ import annotations
 
