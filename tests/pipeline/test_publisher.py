@@ -1,0 +1,117 @@
+"""Publishing: everything arrives, and what was acknowledged is written down."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.client import PublishError
+from sparq.pipeline import publisher
+from sparq.pipeline.publisher import batches, hashes, publish, read_hashes, read_lines
+from tests.servers import free_port, spawn_nsqd
+
+
+def test_plain_and_gzipped_logs_give_the_same_lines(tmp_path: Path) -> None:
+    """Line ends of both kinds go, empty lines are none, the last line needs no end."""
+    text = b"one\r\ntwo\n\n\nthree"
+    (tmp_path / "plain.log").write_bytes(text)
+    (tmp_path / "packed.bin").write_bytes(gzip.compress(text))
+
+    assert list(read_lines(tmp_path / "plain.log")) == [b"one", b"two", b"three"]
+    assert list(read_lines(tmp_path / "packed.bin")) == [b"one", b"two", b"three"]
+
+
+def test_a_log_that_is_not_there_says_so(tmp_path: Path) -> None:
+    """The error names the file."""
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.log"):
+        list(read_lines(tmp_path / "nowhere.log"))
+
+
+@given(st.lists(st.integers(1, 700_000), max_size=1_500), st.data())
+def test_batches_keep_order_and_bounds(sizes: list[int], data: st.DataObject) -> None:
+    """Nothing is lost or moved; a batch is bounded in number and bytes, but for a giant alone."""
+    whole = bytes(700_000)
+    bodies = [memoryview(whole)[:size] for size in sizes]
+
+    made = list(batches(bodies))  # type: ignore[arg-type] - views stand in for large bytes
+
+    assert [body for batch in made for body in batch] == bodies
+    for batch in made:
+        assert 1 <= len(batch) <= publisher.BATCH_COUNT
+        assert len(batch) == 1 or sum(map(len, batch)) <= publisher.BATCH_BYTES
+
+
+async def test_every_body_reaches_one_of_the_nsqds(tmp_path: Path) -> None:
+    """Two nsqds hold what was published, and the file of hashes says the same."""
+    bodies = [b"click %d" % number for number in range(5_000)]
+    acknowledged, resent = tmp_path / "acknowledged", tmp_path / "resent"
+    with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
+        seen: list[int] = []
+        done = await publish(
+            bodies,
+            [one.tcp, two.tcp],
+            "clicks",
+            acknowledged=acknowledged,
+            resent=resent,
+            on_progress=lambda progress: seen.append(progress.acknowledged),
+        )
+        counts = [
+            server.get_json("/stats?format=json&topic=clicks")["topics"][0]["message_count"]
+            for server in (one, two)
+        ]
+
+    assert done.acknowledged == sum(counts) == 5_000
+    assert min(counts) > 0
+    assert seen == sorted(seen)
+    assert seen[-1] == 5_000
+    assert sorted(acknowledged.read_bytes()) == sorted(hashes(bodies))
+    assert len(read_hashes(resent)) == done.resent == 0
+
+
+async def test_one_nsqd_may_die_on_the_way(tmp_path: Path) -> None:
+    """What a killed nsqd has not answered is sent again, and counted as resent."""
+    acknowledged, resent = tmp_path / "acknowledged", tmp_path / "resent"
+    with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
+        killed = False
+
+        def kill_once(progress: publisher.Published) -> None:
+            nonlocal killed
+            if progress.acknowledged > 10_000 and not killed:
+                killed = True
+                two.kill9()
+
+        done = await publish(
+            (b"click %d" % number for number in range(40_000)),
+            [one.tcp, two.tcp],
+            "clicks",
+            acknowledged=acknowledged,
+            resent=resent,
+            on_progress=kill_once,
+        )
+        await asyncio.to_thread(two.start)
+
+    assert killed
+    assert done.acknowledged == len(read_hashes(acknowledged)) == 40_000
+    assert done.resent == len(read_hashes(resent))
+
+
+async def test_without_any_nsqd_it_ends_with_an_error(tmp_path: Path) -> None:
+    """Patience has an end."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    with pytest.raises(PublishError, match="given up"):
+        await asyncio.wait_for(
+            publish(
+                [b"click"],
+                [nowhere],
+                "clicks",
+                acknowledged=tmp_path / "acknowledged",
+                resent=tmp_path / "resent",
+                patience_seconds=0.1,
+            ),
+            60,
+        )
