@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
@@ -22,7 +22,8 @@ SECOND_NS = 1_000_000_000
 PATH = "/data"
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True)
+class Message:
     """A delivered message."""
 
     timestamp_ns: int

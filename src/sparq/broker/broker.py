@@ -122,7 +122,7 @@ class Broker:
     @property
     def busy(self) -> bool:
         """Whether another turn should follow, though no event may be there to cause it."""
-        return bool(self._agenda.hungry)
+        return bool(self._agenda.hungry or self._agenda.tasks)
 
     # Connections
 

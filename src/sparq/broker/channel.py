@@ -315,12 +315,11 @@ class Channel:
 
     def unfinished(self) -> NDArray[np.int64]:
         """The unfinished indexes that the cursor has passed or that stand outside it, ascending."""
-        pending = self.stream.due.pending_between(self.start, self.cursor)
         parts = (
             self.in_flight.indexes(),
             self.again.indexes(),
             self.delays.indexes(),
-            np.array(pending, np.int64),
+            self.stream.due.pending_between(self.start, self.cursor),
         )
         return np.sort(np.concatenate(parts))
 

@@ -265,17 +265,22 @@ class Conversation:
         answer = range_mode.attach(topic, channel, session, self._last_epoch)
         self._answer_when_kept(session, topic, True, frames.response(answer), "ATTACH")
 
-    def _reader(self, session: Session, topic_name: str, name: str) -> range_mode.RangeReader:
-        topic = self._topics.by_name.get(topic_name)
+    def _reader(self, session: Session) -> range_mode.RangeReader:
+        if session.reader is None:
+            session.reader = range_mode.RangeReader(self._agenda, session)
+        return session.reader
+
+    def _range_topic(self, name: str, command: str) -> Topic:
+        topic = self._topics.by_name.get(name)
         if topic is None:
-            raise RemoteError("E_RANGE_FAILED", f"{name} failed topic {topic_name} not found")
-        return range_mode.RangeReader(topic, self._agenda, session)
+            raise RemoteError("E_RANGE_FAILED", f"{command} failed topic {name} not found")
+        return topic
 
     def _ends(self, session: Session, command: commands.Ends, _now: Instant) -> None:
-        self._reader(session, command.topic, "ENDS").ends(command)
+        self._reader(session).ends(self._range_topic(command.topic, "ENDS"), command)
 
     def _read(self, session: Session, command: commands.Read, _now: Instant) -> None:
-        self._reader(session, command.topic, "READ").read(command)
+        self._reader(session).read(self._range_topic(command.topic, "READ"), command)
 
     def _commit_range(self, session: Session, command: commands.CommitRange, _now: Instant) -> None:
         topic = self._topics.by_name.get(command.topic)

@@ -127,9 +127,10 @@ class DueList:
         """How many skipped indexes lie in [first, end)."""
         return bisect_left(self.skipped, end) - bisect_left(self.skipped, first)
 
-    def pending_between(self, first: int, end: int) -> list[int]:
+    def pending_between(self, first: int, end: int) -> NDArray[np.int64]:
         """The pending indexes in [first, end), ascending."""
-        return sorted(index for index in self.pending if first <= index < end)
+        pending = np.fromiter(self.pending, np.int64, len(self.pending))
+        return np.sort(pending[(pending >= first) & (pending < end)])
 
     def joined_from(self, first: int, end: int) -> list[int]:
         """Skipped indexes in [first, end) that were due already: a cursor set back needs them."""

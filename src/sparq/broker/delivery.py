@@ -99,8 +99,19 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
             _send(handout, session, frames, (first, end))
         channel.cursor = end
         channel.cursor_ordinal = block.ordinal + (end - block.first)
+        if end == block.first + block.count:
+            _read_ahead(channel)
         given += end - first
     return given
+
+
+def _read_ahead(channel: Channel) -> None:
+    """A block is used up: have the next one read while the clients are busy with this one."""
+    cursor, stream = channel.cursor, channel.stream
+    if cursor < stream.end and stream.log.block(cursor) is None:
+        following = stream.log.next_stored(cursor)
+        if following < stream.end and stream.log.block(following) is None:
+            stream.want(following, channel)
 
 
 def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[int, memoryview]:

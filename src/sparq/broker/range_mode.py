@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from sparq.broker.agenda import Agenda
@@ -132,77 +133,77 @@ def _refuse_commit(reason: str) -> NoReturn:
 
 
 class RangeReader:
-    """Answers the questions of one session about one log, each into its slot."""
+    """Answers one session's questions about logs, each into its slot.
 
-    def __init__(self, topic: Topic, agenda: Agenda, session: Session) -> None:
-        self._topic = topic
+    Of its READs one is under way at a time, and the next begins only when the answer of the one
+    before was taken: a client that asks for much and reads nothing costs one answer's memory.
+    """
+
+    def __init__(self, agenda: Agenda, session: Session) -> None:
         self._agenda = agenda
         self._session = session
+        self._waiting: deque[tuple[Topic, Read, Slot]] = deque()
+        self._reading = False
+        session.on_taken = self._next_read
 
-    def ends(self, command: Ends) -> None:
+    def ends(self, topic: Topic, command: Ends) -> None:
         """ENDS: where the log begins and ends, and where a time or a count leads."""
-        self._ends(_log(self._topic, "ENDS"), command, self._session.slot())
+        _log(topic, "ENDS")
+        self._ends(topic, command, self._session.slot())
 
-    def _ends(self, log: Log, command: Ends, slot: Slot) -> None:
+    def _ends(self, topic: Topic, command: Ends, slot: Slot) -> None:
+        log = topic.stream.log
         at: int | None = None
         if command.kind == "time":
             at = log.index_at_time(command.value)
             if at is None:
-                self._load_time(log, command, slot)
+                self._load_time(topic, command, slot)
                 return
         elif command.kind == "after":
             at = log.index_at_ordinal(log.ordinal_at(command.value) + command.count)
-        self._answer(slot, frames.response(json.dumps(self._described(log, command, at)).encode()))
+        self._answer(slot, frames.response(json.dumps(_ends(topic, command, at)).encode()))
 
-    def _load_time(self, log: Log, command: Ends, slot: Slot) -> None:
+    def _load_time(self, topic: Topic, command: Ends, slot: Slot) -> None:
+        log = topic.stream.log
         read = log.load_time(command.value)
 
         def loaded(_now: Instant) -> None:
             log.store(read)
             if read.error is None:
-                self._ends(log, command, slot)
+                self._ends(topic, command, slot)
             else:
                 self._fail(slot, "ENDS", read.error)
 
-        self._topic.stream.errands.submit(read, loaded)
+        topic.stream.errands.submit(read, loaded)
 
-    def _described(self, log: Log, command: Ends, at: int | None) -> dict[str, object]:
-        end = readable_end(self._topic)
-        described: dict[str, object] = {
-            "log": log.log_id.hex(),
-            "node": log.node_id,
-            "first": str(log.first_index),
-            "end": str(end),
-            "first_ordinal": log.first_ordinal,
-            "end_ordinal": log.ordinal_at(end),
-        }
-        if at is not None:
-            at = min(at, end)
-            described |= {"at": str(at), "at_ordinal": log.ordinal_at(at)}
-        if command.kind == "after":
-            described["from_ordinal"] = log.ordinal_at(command.value)
-        return described
-
-    def read(self, command: Read) -> None:
+    def read(self, topic: Topic, command: Read) -> None:
         """READ: the stored batches of a range.
 
         Raises:
             RemoteError: another log, or a range that it does not (or no longer) hold.
         """
-        log = _log(self._topic, "READ")
-        first, end = log.first_index, readable_end(self._topic)
-        if command.log != log.log_id.hex():
-            _refuse_read(f"log {log.log_id.hex()} is not {command.log}")
-        if command.first < first:
-            _refuse_read(f"index {command.first} is before {first}")
-        if command.end > end:
-            _refuse_read(f"index {command.end} is beyond {end}")
-        slot = self._session.slot()
+        _check_range(topic, command)
+        self._waiting.append((topic, command, self._session.slot()))
+        self._next_read()
+
+    def _next_read(self) -> None:
+        session = self._session
+        if self._reading or not self._waiting or session.paused_writing or session.has_answers():
+            return
+        topic, command, slot = self._waiting.popleft()
+        try:
+            _check_range(topic, command)
+        except RemoteError as error:  # its segment has gone while it waited
+            self._answer(slot, frames.error(error.frame_text()))
+            return
+        self._reading = True
         size_max = min(command.max_bytes, READ_BYTES_MAX)
-        work = log.range_read(command.first, max(command.first, command.end), size_max)
-        self._topic.stream.errands.submit(work, lambda _now: self._have_read(work, slot))
+        end = max(command.first, command.end)
+        work = topic.stream.log.range_read(command.first, end, size_max)
+        topic.stream.errands.submit(work, lambda _now: self._have_read(work, slot))
 
     def _have_read(self, work: RangeRead, slot: Slot) -> None:
+        self._reading = False
         if work.error is not None:
             self._fail(slot, "READ", work.error)
             return
@@ -219,6 +220,35 @@ class RangeReader:
     def _fail(self, slot: Slot, command: str, error: DiskError) -> None:
         refused = RemoteError("E_RANGE_FAILED", f"{command} failed {error.reason}")
         self._answer(slot, frames.error(refused.frame_text()))
+
+
+def _ends(topic: Topic, command: Ends, at: int | None) -> dict[str, object]:
+    log, end = topic.stream.log, readable_end(topic)
+    described: dict[str, object] = {
+        "log": log.log_id.hex(),
+        "node": log.node_id,
+        "first": str(log.first_index),
+        "end": str(end),
+        "first_ordinal": log.first_ordinal,
+        "end_ordinal": log.ordinal_at(end),
+    }
+    if at is not None:
+        at = min(at, end)
+        described |= {"at": str(at), "at_ordinal": log.ordinal_at(at)}
+    if command.kind == "after":
+        described["from_ordinal"] = log.ordinal_at(command.value)
+    return described
+
+
+def _check_range(topic: Topic, command: Read) -> None:
+    log = _log(topic, "READ")
+    first, end = log.first_index, readable_end(topic)
+    if command.log != log.log_id.hex():
+        _refuse_read(f"log {log.log_id.hex()} is not {command.log}")
+    if command.first < first:
+        _refuse_read(f"index {command.first} is before {first}")
+    if command.end > end:
+        _refuse_read(f"index {command.end} is beyond {end}")
 
 
 def _refuse_read(reason: str) -> NoReturn:

@@ -21,6 +21,7 @@ from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
+    from sparq.broker.range_mode import RangeReader
 
 Buffer = bytes | bytearray | memoryview
 
@@ -43,6 +44,7 @@ class Session:
         owner: the number that stands for it in its channel.
         holds: the channels that it reads by ranges.
         uncommitted_bytes: its publishes that are not on disk yet.
+        on_writable: called when the session has room again; on_taken: when output was taken.
         closing: the connection ends once `is_drained`.
     """
 
@@ -70,6 +72,7 @@ class Session:
         self.topology_zone = ""
         self.channel: Channel | None = None
         self.holds: set[Channel] = set()
+        self.reader: RangeReader | None = None
         self.owner = 0
         self.ready_count = 0
         self.in_flight_count = 0
@@ -85,6 +88,7 @@ class Session:
         self._output_bytes_max = options.output_bytes_max
         self._paused_writing = False
         self.on_writable: Callable[[Session], None] = _nobody
+        self.on_taken: Callable[[], None] | None = None
 
     @property
     def parser_state(self) -> int:
@@ -101,6 +105,8 @@ class Session:
         self._paused_writing = paused
         if not paused:
             self.on_writable(self)
+            if self.on_taken is not None:
+                self.on_taken()
 
     def identify(self, granted: Granted) -> None:
         """Take over what IDENTIFY settled; how to deliver, only the first time (wire.md 1.5)."""
@@ -154,9 +160,9 @@ class Session:
         self.in_flight_count += count
         self.message_count += count
 
-    def has_output(self) -> bool:
-        """Whether `take_output` would give anything, or the connection should end."""
-        return bool(self._outbox) or (bool(self._replies) and self._replies[0].data is not None)
+    def has_answers(self) -> bool:
+        """Whether there are answers that nobody has taken yet."""
+        return any(slot.data is not None for slot in self._replies)
 
     def is_drained(self) -> bool:
         """Whether everything that was asked has been answered and taken."""
@@ -178,6 +184,8 @@ class Session:
             self.outbox_bytes = 0
             if was_full:
                 self.on_writable(self)
+        if self.on_taken is not None:
+            self.on_taken()
         return output
 
 

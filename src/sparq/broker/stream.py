@@ -65,6 +65,7 @@ class Stream:
     def _loaded(self, index: int, read: BlockRead, now: Instant) -> None:
         readers = self._readers.pop(index)
         self.log.store(read)
+        self._agenda.notes += [f"{lost.messages} messages lost: {lost}" for lost in read.damage]
         if read.error is None:
             self._agenda.hungry.update(readers)
             return

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sparq.broker.bookkeeping import Bookkeeper
 from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.in_flight import NEVER
 from sparq.broker.memory import Durable, Forgetful, Memory
-from sparq.broker.options import BrokerOptions
+from sparq.broker.options import MILLISECOND_NS, BrokerOptions
 from sparq.broker.publishing import Publishing
 from sparq.broker.recovery import restore, state_of
 from sparq.broker.stream import Stream
@@ -32,6 +32,9 @@ from sparq.protocol.names import is_ephemeral
 if TYPE_CHECKING:
     from sparq.log.disk import DiskError
     from sparq.log.log import Commit
+
+SYNC_RETRY_NS: Final = 10 * MILLISECOND_NS
+"""How long after a sync that had to wait for a commit the next is tried."""
 
 
 class Topic:
@@ -123,7 +126,7 @@ class Topic:
     def committed(self, now: Instant) -> None:
         """The log has taken something, or synced it."""
         self.advance()
-        if self.books is not None and self.stream.log.unsynced_count:
+        if self.stream.log.unsynced_count:
             self.agenda.schedule(self, now.mono_ns + self.options.sync_timeout_ns)
 
     def advance(self) -> None:
@@ -277,17 +280,20 @@ class Topic:
             self.channels_known([])
         if self.waits_for_lookup:
             next_ns = min(next_ns, self._lookup_deadline_ns)
-        if self.books is not None and stream.log.unsynced_count:
-            next_ns = min(next_ns, now.mono_ns + self.options.sync_timeout_ns)
-            self._sync(now)
+        if stream.log.unsynced_count:
+            next_ns = min(next_ns, self._sync(now))
         if next_ns != NEVER:
             self.agenda.schedule(self, next_ns)
 
-    def _sync(self, now: Instant) -> None:
-        if self.stream.log.sync_due(now):
-            commit = self.stream.log.sync_task()
-            if commit is not None:
-                self.stream.errands.submit(commit, lambda then: self._synced(commit, then))
+    def _sync(self, now: Instant) -> int:
+        """Sync the log if that is due; returns when to look again."""
+        log = self.stream.log
+        if log.sync_due(now):
+            commit = log.sync_task()
+            if commit is None:  # another commit is in flight, which may be one that does not sync
+                return now.mono_ns + SYNC_RETRY_NS
+            self.stream.errands.submit(commit, lambda then: self._synced(commit, then))
+        return now.mono_ns + self.options.sync_timeout_ns
 
     def _synced(self, commit: Commit, now: Instant) -> None:
         self.stream.log.finish(commit)
