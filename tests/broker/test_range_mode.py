@@ -313,3 +313,68 @@ def test_ephemeral_topics_have_no_log(house: House) -> None:
         b"E_ATTACH_FAILED ATTACH failed topic t#ephemeral has no log",
         b"E_RANGE_FAILED ENDS failed topic t#ephemeral has no log",
     ]
+
+
+def test_reads_wait_for_their_answers_to_be_taken(house: House) -> None:
+    """A client that asks for much and takes nothing costs one answer's memory; in the end all
+    answers come, in order."""
+    for n in range(4):
+        house.publish("t", b"%d" % n * 1000)
+    client = house.connect()
+    attached = ask(client, commands.attach("t", "c"))
+    first, end = int(attached["first"]), int(attached["end"])
+    for at in range(first, end):
+        client.say(commands.read("t", attached["log"], at, end, 1), turn=False)
+    house.broker.end_turn(house.clock.now())
+    tasks = house.broker.take_tasks()
+    assert len(tasks) == 1
+    for task in tasks:
+        task.run()
+        task.done(house.clock.now())
+    client.session.paused_writing = True
+    client.collect()
+    assert house.broker.take_tasks() == []
+
+    client.session.paused_writing = False
+    house.turn()
+
+    starts = [struct.unpack_from(">q", data)[0] for kind, data in client.heard()]
+    assert starts == [first + 1, first + 2, first + 3, first + 4]
+
+
+def test_a_range_that_went_while_its_read_waited(house: House) -> None:
+    """It is refused in its place."""
+    house = House(max_bytes_per_file=2000)
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    for n in range(10):
+        house.publish("t", b"%d" % n * 900)
+    ends = ask(reader, commands.ends("t"))
+    first, end = int(ends["first"]), int(ends["end"])
+    reader.session.paused_writing = True
+    reader.say(commands.read("t", ends["log"], first, end, 100))
+    house.connect().say(commands.commit("t", "c", attached["epoch"], end))
+    house.pass_time(3.0)
+    reader.session.paused_writing = False
+    house.turn()
+
+    ((_, refused),) = reader.heard()
+    assert refused.startswith(b"E_RANGE_FAILED READ failed index %d is before" % first)
+
+
+def test_damage_in_a_range_is_counted() -> None:
+    """A READ across a damaged batch says how many messages it lacks."""
+    house = House(cache_bytes=1)
+    for n in range(3):
+        house.publish("t", b"%d-a" % n, b"%d-b" % n)
+    house.consumer("t", "c")
+    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
+    data = house.disk.data(path)
+    data[data.index(b"1-a")] ^= 1
+    client = house.connect()
+    ends = ask(client, commands.ends("t"))
+    first, end = int(ends["first"]), int(ends["end"])
+
+    after, lost, bodies = read(client, ends["log"], first, end, 1 << 20)
+
+    assert (after, lost, bodies) == (end, 2, [b"0-a", b"0-b", b"2-a", b"2-b"])

@@ -1,0 +1,105 @@
+"""What a data path knows of itself."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+
+from sparq.broker.catalog import Catalog, CatalogError, Removal
+from sparq.testing import Fault, MemoryDisk
+from tests.broker.house import PATH, House
+
+
+def facts(disk: MemoryDisk) -> dict[str, object]:
+    """The contents of sparq.json."""
+    found = json.loads(disk.data(f"{PATH}/sparq.json"))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_data_path_keeps_its_node_id() -> None:
+    """Message ids must not change with a flag: the first node id stays (decision 33)."""
+    house = House(node_id=5)
+    house.publish("t", b"x")
+    (first,) = house.consumer("t", "c", rdy=1).messages()
+    house.crash(node_id=9)
+    (again,) = house.consumer("t", "c", rdy=1).messages()
+
+    assert (first.id, again.attempts) == (again.id, 2)
+    assert int(first.id, 16) >> 54 == house.broker.node_id == 5
+    assert facts(house.disk) == {"format": 1, "node_id": 5, "retired_index": "0"}
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'{"format": 1}', b'{"format": 2, "node_id": 1, "retired_index": "0"}']
+)
+def test_a_strange_data_path_is_refused(text: bytes) -> None:
+    """Damage or a newer format: nothing is guessed."""
+    house = House()
+    house.disk.data(f"{PATH}/sparq.json")[:] = text
+
+    with pytest.raises(CatalogError):
+        house.crash()
+
+
+def test_the_facts_are_replaced_as_a_whole() -> None:
+    """Wherever the power is cut, the old ones or the new ones are there."""
+    for at in range(1, 12):
+        disk = MemoryDisk()
+        catalog = Catalog(disk, PATH, 3)
+        catalog.load()
+        catalog.retired_index = 77
+        disk.fail(Fault(at, errno.EIO, times=1))
+        Removal(catalog, f"{PATH}/topics/t-x").run()
+        after = Catalog(disk.crash(at), PATH, 0)
+        after.load()
+
+        assert (after.node_id, after.retired_index in (0, 77)) == (3, True)
+
+
+def test_indexes_of_deleted_topics_are_retired() -> None:
+    """Also over a restart, with a clock that was set back: no index is given twice."""
+    house = House()
+    house.publish("t", b"x")
+    (old,) = house.consumer("t", "c", rdy=1).messages()
+    house.broker.delete_topic("t", house.clock.now())
+    house.turn()
+    house.clock.wall_ns -= 10**15
+    house.crash()
+    house.publish("t", b"y")
+    (new,) = house.consumer("t", "c", rdy=1).messages()
+
+    assert new.index > old.index
+
+
+def test_what_lies_in_the_trash_goes_at_the_next_start() -> None:
+    """A removal that was cut short is finished."""
+    house = House()
+    house.publish("t", b"x")
+    house.broker.delete_topic("t", house.clock.now())
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"unlink"}), times=99))
+    house.turn()
+    assert [path for path in house.disk.paths() if "/trash/" in path]
+
+    house.disk.fault = None
+    house.crash()
+
+    assert not [path for path in house.disk.paths() if "/trash/" in path]
+    assert house.broker.topics == {}
+
+
+def test_a_removal_that_fails_keeps_the_name_closed() -> None:
+    """The old files must not become a new topic's."""
+    house = House()
+    house.publish("t", b"x")
+    house.broker.delete_topic("t", house.clock.now())
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"rename"}), times=99))
+    house.turn()
+    house.disk.fault = None
+    client = house.connect()
+    client.say(b"PUB t\n\0\0\0\1x")
+
+    (answer,) = client.answers()
+    assert answer.startswith(b"E_PUB_FAILED PUB failed its files could not be removed")

@@ -1,0 +1,130 @@
+"""Publishes on their way to the disk: batches, bounds, the sync policy."""
+
+from __future__ import annotations
+
+from sparq.log.task import TaskKind
+from sparq.protocol import commands
+from tests.broker.house import House
+
+
+def commits(house: House) -> int:
+    """Begin what is to be begun and count the commits handed out; all tasks run."""
+    house.broker.end_turn(house.clock.now())
+    tasks = house.broker.take_tasks()
+    for task in tasks:
+        task.run()
+        task.done(house.clock.now())
+    return sum(task.kind is TaskKind.COMMIT for task in tasks)
+
+
+def test_one_commit_is_in_flight_per_topic() -> None:
+    """What arrives meanwhile is the next batch, and its OK waits for it (decision 20)."""
+    house = House()
+    client = house.connect()
+    client.say(commands.pub("t", b"1"), turn=False)
+    house.broker.end_turn(house.clock.now())
+    (first,) = house.broker.take_tasks()[-1:]
+    client.say(commands.pub("t", b"2") + commands.pub("t", b"3"), turn=False)
+    house.broker.end_turn(house.clock.now())
+    assert [t for t in house.broker.take_tasks() if t.kind is TaskKind.COMMIT] == []
+
+    first.run()
+    first.done(house.clock.now())
+    client.collect()
+    assert client.answers() == [b"OK"]
+    house.turn()
+
+    assert client.answers() == [b"OK", b"OK"]
+
+
+def test_batches_are_closed_by_size_and_count() -> None:
+    """256 KiB or 4,096 messages; an MPUB is never split and may alone be larger."""
+    house = House(commit_bytes=1000, commit_count=10)
+    house.publish("t", b"first")
+    client = house.connect()
+    for _ in range(5):
+        client.say(commands.mpub("t", [b"x" * 100] * 4), turn=False)
+    client.say(commands.mpub("t", [b"y"] * 25), turn=False)
+    counts = [commits(house) for _ in range(4)]
+
+    assert counts == [1, 1, 1, 1]
+    assert house.topic("t").message_count == 1 + 20 + 25
+    client.collect()
+    assert client.answers() == [b"OK"] * 6
+
+
+def test_uncommitted_bytes_are_counted() -> None:
+    """The shell pauses reading by them (decision 20); they come down when the answer is known."""
+    house = House()
+    client = house.connect()
+    client.say(commands.mpub("t", [b"x" * 1000] * 3) + commands.pub("t", b"y"), turn=False)
+    assert (client.session.uncommitted_bytes, house.broker.backlog_bytes) == (3001, 3001)
+
+    house.turn()
+
+    assert (client.session.uncommitted_bytes, house.broker.backlog_bytes) == (0, 0)
+
+
+def test_a_client_that_left_does_not_hold_its_publish() -> None:
+    """Its message is kept, and nobody is answered."""
+    house = House()
+    client = house.connect()
+    client.say(commands.pub("t", b"x"), turn=False)
+    client.close()
+
+    assert house.topic("t").message_count == 1
+    assert house.broker.backlog_bytes == 0
+
+
+def test_a_larger_sync_every_shows_unsynced_messages_to_consumers() -> None:
+    """Decision 10: consumers see what is written, range readers only what is synced, which it is
+    after the sync timeout at the latest."""
+    house = House(sync_every=1000)
+    consumer = house.consumer("t", "c", rdy=10)
+    house.consumer("t", "d")
+    house.publish("t", b"1", b"2")
+    assert consumer.bodies() == [b"1", b"2"]
+    assert house.topic("t").unsynced_messages == 2
+    log = house.broker.topics["t"].stream.log
+    assert log.synced_end < log.written_end
+
+    for _ in range(25):
+        house.pass_time(0.1)
+
+    assert house.topic("t").unsynced_messages == 0
+    assert log.synced_end == log.written_end
+
+
+def test_a_sync_that_meets_a_commit_is_tried_again_soon() -> None:
+    """The log is synced though a commit is in flight whenever the timeout comes."""
+    house = House(sync_every=1000)
+    house.consumer("t", "c")
+    house.publish("t", b"1")
+    client = house.connect()
+    client.say(commands.pub("t", b"2"), turn=False)
+    house.broker.end_turn(house.clock.now())
+    tasks = house.broker.take_tasks()
+    house.clock.advance(2.0)
+    house.broker.tick(house.clock.now())
+    for task in tasks:
+        task.run()
+        task.done(house.clock.now())
+    house.turn()
+    house.pass_time(0.02)
+
+    assert house.topic("t").unsynced_messages == 0
+
+
+def test_closing_syncs_everything() -> None:
+    """After `close` and its tasks a power cut loses nothing, whatever the sync policy."""
+    for seed in range(5):
+        house = House(sync_every=1000, sync_timeout_ns=10**15)
+        consumer = house.consumer("t", "c", rdy=10)
+        house.publish("t", b"1", b"2", b"3")
+        consumer.finish(consumer.messages()[:1])
+        house.broker.close(house.clock.now())
+        house.turn()
+        house.disk = house.disk.crash(seed)
+        house.crash()
+
+        assert house.consumer("t", "c", rdy=10).bodies() == [b"2", b"3"]
