@@ -181,14 +181,15 @@ async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
         await again.stop()
 
 
-async def test_an_nsqlookupd_may_come_later() -> None:
-    """nsqd starts without it and finds it by itself."""
+async def test_an_nsqlookupd_may_come_later(caplog: pytest.LogCaptureFixture) -> None:
+    """nsqd starts without it, tries again and again, and finds it by itself."""
     first = await lookupd()
     address = where(first)
     await first.stop()
     async with Half(address) as nsqd:
         nsqd.create("t")
         await until(lambda: nsqd.broker.known == [("t", [])])
+        await until(lambda: caplog.text.count("onnect") >= 3)
         late = await lookupd(address)
         await until(lambda: registered(late) == ["t*"], seconds=15)
         await late.stop()
@@ -329,6 +330,27 @@ async def test_a_peer_that_answers_nothing_delays_a_topic_only_so_long(
         await until(lambda: nsqd.broker.known, seconds=2)
         assert nsqd.broker.known == [("t", ["c"])]
     await good.stop()
+
+
+async def test_old_news_is_not_told_on_a_new_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic that went before the connection broke, and came back since, stays registered."""
+    monkeypatch.setattr(lookup_peers, "REPLY_SECONDS", 0.1)
+    scripted = Scripted(me(), b"")
+    async with scripted as address, Half(address) as nsqd:
+        nsqd.broker.create("t")
+        (peer,) = nsqd.peers._peers
+        await until(lambda: b"REGISTER t" in scripted.heard)
+        nsqd.delete("t")
+        await until(lambda: peer.http_address is None)
+        nsqd.create("t")
+        scripted.answers, scripted.heard = (me(), *[answer(b"OK")] * 2), bytearray()
+        await until(lambda: b"REGISTER t" in scripted.heard)
+        nsqd.create("later")
+        await until(lambda: b"later" in scripted.heard)
+
+    assert scripted.heard.endswith(b"REGISTER t\nREGISTER later\n")
 
 
 async def test_the_introduction_is_nsqs() -> None:

@@ -125,7 +125,7 @@ class Peer:
                 await self._exchange(reader, writer, self._take_news() or [b"PING\n"])
         finally:
             self.http_address = None
-            self._news.clear()
+            self._take_news()
             writer.close()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
