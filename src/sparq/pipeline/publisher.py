@@ -33,6 +33,7 @@ UNDER_WAY = 8
 """Batches that await their OK at a time."""
 
 PATIENCE_SECONDS = 120.0
+ATTEMPT_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 HASH_DTYPE = "<u8"
 GZIP_MAGIC = b"\x1f\x8b"
@@ -153,7 +154,8 @@ async def publish(
     Raises:
         PublishError, RemoteError: a batch was not taken for so long.
     """
-    async with Producer(nsqds) as producer:
+    attempt_seconds = min(ATTEMPT_SECONDS, patience_seconds)
+    async with Producer(nsqds, publish_timeout=attempt_seconds) as producer:
         with acknowledged.open("ab") as kept, resent.open("ab") as again:
             run = _Publisher(producer, topic, (kept, again), patience_seconds)
             under_way: set[asyncio.Task[None]] = set()
