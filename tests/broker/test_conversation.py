@@ -180,3 +180,62 @@ def test_a_client_that_published_is_a_producer(house: House) -> None:
     assert counts is not None
     assert [(c.topic, c.count) for c in counts] == [("a", 2), ("b", 1)]
     assert house.topic("a").message_bytes == 2
+
+
+def test_nothing_is_executed_behind_a_fatal_error(house: House) -> None:
+    """A session that is closing takes no command any more."""
+    client = house.connect()
+    client.say(b"NONSENSE\n")
+    house.broker.execute(client.session, commands.Nop(), house.clock.now())
+    house.broker.execute(client.session, commands.Subscribe("t", "c"), house.clock.now())
+
+    assert house.broker.topics == {}
+
+
+def test_no_message_overtakes_the_ok_of_its_sub(house: House) -> None:
+    """Clients read the answer to SUB first, whatever else is on its way."""
+    house.publish("t", b"x")
+    client = house.connect()
+    client.say(commands.sub("t", "c") + commands.rdy(1))
+
+    assert [kind for kind, _ in client.heard()] == [0, 2]
+
+
+def test_dirty_sessions_are_told_once(house: House) -> None:
+    """The shell asks who has output; who has none is not named."""
+    house.broker.dirty_sessions()
+    client, other = house.connect(), house.connect()
+    client.say(commands.pub("t", b"x"))
+
+    assert house.broker.dirty_sessions() == [client.session]
+    assert house.broker.dirty_sessions() == []
+    assert not other.heard()
+
+
+def test_writable_lets_deliveries_go_on(house: House) -> None:
+    """The shell says that a transport has room again."""
+    consumer = house.consumer("t", "c", rdy=5)
+    consumer.session.paused_writing = True
+    house.publish("t", b"x")
+    consumer.session.paused_writing = False
+    house.broker.writable(consumer.session)
+    house.turn()
+
+    assert consumer.bodies() == [b"x"]
+
+
+def test_filters_of_the_stats(house: House) -> None:
+    """A topic or channel that is not there is nothing; other topics are not shown."""
+    house.publish("a", b"x")
+    house.consumer("b", "c")
+    now = house.clock.now()
+
+    assert house.broker.snapshot(now, "nope").topics is None
+    assert house.broker.snapshot(now, "a", "nope").topics is None
+    found = house.broker.snapshot(now, None, "c").topics
+    assert found is not None
+    assert [topic.topic_name for topic in found] == ["b"]
+    both = house.broker.snapshot(now, include_clients=False).topics
+    assert both is not None
+    assert [topic.topic_name for topic in both] == ["a", "b"]
+    assert (both[1].channels[0].clients, both[1].channels[0].client_count) == (None, 1)

@@ -378,3 +378,30 @@ def test_damage_in_a_range_is_counted() -> None:
     after, lost, bodies = read(client, ends["log"], first, end, 1 << 20)
 
     assert (after, lost, bodies) == (end, 2, [b"0-a", b"0-b", b"2-a", b"2-b"])
+
+
+def test_a_commit_behind_a_new_subscriber(house: House) -> None:
+    """The hold is gone and the channel streams again: an old bookmark must not move it."""
+    house.publish("t", b"x")
+    reader, other = house.connect(), house.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    reader.close()
+    other.say(commands.commit("t", "c", attached["epoch"], int(attached["end"])))
+    assert other.answers() == [b"OK"]
+
+    house.consumer("t", "c")
+    other.say(commands.commit("t", "c", attached["epoch"], int(attached["end"])))
+
+    epoch = attached["epoch"]
+    assert other.answers() == [b"E_COMMIT_FAILED COMMIT failed epoch %d is not attached" % epoch]
+
+
+def test_deleting_a_held_channel(house: House) -> None:
+    """The reader's connection stays; its bookmark is gone."""
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    house.broker.delete_channel("t", "c", house.clock.now())
+    reader.say(commands.commit("t", "c", attached["epoch"], int(attached["end"])))
+
+    assert reader.answers() == [b"E_COMMIT_FAILED COMMIT failed channel t:c not found"]
+    reader.close()

@@ -239,6 +239,19 @@ def test_creating_is_idempotent(house: House) -> None:
     assert (house.channel("t", "c").depth, house.topic("t").message_count) == (1, 1)
 
 
+def test_administration_twice_changes_nothing(house: House) -> None:
+    """Pausing what is paused, emptying what is empty."""
+    now = house.clock.now()
+    house.consumer("t", "c")
+    for _ in range(2):
+        house.broker.pause_topic("t", True, now)
+        house.broker.pause_channel("t", "c", True, now)
+        house.broker.empty_topic("t", now)
+        house.turn()
+
+    assert (house.topic("t").paused, house.channel("t", "c").paused) == (True, True)
+
+
 # Replay
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 
 import pytest
 
+from sparq.broker.channel import SeekTarget
 from sparq.log.disk import DiskError
 from sparq.protocol import commands
+from sparq.protocol.errors import RemoteError
 from sparq.testing import Fault, MemoryDisk
 from tests.broker.house import House
 
@@ -190,3 +193,126 @@ def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
     disk.forbidden = "none"
     house.crash()
     assert house.consumer("bad", "c", rdy=1).bodies() == [b"x"]
+
+
+def test_a_ledger_that_cannot_be_synced_refuses_new_channels(house: House) -> None:
+    """A SUB whose channel might not survive is refused and says why; later it works."""
+    house.publish("t", b"x")
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"}), times=100))
+    client = house.consumer("t", "c")
+    assert client.answers() == [b"E_SUB_FAILED SUB failed input/output error"]
+    assert client.session.closing
+
+    house.disk.fault = None
+    for _ in range(100):
+        house.pass_time(2.0)
+        house.publish("t", b"y")
+    assert house.consumer("t", "d").answers() == [b"OK"]
+    house.disk = house.disk.crash(1)
+    house.crash()
+
+    assert "d" in house.broker.topics["t"].channels
+
+
+def test_a_large_ledger_is_made_smaller() -> None:
+    """It does not grow with what was ever finished, and says the same afterwards."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=2500)
+    for _ in range(300):
+        house.publish("t", *[b"x"] * 500)
+        messages = consumer.messages()
+        consumer.finish(messages[1::2])
+        consumer.finish(messages[::2])
+    ledger = [path for path in house.disk.paths() if "/t-t/" in path and ".log" not in path]
+    assert sum(len(house.disk.data(path)) for path in ledger) < 3 << 20
+    house.crash()
+
+    assert house.channel("t", "c").depth == 0
+
+
+def test_administration_on_a_disk_that_refuses(house: House) -> None:
+    """Creating a topic says so; while one goes, its name is exiting."""
+    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
+    with pytest.raises(RemoteError) as full:
+        house.broker.create_topic("t", house.clock.now())
+    house.disk.fault = None
+    house.publish("t", b"x")
+    house.broker.delete_topic("t", house.clock.now())
+    with pytest.raises(RemoteError) as leaving:
+        house.broker.create_topic("t", house.clock.now())
+    client = house.connect()
+    client.say(commands.sub("t", "c"))
+
+    assert (full.value.code, leaving.value.code) == ("INTERNAL_ERROR", "EXITING")
+    assert client.answers() == [b"E_SUB_FAILED SUB failed exiting"]
+
+
+def test_range_answers_of_a_failing_disk() -> None:
+    """ENDS and READ are told the disk's reason and may ask again."""
+    house = House(cache_bytes=1)
+    for n in range(20):
+        house.publish("t", b"%d" % n * 100)
+        house.clock.advance(1.0)
+    house.consumer("t", "c")
+    house.crash()
+    client = house.connect()
+    client.say(commands.ends("t"))
+    ends = json.loads(client.answers()[0])
+    log, first, end = ends["log"], int(ends["first"]), int(ends["end"])
+    questions = (
+        commands.ends_at_time("t", house.clock.wall_ns - 9_500_000_000),
+        commands.read("t", log, first, end, 1 << 20),
+    )
+    for question in questions:
+        house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
+        client.say(question)
+        ((kind, refused),) = client.heard()
+        assert (kind, refused.split(b" ")[0]) == (1, b"E_RANGE_FAILED")
+        assert refused.endswith(b"failed input/output error")
+        client.say(question)
+        ((kind, _),) = client.heard()
+        assert kind != 1
+
+
+def test_a_seek_that_cannot_read_is_noted() -> None:
+    """The channel stays where it is, and an operator is told."""
+    house = House(cache_bytes=1)
+    house.consumer("t", "c")
+    for n in range(20):
+        house.publish("t", b"%d" % n * 100)
+        house.clock.advance(1.0)
+    house.crash()
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
+    target: SeekTarget = ("time", house.clock.wall_ns - 5_500_000_000)
+    house.broker.seek_channel("t", "c", target, house.clock.now())
+    house.turn()
+
+    assert house.channel("t", "c").depth == 20
+    assert any("seeking" in note for note in house.broker.notes)
+
+
+def test_a_segment_that_cannot_be_deleted_is_noted() -> None:
+    """It stays on the disk, nothing else suffers."""
+    house = House(max_bytes_per_file=2000)
+    consumer = house.consumer("t", "c", rdy=100)
+    for n in range(20):
+        house.publish("t", b"%d" % n * 150)
+    consumer.finish(consumer.messages())
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"unlink", "rename"}), times=99))
+    house.pass_time(3.0)
+
+    assert any("stays on the disk" in note for note in house.broker.notes)
+    house.disk.fault = None
+    house.publish("t", b"new")
+    assert consumer.bodies() == [b"new"]
+
+
+def test_a_torn_tail_is_reported(house: House) -> None:
+    """P6: what an unfinished write left behind is cut off, and told."""
+    house.publish("t", b"x")
+    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
+    house.disk.data(path).extend(b"SPQB half of a header")
+    house.crash()
+
+    assert any("unfinished write" in line for line in house.report)
+    assert house.topic("t").depth == 1

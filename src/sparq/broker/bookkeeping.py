@@ -82,7 +82,7 @@ class Bookkeeper:
         if self._waiters or self._write_waiters:
             self._call(None)
         if self._waiters:
-            self.sync()
+            self.sync(now)
         elif not self.is_synced():
             self._agenda.schedule(self, now.mono_ns + self._sync_timeout_ns)
         if self.ledger.wants_checkpoint:
@@ -92,14 +92,20 @@ class Bookkeeper:
     def on_time(self, now: Instant) -> None:
         """The sync timeout has passed, or a write is to be tried again."""
         if self.is_written():
-            self.sync()
+            self.sync(now)
         else:
             self.noted()
 
-    def sync(self) -> None:
+    def sync(self, now: Instant) -> None:
         """Begin to sync what is written, unless that is under way."""
-        if not self._working:
-            self._hand_out(self.ledger.sync_task())
+        if self._working:
+            return
+        work = self.ledger.sync_task()
+        if work is None and self.ledger.synced_mark < self.ledger.written_mark:
+            # A sync has failed before, and the file is not to be trusted: a new one is.
+            self.checkpoint(now)
+        else:
+            self._hand_out(work)
 
     def checkpoint(self, now: Instant) -> None:
         """Begin to replace the records so far by the state they have led to."""

@@ -254,4 +254,4 @@ class Broker:
         """nsqd stops: write what is noted, and have everything synced by the tasks queued now."""
         self.end_turn(now)
         for topic in self.topics.values():
-            topic.sync_all()
+            topic.sync_all(now)

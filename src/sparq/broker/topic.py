@@ -305,13 +305,13 @@ class Topic:
 
     # Ending
 
-    def sync_all(self) -> None:
+    def sync_all(self, now: Instant) -> None:
         """nsqd stops: have the log and the ledger synced."""
         commit = self.stream.log.sync_task()
         if commit is not None:
             self.stream.errands.submit(commit, lambda then: self._synced(commit, then))
         if self.books is not None:
-            self.books.sync()
+            self.books.sync(now)
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """Call back when no disk work of this topic is under way any more."""
