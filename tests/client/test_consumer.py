@@ -287,6 +287,27 @@ async def test_rdy_is_shared_and_redistributed() -> None:
             consumer.max_in_flight = -1
 
 
+async def test_a_newcomer_gets_its_share_as_messages_are_answered() -> None:
+    """While all is in flight a new connection gets no RDY; then it does, answer by answer."""
+    async with scripted(2) as [old, new]:
+        await new.stop()
+        async with consumer_of(old, new) as consumer:
+            peer = await subscribed(old)
+            for number in range(10):
+                peer.deliver(number)
+            held = [await anext(consumer) for _ in range(10)]
+            await new.start()
+            await until(lambda: len(consumer.connections) == 2)
+            assert new.lines(b"RDY") == []
+            for message in held[:3]:
+                message.finish()
+            await until(lambda: new.peers[0].ready == 3, 2)
+            for message in held[3:]:
+                message.finish()
+            await until(lambda: new.peers[0].ready == 5, 2)
+            assert peer.ready == 5
+
+
 async def test_fewer_messages_than_connections() -> None:
     """With max_in_flight 1 each of three nsqds gets its turn, one at a time."""
     options = {

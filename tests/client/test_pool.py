@@ -81,7 +81,7 @@ async def test_a_listed_address_that_vanishes_is_kept_until_it_is_lost() -> None
     places.lose("a:1")
     places.lose("b:2")
     await until(lambda: places.tries["a:1"] == 2 and places.losses == 2)
-    await until(lambda: "a:1" in places.connected)
+    await until(lambda: "a:1" in places.connected and "b:2" not in pool._keepers)
     assert places.tries["b:2"] == 1
 
     pool.update(["b:2"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparq.client import ClosedError, Producer, PublishError, Receipt, RemoteError
-from tests.client.scripted import Peer, ScriptedNsqd, scripted, until
+from tests.client.scripted import Peer, ScriptedNsqd, frame, scripted, until
 from tests.servers import free_port
 
 
@@ -140,6 +140,29 @@ async def test_attempts_are_bounded() -> None:
         assert len(nsqd.lines(b"PUB")) == 3
 
 
+async def test_doubt_is_counted_once() -> None:
+    """A send that certainly was not executed adds no doubt to what an earlier one left."""
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
+        return {1: None, 2: b"E_INVALID no", 3: None}.get(len(nsqd.lines(b"PUB")), b"OK")
+
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        nsqd.on_publish = answer
+        await connected(producer, 1)
+        doubtful = asyncio.create_task(producer.publish("t", b"doubtful"))
+        await until(lambda: nsqd.lines(b"PUB"))
+        await nsqd.stop()
+        refused = asyncio.create_task(producer.publish("t", b"refused"))
+        await until(lambda: len(producer._waiters) == 2)
+        producer._waiters.rotate(1)
+        await nsqd.start()
+        with pytest.raises(RemoteError, match="E_INVALID"):
+            await refused
+
+        assert await doubtful == Receipt(nsqd.address, attempts=3, resent=1)
+        assert producer.resent == 1
+
+
 async def test_a_full_disk_is_passed_over() -> None:
     """E_PUB_FAILED goes to the next nsqd, without doubt; when all refuse, the refusal is raised."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
@@ -235,6 +258,25 @@ async def test_back_pressure_by_bytes() -> None:
         await until(lambda: len(stored) == 20)
         nsqd.peers[0].send(0, b"OK")
         await big
+
+
+async def test_nobody_overtakes_those_who_wait() -> None:
+    """Room goes to the publish that has waited longest, not to one that just comes by."""
+    async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
+        stored: list[bytes] = []
+        nsqd.on_publish = lambda peer, words, body: stored.append(body[:1])
+        await connected(producer, 1)
+        first = [asyncio.create_task(producer.publish("t", b"%d" % n * 400)) for n in range(3)]
+        await until(lambda: len(stored) == 2)
+        late = asyncio.create_task(producer.publish("t", b"3" * 400))
+        producer._links[0].data_received(frame(0, b"OK"))
+        await until(lambda: len(stored) == 3)
+        assert stored == [b"0", b"1", b"2"]
+        nsqd.peers[0].send(0, b"OK")
+        await until(lambda: len(stored) == 4)
+        nsqd.peers[0].send(0, b"OK")
+        nsqd.peers[0].send(0, b"OK")
+        await asyncio.gather(*first, late)
 
 
 def _holds(bodies: list[bytes], count: int) -> bool:

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -59,6 +59,7 @@ class _Publish:
     message_count: int
     attempts: int = 0
     unanswered: int = 0
+    resent: int = 0
     refusal: RemoteError | None = None
     refused_by: tuple[str, ...] = ()
 
@@ -82,7 +83,8 @@ class Producer:
 
     Attributes:
         published: messages acknowledged.
-        resent: messages sent again after a send that had no answer.
+        resent: sends of a message again after one that had no answer: so many messages may be
+            stored twice.
 
     Raises:
         ValueError: an address or an option is not valid, or no address is given.
@@ -168,7 +170,7 @@ class Producer:
                     self.published += publish.message_count
                     return receipt
                 if publish.attempts >= self.config.publish_attempts:
-                    raise self._given_up(publish)
+                    raise self._given_up(publish) from publish.refusal
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -176,10 +178,12 @@ class Producer:
 
     async def _attempt(self, publish: _Publish) -> Receipt | None:
         """Send it once; None when it is to be sent again."""
-        link = None if self._waiters else self._free_link(publish)
+        in_line = bool(self._waiters) and publish.refusal is None
+        link = None if in_line else self._free_link(publish)
         if link is None:
             link = await self._wait_for_link(publish)
-        self.resent += publish.message_count if publish.unanswered else 0
+        self.resent += publish.message_count * (publish.unanswered - publish.resent)
+        publish.resent = publish.unanswered
         publish.attempts += 1
         try:
             await link.request(publish.command)
@@ -196,7 +200,7 @@ class Producer:
             publish.refusal = error
             publish.refused_by += (link.address,)
             return None
-        return Receipt(link.address, publish.attempts, publish.unanswered)
+        return Receipt(link.address, publish.attempts, publish.resent)
 
     def _given_up(self, publish: _Publish) -> PublishError:
         sent = f"sent {publish.attempts} times, {publish.unanswered} of them unanswered"
@@ -238,49 +242,44 @@ class Producer:
         raise publish.refusal
 
     async def _wait_for_link(self, publish: _Publish) -> Connection:
+        """Stand in line; who is first in it is woken when a link may have room."""
+        waiter = self._new_waiter()
+        self._waiters.append(waiter)
         try:
             async with asyncio.timeout(self.config.publish_timeout):
-                await self._wait_in_line(self._waiters.append)
+                await waiter
                 while (link := self._free_link(publish)) is None:
-                    await self._wait_in_line(self._waiters.appendleft)
+                    waiter = self._waiters[0] = self._new_waiter()
+                    await waiter
+                return link
         except TimeoutError:
             raise self._given_up(publish) from None
-        self._wake_next()
-        return link
+        finally:
+            self._waiters.remove(waiter)
+            self._wake_first()
 
-    async def _wait_in_line(self, line_up: Callable[[asyncio.Future[None]], None]) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line_up(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.cancelled():
-                self._waiters.remove(waiter)
-            else:
-                self._wake_next()
-            raise
+    def _new_waiter(self) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
 
-    def _wake_next(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+    def _wake_first(self) -> None:
+        # It stays in line until it has looked, so that nobody overtakes it meanwhile.
+        if self._waiters and not self._waiters[0].done():
+            self._waiters[0].set_result(None)
 
     # Connections
 
     async def _serve(self, address: str) -> None:
         connection = await open_connection(address, self.config)
-        connection.on_room = self._wake_next
+        connection.on_room = self._wake_first
         self._pool.errors.pop(address, None)
         self._links.append(connection)
-        self._wake_next()
+        self._wake_first()
         try:
             await connection.ended()
         finally:
             self._links.remove(connection)
             connection.fail(ClosedError("closed by the producer"))
-            self._wake_next()
+            self._wake_first()
 
     # Life
 
@@ -323,8 +322,7 @@ class Producer:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
         await self._pool.close()
-        while self._waiters:
-            self._wake_next()
+        self._wake_first()
 
     @property
     def connections(self) -> list[str]:
