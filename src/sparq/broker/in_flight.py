@@ -174,18 +174,22 @@ class InFlight:
         count = len(indexes)
         first = int(indexes[0])
         end = first + count
-        consecutive = int(indexes[-1]) == end - 1 and bool((indexes == np.arange(first, end)).all())
+        # Bytes are compared in a fraction of the time that (a == b).all() takes for few items.
+        consecutive = (
+            int(indexes[-1]) == end - 1 and indexes.tobytes() == np.arange(first, end).tobytes()
+        )
         if consecutive and self._owns_range(first, end, owner):
             self._free_range(first, end)
             return Freed([first], [end], count, [])
         return self._finish_many(indexes, owner)
 
     def _owns_range(self, first: int, end: int, owner: int) -> bool:
+        one = np.uint32(owner).tobytes()
         while first < end:
             page = self._pages.get(first >> PAGE_BITS)
             low = first & PAGE_MASK
             high = min(low + end - first, PAGE_SIZE)
-            if page is None or not bool((page.owner[low:high] == owner).all()):
+            if page is None or page.owner[low:high].tobytes() != one * (high - low):
                 return False
             first += high - low
         return True
