@@ -20,6 +20,7 @@ SCALAR_STEP: Final = 256
 """Messages walked singly before the next look for a run of one size."""
 RUN_MAX: Final = 4096
 """The longest run of one size looked at in one go: bounds what a wrong guess costs."""
+CRUMBS_MAX: Final = 1024
 
 _SIZE: Final = struct.Struct(">i")
 _MESSAGE_MIN: Final = 5
@@ -47,6 +48,7 @@ class Walk:
         self._message_size_max = message_size_max
         self._body_size_max = body_size_max
         self._ends: list[NDArray[np.int64]] = []
+        self._joined = 0
         self._start = at
 
     def advance(self, data: bytes | bytearray) -> bool:
@@ -66,11 +68,22 @@ class Walk:
                 ends = self._singly(data)
             if not len(ends):
                 return False
-            self._ends.append(ends)
+            self._keep(ends)
             self._seen += len(ends)
             self.at = int(ends[-1])
         self.done = True
         return True
+
+    def _keep(self, ends: NDArray[np.int64]) -> None:
+        """Remembers what a step found.
+
+        A body that comes byte by byte makes a step of every message: such crumbs are joined, or
+        they would take twenty times the memory of what they tell.
+        """
+        self._ends.append(ends)
+        if len(self._ends) - self._joined >= CRUMBS_MAX:
+            self._ends[self._joined :] = [np.concatenate(self._ends[self._joined :])]
+            self._joined += 1
 
     def _take_count(self, data: bytes | bytearray) -> bool:
         if len(data) < self.need:

@@ -1,0 +1,91 @@
+"""The table of commands, and that what is built is what is parsed."""
+
+import struct
+
+import pytest
+
+from sparq.protocol import commands as c
+from sparq.protocol.identify import Limits
+from sparq.protocol.parser import Parser
+
+ID = b"0123456789abcdef"
+
+
+def parsed(data: bytes, state: int) -> c.Command | None:
+    parser = Parser(Limits())
+    parser.state = state
+    parser.feed(data)
+    return parser.next()
+
+
+@pytest.mark.parametrize(
+    ("data", "state", "command"),
+    [
+        (c.identify(b"{}"), 0, c.Identify(b"{}")),
+        (c.sub("t", "c#ephemeral"), 0, c.Subscribe("t", "c#ephemeral")),
+        (c.rdy(7), 3, c.Ready(7)),
+        (c.req(ID, 90), 3, c.Requeue(ID, 0x0123456789ABCDEF, 90)),
+        (c.touch(ID), 3, c.Touch(ID, 0x0123456789ABCDEF)),
+        (c.cls(), 3, c.Close()),
+        (c.nop(), 0, c.Nop()),
+        (c.attach("t", "c"), 0, c.Attach("t", "c")),
+        (c.ends("t"), 0, c.Ends("t")),
+        (c.ends_at_time("t", 5), 0, c.Ends("t", "time", 5)),
+        (c.ends_after("t", 5, 6), 0, c.Ends("t", "after", 5, 6)),
+        (c.read("t", "ab01", 5, 6, 7), 0, c.Read("t", "ab01", 5, 6, 7)),
+        (c.commit("t", "c", 5, 6), 0, c.CommitRange("t", "c", 5, 6)),
+    ],
+)
+def test_what_is_built_is_what_is_parsed(data: bytes, state: int, command: c.Command) -> None:
+    """Each builder's bytes come out of the parser as the value they stand for."""
+    assert parsed(data, state) == command
+
+
+def test_publishes_come_with_their_bodies() -> None:
+    """The three ways to publish carry topic, bodies and what else they say."""
+    single, deferred = parsed(c.pub("t", b"one"), 0), parsed(c.dpub("t", 50, b"later"), 0)
+
+    assert isinstance(single, c.Publish)
+    assert (single.topic, [bytes(b) for b in single.bodies], single.replies) == ("t", [b"one"], 1)
+    assert isinstance(deferred, c.DeferredPublish)
+    assert (deferred.topic, deferred.defer_ms) == ("t", 50)
+    assert [bytes(body) for body in deferred.bodies] == [b"later"]
+
+
+def test_multi_publish_names_its_topic_first() -> None:
+    """An MPUB needs its topic before its body; then all the bodies come as one."""
+    parser = Parser(Limits())
+    parser.feed(c.mpub("t", [b"one", b"two"]))
+
+    assert parser.next() == c.TopicNeeded("t")
+    multi = parser.next()
+    assert isinstance(multi, c.MultiPublish)
+    assert (multi.topic, [bytes(b) for b in multi.bodies]) == ("t", [b"one", b"two"])
+    assert parser.next() is None
+
+
+def test_finish_knows_its_ids_as_text() -> None:
+    """A run of FINs keeps each id as it came, for the error that may follow."""
+    parser = Parser(Limits())
+    parser.state = c.STATE_SUBSCRIBED
+    parser.feed(c.fin(ID) + c.fin(ID[::-1]))
+
+    finish = parser.next()
+
+    assert isinstance(finish, c.Finish)
+    assert list(finish.raw_ids) == [0x0123456789ABCDEF, 0xFEDCBA9876543210]
+    assert (len(finish), finish.id_text(1)) == (2, ID[::-1])
+
+
+def test_bytes_on_the_wire() -> None:
+    """The bytes are those of NSQ's documents, also for nsqlookupd's commands."""
+    assert c.identify(b"{}") == b"IDENTIFY\n\x00\x00\x00\x02{}"
+    assert c.pub("t", b"xy") == b"PUB t\n\x00\x00\x00\x02xy"
+    assert c.mpub("t", [b"x"]) == b"MPUB t\n" + struct.pack(">iii", 9, 1, 1) + b"x"
+    assert c.fin(ID) == b"FIN 0123456789abcdef\n"
+    assert c.ping() == b"PING\n"
+    assert c.register("t") == b"REGISTER t\n"
+    assert c.register("t", "c") == b"REGISTER t c\n"
+    assert c.unregister("t", "c") == b"UNREGISTER t c\n"
+    assert c.unregister("t") == b"UNREGISTER t\n"
+    assert (c.MAGIC_V1, c.MAGIC_V2) == (b"  V1", b"  V2")

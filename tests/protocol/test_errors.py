@@ -1,0 +1,66 @@
+"""The table of errors, and the error that is told to a peer."""
+
+import pytest
+
+from sparq.protocol.errors import ERRORS, RemoteError
+
+HARMLESS = {
+    *("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"),
+    *("E_ATTACH_FAILED", "E_RANGE_FAILED", "E_COMMIT_FAILED"),
+}
+NSQ_CODES = [
+    *("E_INVALID", "E_BAD_BODY", "E_BAD_TOPIC", "E_BAD_CHANNEL", "E_BAD_MESSAGE", "E_PUB_FAILED"),
+    *("E_MPUB_FAILED", "E_DPUB_FAILED", "E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"),
+    *("E_SUB_FAILED", "E_IDENTIFY_FAILED", "E_AUTH_DISABLED", "E_AUTH_FAILED", "E_AUTH_FIRST"),
+    *("E_AUTH_ERROR", "E_UNAUTHORIZED", "E_BAD_PROTOCOL"),
+]
+
+
+@pytest.mark.parametrize("code", NSQ_CODES)
+def test_every_code_of_nsq_is_there(code: str) -> None:
+    """All but the three answers to FIN, REQ and TOUCH end the connection, as in NSQ."""
+    assert RemoteError(code).fatal == (code not in HARMLESS)
+
+
+def test_only_listed_wire_errors_are_harmless() -> None:
+    """No wire error is harmless by accident."""
+    assert {code for code in ERRORS if code[:2] == "E_" and not ERRORS[code].fatal} == HARMLESS
+
+
+def test_a_refusal_by_storage_may_keep_the_connection() -> None:
+    """The one who raises may say that this publish failed and the next may not."""
+    assert not RemoteError("E_PUB_FAILED", "PUB failed no space", fatal=False).fatal
+
+
+def test_frame_text_is_code_space_text() -> None:
+    """What a client reads is the code, one space and the text; without a text the code alone."""
+    assert RemoteError("E_INVALID", "invalid command X").frame_text() == (
+        b"E_INVALID invalid command X"
+    )
+    assert RemoteError("E_INVALID", "invalid command ").frame_text() == (
+        b"E_INVALID invalid command "
+    )
+    assert RemoteError("E_BAD_PROTOCOL").frame_text() == b"E_BAD_PROTOCOL"
+
+
+def test_bytes_of_the_client_come_back_unchanged() -> None:
+    """A text may quote bytes that are not UTF-8."""
+    text = b"\xff\x00".decode("utf-8", "surrogateescape")
+
+    assert RemoteError("E_INVALID", text).frame_text() == b"E_INVALID \xff\x00"
+    assert str(RemoteError("E_INVALID", text)) == "E_INVALID \ufffd\x00"
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("TOPIC_NOT_FOUND", 404), ("MSG_TOO_BIG", 413), ("EXITING", 503), ("INVALID_TOPIC", 400)],
+)
+def test_http_codes_have_their_status(code: str, status: int) -> None:
+    """The HTTP API finds its status in the same table."""
+    assert RemoteError(code).http_status == status
+
+
+def test_unknown_codes_do_not_exist() -> None:
+    """An error outside the table is a bug where it is raised."""
+    with pytest.raises(KeyError):
+        RemoteError("E_NONSENSE")

@@ -1,0 +1,238 @@
+"""Frames: the layout, ids, and that each array path equals its scalar twin."""
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.protocol import frames as f
+
+INDEXES = st.integers(0, (1 << 54) - 100)
+NODES = st.integers(0, 1023)
+EQUAL_BODIES = st.integers(0, 40).flatmap(
+    lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=60)
+)
+MIXED_BODIES = st.lists(st.binary(max_size=20), min_size=1, max_size=60)
+BODIES = st.one_of(EQUAL_BODIES, MIXED_BODIES)
+
+
+def plain_frame(body: bytes, raw_id: int, timestamp_ns: int, attempts: int = 1) -> bytes:
+    """A message frame as the layout says, without any of the code under test."""
+    data = struct.pack(">qH", timestamp_ns, attempts) + b"%016x" % raw_id + body
+    return struct.pack(">ii", 4 + len(data), 2) + data
+
+
+def scattered(bodies: list[bytes], gap: int, as_arrays: bool) -> f.Bodies:
+    """Bodies with something between them, as they lie in what a client sent."""
+    buffer, starts = bytearray(), []
+    for body in bodies:
+        buffer += b"#" * gap
+        starts.append(len(buffer))
+        buffer += body
+    sizes = [len(body) for body in bodies]
+    if as_arrays:
+        return f.Bodies(bytes(buffer), np.array(starts, np.int64), np.array(sizes, np.int64))
+    return f.Bodies(bytes(buffer), starts, sizes)
+
+
+def run_of(count: int, size: int = 20) -> tuple[bytes, f.Ends]:
+    return f.encode([f.Bodies.of([b"b" * size] * count)], 5, 1, 9)
+
+
+def test_response_and_error_frames() -> None:
+    """A frame is its size, its type and its data."""
+    assert f.OK == b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+    assert f.error(b"E_X y") == b"\x00\x00\x00\x09\x00\x00\x00\x01E_X y"
+    assert f.frame(f.FRAME_RANGE, b"") == b"\x00\x00\x00\x04\x00\x00\x00\x03"
+
+
+def test_message_layout() -> None:
+    """A message frame is the documented bytes: 34 of overhead, then the body."""
+    frames, ends = f.encode([f.Bodies.of([b"hi"])], 0x1234, 3, 77)
+
+    assert frames == plain_frame(b"hi", 3 << 54 | 0x1234, 77)
+    assert ends.tolist() == [36]
+    assert ends.dtype == np.uint32
+
+
+@given(
+    pieces=st.lists(st.tuples(BODIES, st.integers(0, 5), st.booleans()), min_size=1, max_size=4),
+    first_index=INDEXES.filter(lambda index: index < (1 << 54) - 300),
+    node_id=NODES,
+)
+def test_encode_equals_the_plain_form(
+    pieces: list[tuple[list[bytes], int, bool]], first_index: int, node_id: int
+) -> None:
+    """However bodies lie and whatever their sizes, frames are what one by one would give."""
+    placed = [scattered(*piece) for piece in pieces]
+    bodies = [body for piece, _, _ in pieces for body in piece]
+    plain = [
+        plain_frame(body, node_id << 54 | first_index + position, 77)
+        for position, body in enumerate(bodies)
+    ]
+
+    frames, ends = f.encode(placed, first_index, node_id, 77)
+    scalar_frames, scalar_ends = f.encode_scalar(placed, first_index, node_id, 77)
+
+    assert frames == scalar_frames == b"".join(plain)
+    assert ends.tolist() == scalar_ends.tolist() == np.cumsum([len(p) for p in plain]).tolist()
+
+
+def test_encode_of_irregular_places_with_one_size() -> None:
+    """Bodies of one size that do not lie evenly are each found where they are."""
+    buffer = bytes(range(256))
+    starts = [0, 3, 5, 9, 20, 30, 31, 40, 50, 60, 70, 80, 90, 100, 120, 130, 140, 200]
+    bodies = f.Bodies(buffer, starts, [2] * len(starts))
+
+    frames, ends = f.encode([bodies], 1, 1, 1)
+
+    bounds = ends.tolist()
+    assert [frames[end - 2 : end] for end in bounds] == [buffer[s : s + 2] for s in starts]
+
+
+def test_encode_of_large_bodies() -> None:
+    """Large bodies, which are not copied twice, arrive all the same."""
+    bodies = [bytes([n]) * (5000 + n) for n in range(20)]
+
+    frames, ends = f.encode([f.Bodies.of(bodies)], 1, 1, 1)
+
+    assert ends.tolist()[-1] == len(frames)
+    assert frames == f.encode_scalar([f.Bodies.of(bodies)], 1, 1, 1)[0]
+
+
+def test_encode_refuses_indexes_beyond_54_bits() -> None:
+    """An index that would run into the node's bits is a bug, not a message."""
+    with pytest.raises(AssertionError):
+        f.encode([f.Bodies.of([b"x"])], f.INDEX_LIMIT, 1, 1)
+    with pytest.raises(AssertionError):
+        f.encode([f.Bodies.of([b"x"])], 1, 1024, 1)
+
+
+def test_bodies_iterate_and_count() -> None:
+    """Bodies tell their number, their bytes and themselves."""
+    for as_arrays in (False, True):
+        bodies = scattered([b"one", b"", b"three"], 2, as_arrays)
+
+        assert len(bodies) == 3
+        assert bodies.size_bytes == 8
+        assert [bytes(body) for body in bodies] == [b"one", b"", b"three"]
+    assert len(f.Bodies.of([])) == 0
+
+
+# Ids
+
+
+@given(INDEXES, NODES)
+def test_ids_lead_back(index: int, node_id: int) -> None:
+    """An id tells its node and index."""
+    text = f.message_id(index, node_id)
+
+    assert len(text) == 16
+    assert f.parse_id(text) == (node_id, index)
+    assert f.split_id(f.parse_raw_id(text)) == (node_id, index)
+
+
+@given(st.lists(INDEXES, max_size=40), NODES)
+def test_many_ids_equal_single_ones(indexes: list[int], node_id: int) -> None:
+    """Ids made and read by the batch are those made and read one by one."""
+    texts = f.message_ids(np.array(indexes, np.int64), node_id)
+    nodes, found = f.split_ids(f.parse_ids(texts.tobytes()))
+
+    assert texts.tolist() == [f.message_id(index, node_id) for index in indexes]
+    assert nodes.tolist() == [node_id] * len(indexes)
+    assert found.tolist() == indexes
+
+
+ID_TEXTS = st.one_of(
+    st.integers(0, (1 << 64) - 1).map(lambda raw: b"%016x" % raw),
+    st.integers(0, (1 << 64) - 1).map(lambda raw: b"%016X" % raw),
+    st.binary(min_size=16, max_size=16),
+    st.text("0aA_+- xg\n", min_size=16, max_size=16).map(str.encode),
+)
+
+
+@given(st.lists(ID_TEXTS, max_size=40))
+def test_parse_ids_equals_parse_id(texts: list[bytes]) -> None:
+    """What is not 16 lower-case hex digits is marked, wherever it stands among good ones."""
+    hex_digits = set(b"0123456789abcdef")
+    plain = [int(t, 16) if hex_digits.issuperset(t) else f.INVALID_ID for t in texts]
+
+    assert f.parse_ids(b"".join(texts)).tolist() == plain
+    assert [f.parse_raw_id(text) for text in texts] == plain
+
+
+@pytest.mark.parametrize("text", [b"", b"0" * 15, b"0" * 17, b"0" * 15 + b"A", b" " + b"0" * 15])
+def test_no_ids(text: bytes) -> None:
+    """Other lengths, capitals and spaces make no id."""
+    assert f.parse_id(text) is None
+
+
+# Runs
+
+
+@given(BODIES)
+def test_ends_of_equals_its_twin(bodies: list[bytes]) -> None:
+    """The ends found by the sizes are those that encode gave."""
+    frames, ends = f.encode([f.Bodies.of(bodies)], 1, 1, 1)
+
+    assert f.ends_of(frames).tolist() == f.ends_of_scalar(frames).tolist() == ends.tolist()
+
+
+@given(st.integers(1, 40), st.integers(0, 900), st.binary(min_size=1, max_size=1))
+def test_ends_of_never_runs_astray(count: int, place: int, byte: bytes) -> None:
+    """A run with a wrong byte is refused or has ends within it, and both twins agree."""
+    frames = bytearray(run_of(count)[0])
+    frames[place % len(frames)] = byte[0]
+
+    def outcome(read: Callable[[bytes], f.Ends]) -> object:
+        try:
+            return read(bytes(frames)).tolist()
+        except ValueError:
+            return "refused"
+
+    assert outcome(f.ends_of) == outcome(f.ends_of_scalar)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 30])
+def test_ends_of_refuses_a_cut_run(cut: int) -> None:
+    """A run that lacks its last bytes is refused."""
+    for count in (1, 30):
+        with pytest.raises(ValueError, match=r"fit its run|behind the last frame"):
+            f.ends_of(run_of(count)[0][:-cut])
+
+
+@given(BODIES, st.data())
+def test_patched_attempts(bodies: list[bytes], data: st.DataObject) -> None:
+    """Each message gets its attempts, held at 65,535; nothing else changes."""
+    frames, ends = f.encode([f.Bodies.of(bodies)], 8, 2, 77)
+    counts = st.lists(st.integers(1, 70_000), min_size=len(bodies), max_size=len(bodies))
+    attempts = data.draw(counts)
+    plain = [
+        plain_frame(body, 2 << 54 | 8 + at, 77, min(attempts[at], 65_535))
+        for at, body in enumerate(bodies)
+    ]
+
+    assert f.patch_attempts(frames, ends, np.array(attempts)) == b"".join(plain)
+
+
+def test_one_count_of_attempts_for_all() -> None:
+    """A number instead of an array is meant for every message, and the run stays as it was."""
+    frames, ends = run_of(3)
+    before = bytes(frames)
+
+    patched = f.patch_attempts(frames, ends, 70_000)
+
+    assert patched == b"".join(plain_frame(b"b" * 20, 1 << 54 | 5 + n, 9, 65_535) for n in range(3))
+    assert frames == before
+
+
+def test_take() -> None:
+    """Frames are taken in the order asked for, also twice or none."""
+    frames, ends = f.encode([f.Bodies.of([b"a", b"bb", b"ccc"])], 0, 0, 0)
+    single = [plain_frame(body, at, 0) for at, body in enumerate([b"a", b"bb", b"ccc"])]
+
+    assert f.take(frames, ends, [2, 0, 0]) == single[2] + single[0] + single[0]
+    assert f.take(frames, ends, []) == b""

@@ -1,0 +1,181 @@
+"""IDENTIFY: what is granted, in which order it is refused, and NSQ's texts."""
+
+import json
+
+import pytest
+
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.identify import Granted, Limits, negotiate
+
+LIMITS = Limits()
+NOT_JSON = "IDENTIFY failed to decode JSON body"
+
+
+def granted(**asked: object) -> Granted:
+    return negotiate(json.dumps(asked).encode(), LIMITS, {})
+
+
+def refusal(body: bytes) -> str:
+    with pytest.raises(RemoteError) as refused:
+        negotiate(body, LIMITS, {})
+    assert refused.value.code == "E_BAD_BODY"
+    assert refused.value.fatal
+    return refused.value.text
+
+
+def test_nothing_asked_gives_the_defaults() -> None:
+    """An empty object keeps what every connection starts with, and is answered by OK."""
+    default = granted()
+
+    assert default.heartbeat_interval_ms == 30_000
+    assert default.output_buffer_size == 16_384
+    assert default.output_buffer_timeout_ms == 250
+    assert default.msg_timeout_ms == 60_000
+    assert default.sample_rate == 0
+    assert (default.client_id, default.hostname, default.user_agent) == ("", "", "")
+    assert default.reply_data() == b"OK"
+
+
+def test_zero_and_null_ask_for_nothing() -> None:
+    """A key that is 0 or null is as one that is missing; so is a body of null."""
+    zero = granted(heartbeat_interval=0, output_buffer_size=0, msg_timeout=0, sample_rate=None)
+
+    assert zero == granted()
+    assert negotiate(b"null", LIMITS, {}) == granted()
+
+
+def test_what_is_asked_within_the_limits_is_granted() -> None:
+    """The bounds themselves are within."""
+    low = granted(
+        heartbeat_interval=1000, output_buffer_size=64, output_buffer_timeout=25, msg_timeout=1000
+    )
+    high = granted(
+        heartbeat_interval=60_000,
+        output_buffer_size=65_536,
+        output_buffer_timeout=30_000,
+        msg_timeout=900_000,
+        sample_rate=99,
+    )
+
+    assert (low.heartbeat_interval_ms, low.output_buffer_size) == (1000, 64)
+    assert (low.output_buffer_timeout_ms, low.msg_timeout_ms) == (25, 1000)
+    assert (high.heartbeat_interval_ms, high.output_buffer_size) == (60_000, 65_536)
+    assert (high.output_buffer_timeout_ms, high.msg_timeout_ms) == (30_000, 900_000)
+    assert high.sample_rate == 99
+
+
+def test_minus_one_switches_off() -> None:
+    """No heartbeats, no timer; and without a buffer there is no timer either."""
+    assert granted(heartbeat_interval=-1).heartbeat_interval_ms == 0
+    assert granted(output_buffer_timeout=-1).output_buffer_timeout_ms == 0
+    unbuffered = granted(output_buffer_size=-1, output_buffer_timeout=500)
+    assert (unbuffered.output_buffer_size, unbuffered.output_buffer_timeout_ms) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "values"),
+    [
+        ("heartbeat_interval", "heartbeat interval", [999, 60_001, -2]),
+        ("output_buffer_timeout", "output buffer timeout", [24, 30_001, -2]),
+        ("output_buffer_size", "output buffer size", [63, 65_537, -2]),
+        ("sample_rate", "sample rate", [-1, 100]),
+        ("msg_timeout", "msg timeout", [999, 900_001, -1]),
+    ],
+)
+def test_what_is_out_of_range_is_refused(key: str, words: str, values: list[int]) -> None:
+    """The text names the key in NSQ's words and the number as it was sent."""
+    for value in values:
+        text = refusal(json.dumps({key: value}).encode())
+
+        assert text == f"IDENTIFY {words} ({value}) is invalid"
+
+
+def test_the_first_of_several_errors_is_told() -> None:
+    """Heartbeat, buffer timeout, buffer size, sample rate, message timeout: in this order."""
+    keys = ["heartbeat_interval", "output_buffer_timeout", "output_buffer_size", "sample_rate"]
+    keys.append("msg_timeout")
+    while keys:
+        text = refusal(json.dumps(dict.fromkeys(keys, 1_000_000)).encode())
+
+        assert keys.pop(0).replace("_", " ") in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"[]", b"1", b'"x"', b"{} {}", b"\xef\xbb\xbf{}", b'{"sample_rate":NaN}'),
+        *(b'{"heartbeat_interval":"1000"}', b'{"heartbeat_interval":1000.0}'),
+        *(b'{"heartbeat_interval":true}', b'{"feature_negotiation":1}', b'{"client_id":1}'),
+        *(b'{"snappy":"yes"}', b'{"deflate_level":1.5}', b'{"topology_zone":[]}'),
+        *(b'{"msg_timeout":9223372036854775808}', b'{"sample_rate":2147483648}'),
+        *('{"client_id":"x"}'.encode("utf-16"), b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_such_json_is_refused(body: bytes) -> None:
+    """Broken JSON and wrong types are told alike, and types come before ranges."""
+    assert refusal(body) == NOT_JSON
+
+
+def test_types_are_checked_before_ranges() -> None:
+    """A wrong type anywhere hides a wrong range elsewhere, as in NSQ's decoder."""
+    assert refusal(b'{"heartbeat_interval":1,"tls_v1":"x"}') == NOT_JSON
+
+
+def test_unknown_keys_are_ignored() -> None:
+    """Old and future keys of any type are no error."""
+    assert granted(short_id="x", long_id=[1], anything={"a": None}) == granted()
+
+
+def test_names_are_kept_whatever_their_bytes() -> None:
+    """What is no UTF-8 becomes the replacement character and can be written again."""
+    odd = negotiate(b'{"client_id":"a\xff","hostname":"b\\ud800"}', LIMITS, {})
+
+    assert (odd.client_id, odd.hostname) == ("a\ufffd", "b\ufffd")
+
+
+def test_the_reply_has_every_key_of_nsq() -> None:
+    """Feature negotiation is answered by NSQ's 15 keys in NSQ's words, sparq's own behind them."""
+    asked = {
+        "feature_negotiation": True,
+        **{"tls_v1": True, "deflate": True, "snappy": True, "deflate_level": 3},
+        **{"sample_rate": 7, "msg_timeout": 5000, "output_buffer_size": -1},
+        **{"topology_region": "mine", "topology_zone": "mine"},
+    }
+    server = {"sparq_version": "9.9", "topology_region": "r", "topology_zone": "z"}
+
+    granted = negotiate(json.dumps(asked).encode(), LIMITS, server)
+
+    expected = {
+        "max_rdy_count": 2500,
+        "version": "1.3.0",
+        "max_msg_timeout": 900_000,
+        "msg_timeout": 5000,
+        "tls_v1": False,
+        "deflate": False,
+        "deflate_level": 6,
+        "max_deflate_level": 6,
+        "snappy": False,
+        "sample_rate": 7,
+        "auth_required": False,
+        "output_buffer_size": 1,
+        "output_buffer_timeout": 0,
+        "topology_region": "r",
+        "topology_zone": "z",
+        "sparq_version": "9.9",
+        "sparq_range": 1,
+    }
+    assert list(json.loads(granted.reply_data()).items()) == list(expected.items())
+    assert (granted.topology_region, granted.topology_zone) == ("mine", "mine")
+
+
+def test_limits_are_the_servers() -> None:
+    """Other flags, other bounds and defaults."""
+    limits = Limits(msg_timeout_ms=2000, max_msg_timeout_ms=3000, max_deflate_level=2)
+
+    assert negotiate(b"{}", limits, {}).msg_timeout_ms == 2000
+    reply = negotiate(b'{"feature_negotiation":true}', limits, {}).reply
+    assert reply is not None
+    assert (reply["deflate_level"], reply["max_deflate_level"]) == (2, 2)
+    with pytest.raises(RemoteError, match="3001"):
+        negotiate(b'{"msg_timeout":3001}', limits, {})

@@ -1,0 +1,142 @@
+"""MPUB bodies: walked while they arrive, with NSQ's errors, in linear time."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.mpub import Walk, walk_whole
+
+SIZE_MAX = 40
+BODY_MAX = 3000
+
+
+def body_of(messages: list[bytes], count: int | None = None) -> bytes:
+    parts = [struct.pack(">i", len(message)) + message for message in messages]
+    return struct.pack(">i", len(messages) if count is None else count) + b"".join(parts)
+
+
+def outcome(walk: Walk, body: bytes, cuts: list[int]) -> list[bytes] | str:
+    """What the walk says of a body that arrives in pieces: messages, or the error's text."""
+    arrived = bytearray()
+    try:
+        for begin, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
+            arrived += body[begin:end]
+            if len(arrived) >= walk.need and walk.advance(arrived):
+                whole = walk.bodies(bytes(arrived[: walk.at]))
+                return [bytes(message) for message in whole]
+        return walk.cut_short(len(arrived)).frame_text().decode()
+    except RemoteError as error:
+        return error.frame_text().decode()
+
+
+def plain(body: bytes) -> list[bytes] | str:
+    """The same by reading one thing after the other."""
+
+    def number(at: int) -> int | None:
+        return struct.unpack_from(">i", body, at)[0] if at + 4 <= len(body) else None
+
+    count = number(0)
+    if count is None:
+        return "E_BAD_BODY MPUB failed to read message count"
+    if not 0 < count <= (BODY_MAX - 4) // 5:
+        return f"E_BAD_BODY MPUB invalid message count {count}"
+    messages: list[bytes] = []
+    at = 4
+    for position in range(count):
+        if at + 4 > BODY_MAX:
+            return f"E_BAD_BODY MPUB body too big {at + 4} > {BODY_MAX}"
+        size = number(at)
+        if size is None:
+            return f"E_BAD_MESSAGE MPUB failed to read message({position}) body size"
+        if size <= 0:
+            return f"E_BAD_MESSAGE MPUB invalid message({position}) body size {size}"
+        if size > SIZE_MAX:
+            return f"E_BAD_MESSAGE MPUB message too big {size} > {SIZE_MAX}"
+        at += 4 + size
+        if at > BODY_MAX:
+            return f"E_BAD_BODY MPUB body too big {at} > {BODY_MAX}"
+        if at > len(body):
+            return "E_BAD_MESSAGE MPUB failed to read message body"
+        messages.append(body[at - size : at])
+    return messages
+
+
+RUNS = st.lists(
+    st.one_of(
+        st.tuples(st.integers(1, SIZE_MAX), st.integers(1, 60)),
+        st.tuples(st.integers(0, SIZE_MAX + 1), st.just(1)),
+    ),
+    min_size=1,
+    max_size=8,
+).map(lambda runs: [b"m" * size for size, count in runs for _ in range(count)])
+
+
+@given(
+    messages=RUNS,
+    count_error=st.sampled_from([0, 0, 0, 0, 1, -1, 1000, -1000]),
+    damage=st.one_of(st.none(), st.tuples(st.integers(0, 3000), st.integers(0, 255))),
+    missing=st.integers(0, 30),
+    cuts=st.lists(st.integers(0, 3000), max_size=6),
+)
+def test_walk_equals_reading(
+    messages: list[bytes],
+    count_error: int,
+    damage: tuple[int, int] | None,
+    missing: int,
+    cuts: list[int],
+) -> None:
+    """Whatever the body and however it is cut, the walk says what plain reading says."""
+    body = bytearray(body_of(messages, len(messages) + count_error))
+    if damage is not None:
+        body[damage[0] % len(body)] = damage[1]
+    body = body[: len(body) - (missing if missing > 20 else 0)]
+    places = sorted(cut % (len(body) + 1) for cut in cuts)
+
+    said = outcome(Walk(0, SIZE_MAX, BODY_MAX), bytes(body), places)
+
+    assert said == plain(bytes(body))
+
+
+def test_walk_survives_its_buffer_being_moved() -> None:
+    """What was found in a chunk stays found when the chunk's beginning is dropped."""
+    body = body_of([b"one", b"two", b"three"])
+    walk = Walk(10, SIZE_MAX, BODY_MAX)
+
+    assert not walk.advance(b"#" * 10 + body[:17])
+    walk.rebase(10)
+    assert walk.need == 4 + 7 + 7
+    assert walk.advance(body)
+
+    assert [bytes(message) for message in walk.bodies(body)] == [b"one", b"two", b"three"]
+
+
+def test_long_runs_of_one_size_and_of_many() -> None:
+    """Runs longer than any single look or step are found in full."""
+    messages = [b"x"] * 9000 + [b"y" * (1 + n % 3) for n in range(3000)] + [b"z" * 4] * 20
+
+    bodies = walk_whole(body_of(messages), SIZE_MAX, 1_000_000)
+
+    assert [bytes(body) for body in bodies] == messages
+
+
+def test_walk_whole_tells_a_short_body() -> None:
+    """Over HTTP the body is there in full, so a lack is an error at once."""
+    with pytest.raises(RemoteError, match="failed to read message body"):
+        walk_whole(body_of([b"one"])[:-1], SIZE_MAX, BODY_MAX)
+
+
+def test_crumbs_are_joined() -> None:
+    """A body that comes message by message keeps few arrays, and all its messages."""
+    messages = [bytes([n % 251]) for n in range(5000)]
+    body = body_of(messages)
+    walk = Walk(0, SIZE_MAX, 1_000_000)
+
+    for size in range(4, len(body) + 1, 5):
+        whole = walk.advance(body[:size])
+
+    assert whole
+    assert [bytes(message) for message in walk.bodies(body)] == messages
+    assert len(walk._ends) < 1100

@@ -1,0 +1,111 @@
+"""The client's side: the same frames however they arrive, and no trust in a wrong size."""
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.protocol import frames as f
+from sparq.protocol.receiver import FrameError, LengthReceiver, Receiver, decode_message
+
+FRAMES = st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=60)), max_size=20)
+CUTS = st.lists(st.integers(0, 2000), max_size=12)
+
+
+def pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
+    places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    return [stream[begin:end] for begin, end in itertools.pairwise(places)]
+
+
+@given(FRAMES, CUTS)
+def test_frames_do_not_depend_on_chunks(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    """However the stream is cut, each frame comes once, whole and in order."""
+    receiver = Receiver(100)
+    received = []
+    for piece in pieces(b"".join(f.frame(*frame) for frame in frames), cuts):
+        receiver.feed(piece)
+        received += list(receiver.frames())
+
+    assert received == frames
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20), CUTS)
+def test_replies_do_not_depend_on_chunks(replies: list[bytes], cuts: list[int]) -> None:
+    """nsqlookupd's replies likewise."""
+    receiver = LengthReceiver(100)
+    received = []
+    for piece in pieces(b"".join(struct.pack(">i", len(r)) + r for r in replies), cuts):
+        receiver.feed(piece)
+        received += list(receiver.replies())
+
+    assert received == replies
+
+
+def test_a_frame_not_asked_for_is_kept() -> None:
+    """Bytes that come while frames are still to be taken lose nothing."""
+    receiver = Receiver(100)
+    receiver.feed(f.OK + f.HEARTBEAT[:5])
+    frames = receiver.frames()
+    assert next(frames) == (0, b"OK")
+    receiver.feed(f.HEARTBEAT[5:] + f.OK)
+
+    assert list(frames) == [(0, b"_heartbeat_"), (0, b"OK")]
+
+
+@pytest.mark.parametrize("size", [3, 0, -1, 101, 2_000_000_000])
+def test_a_size_that_cannot_be_ends_it(size: int) -> None:
+    """A frame below its type, or above what was agreed, is refused behind the good ones."""
+    receiver = Receiver(100)
+    receiver.feed(f.OK + struct.pack(">ii", size, 0))
+    frames = receiver.frames()
+
+    assert next(frames) == (0, b"OK")
+    with pytest.raises(FrameError, match=f"size {size} is not allowed"):
+        next(frames)
+
+
+@pytest.mark.parametrize("size", [-1, 101])
+def test_a_reply_size_that_cannot_be(size: int) -> None:
+    """The same for replies, where an empty one is allowed."""
+    receiver = LengthReceiver(100)
+    receiver.feed(struct.pack(">i", 0) + struct.pack(">i", size))
+    replies = receiver.replies()
+
+    assert next(replies) == b""
+    with pytest.raises(FrameError):
+        next(replies)
+
+
+def test_a_wrong_port_is_explained() -> None:
+    """An answer in HTTP tells the user that the port is the wrong one."""
+    answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    receiver, lengths = Receiver(1 << 20), LengthReceiver(1 << 20)
+    receiver.feed(answer)
+    lengths.feed(answer)
+
+    with pytest.raises(FrameError, match="HTTP port"):
+        list(receiver.frames())
+    with pytest.raises(FrameError, match="HTTP port"):
+        list(lengths.replies())
+
+
+def test_a_message_is_taken_apart() -> None:
+    """A message frame's data give timestamp, attempts, id and body."""
+    frames, _ = f.encode([f.Bodies.of([b"body"])], 5, 1, 77)
+
+    assert decode_message(frames[8:]) == (77, 1, f.message_id(5, 1), b"body")
+
+
+def test_attempts_are_unsigned() -> None:
+    """Attempts above 32,767 are not negative."""
+    frames, ends = f.encode([f.Bodies.of([b""])], 5, 1, 77)
+
+    assert decode_message(bytes(f.patch_attempts(frames, ends, 65_535))[8:])[1] == 65_535
+
+
+def test_a_message_without_its_header() -> None:
+    """Too few bytes for a message are an error of the peer, not of struct."""
+    with pytest.raises(FrameError, match="25 bytes"):
+        decode_message(b"x" * 25)

@@ -1,0 +1,129 @@
+"""Runs of FINs and of PUBs: the array path finds what going one by one finds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.protocol import commands as c
+from sparq.protocol.runs import FIN_WIDTH, LOOK_FIRST, LOOK_MAX, finish_run, publish_run
+
+SIZE_MAX = 50
+LINE = b"PUB t\n"
+
+GOOD_FINS = st.integers(0, (1 << 64) - 1).map(lambda raw: b"FIN %016x\n" % raw)
+OTHER_LINES = st.sampled_from(
+    [
+        *(
+            b"NOP\n",
+            b"FIN 0123456789ABCDEF\n",
+            b"FIN 0123 56789abcdef\n",
+            b"FIN 0123456789abcde\r\n",
+        ),
+        *(b"FIN 0123456789abcdef \n", b"FIN 01234567\n", b"fin 0123456789abcdef\n", b"FIN 0123"),
+        *(b"FIN 0123456\n89abcdef\n", b"FIN \n", b"FIN 0123456789abcdeg\n", b"", b"F"),
+    ]
+)
+
+
+def plain_finishes(data: bytes, at: int) -> list[bytes]:
+    """The ids of the FINs that begin at a place, line by line."""
+    ids = []
+    while True:
+        line = data[at : at + FIN_WIDTH]
+        text = line[4:20]
+        if line != b"FIN " + text + b"\n" or not set(b"0123456789abcdef").issuperset(text):
+            return ids
+        ids.append(text)
+        at += FIN_WIDTH
+
+
+@given(
+    st.lists(GOOD_FINS, max_size=3).map(b"".join),
+    st.lists(GOOD_FINS, max_size=60).map(b"".join),
+    OTHER_LINES,
+    st.lists(GOOD_FINS, max_size=30).map(b"".join),
+)
+def test_finish_run_equals_line_by_line(
+    before: bytes, run: bytes, other: bytes, after: bytes
+) -> None:
+    """A run is all the sound FINs up to the first line that is anything else."""
+    data = before + run + other + after
+    ids = plain_finishes(data, len(before))
+
+    finish = finish_run(data, len(before))
+
+    if finish is None:
+        assert ids == []
+    else:
+        assert [finish.id_text(at) for at in range(len(finish))] == ids
+        assert list(finish.raw_ids) == [int(text, 16) for text in ids]
+
+
+def test_a_long_run_is_bounded() -> None:
+    """One look takes at most so many; the rest is the next run."""
+    data = b"".join(c.fin(b"%016x" % n) for n in range(LOOK_MAX + 100))
+
+    first = finish_run(data, 0)
+    assert first is not None
+    second = finish_run(data, len(first) * FIN_WIDTH)
+
+    assert second is not None
+    assert (len(first), len(second)) == (LOOK_MAX, 100)
+    assert second.id_text(0) == b"%016x" % LOOK_MAX
+
+
+def plain_publishes(data: bytes, at: int) -> list[tuple[int, int]]:
+    """(start, size) of the PUBs that begin at a place, one by one."""
+    found = []
+    while data[at : at + len(LINE)] == LINE and len(data) >= at + len(LINE) + 4:
+        start = at + len(LINE) + 4
+        size = int.from_bytes(data[start - 4 : start], "big", signed=True)
+        if not 0 < size <= SIZE_MAX or start + size > len(data):
+            break
+        found.append((start, size))
+        at = start + size
+    return found
+
+
+PUBLISHES = st.lists(
+    st.one_of(
+        st.tuples(st.integers(1, 30), st.integers(1, 80)),  # so many of one size
+        st.tuples(st.integers(1, SIZE_MAX), st.just(1)),
+    ),
+    max_size=6,
+).map(lambda runs: b"".join(c.pub("t", b"b" * size) * count for size, count in runs))
+OTHERS = st.sampled_from(
+    [
+        *(b"", b"P", b"PUB t\n", b"PUB t\n\0\0", b"PUB t\n\xff\xff\xff\xff"),
+        *(b"PUB t\n\x7f\xff\xff\xff", c.pub("t", b"cut short")[:-1]),
+        *(c.pub("u", b"x"), c.pub("t", b""), c.pub("t", b"x" * 51)),
+    ]
+)
+
+
+@given(st.binary(max_size=3), PUBLISHES, OTHERS, PUBLISHES)
+def test_publish_run_equals_one_by_one(
+    before: bytes, run: bytes, other: bytes, after: bytes
+) -> None:
+    """A run is all the PUBs with this line that are whole and right, whatever their sizes."""
+    data = before + run + other + after
+    plain = plain_publishes(data, len(before))
+
+    bodies = publish_run(data, len(before), LINE, SIZE_MAX)
+
+    if bodies is None:
+        assert plain == []
+    else:
+        assert list(zip(bodies.starts, bodies.sizes, strict=True)) == plain
+
+
+@pytest.mark.parametrize("count", [LOOK_FIRST, LOOK_FIRST + 1, LOOK_MAX, LOOK_MAX + 20])
+def test_long_publish_runs(count: int) -> None:
+    """A run longer than any look is still one run; its last body is where it should be."""
+    data = c.pub("t", b"abc") * count + c.nop()
+
+    bodies = publish_run(data, 0, LINE, SIZE_MAX)
+
+    assert bodies is not None
+    assert len(bodies) == count
+    assert bytes(list(bodies)[-1]) == b"abc"
