@@ -78,24 +78,30 @@ class Proof:
         return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
 
     async def round(self, until: int) -> None:
-        """Some kills, then the late channel is consumed as far as it goes under load."""
+        """Some kills, then the late channel is consumed as far as it goes until one more."""
         while self.history.kills < until:
             await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
-            await self.kill()
-            print(f"\r  kill {self.history.kills}", end="", file=sys.stderr, flush=True)
+            self.kill()
+            await self.recover()
         async with Crew(self.consumer(LATE, 1), self.consumer(LATE, 2)):
             await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
-            await self.kill()
+            self.kill()
+        # They leave with the nsqd that they were connected to: nothing waits for a timeout.
+        await self.recover()
 
-    async def kill(self) -> None:
-        """kill -9, now; start again, and maybe kill that one while it recovers."""
+    def kill(self) -> None:
+        """kill -9, now."""
         self.server.kill9()
         self.history.kills += 1
+
+    async def recover(self) -> None:
+        """Start again, and maybe kill that one while it recovers."""
         if self.chance.random() < KILLED_WHILE_STARTING:
             await self.kill_while_starting()
         began = time.monotonic()
         await asyncio.to_thread(self.server.start)
         self.recoveries.append(time.monotonic() - began)
+        print(f"\r  {self.history.kills} kills ", end="", file=sys.stderr, flush=True)
 
     async def kill_while_starting(self) -> None:
         start = asyncio.create_task(asyncio.to_thread(self.server.start))
