@@ -1,310 +1,152 @@
-"""A believable site's day, as its web server would log it: people, crawlers, and planted fraud.
+"""A believable day of a web site: people, declared crawlers, and planted fraud with its labels.
 
-Deterministic: the same count, seed and start give the same bytes. The labels (who was planted, and
-what is true of them) are kept apart from the lines and never travel with them.
+Pure and deterministic: the same seed and size give the same bytes. A visitor is an address and a
+user agent; `generate` returns the lines in order of time and, apart from them, for the report
+alone, who was planted with which reason. The lines themselves say nothing of it.
 
-1. People come by a day's rhythm, from somewhere, read a few pages at their own pace, and their
-   browsers load what a page is made of: less of it when it is in the cache, nothing twice in a row.
-2. Some people are awkward: an office behind one address, twenty tabs opened at once from a list,
-   a reload out of impatience, a visit that ends with its first page.
-3. Fraud does what fraud does, not what a rule looks for: numbers and paces are drawn, not set.
+People are not made to suit the rules that look for fraud: some have a warm cache, some open many
+tabs, some reload, some share an address; and of the planted some are too weak to be found.
 """
 
 from __future__ import annotations
 
-import heapq
 import json
-import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from sparq.pipeline.site import (
-    BROWSERS,
-    CRAWLERS,
-    PAGES,
-    RESOURCES,
-    SHARED,
-    SOURCES,
-    UNREADABLE,
-    page_images,
-)
+from sparq.pipeline import site
+from sparq.pipeline.planted import PLANTED, Plant
+from sparq.pipeline.site import Hit
 
-DAY_S = 86_400
-CLICKS_A_SESSION = 24
-"""About how many lines one person's visit leaves."""
-
-JSON_SHARE = 0.2
-CLICKS_AN_UNREADABLE = 10_000
-START = datetime(2026, 3, 3, tzinfo=UTC)
-
-Hit = tuple[float, str, int, int, str]
-"""(second of the day, path, status, bytes, referer)"""
+DAY = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday; what comes out does not depend on today
+# How busy each hour is: quiet at night, a noon peak, a higher one in the evening.
+HOURS = (18, 11, 8, 6, 6, 9, 18, 34, 52, 63, 68, 70, 78, 74, 68, 66, 68, 74, 82, 90, 96, 88, 62, 36)
+SIZE = 200_000
+DAMAGED_SHARE = 0.0005
 
 
-@dataclass
-class Visitor:
-    """Somebody with an address and a browser."""
+@dataclass(slots=True)
+class Generated:
+    """A day of clicks.
 
-    address: str
-    user_agent: str
-    cache: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A visitor that is no ordinary person, and all that is true of them."""
-
-    visitor: Visitor
-    reasons: list[str]
-
-
-class Generator:
-    """One day of clicks.
-
-    Args:
-        count: how many lines, at least 1.
-        seed: of everything that is drawn.
-        start: the day's first instant, with its time zone.
     Attributes:
-        unreadable: how many of the lines are broken.
+        lines: the messages, in order of time.
+        labels: (address, user agent) -> the reasons for which it was planted.
+        damaged: how many lines cannot be read.
     """
 
-    def __init__(self, count: int, seed: int, start: datetime = START) -> None:
-        self._count = count
-        self._start = start
-        self._rng = random.Random(seed)  # noqa: S311 - repeatable on purpose, guards nothing
-        self._seen: set[str] = set()
-        self._planted: list[Planted] = []
-        self.unreadable = count // CLICKS_AN_UNREADABLE
+    lines: list[bytes]
+    labels: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    damaged: int = 0
 
-    def lines(self) -> Iterator[bytes]:
-        """The lines in the order of their time."""
-        hits: list[tuple[float, int, Visitor, Hit]] = []
-        for visitor, walk in self._everybody():
-            hits += [(hit[0], len(hits) + at, visitor, hit) for at, hit in enumerate(walk)]
-        heapq.heapify(hits)
-        ordered = [heapq.heappop(hits) for _ in range(min(len(hits), self._count))]
-        every = max(1, self._count // (self.unreadable + 1))
-        for number, (_, _, visitor, hit) in enumerate(ordered, 1):
-            is_broken = number % every == 0 and number // every <= self.unreadable
-            yield self._broken() if is_broken else self._line(visitor, hit)
 
-    def labels(self) -> dict[str, list[str]]:
-        """What is true of whom, once the lines are made: "address<TAB>user agent" -> reasons."""
-        return {
-            f"{one.visitor.address}\t{one.visitor.user_agent}": one.reasons for one in self._planted
+def generate(size: int = SIZE, seed: int = 1) -> Generated:
+    """`size` clicks of one day, a fixed share of them planted."""
+    rng = random.Random(seed)  # noqa: S311 - a made-up day, not a secret
+    world = site.World(rng)
+    hits: list[Hit] = []
+    labels: dict[tuple[str, str], frozenset[str]] = {}
+    for plant in _plants(size):
+        visitor, reasons, made = plant(world, _second(rng))
+        labels[visitor.key] = reasons
+        hits += made
+    while len(hits) < size:
+        hits += _person(world, _second(rng))
+    hits = sorted(hits[:size], key=lambda hit: hit.second)  # the last visit may be cut short
+    return _written(hits, labels, rng)
+
+
+def _plants(size: int) -> Iterator[Plant]:
+    for plant, count in PLANTED:
+        for _ in range(max(1, round(count * size / SIZE))):
+            yield plant
+
+
+def _second(rng: random.Random) -> float:
+    """A second of the day, as busy as its hour is."""
+    hour: int = rng.choices(range(24), HOURS)[0]
+    return hour * 3600 + rng.random() * 3600
+
+
+def _person(world: site.World, start: float) -> list[Hit]:
+    """One visit of someone with a browser."""
+    rng = world.rng
+    browser = site.Browser(world, world.population.person(), warm=rng.random() < 0.1)
+    second, referer = start, rng.choice(site.ELSEWHERE)
+    page = world.page() if referer != "-" or rng.random() < 0.5 else world.pages[0]
+    manner = rng.random()
+    for _ in range(1 + min(int(rng.expovariate(1 / 3.4)), 60)):
+        browser.open(page, second, referer)
+        if manner < 0.04:  # opens tab after tab from one page
+            second += rng.uniform(0.5, 3)
+        elif manner < 0.08 and rng.random() < 0.4:  # is impatient
+            second += rng.uniform(2, 20)
+            continue
+        else:
+            second += 2 + rng.lognormvariate(3.1, 1.0)
+        referer = site.HOST + page.path
+        page = world.page()
+    return browser.hits
+
+
+def _written(
+    hits: list[Hit], labels: dict[tuple[str, str], frozenset[str]], rng: random.Random
+) -> Generated:
+    written = Generated([], labels)
+    for hit in hits:
+        line = _FORMS[hit.visitor.log](hit)
+        if hit.visitor.key not in labels and rng.random() < DAMAGED_SHARE:
+            line = _damaged(line, rng)
+            written.damaged += 1
+        written.lines.append(line.encode())
+    return written
+
+
+def _as_combined(hit: Hit) -> str:
+    at = _time(hit).strftime("%d/%b/%Y:%H:%M:%S +0000")
+    visitor = hit.visitor
+    return (
+        f'{visitor.address} - - [{at}] "{hit.method} {hit.path} HTTP/1.1" {hit.status} '
+        f'{hit.size or "-"} "{hit.referer}" "{visitor.user_agent}"'
+    )
+
+
+def _as_extended(hit: Hit) -> str:
+    """As nginx sites like to extend it: forwarded address, and how long it took."""
+    return f'{_as_combined(hit)} "-" {0.002 + hit.size / 4e7:.3f}'
+
+
+def _as_json(hit: Hit) -> str:
+    return json.dumps(
+        {
+            "time": _time(hit).isoformat(timespec="seconds"),
+            "remote_addr": hit.visitor.address,
+            "request": f"{hit.method} {hit.path} HTTP/2.0",
+            "status": hit.status,
+            "body_bytes_sent": hit.size,
+            "http_referer": hit.referer,
+            "http_user_agent": hit.visitor.user_agent,
         }
+    )
 
-    # Who comes
 
-    def _everybody(self) -> Iterator[tuple[Visitor, list[Hit]]]:
-        made = 0
-        for planted, hits in self._fraud():
-            kept = [hit for hit in hits if hit[0] < DAY_S]
-            made += len(kept)
-            self._planted.append(planted)
-            yield planted.visitor, kept
-        office = [self._address() for _ in range(20)]
-        regulars: list[Visitor] = []
-        while made < self._count:
-            visitor = self._person(office, regulars)
-            hits = self._session(visitor)
-            made += len(hits)
-            yield visitor, hits
+_FORMS = {"combined": _as_combined, "extended": _as_extended, "json": _as_json}
 
-    def _person(self, office: list[str], regulars: list[Visitor]) -> Visitor:
-        rng = self._rng
-        if regulars and rng.random() < 0.15:
-            return rng.choice(regulars)
-        address = rng.choice(office) if rng.random() < 0.05 else self._address()
-        visitor = Visitor(address, self._browser())
-        if rng.random() < 0.2:
-            regulars.append(visitor)
-        return visitor
 
-    def _fraud(self) -> Iterator[tuple[Planted, list[Hit]]]:
-        """Each kind in a number that grows with the size of the day."""
-        kinds: tuple[tuple[Callable[[], tuple[Planted, list[Hit]]], int], ...] = (
-            (self._crawler, 8_000),
-            (self._flood, 10_000),
-            (self._scraper, 8_000),
-            (self._reader_without_browser, 5_000),
-            (self._repeater, 8_000),
-        )
-        for make, clicks_each in kinds:
-            for _ in range(max(1, self._count // clicks_each)):
-                yield make()
+def _time(hit: Hit) -> datetime:
+    return DAY + timedelta(seconds=int(hit.second))
 
-    # People
 
-    def _session(self, visitor: Visitor) -> list[Hit]:
-        rng = self._rng
-        now = self._moment()
-        page = self._page()
-        referer = rng.choice(SOURCES)
-        hits = self._view(visitor, now, page, referer)
-        awkward = rng.random()
-        if awkward < 0.002:
-            for _ in range(rng.randint(6, 12)):
-                now += rng.uniform(0.4, 1.5)
-                hits += self._view(visitor, now, self._page(), page)
-            return hits
-        for _ in range(self._further_pages()):
-            now += min(1_500.0, rng.lognormvariate(3.2, 0.9) + 2.0)
-            following = page if rng.random() < 0.03 else self._page()
-            hits += self._view(visitor, now, following, page)
-            page = following
-        return hits
-
-    def _further_pages(self) -> int:
-        if self._rng.random() < 0.35:
-            return 0
-        return min(20, int(self._rng.expovariate(1 / 3.5)) + 1)
-
-    def _view(self, visitor: Visitor, now: float, page: str, referer: str) -> list[Hit]:
-        """A page and what its browser loads with it."""
-        rng = self._rng
-        if rng.random() < 0.01:
-            return [(now, f"{page.rstrip('/')}/x{rng.randint(1, 99)}", 404, 512, referer)]
-        query = f"?utm_source=mail{rng.randint(1, 4)}" if rng.random() < 0.04 else ""
-        hits = [(now, page + query, 200, rng.randint(6_000, 60_000), referer)]
-        wanted = [*SHARED, *rng.sample(RESOURCES, 2), *page_images(page)]
-        for path in wanted:
-            if path in visitor.cache and rng.random() < 0.6:
-                continue
-            now += rng.uniform(0.01, 0.25)
-            known = path in visitor.cache
-            visitor.cache.add(path)
-            size = 0 if known else rng.randint(800, 120_000)
-            hits.append((now, path, 304 if known else 200, size, page))
-        return hits
-
-    # Fraud
-
-    def _crawler(self) -> tuple[Planted, list[Hit]]:
-        """A search engine's robot that says what it is."""
-        rng = self._rng
-        visitor = self._new_visitor(rng.choice(CRAWLERS))
-        now = self._moment() / 2
-        hits: list[Hit] = [(now, "/robots.txt", 200, 310, "-")]
-        pace = rng.uniform(2.0, 40.0)
-        for _ in range(rng.randint(40, 300)):
-            now += rng.expovariate(1 / pace) + 0.5
-            hits.append((now, self._page(), 200, rng.randint(6_000, 60_000), "-"))
-        return Planted(visitor, ["declared_robot"]), hits
-
-    def _flood(self) -> tuple[Planted, list[Hit]]:
-        """Clicks on an offer, faster than a hand: several visits' worth in a minute."""
-        rng = self._rng
-        visitor = self._new_visitor()
-        now = self._moment()
-        offers = rng.sample(PAGES, rng.randint(1, 6))
-        hits: list[Hit] = []
-        for _ in range(rng.randint(1, 3)):
-            for _ in range(rng.randint(45, 160)):
-                now += rng.expovariate(1 / rng.uniform(0.08, 0.3))
-                path = f"{rng.choice(offers)}?ad={rng.randint(1, 9)}"
-                hits.append((now, path, 200, rng.randint(6_000, 60_000), rng.choice(SOURCES)))
-            now += rng.uniform(120, 1_200)
-        return Planted(visitor, ["burst", "repeats", "no_resources"]), hits
-
-    def _scraper(self) -> tuple[Planted, list[Hit]]:
-        """A robot that says it is a browser, and copies the site page by page."""
-        rng = self._rng
-        visitor = self._new_visitor()
-        now = self._moment() * 0.7
-        pace, jitter = rng.uniform(3.0, 20.0), rng.uniform(0.0, 0.08)
-        hits: list[Hit] = []
-        if rng.random() < 0.5:
-            hits.append((now, "/robots.txt", 200, 310, "-"))
-        for page in rng.sample(PAGES, rng.randint(30, len(PAGES))):
-            now += pace * (1 + rng.gauss(0, jitter))
-            hits.append((now, page, 200, rng.randint(6_000, 60_000), "-"))
-        return Planted(visitor, ["undeclared_robot", "no_resources"]), hits
-
-    def _reader_without_browser(self) -> tuple[Planted, list[Hit]]:
-        """Visits that look human in their pace, but load nothing that a page is made of."""
-        rng = self._rng
-        visitor = self._new_visitor()
-        now = self._moment()
-        hits: list[Hit] = []
-        for _ in range(rng.randint(9, 30)):
-            now += rng.lognormvariate(3.0, 1.0) + 1.0
-            page = self._page()
-            hits.append((now, page, 200, rng.randint(6_000, 60_000), rng.choice(SOURCES)))
-        return Planted(visitor, ["no_resources"]), hits
-
-    def _repeater(self) -> tuple[Planted, list[Hit]]:
-        """One page again and again from a real browser, to push its number."""
-        rng = self._rng
-        visitor = self._new_visitor()
-        now = self._moment()
-        page = self._page()
-        hits: list[Hit] = []
-        for _ in range(rng.randint(25, 80)):
-            now += rng.uniform(3.0, 25.0)
-            hits += self._view(visitor, now, page, "-")
-        return Planted(visitor, ["repeats"]), hits
-
-    # What is drawn
-
-    def _new_visitor(self, user_agent: str = "") -> Visitor:
-        return Visitor(self._address(), user_agent or self._browser())
-
-    def _moment(self) -> float:
-        """A second of the day: few at night, most in the evening."""
-        while True:
-            second = self._rng.random() * DAY_S
-            hour = second / 3_600
-            weight = 0.55 - 0.35 * math.cos((hour - 4) / 24 * 2 * math.pi)
-            if self._rng.random() < weight + 0.1 * math.exp(-((hour - 20.5) ** 2) / 3):
-                return second
-
-    def _page(self) -> str:
-        """A page, the popular ones more often (Zipf's law)."""
-        return PAGES[min(len(PAGES) - 1, int(len(PAGES) ** self._rng.random()) - 1)]
-
-    def _browser(self) -> str:
-        return self._rng.choice(BROWSERS).format(
-            major=self._rng.randint(118, 146), minor=self._rng.randint(0, 7)
-        )
-
-    def _address(self) -> str:
-        """An address that nobody else has."""
-        rng = self._rng
-        while True:
-            if rng.random() < 0.08:
-                address = "2001:db8:" + ":".join(f"{rng.getrandbits(16):x}" for _ in range(6))
-            else:
-                address = ".".join(str(rng.randint(1, 254)) for _ in range(4))
-            if address not in self._seen:
-                self._seen.add(address)
-                return address
-
-    # As text
-
-    def _line(self, visitor: Visitor, hit: Hit) -> bytes:
-        second, path, status, size, referer = hit
-        when = self._start + timedelta(seconds=int(second))
-        if self._rng.random() < JSON_SHARE:
-            click = {
-                "time": when.isoformat(),
-                "remote_addr": visitor.address,
-                "request": f"GET {path} HTTP/1.1",
-                "status": status,
-                "bytes": size,
-                "referer": referer,
-                "user_agent": visitor.user_agent,
-            }
-            return json.dumps(click).encode()
-        stamp = when.strftime("%d/%b/%Y:%H:%M:%S %z")
-        text = (
-            f'{visitor.address} - - [{stamp}] "GET {path} HTTP/1.1" {status} {size}'
-            f' "{referer}" "{visitor.user_agent}"'
-        )
-        return text.encode()
-
-    def _broken(self) -> bytes:
-        return self._rng.choice(UNREADABLE).encode()
+def _damaged(line: str, rng: random.Random) -> str:
+    """What happens to lines: cut off in the middle, a quote or a field lost."""
+    if line.startswith("{"):
+        return line[: rng.randint(1, len(line) - 1)]
+    ways = (
+        lambda: line[: rng.randint(20, line.index('" ') - 1)],
+        lambda: line.removesuffix('"') if line.endswith('"') else line.replace('"', "", 1),
+        lambda: line.replace("[", "", 1),
+        lambda: line.replace('" 200 ', '" ok ').replace('" 304 ', '" ? ') + '"',
+    )
+    return rng.choice(ways)()

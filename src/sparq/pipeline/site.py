@@ -1,91 +1,220 @@
-"""The site that the generator logs: its pages, what they are made of, and who comes to see them.
+"""The make-believe site of the generator: its pages, what they load, and who comes to see them.
 
-Names and numbers only. Addresses of search engines and browsers' names are of the kind that real
-logs have; nothing here belongs to anybody.
+Everything random comes from the `random.Random` given, so a seed makes the same site and people.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import random
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
 
-_TOPICS: Final = ("queues", "logs", "streams", "replay", "batches", "clocks", "disks", "spark")
-_PRODUCTS: Final = ("starter", "team", "enterprise", "academic")
+Log = Literal["combined", "extended", "json"]
 
-PAGES: Final[list[str]] = [
-    "/",
-    "/pricing",
-    "/blog/",
-    "/docs/",
-    "/download",
-    "/about",
-    *(f"/products/{name}" for name in _PRODUCTS),
-    *(f"/docs/{topic}/{page}" for topic in _TOPICS for page in ("intro", "howto", "reference")),
-    *(f"/blog/2026/{month:02}/{topic}" for month in range(1, 7) for topic in _TOPICS),
-    "/contact",
-    "/jobs",
-    "/imprint",
-    "/search",
-]
-"""The most popular first."""
+_BLINK = "AppleWebKit/537.36 (KHTML, like Gecko) Chrome/{}.0.0.0{} Safari/537.36"
+_WEBKIT = "AppleWebKit/605.1.15 (KHTML, like Gecko) Version/{}{} Safari/605.1.15"
+_GECKO = "Gecko/20100101 Firefox/{}.0{}"
+_WINDOWS, _LINUX = "Windows NT 10.0; Win64; x64", "X11; Linux x86_64"
+_MAC, _IPHONE = "Macintosh; Intel Mac OS X 10_15_7", "iPhone; CPU iPhone OS 18_6 like Mac OS X"
+BROWSERS = tuple(
+    f"Mozilla/5.0 ({system}) {engine.format(version, more)}"
+    for system, engine, versions, more in (
+        (_WINDOWS, _BLINK, range(136, 146), ""),
+        (_MAC, _BLINK, range(140, 146), ""),
+        ("Linux; Android 10; K", _BLINK, range(136, 146), " Mobile"),
+        (_MAC, _WEBKIT, ("17.6", "18.3", "18.6", "26.0", "26.1"), ""),
+        (_IPHONE, _WEBKIT, ("17.5", "18.4", "18.5", "18.6", "26.0"), " Mobile/15E148"),
+        (f"{_WINDOWS}; rv:140.0", _GECKO, (128, 140, 145, 146), ""),
+        (f"{_LINUX}; rv:140.0", _GECKO, (128, 140, 145, 146), ""),
+    )
+    for version in versions
+)
+"""User agents of people; robots that hide take one of them."""
 
-SHARED: Final = ["/static/site.css", "/static/site.js", "/static/logo.svg", "/favicon.ico"]
-RESOURCES: Final = [
-    "/static/fonts/text.woff2",
-    "/static/fonts/mono.woff2",
-    "/static/charts.js",
-    "/static/highlight.css",
-    "/static/highlight.js",
-    "/static/print.css",
-]
-
-SOURCES: Final = [
-    "-",
-    "-",
-    "https://www.google.com/",
-    "https://www.google.com/",
-    "https://duckduckgo.com/",
-    "https://news.ycombinator.com/",
-    "https://www.bing.com/search?q=message+queue",
-    "https://example.org/links",
-]
-
-BROWSERS: Final = [
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) "
-    "Chrome/{major}.0.0.0 Safari/537.36",
-    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/537.36 (KHTML, like Gecko) "
-    "Chrome/{major}.0.0.0 Safari/537.36",
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:{major}.0) Gecko/20100101 Firefox/{major}.0",
-    "Mozilla/5.0 (X11; Linux x86_64; rv:{major}.0) Gecko/20100101 Firefox/{major}.0",
-    "Mozilla/5.0 (Macintosh; Intel Mac OS X 14_{minor}) AppleWebKit/605.1.15 (KHTML, like Gecko) "
-    "Version/17.{minor} Safari/605.1.15",
-    "Mozilla/5.0 (iPhone; CPU iPhone OS 17_{minor} like Mac OS X) AppleWebKit/605.1.15 "
-    "(KHTML, like Gecko) Version/17.{minor} Mobile/15E148 Safari/604.1",
-    "Mozilla/5.0 (Linux; Android 14; Pixel 8) AppleWebKit/537.36 (KHTML, like Gecko) "
-    "Chrome/{major}.0.0.0 Mobile Safari/537.36",
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) "
-    "Chrome/{major}.0.0.0 Safari/537.36 Edg/{major}.0.0.{minor}",
-]
-"""`{major}` and `{minor}` stand for version numbers."""
-
-CRAWLERS: Final = [
+ROBOTS = (
     "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
     "Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)",
     "Mozilla/5.0 (compatible; YandexBot/3.0; +http://yandex.com/bots)",
     "Mozilla/5.0 (compatible; AhrefsBot/7.0; +http://ahrefs.com/robot/)",
-    "DuckDuckBot/1.1; (+http://duckduckgo.com/duckduckbot.html)",
+    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_5) AppleWebKit/605.1.15 (KHTML, like Gecko)"
+    " Version/13.1.1 Safari/605.1.15 (Applebot/0.1; +http://www.apple.com/go/applebot)",
     "Mozilla/5.0 (compatible; Baiduspider/2.0; +http://www.baidu.com/search/spider.html)",
-]
+    "DuckDuckBot/1.1; (+http://duckduckgo.com/duckduckbot.html)",
+    "facebookexternalhit/1.1 (+http://www.facebook.com/externalhit_uatext.php)",
+    "curl/8.5.0",
+    "python-requests/2.32.3",
+)
+"""User agents of programs that say what they are."""
 
-UNREADABLE: Final = [
-    '203.0.113.9 - - [03/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 51 "-" "Mozilla/5.0 (cut',
-    "logrotate: restarting after rotation",
-    '{"time": "2026-03-03T10:00:00Z", "remote_addr": "203.0.113.9", "request": "GET /',
-    '203.0.113.9 - - [yesterday] "GET / HTTP/1.1" 200 51 "-" "-"',
-]
-"""What logs have besides clicks: cut lines, other programs' words, nonsense."""
+HOST = "https://www.example.com"
+ELSEWHERE = (
+    "-",
+    "-",
+    "https://www.google.com/",
+    "https://www.google.com/",
+    "https://www.bing.com/",
+    "https://duckduckgo.com/",
+    "https://news.ycombinator.com/",
+    "https://www.reddit.com/",
+)
+SHARED = (
+    ("/static/site.css", 18_231),
+    ("/static/fonts/inter.woff2", 46_704),
+    ("/static/app.js", 91_442),
+    ("/static/vendor.js", 143_870),
+    ("/static/logo.svg", 3_120),
+    ("/favicon.ico", 1_406),
+)
+"""What every page loads, and a browser keeps for the visit."""
 
 
-def page_images(page: str) -> list[str]:
-    """The pictures of a page: none to four, always the same."""
-    name = page.strip("/").replace("/", "-") or "home"
-    return [f"/static/img/{name}-{number}.webp" for number in range(len(page) % 5)]
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the site, and the images that only it loads."""
+
+    path: str
+    size: int
+    images: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who clicks, and in which form the server that he meets logs it."""
+
+    address: str
+    user_agent: str
+    log: Log
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes a visitor: address and user agent."""
+        return self.address, self.user_agent
+
+
+def pages(rng: random.Random) -> list[Page]:
+    """The pages, the most visited first."""
+    paths = ["/", "/products", "/search", "/offers", "/blog", "/about", "/contact", "/delivery"]
+    paths += [f"/offers/spring-{number}" for number in range(1, 9)]
+    paths += [f"/products/{name}" for name in ("lamps", "chairs", "tables", "shelves", "rugs")]
+    paths += [f"/products/item-{number}" for number in range(100, 190)]
+    paths += [f"/blog/{year}/how-we-{verb}" for year in (2024, 2025) for verb in _VERBS]
+    return [
+        Page(path, rng.randint(4_000, 60_000), _images(path, rng.randint(0, 4), rng))
+        for path in paths
+    ]
+
+
+_WORDS = ("lamp", "oak+table", "rug+blue", "chair", "shelf", "delivery")
+_VERBS = ("build", "measure", "ship", "test", "hire", "paint", "repair", "photograph", "pack")
+
+
+def _images(path: str, count: int, rng: random.Random) -> tuple[tuple[str, int], ...]:
+    stem = path.strip("/").replace("/", "-") or "home"
+    return tuple(
+        (f"/img/{stem}-{number}.{rng.choice(('jpg', 'webp', 'png'))}", rng.randint(9_000, 240_000))
+        for number in range(1, count + 1)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One request: when (seconds of the day), by whom, for what, and what came of it."""
+
+    second: float
+    visitor: Visitor
+    method: str
+    path: str
+    status: int
+    size: int
+    referer: str
+
+
+class World:
+    """The site and its people, with the chance that moves them."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.pages = pages(rng)
+        self.population = Population(rng)
+        self._weights = list(accumulate(1 / (3 + at) for at in range(len(self.pages))))
+
+    def page(self) -> Page:
+        """A page, the popular ones more often."""
+        return self.rng.choices(self.pages, cum_weights=self._weights)[0]
+
+    def any_page(self) -> Page:
+        """A page, each as often as the others."""
+        return self.rng.choice(self.pages)
+
+    def hit(self, visitor: Visitor, second: float, path: str, size: int, referer: str = "-") -> Hit:
+        """A request, which now and then fails."""
+        chance = self.rng.random()
+        status = 200 if chance > 0.02 else 404 if chance > 0.004 else 500
+        return Hit(second, visitor, "GET", path, status, size if status == 200 else 512, referer)
+
+
+class Browser:
+    """Someone's browser: loads with a page what it needs and does not have."""
+
+    def __init__(self, world: World, visitor: Visitor, *, warm: bool = False) -> None:
+        self._world = world
+        self._visitor = visitor
+        self._kept = {path for path, _ in SHARED} if warm else set()
+        self.hits: list[Hit] = []
+
+    def open(self, page: Page, second: float, referer: str) -> None:
+        """Open a page; its images come a moment later, or only the news that they are unchanged."""
+        rng = self._world.rng
+        path = f"{page.path}?q={rng.choice(_WORDS)}" if page.path == "/search" else page.path
+        self.hits.append(self._world.hit(self._visitor, second, path, page.size, referer))
+        at = second
+        for name, size in (*SHARED, *page.images):
+            if name in self._kept:
+                continue
+            self._kept.add(name)
+            at += rng.uniform(0.02, 0.35)
+            source = HOST + page.path
+            if rng.random() < 0.12:
+                self.hits.append(Hit(at, self._visitor, "GET", name, 304, 0, source))
+            else:
+                self.hits.append(self._world.hit(self._visitor, at, name, size, source))
+
+
+class Population:
+    """Makes visitors; no two of them are the same unless they share an office."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._taken: set[str] = set()
+        self._offices = [self._address() for _ in range(40)]
+
+    def person(self) -> Visitor:
+        """Someone with a browser; one of twenty sits behind an office's address."""
+        office = self._rng.random() < 0.05
+        address = self._rng.choice(self._offices) if office else self._address()
+        return Visitor(address, self._rng.choice(BROWSERS), self._log())
+
+    def pretender(self) -> Visitor:
+        """A program that says to be a browser, from an address of its own."""
+        return Visitor(self._address(), self._rng.choice(BROWSERS), self._log())
+
+    def robot(self) -> Visitor:
+        """A program that says what it is."""
+        return Visitor(self._address(), self._rng.choice(ROBOTS), self._log())
+
+    def _log(self) -> Log:
+        return self._rng.choices(("combined", "extended", "json"), (70, 18, 12))[0]
+
+    def _address(self) -> str:
+        while True:
+            first = self._rng.choice((23, 45, 62, 78, 81, 91, 109, 151, 176, 188, 203, 212))
+            if self._rng.random() < 0.1:
+                words = (f"{self._rng.randrange(1, 65536):x}" for _ in range(4))
+                address = f"2001:db8:{':'.join(words)}::{self._rng.randrange(1, 255):x}"
+            else:
+                rest = (self._rng.randrange(1, 255) for _ in range(3))
+                address = ".".join(map(str, (first, *rest)))
+            if address not in self._taken:
+                self._taken.add(address)
+                return address
