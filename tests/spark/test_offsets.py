@@ -80,17 +80,22 @@ def test_shares_follow_the_backlogs():
 
 
 @given(backlogs, st.integers(0, 50), st.integers(1, 5_000))
-def test_parts_add_up_and_keep_to_the_limits(counts, parts_min, messages_max):
+def test_parts_add_up_and_keep_to_the_limits(counts, parts, messages_max):
     """Parts hold all messages, none more than allowed, none empty, and are about equal."""
-    cut = offsets.part_counts(counts, parts_min, messages_max)
+    cut = offsets.part_counts(counts, parts, messages_max)
 
-    assert {key: sum(parts) for key, parts in cut.items()} == counts
-    for parts in cut.values():
-        assert max(parts) <= max(messages_max, 0)
-        assert max(parts) - min(parts) <= 1
-        assert parts == [0] or min(parts) > 0
-    if sum(counts.values()) >= parts_min * max(1, len(counts)):
-        assert sum(map(len, cut.values())) >= min(parts_min, sum(counts.values()))
+    assert {key: sum(pieces) for key, pieces in cut.items()} == counts
+    for pieces in cut.values():
+        assert max(pieces) <= messages_max
+        assert max(pieces) - min(pieces) <= 1
+        assert pieces == [0] or min(pieces) > 0
+
+
+def test_parts_are_shared_out_by_size():
+    """The larger range gets more of the parts, and each range one at least."""
+    cut = offsets.part_counts({"a": 60_000, "b": 40_000, "c": 1}, 5, 1_000_000)
+
+    assert {"a": 3, "b": 2, "c": 1} == {key: len(pieces) for key, pieces in cut.items()}
 
 
 def test_positions_without_names_know_every_log():

@@ -21,7 +21,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import FRAME_RANGE
 
 RANGE_FEATURE: Final = "sparq_range"
-READ_BYTES: Final = 8 << 20
+READ_BYTES: Final = 4 << 20
 """How much one READ asks for: some ten thousand messages of a usual size."""
 
 _RANGE_HEADER: Final = struct.Struct(">qq")

@@ -72,8 +72,9 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     maxOffsetsPerTrigger : int
         At most so many messages in one micro-batch, over all nsqds. Default: no limit.
     minPartitions : int
-        At least so many partitions in a batch, as far as there are messages.
-    maxRecordsPerPartition : int, default 200000
+        About so many partitions in a batch. Default: one for each nsqd, or one for each processor
+        of the driver's machine when there are 50,000 messages for each.
+    maxRecordsPerPartition : int, default 1000000
         A longer range is cut.
     failOnDataLoss : bool, default true
         Whether the query fails when messages that it was to read are gone: deleted, damaged, or

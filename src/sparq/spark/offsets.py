@@ -138,20 +138,18 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
     return shares
 
 
-def part_counts(
-    counts: Mapping[str, int], parts_min: int, messages_max: int
-) -> dict[str, list[int]]:
+def part_counts(counts: Mapping[str, int], parts: int, messages_max: int) -> dict[str, list[int]]:
     """Into how many messages each log's range is cut, for tasks of about equal size.
 
     Args:
         counts: the messages in each range.
-        parts_min: how many parts there should be in all, if the messages suffice.
+        parts: how many parts there should be in all, about; each range is one at least.
         messages_max: how many messages a part has at most.
     """
     total = sum(counts.values())
     cut: dict[str, list[int]] = {}
     for key, count in counts.items():
-        parts = max(-(-count // messages_max), -(-count * parts_min // total) if total else 0, 1)
-        parts = max(1, min(parts, count))
-        cut[key] = [count * (at + 1) // parts - count * at // parts for at in range(parts)]
+        wanted = round(count * parts / total) if total else 0
+        number = max(1, min(count, max(wanted, -(-count // messages_max))))
+        cut[key] = [count * (at + 1) // number - count * at // number for at in range(number)]
     return cut

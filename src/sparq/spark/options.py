@@ -17,7 +17,9 @@ from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions, parse_po
 NSQD_TIMEOUT_MS: Final = 60_000
 """A restart of nsqd, recovery of its logs included, takes seconds."""
 
-RECORDS_PER_PARTITION: Final = 200_000
+RECORDS_PER_PARTITION: Final = 1_000_000
+"""What a task that fails repeats at most."""
+
 MAX_MSG_SIZE: Final = 1_048_576
 MAX_BODY_SIZE: Final = 5_242_880
 """nsqd's own defaults for its two limits."""

@@ -10,6 +10,7 @@ executors, on a copy of the reader that has never been connected.
    (availableNow) waits for it: it must not end without what it was to read.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -44,6 +45,9 @@ NEWS_WAIT_SECONDS: Final = 0.3
 """How long an idle query waits in `latestOffset` for news; Spark would ask again at once."""
 
 NEWS_POLL_SECONDS: Final = 0.02
+
+MESSAGES_PER_PARTITION: Final = 50_000
+"""With fewer than so many for each, more tasks cost more time than they save."""
 
 MOVING_SECONDS: Final = 5.0
 """How long a log may be nowhere while its nsqd moves to another address, as nsqlookupd tells."""
@@ -125,11 +129,12 @@ class _Reader:
             for key, last in end.items()
             if start.get(key, last) < last and (found := self._measured(key, start[key], last))
         }
-        options = self._options
+        messages = {key: found.messages for key, found in whole.items()}
+        usual = min(os.cpu_count() or 1, sum(messages.values()) // MESSAGES_PER_PARTITION)
         counts = part_counts(
-            {key: found.messages for key, found in whole.items()},
-            options.partitions_min,
-            options.records_per_partition_max,
+            messages,
+            self._options.partitions_min or usual,
+            self._options.records_per_partition_max,
         )
         return [
             InputPartition(part)
