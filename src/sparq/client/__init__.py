@@ -2,10 +2,15 @@
 
 ``Consumer`` and ``Producer`` keep connections to every nsqd that is given or found through
 nsqlookupd; both work with Go's nsqd and with sparq's. This room imports ``sparq.protocol`` only.
+
+What needs an event loop and aiohttp is loaded when it is first asked for: Spark's many short-lived
+Python processes use this room's blocking parts alone, and a third of a second is much to them.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from sparq.client.config import Config
-from sparq.client.consumer import Consumer
 from sparq.client.errors import (
     AlreadyRespondedError,
     ClosedError,
@@ -14,9 +19,12 @@ from sparq.client.errors import (
     SparqClientError,
     WrongPeerError,
 )
-from sparq.client.message import Message
-from sparq.client.producer import Producer, Receipt
 from sparq.protocol.errors import RemoteError
+
+if TYPE_CHECKING:
+    from sparq.client.consumer import Consumer
+    from sparq.client.message import Message
+    from sparq.client.producer import Producer, Receipt
 
 __all__ = [
     "Consumer",
@@ -32,3 +40,18 @@ __all__ = [
     "ClosedError",
     "AlreadyRespondedError",
 ]
+
+_ON_DEMAND: Final = {
+    "Consumer": "sparq.client.consumer",
+    "Message": "sparq.client.message",
+    "Producer": "sparq.client.producer",
+    "Receipt": "sparq.client.producer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs an event loop."""
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    value = globals()[name] = getattr(import_module(_ON_DEMAND[name]), name)
+    return value
