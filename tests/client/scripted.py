@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from sparq.client import Consumer
 from tests.servers import free_port
 
 OK = b"OK"
@@ -182,3 +183,15 @@ async def scripted(count: int = 1) -> AsyncIterator[list[ScriptedNsqd]]:
     finally:
         for nsqd in nsqds:
             await nsqd.stop()
+
+
+def consumer_of(*nsqds: ScriptedNsqd, **options: Any) -> Consumer:
+    """A consumer of these nsqds that loses no time in connecting again."""
+    given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, **options}
+    return Consumer("t", "c", nsqd_tcp_addresses=[nsqd.address for nsqd in nsqds], **given)
+
+
+async def subscribed(nsqd: ScriptedNsqd) -> Peer:
+    """The consumer's connection once it may receive."""
+    await until(lambda: nsqd.peers and nsqd.peers[-1].ready)
+    return nsqd.peers[-1]

@@ -8,19 +8,7 @@ from typing import Any
 import pytest
 
 from sparq.client import AlreadyRespondedError, ClosedError, Consumer, Message
-from tests.client.scripted import Peer, ScriptedNsqd, scripted, until
-
-
-def consumer_of(*nsqds: ScriptedNsqd, **options: Any) -> Consumer:
-    """A consumer of these nsqds that loses no time in connecting again."""
-    given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, **options}
-    return Consumer("t", "c", nsqd_tcp_addresses=[nsqd.address for nsqd in nsqds], **given)
-
-
-async def subscribed(nsqd: ScriptedNsqd) -> Peer:
-    """The consumer's connection once it may receive."""
-    await until(lambda: nsqd.peers and nsqd.peers[-1].ready)
-    return nsqd.peers[-1]
+from tests.client.scripted import consumer_of, scripted, subscribed, until
 
 
 async def test_iteration() -> None:
@@ -211,124 +199,6 @@ async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
         peer.deliver(2)
         assert (await anext(consumer)).attempts == 1
         await until(lambda: nsqd.lines(b"FIN") == [b"FIN 0000000000000001"])
-
-
-async def test_backoff_as_nsqd_sees_it() -> None:
-    """RDY 0 before the REQ; a probe; RDY 0 before its FIN and a pause; then all again."""
-    options = {"backoff_multiplier": 0.05, "max_backoff_duration": 0.2}
-    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
-        peer = await subscribed(nsqd)
-
-        async def answer(number: int, good: bool) -> None:
-            peer.deliver(number)
-            message = await anext(consumer)
-            message.finish() if good else message.requeue(0)
-
-        await answer(1, good=False)
-        assert consumer.backoff_level == 1
-        await until(lambda: peer.ready == 1)
-        await answer(2, good=False)
-        await until(lambda: peer.ready == 0)
-        await until(lambda: peer.ready == 1)
-        await answer(3, good=True)
-        await until(lambda: peer.ready == 0)
-        await until(lambda: peer.ready == 1)
-        await answer(4, good=True)
-        await until(lambda: not peer.in_flight)
-
-        assert [line.split(b" ")[:2] for line in nsqd.lines(b"RDY", b"REQ", b"FIN")] == [
-            [b"RDY", b"10"],
-            [b"RDY", b"0"],
-            [b"REQ", b"0000000000000001"],
-            [b"RDY", b"1"],
-            [b"RDY", b"0"],
-            [b"REQ", b"0000000000000002"],
-            [b"RDY", b"1"],
-            [b"RDY", b"0"],
-            [b"FIN", b"0000000000000003"],
-            [b"RDY", b"1"],
-            [b"RDY", b"10"],
-            [b"FIN", b"0000000000000004"],
-        ]
-        assert consumer.backoff_level == 0
-
-
-async def test_a_lost_probe_moves_to_another_connection() -> None:
-    """When the connection that tests the waters is lost, another one does."""
-    options = {"backoff_multiplier": 0.02, "max_backoff_duration": 0.04}
-    async with scripted(2) as nsqds, consumer_of(*nsqds, **options) as consumer:
-        peers = [await subscribed(nsqd) for nsqd in nsqds]
-        peers[0].deliver(1)
-        (await anext(consumer)).requeue(0)
-        await until(lambda: sum(peer.ready for peer in peers) == 1)
-        probe = next(nsqd for nsqd in nsqds if nsqd.peers[0].ready)
-        other = next(nsqd for nsqd in nsqds if nsqd is not probe)
-        await probe.stop()
-        await until(lambda: other.peers[0].ready == 1)
-        await probe.start()
-
-
-async def test_rdy_is_shared_and_redistributed() -> None:
-    """Two connections have half each; when one is lost the other gets all, and it comes back."""
-    async with scripted(2) as nsqds, consumer_of(*nsqds) as consumer:
-        await until(lambda: [nsqd.peers and nsqd.peers[0].ready for nsqd in nsqds] == [5, 5])
-        await nsqds[0].stop()
-        await until(lambda: nsqds[1].peers[0].ready == 10)
-        assert consumer.errors.keys() == {nsqds[0].address}
-        await nsqds[0].start()
-        await until(lambda: [nsqd.peers and nsqd.peers[0].ready for nsqd in nsqds] == [5, 5])
-        await until(lambda: not consumer.errors)
-
-        consumer.max_in_flight = 0
-        await until(lambda: [nsqd.peers[0].ready for nsqd in nsqds] == [0, 0])
-        consumer.max_in_flight = 4
-        await until(lambda: [nsqd.peers[0].ready for nsqd in nsqds] == [2, 2])
-        with pytest.raises(ValueError, match="max_in_flight"):
-            consumer.max_in_flight = -1
-
-
-async def test_a_newcomer_gets_its_share_as_messages_are_answered() -> None:
-    """While all is in flight a new connection gets no RDY; then it does, answer by answer."""
-    async with scripted(2) as [old, new]:
-        await new.stop()
-        async with consumer_of(old, new) as consumer:
-            peer = await subscribed(old)
-            for number in range(10):
-                peer.deliver(number)
-            held = [await anext(consumer) for _ in range(10)]
-            await new.start()
-            await until(lambda: len(consumer.connections) == 2)
-            assert new.lines(b"RDY") == []
-            for message in held[:3]:
-                message.finish()
-            await until(lambda: new.peers[0].ready == 3, 2)
-            for message in held[3:]:
-                message.finish()
-            await until(lambda: new.peers[0].ready == 5, 2)
-            assert peer.ready == 5
-
-
-async def test_fewer_messages_than_connections() -> None:
-    """With max_in_flight 1 each of three nsqds gets its turn, one at a time."""
-    options = {
-        "max_in_flight": 1,
-        "rdy_redistribute_interval": 0.02,
-        "low_rdy_idle_timeout": 1,
-        "low_rdy_timeout": 1,
-    }
-    async with scripted(3) as nsqds, consumer_of(*nsqds, **options):
-        seen = set()
-
-        def turn() -> bool:
-            ready = [nsqd for nsqd in nsqds if nsqd.peers and nsqd.peers[0].ready]
-            seen.update(ready)
-            return len(seen) == 3
-
-        await until(turn)
-        changes = [
-            (peer, int(line.split()[1])) for n in nsqds for peer, line in n.script if b"RDY" in line
-        ]
-        assert all(count <= 1 for _, count in changes)
 
 
 async def test_what_a_lost_connection_left_is_not_handed_out() -> None:
