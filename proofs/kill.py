@@ -6,8 +6,9 @@ the end of each round, so that by then all that was acknowledged must have lain 
 every kill of the round. Some kills fall into the recovery from the one before. Segments are small,
 so that rolling and deleting them is killed too.
 
-After the last round everything is drained and the checker counts; a control run with the write
-moved behind the OK (late_commit.py) must be seen to lose messages. Every run prints its seed.
+After the last round everything is drained and the checker counts. Two controls must fail:
+with the write moved behind the OK (late_commit.py) messages are lost, with finishes written late
+(late_finish.py) messages return. Every run prints its seed.
 """
 
 import argparse
@@ -40,7 +41,7 @@ DRAIN_SECONDS = 120
 FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=60s")
 CONTROL_KILLS = 5
 SHOWN_MAX = 40
-CONTROL_MODULE = "proofs.late_commit"
+LATE_COMMIT, LATE_FINISH = "proofs.late_commit", "proofs.late_finish"
 
 
 @dataclass(slots=True)
@@ -189,12 +190,23 @@ def report(proof: Proof, verdict: Verdict) -> None:
     print(verdict.line())
 
 
+def controls_fail(seed: int) -> bool:
+    """Whether each guard is seen to be needed: without it, the same proof fails."""
+    print("control, with the write behind the OK: must lose messages")
+    without_commit, proof = prove(seed, CONTROL_KILLS, LATE_COMMIT)
+    report(proof, without_commit)
+    print("control, with finishes written late: must bring messages back")
+    without_finish, proof = prove(seed, CONTROL_KILLS, LATE_FINISH)
+    report(proof, without_finish)
+    return without_commit.lost > 0 and without_finish.returned > 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The proof and its control; the exit status says whether both came out as they must."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--no-control", action="store_true", help="leave the control run out")
+    parser.add_argument("--no-control", action="store_true", help="leave the control runs out")
     parser.add_argument("--keep", type=Path, help="keep nsqd's data and log in this new folder")
     options = parser.parse_args(arguments)
     print(f"repeat with: make proof-kill N={options.kills} SEED={options.seed}")
@@ -204,10 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in islice(lost_commands(proof.history), SHOWN_MAX):
         print(f"  lost on {line}")
     if not options.no_control:
-        print("control, with the write behind the OK: must lose messages")
-        control, proof = prove(options.seed, CONTROL_KILLS, CONTROL_MODULE)
-        report(proof, control)
-        held = held and control.lost > 0
+        held = controls_fail(options.seed) and held
     print("the proof holds" if held else "THE PROOF FAILED")
     return 0 if held else 1
 

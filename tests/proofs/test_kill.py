@@ -2,7 +2,7 @@
 
 import pytest
 from proofs.checker import lost_commands
-from proofs.kill import CONTROL_MODULE, prove
+from proofs.kill import LATE_COMMIT, LATE_FINISH, prove
 
 KILLS = 3
 
@@ -18,8 +18,17 @@ def test_nothing_acknowledged_is_lost_by_kill_9() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_the_proof_can_fail() -> None:
+def test_the_proof_finds_a_late_commit() -> None:
     """With the write moved behind the OK the same check finds lost messages."""
-    verdict, _ = prove(seed=20261121, kills=KILLS, module=CONTROL_MODULE)
+    verdict, _ = prove(seed=20261121, kills=KILLS, module=LATE_COMMIT)
 
     assert verdict.lost > 0, verdict.line()
+
+
+@pytest.mark.timeout(180)
+def test_the_proof_finds_a_late_finish() -> None:
+    """With what is finished written late the same check finds messages that return."""
+    verdict, _ = prove(seed=20261121, kills=KILLS, module=LATE_FINISH)
+
+    assert verdict.returned > 0, verdict.line()
+    assert 0 == verdict.lost, verdict.line()
