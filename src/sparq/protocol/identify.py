@@ -6,6 +6,7 @@
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -22,6 +23,7 @@ BUFFER_SIZE_MIN: Final = 64
 SAMPLE_RATE_MAX: Final = 99
 DEFLATE_LEVEL: Final = 6
 """NSQ's default level, told even to clients that do not compress."""
+INT64_CHARACTERS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ def _decode(body: bytes) -> _Request:
     """The request; raises RemoteError for what Go's decoder would not take into its struct."""
     try:
         # Bytes that are not UTF-8 become U+FFFD, as in Go; json would guess at UTF-16.
-        asked = json.loads(body.decode("utf-8", "replace"), parse_constant=_no_constant)
+        text = body.decode("utf-8", "replace")
+        asked = json.loads(text, parse_constant=_no_constant, parse_int=_whole)
     except (ValueError, RecursionError):
         raise _undecodable() from None
     if asked is None:
@@ -170,6 +173,11 @@ def _range(bits: int) -> range:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+def _whole(digits: str) -> float:
+    """A whole number; what is too long for an int64 is as good as infinite, and is not parsed."""
+    return int(digits) if len(digits) <= INT64_CHARACTERS_MAX else math.inf
 
 
 def _undecodable() -> RemoteError:

@@ -93,7 +93,7 @@ def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | No
 
     Args:
         data: the chunk.
-        at: where the first line begins.
+        at: where `line` stands for the first time; the caller has read it there.
         line: the line with its newline.
         size_max: the largest message allowed.
     """

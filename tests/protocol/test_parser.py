@@ -1,0 +1,448 @@
+"""The parser: NSQ's texts in NSQ's order, and the same commands however the bytes arrive."""
+
+import struct
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.protocol import commands as c
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import INVALID_ID, Bodies
+from sparq.protocol.identify import Limits
+from sparq.protocol.parser import LineTooLong, Parser
+from tests.protocol.reference import Event, Reference
+
+ID = b"0123456789abcdef"
+LIMITS = Limits(max_msg_size=40, max_body_size=3000, max_rdy_count=25, max_req_timeout_ms=500)
+INIT, SUBSCRIBED, CLOSING = c.STATE_INIT, c.STATE_SUBSCRIBED, c.STATE_CLOSING
+
+
+def i32(*numbers: int) -> bytes:
+    return struct.pack(f">{len(numbers)}i", *numbers)
+
+
+def flat(command: c.Command) -> list[Event]:
+    """A command in words that do not depend on how long the runs are."""
+    match command:
+        case c.Publish(topic, bodies):
+            return [("PUB", topic, bytes(body)) for body in bodies]
+        case c.MultiPublish(topic, bodies):
+            return [("MPUB", topic, *map(bytes, bodies))]
+        case c.DeferredPublish(topic, bodies, defer_ms):
+            return [("DPUB", topic, defer_ms, *map(bytes, bodies))]
+        case c.Finish():
+            raw_ids = [int(raw) for raw in command.raw_ids]
+            return [("FIN", raw, command.id_text(at)) for at, raw in enumerate(raw_ids)]
+    return [(type(command).__name__, *(getattr(command, n) for n in command.__slots__))]
+
+
+def drained(parser: Parser, events: list[Event]) -> None:
+    """Adds all commands that are there; sets the states as a session does between two of them."""
+    while (command := parser.next()) is not None:
+        if isinstance(command, c.Subscribe):
+            parser.state = SUBSCRIBED
+        if isinstance(command, c.Close):
+            parser.state = CLOSING
+        events += flat(command)
+
+
+def conversation(pieces: list[bytes], state: int = INIT) -> list[Event]:
+    """The commands of a connection that sends these pieces and ends, and the error if any."""
+    parser = Parser(LIMITS)
+    parser.state = state
+    events: list[Event] = []
+    try:
+        for piece in pieces:
+            parser.feed(piece)
+            drained(parser, events)
+        parser.eof()
+    except RemoteError as error:
+        assert error.fatal
+        events.append(("error", error.frame_text()))
+    except LineTooLong:
+        events.append(("too long",))
+    return events
+
+
+# NSQ's texts
+
+WRONG = [
+    # (state, what is sent, the error)
+    (INIT, b"HELLO x\n", "E_INVALID invalid command HELLO"),
+    (INIT, b"\n", "E_INVALID invalid command "),
+    (INIT, b"\r\n", "E_INVALID invalid command "),
+    (INIT, b" NOP\n", "E_INVALID invalid command "),
+    (INIT, b"nop\n", "E_INVALID invalid command nop"),
+    (INIT, b"\xff\xfe\n", b"E_INVALID invalid command \xff\xfe"),
+    (INIT, b"NOP\r\r\n", "E_INVALID invalid command NOP\r"),
+    # States, which come before anything else that the line may have wrong.
+    (SUBSCRIBED, b"IDENTIFY\n", "E_INVALID cannot IDENTIFY in current state"),
+    (CLOSING, b"IDENTIFY\n", "E_INVALID cannot IDENTIFY in current state"),
+    (SUBSCRIBED, b"AUTH x\n", "E_INVALID cannot AUTH in current state"),
+    (CLOSING, b"AUTH\n", "E_INVALID cannot AUTH in current state"),
+    (SUBSCRIBED, b"SUB t c\n", "E_INVALID cannot SUB in current state"),
+    (CLOSING, b"SUB\n", "E_INVALID cannot SUB in current state"),
+    (INIT, b"RDY x\n", "E_INVALID cannot RDY in current state"),
+    (INIT, b"FIN " + ID + b"\n", "E_INVALID cannot FIN in current state"),
+    (INIT, b"FIN\n", "E_INVALID cannot FIN in current state"),
+    (INIT, b"REQ\n", "E_INVALID cannot REQ in current state"),
+    (INIT, b"TOUCH\n", "E_INVALID cannot TOUCH in current state"),
+    (INIT, b"CLS\n", "E_INVALID cannot CLS in current state"),
+    (CLOSING, b"CLS\n", "E_INVALID cannot CLS in current state"),
+    (SUBSCRIBED, b"ATTACH t c\n", "E_INVALID cannot ATTACH in current state"),
+    # IDENTIFY
+    (INIT, b"IDENTIFY\n" + i32(3001), "E_BAD_BODY IDENTIFY body too big 3001 > 3000"),
+    (INIT, b"IDENTIFY\n" + i32(0), "E_BAD_BODY IDENTIFY invalid body size 0"),
+    (INIT, b"IDENTIFY\n" + i32(-1), "E_BAD_BODY IDENTIFY invalid body size -1"),
+    (INIT, b"IDENTIFY\n", "E_BAD_BODY IDENTIFY failed to read body size"),
+    (INIT, b"IDENTIFY\n\0\0\0", "E_BAD_BODY IDENTIFY failed to read body size"),
+    (INIT, b"IDENTIFY\n" + i32(2), "E_BAD_BODY IDENTIFY failed to read body"),
+    (INIT, b"IDENTIFY\n" + i32(2) + b"{", "E_BAD_BODY IDENTIFY failed to read body"),
+    # AUTH
+    (INIT, b"AUTH x\n", "E_INVALID AUTH invalid number of parameters"),
+    (INIT, b"AUTH \n", "E_INVALID AUTH invalid number of parameters"),
+    (INIT, b"AUTH\n" + i32(3001), "E_BAD_BODY AUTH body too big 3001 > 3000"),
+    (INIT, b"AUTH\n" + i32(0), "E_BAD_BODY AUTH invalid body size 0"),
+    (INIT, b"AUTH\n\0", "E_BAD_BODY AUTH failed to read body size"),
+    (INIT, b"AUTH\n" + i32(2) + b"s", "E_BAD_BODY AUTH failed to read body"),
+    (INIT, b"AUTH\n" + i32(1) + b"s", "E_AUTH_DISABLED AUTH disabled"),
+    # SUB
+    (INIT, b"SUB\n", "E_INVALID SUB insufficient number of parameters"),
+    (INIT, b"SUB t\n", "E_INVALID SUB insufficient number of parameters"),
+    (INIT, b"SUB b@d c\n", 'E_BAD_TOPIC SUB topic name "b@d" is not valid'),
+    (INIT, b"SUB  c\n", 'E_BAD_TOPIC SUB topic name "" is not valid'),
+    (INIT, b"SUB t b\x01\xff\n", 'E_BAD_CHANNEL SUB channel name "b\\x01\\xff" is not valid'),
+    (INIT, b"SUB t  c\n", 'E_BAD_CHANNEL SUB channel name "" is not valid'),
+    (INIT, b"SUB b@d b@d\n", 'E_BAD_TOPIC SUB topic name "b@d" is not valid'),
+    # RDY
+    (SUBSCRIBED, b"RDY x\n", "E_INVALID RDY could not parse count x"),
+    (SUBSCRIBED, b"RDY -1\n", "E_INVALID RDY could not parse count -1"),
+    (SUBSCRIBED, b"RDY 1_0\n", "E_INVALID RDY could not parse count 1_0"),
+    (SUBSCRIBED, b"RDY 26\n", "E_INVALID RDY count 26 out of range 0-25"),
+    (
+        SUBSCRIBED,
+        b"RDY 18446744073709551615\n",
+        "E_INVALID RDY count -1 out of range 0-25",
+    ),
+    # FIN, REQ, TOUCH
+    (SUBSCRIBED, b"FIN\n", "E_INVALID FIN insufficient number of params"),
+    (SUBSCRIBED, b"FIN \n", "E_INVALID invalid message ID"),
+    (SUBSCRIBED, b"FIN " + ID[:15] + b"\n", "E_INVALID invalid message ID"),
+    (SUBSCRIBED, b"FIN " + ID + b"0\n", "E_INVALID invalid message ID"),
+    (CLOSING, b"FIN " + ID[:15] + b"\r\n", "E_INVALID invalid message ID"),
+    (SUBSCRIBED, b"FIN 01234567 9abcdef\n", "E_INVALID invalid message ID"),
+    (SUBSCRIBED, b"REQ\n", "E_INVALID REQ insufficient number of params"),
+    (SUBSCRIBED, b"REQ " + ID + b"\n", "E_INVALID REQ insufficient number of params"),
+    (SUBSCRIBED, b"REQ x y\n", "E_INVALID invalid message ID"),
+    (SUBSCRIBED, b"REQ " + ID + b" 5s\n", "E_INVALID REQ could not parse timeout 5s"),
+    (SUBSCRIBED, b"TOUCH\n", "E_INVALID TOUCH insufficient number of params"),
+    (SUBSCRIBED, b"TOUCH x\n", "E_INVALID invalid message ID"),
+    # PUB
+    (INIT, b"PUB\n", "E_INVALID PUB insufficient number of parameters"),
+    (INIT, b"PUB b@d\n", 'E_BAD_TOPIC PUB topic name "b@d" is not valid'),
+    (INIT, b"PUB t\n\0\0", "E_BAD_MESSAGE PUB failed to read message body size"),
+    (INIT, b"PUB t\n", "E_BAD_MESSAGE PUB failed to read message body size"),
+    (INIT, b"PUB t\r\n" + i32(0), "E_BAD_MESSAGE PUB invalid message body size 0"),
+    (INIT, b"PUB t\n" + i32(-5), "E_BAD_MESSAGE PUB invalid message body size -5"),
+    (INIT, b"PUB t\n" + i32(41), "E_BAD_MESSAGE PUB message too big 41 > 40"),
+    (INIT, b"PUB t\n" + i32(2) + b"x", "E_BAD_MESSAGE PUB failed to read message body"),
+    # DPUB
+    (INIT, b"DPUB t\n", "E_INVALID DPUB insufficient number of parameters"),
+    (INIT, b"DPUB b@d x\n", 'E_BAD_TOPIC DPUB topic name "b@d" is not valid'),
+    (INIT, b"DPUB t 1s\n", "E_INVALID DPUB could not parse timeout 1s"),
+    (INIT, b"DPUB t 501\n", "E_INVALID DPUB timeout 501 out of range 0-500"),
+    (
+        INIT,
+        b"DPUB t 18446744073709551615\n",
+        "E_INVALID DPUB timeout 18446744073709551615 out of range 0-500",
+    ),
+    (INIT, b"DPUB t 1\n", "E_BAD_MESSAGE DPUB failed to read message body size"),
+    (INIT, b"DPUB t 1\n" + i32(0), "E_BAD_MESSAGE DPUB invalid message body size 0"),
+    (INIT, b"DPUB t 1\n" + i32(41), "E_BAD_MESSAGE DPUB message too big 41 > 40"),
+    (INIT, b"DPUB t 1\n" + i32(2), "E_BAD_MESSAGE DPUB failed to read message body"),
+    # MPUB
+    (INIT, b"MPUB\n", "E_INVALID MPUB insufficient number of parameters"),
+    (INIT, b"MPUB b@d\n", 'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "b@d" is not valid'),
+    (INIT, b"MPUB t\n\0", "E_BAD_BODY MPUB failed to read body size"),
+    (INIT, b"MPUB t\n", "E_BAD_BODY MPUB failed to read body size"),
+    (INIT, b"MPUB t\n" + i32(0), "E_BAD_BODY MPUB invalid body size 0"),
+    (INIT, b"MPUB t\n" + i32(-1), "E_BAD_BODY MPUB invalid body size -1"),
+    (INIT, b"MPUB t\n" + i32(3001), "E_BAD_BODY MPUB body too big 3001 > 3000"),
+    (INIT, b"MPUB t\n" + i32(9) + b"\0", "E_BAD_BODY MPUB failed to read message count"),
+    (INIT, b"MPUB t\n" + i32(9, 0), "E_BAD_BODY MPUB invalid message count 0"),
+    (INIT, b"MPUB t\n" + i32(9, -1), "E_BAD_BODY MPUB invalid message count -1"),
+    (INIT, b"MPUB t\n" + i32(9, 600), "E_BAD_BODY MPUB invalid message count 600"),
+    (
+        INIT,
+        b"MPUB t\n" + i32(9, 599) + b"\0",
+        "E_BAD_MESSAGE MPUB failed to read message(0) body size",
+    ),
+    (INIT, b"MPUB t\n" + i32(9, 1, 0), "E_BAD_MESSAGE MPUB invalid message(0) body size 0"),
+    (
+        INIT,
+        b"MPUB t\n" + i32(9, 2, 1) + b"x" + i32(-3),
+        "E_BAD_MESSAGE MPUB invalid message(1) body size -3",
+    ),
+    (INIT, b"MPUB t\n" + i32(9, 1, 41), "E_BAD_MESSAGE MPUB message too big 41 > 40"),
+    (INIT, b"MPUB t\n" + i32(9, 1, 2) + b"x", "E_BAD_MESSAGE MPUB failed to read message body"),
+    # Range reading
+    (INIT, b"ATTACH t\n", "E_INVALID ATTACH insufficient number of parameters"),
+    (INIT, b"ATTACH b@d c\n", 'E_BAD_TOPIC ATTACH topic name "b@d" is not valid'),
+    (INIT, b"ATTACH t b@d\n", 'E_BAD_CHANNEL ATTACH channel name "b@d" is not valid'),
+    (INIT, b"ENDS\n", "E_INVALID ENDS insufficient number of parameters"),
+    (INIT, b"ENDS t time\n", "E_INVALID ENDS insufficient number of parameters"),
+    (INIT, b"ENDS t after 1\n", "E_INVALID ENDS insufficient number of parameters"),
+    (INIT, b"ENDS t before 1\n", "E_INVALID ENDS could not parse kind before"),
+    (INIT, b"ENDS t time x\n", "E_INVALID ENDS could not parse time x"),
+    (INIT, b"ENDS t after -1 1\n", "E_INVALID ENDS could not parse index -1"),
+    (INIT, b"ENDS t after 1 \n", "E_INVALID ENDS could not parse count "),
+    (INIT, b"READ t log 1 2\n", "E_INVALID READ insufficient number of parameters"),
+    (INIT, b"READ t log x 2 3\n", "E_INVALID READ could not parse first x"),
+    (INIT, b"READ t log 1 x 3\n", "E_INVALID READ could not parse end x"),
+    (INIT, b"READ t log 1 2 x\n", "E_INVALID READ could not parse max bytes x"),
+    (INIT, b"COMMIT t c 1\n", "E_INVALID COMMIT insufficient number of parameters"),
+    (
+        INIT,
+        b"COMMIT t c 9223372036854775808 1\n",
+        "E_INVALID COMMIT could not parse epoch 9223372036854775808",
+    ),
+    (INIT, b"COMMIT t c 1 x\n", "E_INVALID COMMIT could not parse index x"),
+]
+
+
+@pytest.mark.parametrize(("state", "sent", "text"), WRONG, ids=lambda part: repr(part)[:50])
+def test_wrong_commands_are_told_in_nsqs_words(state: int, sent: bytes, text: str | bytes) -> None:
+    """Each wrong command gives its exact text and is fatal; sent at once or byte by byte."""
+    expected = text if isinstance(text, bytes) else text.encode()
+
+    for pieces in ([sent], [sent[at : at + 1] for at in range(len(sent))]):
+        assert conversation(pieces, state)[-1] == ("error", expected)
+
+
+def test_errors_do_not_wait_for_bodies() -> None:
+    """What the line has wrong is told before any byte of the body has come."""
+    for line in (b"PUB b@d\n", b"MPUB b@d\n", b"DPUB t 501\n", b"PUB t\n" + i32(41)):
+        parser = Parser(LIMITS)
+        parser.feed(line)
+        with pytest.raises(RemoteError):
+            drained(parser, [])
+
+
+def test_sub_without_heartbeats() -> None:
+    """NSQ refuses SUB on a connection without heartbeats, before it looks at the parameters."""
+    parser = Parser(LIMITS)
+    parser.heartbeats = False
+    parser.feed(b"SUB\n")
+
+    with pytest.raises(RemoteError, match="cannot SUB with heartbeats disabled"):
+        parser.next()
+
+
+def test_an_mpub_names_its_topic_before_its_body_is_found_wrong() -> None:
+    """NSQ creates the topic first, so a bad body leaves a topic behind."""
+    events = conversation([b"MPUB t\n" + i32(0)])
+
+    assert events[0] == ("TopicNeeded", "t")
+    assert events[1][0] == "error"
+
+
+def test_the_first_error_ends_the_parser() -> None:
+    """Nothing that comes behind an error is looked at."""
+    parser = Parser(LIMITS)
+    parser.feed(c.nop() + b"HELLO\n" + c.nop())
+    assert parser.next() == c.Nop()
+    with pytest.raises(RemoteError):
+        parser.next()
+    parser.feed(c.nop())
+
+    assert parser.next() is None
+    parser.eof()
+
+
+def test_what_comes_before_an_error_is_told_first() -> None:
+    """A run of PUBs that ends in a wrong one gives the good ones, then the error."""
+    good = [("PUB", "t", b"x")] * 30
+
+    assert conversation([c.pub("t", b"x") * 30 + c.pub("t", b"")])[:-1] == good
+
+
+# What is right
+
+
+def test_numbers_are_read_as_nsq_does() -> None:
+    """Nothing is 0, RDY without a count is 1, numbers wrap at 64 bits, REQ's is clamped."""
+    lines = [b"RDY", b"RDY ", b"RDY 025", b"RDY 18446744073709551617", b"RDY 1" + b"0" * 5000]
+    lines += [b"REQ %b %b" % (ID, ms) for ms in (b"", b"501", b"18446744073709551615", b"9" * 18)]
+
+    events = conversation([b"".join(line + b"\n" for line in lines)], SUBSCRIBED)
+
+    assert [event[-1] for event in events] == [1, 0, 25, 1, 0, 0, 500, 0, 500]
+
+
+def test_rdy_is_ignored_while_closing() -> None:
+    """After CLS a RDY is neither an error nor has it any effect, whatever it says."""
+    assert conversation([b"RDY x\nRDY 99\n"], CLOSING) == [("Nop",), ("Nop",)]
+
+
+def test_extra_parameters_and_carriage_returns_are_ignored() -> None:
+    """Lines may end in CR LF and say more than they need."""
+    sent = b"SUB t c extra\r\nRDY 5 6\r\nFIN " + ID + b" x\r\nNOP x\nCLS x\n"
+
+    assert conversation([sent]) == [
+        *(("Subscribe", "t", "c"), ("Ready", 5)),
+        *(("FIN", 0x0123456789ABCDEF, ID), ("Nop",), ("Close",)),
+    ]
+
+
+def test_ids_that_are_no_hex_are_not_in_flight() -> None:
+    """16 bytes of anything are an id that no message has; the text is kept for the error."""
+    text = b"0123456789ABCDEF"
+    sent = b"FIN %b\nREQ %b 5\nTOUCH %b\n" % (text, text, text)
+
+    assert conversation([sent], SUBSCRIBED) == [
+        *(("FIN", INVALID_ID, text), ("Requeue", text, INVALID_ID, 5)),
+        ("Touch", text, INVALID_ID),
+    ]
+
+
+def test_the_state_is_looked_at_command_by_command() -> None:
+    """RDY behind SUB in one chunk is right, since the session has set the state between them."""
+    assert conversation([b"SUB t c\nRDY 5\n" + c.fin(ID) + b"CLS\n" + c.fin(ID)]) == [
+        *(("Subscribe", "t", "c"), ("Ready", 5), ("FIN", 0x0123456789ABCDEF, ID)),
+        *(("Close",), ("FIN", 0x0123456789ABCDEF, ID)),
+    ]
+
+
+def test_sizes_at_the_limits() -> None:
+    """The largest message, body and count are accepted."""
+    largest = [b"m" * 40] * 67 + [b"m" * 20] * 2
+    assert len(c.mpub("t", largest)) == len(b"MPUB t\n") + 4 + LIMITS.max_body_size
+
+    events = conversation([c.pub("t", b"m" * 40) + c.mpub("t", largest) + c.dpub("t", 500, b"m")])
+
+    assert [event[0] for event in events] == ["PUB", "TopicNeeded", "MPUB", "DPUB"]
+
+
+def test_an_mpub_may_not_outgrow_the_largest_body() -> None:
+    """Its declared size says nothing to NSQ; here the messages are held to the limit in all."""
+    sent = b"MPUB t\n" + i32(100, 500) + (i32(40) + b"m" * 40) * 500
+
+    assert conversation([sent])[-1] == ("error", b"E_BAD_BODY MPUB body too big 3040 > 3000")
+
+
+@pytest.mark.parametrize("step", [1, 1000, 16_384, 40_000])
+def test_a_line_that_is_too_long(step: int) -> None:
+    """16 KiB with the newline are a line; one byte more ends the connection without a word."""
+    longest = b"NOP " + b"x" * (16_384 - 5) + b"\n"
+
+    def said(line: bytes) -> list[Event]:
+        return conversation([line[at : at + step] for at in range(0, len(line), step)])
+
+    assert said(longest) == [("Nop",)]
+    assert said(b"x" + longest) == [("too long",)]
+    assert said(longest[:-1] + b"x") == [("too long",)]
+
+
+def test_a_cut_line_is_no_error() -> None:
+    """A client that goes in the middle of a line, or between commands, says nothing wrong."""
+    for sent in (b"", b"NO", c.nop(), c.pub("t", b"x"), c.mpub("t", [b"x"])):
+        assert "error" not in [event[0] for event in conversation([sent])]
+
+
+def test_commands_not_pulled_are_kept() -> None:
+    """Feeding on before everything was pulled loses nothing."""
+    parser = Parser(LIMITS)
+    parser.feed(c.nop() + c.mpub("t", [b"one", b"two"])[:15])
+    parser.feed(c.mpub("t", [b"one", b"two"])[15:19])
+    assert parser.next() == c.Nop()
+    assert parser.next() == c.TopicNeeded("t")
+    assert parser.next() is None
+    parser.feed(c.mpub("t", [b"one", b"two"])[19:])
+    parser.feed(c.nop())
+
+    events: list[Event] = []
+    drained(parser, events)
+    assert events == [("MPUB", "t", b"one", b"two"), ("Nop",)]
+
+
+def test_bodies_lie_in_the_chunk() -> None:
+    """What came whole in one chunk is not copied."""
+    chunk = c.pub("t", b"x" * 40) * 20
+    parser = Parser(LIMITS)
+    parser.feed(chunk)
+    publish = parser.next()
+
+    assert isinstance(publish, c.Publish)
+    assert isinstance(publish.bodies, Bodies)
+    assert publish.bodies.buffer is chunk
+    assert len(publish.bodies) == publish.replies == 20
+
+
+# However it is cut
+
+NAMES = st.sampled_from([b"t"] * 6 + [b"clicks", b"x#ephemeral"])
+SIZES = st.one_of(
+    st.tuples(st.integers(1, 40), st.integers(1, 40)), st.tuples(st.integers(1, 40), st.just(1))
+)
+MESSAGES = st.lists(SIZES, min_size=1, max_size=4).map(
+    lambda runs: [b"m" * size for size, count in runs for _ in range(count)][:65]
+)
+RAW_IDS = st.integers(0, (1 << 64) - 1)
+ID_TEXTS = st.one_of(
+    *[RAW_IDS.map(lambda raw: b"%016x" % raw)] * 8, RAW_IDS.map(lambda raw: b"%016X" % raw)
+)
+GOOD = st.one_of(
+    st.builds(lambda t, ms: b"".join(c.pub(t.decode(), m) for m in ms), NAMES, MESSAGES),
+    st.builds(lambda t, ms: c.mpub(t.decode(), ms), NAMES, MESSAGES),
+    st.builds(lambda t, ms: c.dpub(t.decode(), 5, ms[0]), NAMES, MESSAGES),
+    st.lists(ID_TEXTS, min_size=1, max_size=40).map(lambda ids: b"".join(map(c.fin, ids))),
+    st.builds(lambda id_text: c.req(id_text, 7) + c.touch(id_text), ID_TEXTS),
+    st.sampled_from([c.nop(), b"NOP\r\n", c.rdy(5), b"PUB t x\r\n" + i32(1) + b"m"]),
+)
+ODD = st.one_of(
+    st.sampled_from([part for _, part, _ in WRONG]),
+    st.binary(max_size=12),
+    st.just(c.cls()),
+    st.just(c.pub("t", b"cut short")[:-3]),
+)
+
+
+STREAMS = st.tuples(
+    st.sampled_from([b"", c.identify(b"{}"), c.identify(b"{}") * 2]),
+    st.sampled_from([b"", c.sub("t", "c")]),
+    st.lists(GOOD, max_size=5).map(b"".join),
+    ODD,
+    st.lists(GOOD, max_size=2).map(b"".join),
+).map(b"".join)
+CUTS = st.one_of(
+    st.lists(st.integers(0, 20_000), max_size=10),
+    st.integers(1, 60).map(lambda step: list(range(step, 6000, step))),
+)
+
+
+@given(STREAMS, CUTS)
+def test_commands_do_not_depend_on_chunks(stream: bytes, cuts: list[int]) -> None:
+    """However a stream is cut, it means what a plain reader, one thing at a time, finds in it."""
+    places = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    pieces = [stream[begin:end] for begin, end in pairwise(places)]
+
+    assert conversation(pieces) == Reference(LIMITS).read(stream)
+
+
+def test_time_is_linear() -> None:
+    """An MPUB and a PUB of megabytes cost no more in many pieces than their bytes do."""
+    parser = Parser(Limits(max_msg_size=4_000_000))
+    stream = c.mpub("t", [b"m" * 100_000] * 45) + c.pub("t", b"m" * 4_000_000)
+
+    begin = time.process_time()
+    events: list[Event] = []
+    for at in range(0, len(stream), 100):
+        parser.feed(stream[at : at + 100])
+        drained(parser, events)
+
+    assert len(events) == 3
+    # 85,000 pieces take some 0.2 s; to copy for each all that came before it would take 30.
+    assert time.process_time() - begin < 5
