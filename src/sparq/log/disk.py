@@ -123,6 +123,17 @@ class Disk(Protocol):
         """Hold a lock file, made where missing, until it is closed; fails while another does."""
 
 
+def ensure_directory(disk: Disk, path: str) -> None:
+    """Have a folder that is there for good.
+
+    Raises:
+        DiskError: it cannot be made.
+    """
+    if not disk.exists(path):
+        disk.make_directory(path)
+        disk.sync_directory(os.path.dirname(path) or ".")
+
+
 def _failed(operation: str, path: str, error: OSError) -> DiskError:
     return DiskError(operation, path, error.errno or errno.EIO)
 

@@ -17,7 +17,7 @@ import secrets
 from typing import Final
 
 from sparq.log import ledger_file, records
-from sparq.log.disk import Disk, DiskError, File
+from sparq.log.disk import Disk, DiskError, File, ensure_directory
 from sparq.log.ledger_file import DATA_START, LedgerHeader
 from sparq.log.ledger_work import (
     BESIDE,
@@ -94,9 +94,7 @@ class Ledger:
             DiskError: a file cannot be opened, read or made.
         """
         ledger = cls(disk, directory, reserve)
-        if not disk.exists(directory):
-            disk.make_directory(directory)
-            disk.sync_directory(directory.rpartition("/")[0] or "/")
+        ensure_directory(disk, directory)
         state = ledger._recover()
         if ledger._file is None:
             ledger._start_file()

@@ -23,7 +23,7 @@ from sparq.log import reading
 from sparq.log.block import Block, first_at_time
 from sparq.log.cache import BlockCache
 from sparq.log.commit import Batch, Commit, Drop
-from sparq.log.disk import Disk
+from sparq.log.disk import Disk, ensure_directory
 from sparq.log.extents import Extent
 from sparq.log.index import Index
 from sparq.log.options import SECOND_NS, LogOptions
@@ -127,8 +127,7 @@ class Log:
         Raises:
             DiskError: the folder or a file in it cannot be opened.
         """
-        if not disk.exists(directory):
-            disk.make_directory(directory)
+        ensure_directory(disk, directory)
         found = recover(disk, directory, log_id)
         note = sync_found(disk, directory, found.segments)
         seconds = max(0, now.wall_ns - INDEX_EPOCH_NS) // SECOND_NS

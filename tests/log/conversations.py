@@ -1,0 +1,81 @@
+"""What tests of the log say to it: publish, read everything back, stop, crash."""
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from sparq.log.disk import Disk
+from sparq.log.log import Commit, Log, LogOptions
+from sparq.protocol.frames import Bodies
+from sparq.testing import ManualClock
+
+DIRECTORY = "/data/topics/t-clicks"
+NODE = 7
+
+
+def open_log(disk: Disk, clock: ManualClock, directory: str = DIRECTORY, **options: int) -> Log:
+    """The log in the folder."""
+    return Log.open(
+        disk,
+        directory,
+        node_id=NODE,
+        options=LogOptions(**options),
+        now=clock.now(),
+    )
+
+
+def commit(
+    log: Log,
+    bodies: Iterable[bytes],
+    clock: ManualClock,
+    dues: list[tuple[int, int]] | None = None,
+    *,
+    sync: bool | None = None,
+) -> Commit:
+    """Append the bodies as one batch; the commit says what came of it."""
+    begun = log.begin([Bodies.of(list(bodies))], clock.now(), dues, sync)
+    begun.run()
+    log.finish(begun)
+    return begun
+
+
+def publish(log: Log, bodies: Sequence[bytes], clock: ManualClock) -> int:
+    """Append, which must succeed; returns the first index."""
+    done = commit(log, bodies, clock)
+    assert done.error is None
+    return done.first_index
+
+
+def bodies_of(frames: bytes | memoryview) -> list[tuple[int, bytes]]:
+    """(index, body) of each message of a run of frames."""
+    found = []
+    data = bytes(frames)
+    at = 0
+    while at < len(data):
+        size, kind = struct.unpack_from(">ii", data, at)
+        assert kind == 2
+        raw = int(data[at + 18 : at + 34], 16)
+        assert raw >> 54 == NODE
+        found.append((raw & ((1 << 54) - 1), data[at + 34 : at + 4 + size]))
+        at += 4 + size
+    return found
+
+
+def read_all(log: Log, first: int = 0) -> dict[int, bytes]:
+    """Every stored message by index, as a consumer that reads the log from its start sees it."""
+    found: dict[int, bytes] = {}
+    index = log.next_stored(first)
+    while index < log.written_end:
+        block = log.block(index)
+        if block is None:
+            read = log.load(index)
+            read.run()
+            assert read.error is None
+            log.store(read)
+            block = log.block(index)
+        if block is not None:
+            run = bodies_of(block.slice(index, block.end))
+            assert [at for at, _ in run] == list(range(index, block.end))
+            found.update(run)
+            index = block.end
+        index = log.next_stored(index)
+    return found
