@@ -5,6 +5,7 @@ its place, so that one run shows all there is to mend.
 """
 
 import ast
+import os
 import re
 import statistics
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 CODE = ("src", "proofs", "bench", "locks", "tests")
 SHIPPED = ("src", "proofs", "bench", "locks")
 SKIPPED_FOLDERS = {"data", "build", "dist", "node_modules", "spark-warehouse", "__pycache__"}
+HIDDEN = {".ci", ".importlinter", ".gitignore"}
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".in", ".json", ".js", ".cfg", ".ini", ".sh", ""}
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 50
@@ -38,14 +40,20 @@ def code(*folders: str) -> list[Path]:
     return sorted(path for path in found if not SKIPPED_FOLDERS & set(path.parts))
 
 
-def texts() -> Iterator[Path]:
+@cache
+def texts() -> list[Path]:
     """Every text file of the project, the hidden workshop files too."""
-    for path in sorted(ROOT.rglob("*")):
-        inside = path.relative_to(ROOT).parts
-        hidden = inside[0].startswith(".") and inside[0] not in (".ci", ".importlinter")
-        generated = any(part in SKIPPED_FOLDERS or part.endswith(".egg-info") for part in inside)
-        if not hidden and not generated and path.is_file() and path.suffix in TEXT_SUFFIXES:
-            yield path
+    found: list[Path] = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if is_ours(name)]
+        found += [Path(folder) / name for name in files if is_ours(name)]
+    return sorted(path for path in found if path.suffix in TEXT_SUFFIXES and path.is_file())
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file or folder is the project's own, not hidden and not generated."""
+    hidden = name.startswith(".") and name not in HIDDEN
+    return not hidden and name not in SKIPPED_FOLDERS and not name.endswith(".egg-info")
 
 
 @cache
@@ -175,7 +183,7 @@ def test_no_path_of_one_machine() -> None:
     homes = rf"{re.escape(str(ROOT))}/|{re.escape(str(Path.home()))}/\w"
     machine = re.compile(homes + r"|(?<![\w.:/])/(?:home|Users|root|work)/\w")
 
-    none_of(offending_lines(list(texts()), machine))
+    none_of(offending_lines(texts(), machine))
 
 
 def test_no_lock_file_names_a_host() -> None:
