@@ -308,7 +308,8 @@ class Log:
         if commit.abandoned:
             # The file just made can be the one that is given up, too.
             self._leave_active()
-        self._owed = bool(self._unsynced.batches) and (self._owed or commit.poisoned)
+        lost_file = commit.poisoned or commit.abandoned
+        self._owed = bool(self._unsynced.batches) and (self._owed or lost_file)
         if self._active is None and commit.batch is not None and self._refused_first is None:
             self._refused_first = commit.batch.first_index
 

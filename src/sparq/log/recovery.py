@@ -8,6 +8,7 @@
    damage at the very end, which no reader can tell apart; it is reported as `torn_bytes`.
 """
 
+import errno
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -202,7 +203,11 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
         position -= 1
     for at in reversed(range(position, len(extents))):
         place = reading.Place(segment.path, segment.header.key, extents[at])
-        pieces = reading.pieces_of(reading.read_extent(disk, place), place)
+        data = _read_strictly(disk, place)
+        if data is None:
+            # Unreadable is not torn. If it stays so, whoever reads it will report it.
+            continue
+        pieces = reading.pieces_of(data, place)
         damage = reading.damage_of(place, pieces)
         if not damage:
             continue
@@ -213,6 +218,19 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
             segment.size = last.offset
             damage.pop()
         found.damage.extend(damage)
+
+
+def _read_strictly(disk: Disk, place: reading.Place) -> bytes | None:
+    """The extent's bytes; None: a page of it cannot be read."""
+    file = disk.open(place.path)
+    try:
+        return file.pread(place.extent.size, place.extent.offset)
+    except DiskError as error:
+        if error.number != errno.EIO:
+            raise
+        return None
+    finally:
+        file.close()
 
 
 def sync_found(disk: Disk, directory: str, segments: list[Segment]) -> str:
