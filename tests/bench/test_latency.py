@@ -1,0 +1,36 @@
+"""The latency bench itself: it measures every message, and reads what it has measured right."""
+
+import struct
+
+from bench.latency import Load, measure, quantiles, whole_frames
+
+
+def test_every_message_after_the_warm_up_is_measured() -> None:
+    """A short run ends, with figures in order, each delivery counted from its own sending."""
+    load = Load(seconds=0.5, rate=200)
+
+    found = measure(load)
+
+    assert 300 == load.count
+    assert 100 == load.count - load.warm_up
+    for figures in (found.delivered_ms, found.answered_ms, found.sync_ms):
+        assert 5 == len(figures)
+        assert sorted(figures) == list(figures)
+        assert figures[0] > 0
+    assert found.server_cpu_us > 0
+
+
+def test_quantiles_are_in_milliseconds() -> None:
+    """From nanoseconds come p50, p90, p99, p99.9 and the maximum, in ms."""
+    values = [number * 1_000_000 for number in range(1001)]
+
+    assert (500.0, 900.0, 990.0, 999.0, 1000.0) == quantiles(values)
+
+
+def test_frames_are_taken_when_they_are_whole() -> None:
+    """What is not whole yet stays in the buffer."""
+    frame = struct.pack(">ii", 6, 0) + b"OK"
+    buffer = bytearray(frame + frame[:7])
+
+    assert [(0, b"OK")] == whole_frames(buffer)
+    assert frame[:7] == buffer
