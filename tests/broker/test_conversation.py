@@ -196,7 +196,11 @@ def test_no_message_overtakes_the_ok_of_its_sub(house: House) -> None:
     """Clients read the answer to SUB first, whatever else is on its way."""
     house.publish("t", b"x")
     client = house.connect()
-    client.say(commands.sub("t", "c") + commands.rdy(1))
+    client.say(commands.sub("t", "c") + commands.rdy(1), turn=False)
+    house.broker.end_turn(house.clock.now())
+    assert client.session.take_output() == []
+
+    house.turn()
 
     assert [kind for kind, _ in client.heard()] == [0, 2]
 

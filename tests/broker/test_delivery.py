@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparq.log.task import TaskKind
 from sparq.protocol import commands
 from sparq.protocol.frames import FRAME_OVERHEAD, Bodies
 from tests.broker.house import House, Message
@@ -202,3 +203,25 @@ def test_cold_messages_are_read_from_the_disk() -> None:
 
     assert sorted(seen) == list(range(1500))
     assert house.channel("t", "c").depth == 0
+
+
+def test_the_next_block_is_read_while_clients_are_busy() -> None:
+    """When a block is used up, the one behind it is asked for though no window is open."""
+    house = House(cache_bytes=1, commit_count=10)
+    for batch in range(4):
+        house.publish("t", *[b"%d" % n * 30_000 for n in range(10 * batch, 10 * batch + 10)])
+    house.crash()
+    consumer = house.consumer("t", "c")
+    consumer.say(commands.rdy(10), turn=False)
+    kinds: list[list[TaskKind]] = []
+    for _ in range(4):
+        house.broker.end_turn(house.clock.now())
+        tasks = house.broker.take_tasks()
+        for task in tasks:
+            task.run()
+            task.done(house.clock.now())
+        consumer.collect()
+        kinds.append([task.kind for task in tasks if task.kind is TaskKind.READ])
+
+    assert len(consumer.messages()) == 10
+    assert kinds[:2] == [[TaskKind.READ], [TaskKind.READ]]

@@ -331,6 +331,8 @@ def test_reads_wait_for_their_answers_to_be_taken(house: House) -> None:
     for task in tasks:
         task.run()
         task.done(house.clock.now())
+    client.say(commands.read("t", attached["log"], first, end, 1), turn=False)
+    assert house.broker.take_tasks() == []
     client.session.paused_writing = True
     client.collect()
     assert house.broker.take_tasks() == []
@@ -339,7 +341,7 @@ def test_reads_wait_for_their_answers_to_be_taken(house: House) -> None:
     house.turn()
 
     starts = [struct.unpack_from(">q", data)[0] for kind, data in client.heard()]
-    assert starts == [first + 1, first + 2, first + 3, first + 4]
+    assert starts == [first + 1, first + 2, first + 3, first + 4, first + 1]
 
 
 def test_a_range_that_went_while_its_read_waited(house: House) -> None:

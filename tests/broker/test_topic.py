@@ -282,6 +282,23 @@ def test_seek_to_each_kind_of_place(house: House) -> None:
     assert replayed(1 << 53) == []
 
 
+def test_a_replay_brings_deferred_publishes_too(house: House) -> None:
+    """Those that were due already come at once, those that are not wait for their time."""
+    consumer = house.consumer("t", "c", rdy=100)
+    house.publish("t", b"due", defer_ms=1000)
+    house.publish("t", b"later", defer_ms=60_000)
+    house.publish("t", b"plain")
+    house.pass_time(2.0)
+    consumer.finish(consumer.messages())
+    house.broker.seek_channel("t", "c", "earliest", house.clock.now())
+    house.turn()
+    assert sorted(consumer.bodies()) == [b"due", b"plain"]
+
+    house.pass_time(60.0)
+
+    assert b"later" in consumer.bodies()
+
+
 def test_seek_to_a_time_on_the_disk() -> None:
     """The place is looked up on the disk, and the channel moves when it is known."""
     house = House(cache_bytes=1)

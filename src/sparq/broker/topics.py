@@ -101,6 +101,7 @@ class Topics:
             floor_index=max(state.highest_index + 1, catalog.retired_index),
             log_id=ledger.log_id,
             cache=self._cache,
+            reserve=self._reserve,
         )
         return Topic(name, log, ledger, self._agenda, options), state
 
