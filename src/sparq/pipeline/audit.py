@@ -1,0 +1,148 @@
+"""The audit: what was acknowledged, what the logs hold and what the archive has, held together.
+
+Pure: tables and figures in, an `Audit` out. The books come out even when
+
+1. archived + rejected = messages that the logs hold, and no id stands twice;
+2. every acknowledged body is there as often as it was acknowledged, and none oftener than that and
+   its sends without an answer;
+3. clicks of the minutes' newest revisions + late = archived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the publisher wrote down: hashes of acknowledged and of re-sent bodies.
+
+    `acknowledged` is None where somebody else published (`sparq up`): rule 2 is not asked then.
+    """
+
+    acknowledged: Hashes | None
+    resent: Hashes
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The figures, and what does not hold; empty `failures` mean that everything does."""
+
+    logged: int
+    archived: int
+    distinct: int
+    rejected: int
+    rejected_distinct: int
+    metrics_clicks: int
+    late: int
+    missing: int
+    surplus: int
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether the books come out even."""
+        return not self.failures
+
+
+def body_hashes(bodies: pa.ChunkedArray) -> Hashes:
+    """The hash of each body, as the publisher writes it down."""
+    hashed = (xxhash.xxh3_64_intdigest(body.as_buffer()) for body in bodies)
+    return np.fromiter(hashed, np.uint64, len(bodies))
+
+
+def compare(acknowledged: Hashes, resent: Hashes, present: Hashes) -> tuple[int, int]:
+    """(acknowledged but not there, there without a reason), counted with their multiplicity."""
+    every, places = np.unique(np.concatenate([acknowledged, resent, present]), return_inverse=True)
+    first, second = len(acknowledged), len(acknowledged) + len(resent)
+    counts = [
+        np.bincount(part, minlength=len(every))
+        for part in (places[:first], places[first:second], places[second:])
+    ]
+    over = counts[2] - counts[0]
+    missing = int(-over[over < 0].sum())
+    surplus = np.maximum(over - counts[1], 0)
+    return missing, int(surplus.sum())
+
+
+def newest_rows(rows: pa.Table) -> pa.Table:
+    """The newest revision of each minute, by time."""
+    if not len(rows):
+        return rows
+    ordered = rows.sort_by([("minute", "ascending"), ("revision", "ascending")])
+    minutes = ordered["minute"].combine_chunks()
+    last = np.ones(len(ordered), bool)
+    last[:-1] = pc.not_equal(minutes[1:], minutes[:-1]).to_numpy(zero_copy_only=False)
+    return ordered.filter(pa.array(last))
+
+
+def audit(
+    logged: int,
+    archive: pa.Table,
+    rejected: pa.Table,
+    minutes: pa.Table,
+    late: pa.Table,
+    *,
+    published: Published,
+) -> Audit:
+    """Hold everything together.
+
+    Args:
+        logged: messages that the topic's logs have taken.
+        archive: columns `id`, `body`, one row a click.
+        rejected: columns `id`, `body`, one row a message that could not be read.
+        minutes: rows of the metrics, all revisions: `minute`, `revision`, `clicks`.
+        late: rows with `clicks`.
+        published: what the publisher wrote down.
+    """
+    distinct = pc.count_distinct(archive["id"]).as_py()
+    rejected_distinct = pc.count_distinct(rejected["id"]).as_py()
+    both = pa.chunked_array([*archive["id"].chunks, *rejected["id"].chunks], pa.string())
+    clicks = pc.sum(newest_rows(minutes)["clicks"]).as_py() or 0
+    late_clicks = pc.sum(late["clicks"]).as_py() or 0
+    missing = surplus = 0
+    if published.acknowledged is not None:
+        present = np.concatenate([body_hashes(archive["body"]), body_hashes(rejected["body"])])
+        missing, surplus = compare(published.acknowledged, published.resent, present)
+    found = Audit(
+        logged,
+        len(archive),
+        distinct,
+        len(rejected),
+        rejected_distinct,
+        clicks,
+        late_clicks,
+        missing,
+        surplus,
+    )
+    found.failures.extend(_failures(found, pc.count_distinct(both).as_py()))
+    return found
+
+
+def _failures(found: Audit, distinct_in_all: int) -> list[str]:
+    stored = found.archived + found.rejected
+    rules = (
+        (
+            stored == found.logged,
+            f"archived + rejected is {stored:,}, but the logs hold {found.logged:,} messages",
+        ),
+        (
+            distinct_in_all == stored,
+            f"{stored - distinct_in_all:,} message ids stand twice in archive and rejected",
+        ),
+        (found.missing == 0, f"{found.missing:,} acknowledged messages are not there"),
+        (found.surplus == 0, f"{found.surplus:,} messages are there that nobody sent so often"),
+        (
+            found.metrics_clicks + found.late == found.archived,
+            f"metrics + late is {found.metrics_clicks + found.late:,},"
+            f" but {found.archived:,} clicks are archived",
+        ),
+    )
+    return [text for holds, text in rules if not holds]

@@ -1,0 +1,114 @@
+"""The audit: it holds for what is even, and says what is not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline.audit import Audit, Published, audit, compare, newest_rows
+from sparq.pipeline.publisher import hashes
+
+BODIES = [b"click %d" % number for number in range(10)]
+
+
+def messages(bodies: list[bytes], first_id: int = 0) -> pa.Table:
+    """Archived or rejected messages with ids of their own."""
+    ids = [f"{first_id + number:016x}" for number in range(len(bodies))]
+    return pa.table({"id": pa.array(ids, pa.string()), "body": pa.array(bodies, pa.binary())})
+
+
+def minutes(*rows: tuple[int, int, int]) -> pa.Table:
+    """(minute, revision, clicks) as rows of the metrics."""
+    times = [datetime(2026, 3, 2, 10, minute, tzinfo=UTC) for minute, _, _ in rows]
+    return pa.table(
+        {
+            "minute": pa.array(times, pa.timestamp("us", "UTC")),
+            "revision": pa.array([row[1] for row in rows], pa.int64()),
+            "clicks": pa.array([row[2] for row in rows], pa.int64()),
+        }
+    )
+
+
+def late(clicks: int) -> pa.Table:
+    """Late clicks."""
+    return pa.table({"clicks": pa.array([clicks] if clicks else [], pa.int64())})
+
+
+def written(bodies: list[bytes]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """Hashes as the publisher leaves them."""
+    return np.frombuffer(hashes(bodies), np.uint64)
+
+
+def held(
+    *,
+    logged: int = 10,
+    archived: list[bytes] = BODIES[:9],
+    rejected: list[bytes] = BODIES[9:],
+    rejected_first_id: int = 100,
+    rows: pa.Table | None = None,
+    late_clicks: int = 1,
+    acknowledged: list[bytes] = BODIES,
+    resent: tuple[bytes, ...] = (),
+) -> Audit:
+    """An audit that holds, but for what is changed."""
+    return audit(
+        logged,
+        messages(archived),
+        messages(rejected, rejected_first_id),
+        minutes((0, 1, 5), (1, 1, 2), (0, 2, 6)) if rows is None else rows,
+        late(late_clicks),
+        published=Published(written(acknowledged), written(list(resent))),
+    )
+
+
+def test_even_books_hold() -> None:
+    """Everything is there once."""
+    found = held()
+
+    assert found.exactly_once
+    assert (found.archived, found.distinct, found.rejected) == (9, 9, 1)
+    assert (found.metrics_clicks, found.late) == (8, 1)
+
+
+def test_each_rule_fails_by_itself() -> None:
+    """A lost, doubled, foreign or uncounted message is named."""
+    assert "the logs hold 11" in held(logged=11).failures[0]
+    assert "1 message ids stand twice" in held(rejected_first_id=0).failures[0]
+    assert "not there" in held(acknowledged=[*BODIES, b"lost"]).failures[0]
+    assert "nobody sent" in held(acknowledged=BODIES[1:]).failures[0]
+    assert "metrics + late is 8" in held(late_clicks=0).failures[0]
+
+
+def test_a_resent_body_may_stand_twice_and_no_oftener() -> None:
+    """A send without an answer explains one message more, or none."""
+    twice = [*BODIES[:9], BODIES[0]]
+    even = minutes((0, 1, 9))
+
+    assert held(logged=11, archived=twice, rows=even, resent=(BODIES[0],)).exactly_once
+    assert held(resent=(BODIES[0],)).exactly_once
+    assert not held(logged=11, archived=twice, rows=even).exactly_once
+
+
+def test_the_newest_revision_counts() -> None:
+    """Whatever the order in which the revisions lie."""
+    rows = newest_rows(minutes((3, 1, 1), (2, 2, 7), (3, 3, 4), (2, 1, 9), (3, 2, 2)))
+
+    assert rows["clicks"].to_pylist() == [7, 4]
+
+
+@given(
+    st.lists(st.integers(0, 5), max_size=12),
+    st.lists(st.integers(0, 5), max_size=6),
+    st.lists(st.integers(0, 5), max_size=12),
+)
+def test_compare_equals_counting(sent: list[int], again: list[int], there: list[int]) -> None:
+    """The arrays say what plain counters say."""
+    arrays = [np.array(part, np.uint64) for part in (sent, again, there)]
+    surplus = Counter(there) - Counter(sent) - Counter(again)
+
+    assert compare(*arrays) == ((Counter(sent) - Counter(there)).total(), surplus.total())
