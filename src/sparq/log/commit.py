@@ -125,6 +125,10 @@ class Commit:
     def _run(self) -> None:
         if self.batch is None and not self.sync:
             return
+        reserve = self.place.reserve
+        if self.batch is not None and reserve is not None and reserve.is_low:
+            # What space there is belongs to the ledgers first.
+            reserve.refill()
         if self.owed:
             self._replace()
             return

@@ -10,9 +10,9 @@ as work, run in some thread and then handed back: commits to `finish`, block rea
    count messages; an ordinal gap is what damage cost or what was deleted.
 3. At most one commit is in flight. Its `run` reads what `begin` put into it and touches no state of
    the log; `finish` takes the outcome over.
-4. A new file's first index is the end of the one before it, or, after a failure, the first index
-   whose batch must not be looked for there any more. Across runs it is derived from the clock and
-   never below any ceiling, nor below `floor_index`.
+4. A new file begins where the one before it ends, or, after a failure, at the first index that
+   must not be looked for there any more. A run begins at an index derived from the clock, never
+   below any ceiling, nor below `floor_index`.
 """
 
 import secrets
@@ -29,6 +29,7 @@ from sparq.log.index import Index
 from sparq.log.options import SECOND_NS, LogOptions
 from sparq.log.reading import BlockRead, RangeRead
 from sparq.log.recovery import Recovered, recover, sync_found
+from sparq.log.reserve import Reserve
 from sparq.log.scan import Damage
 from sparq.log.segment import CEILING_SPAN, Place, Segment, SegmentInfo
 from sparq.log.tail import Tail
@@ -110,6 +111,7 @@ class Log:
         floor_index: int = 0,
         log_id: bytes | None = None,
         cache: BlockCache | None = None,
+        reserve: Reserve | None = None,
     ) -> "Log":
         """Recover what the folder holds; it is made where missing.
 
@@ -123,6 +125,7 @@ class Log:
                 than the highest index that the ledger or a mark of a deleted topic tells of.
             log_id: the id of a log that has no files yet: the ledger's.
             cache: the cache shared with other logs; None: one of its own.
+            reserve: the ledgers' space; while it is used, nothing is appended.
 
         Raises:
             DiskError: the folder or a file in it cannot be opened.
@@ -137,6 +140,7 @@ class Log:
             found.log_id or log_id or secrets.token_bytes(LOG_ID_SIZE),
             node_id,
             max(found.epoch + 1, seconds),
+            reserve,
         )
         log = cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
         if note:
@@ -460,17 +464,7 @@ class Log:
     def segments(self) -> list[SegmentInfo]:
         """The files, oldest first."""
         return [
-            SegmentInfo(
-                segment.first_index,
-                segment.end_index,
-                segment.size,
-                segment.extents.messages,
-                segment is not self._active,
-                segment.first_time_ns,
-                segment.last_time_ns,
-                segment.path,
-            )
-            for segment in self._index.segments
+            segment.info(sealed=segment is not self._active) for segment in self._index.segments
         ]
 
     def seal(self) -> None:

@@ -38,6 +38,7 @@ from xxhash import xxh3_64_intdigest
 
 from sparq.log.disk import Disk, DiskError, File
 from sparq.log.extents import Extents
+from sparq.log.reserve import Reserve
 from sparq.log.scan import BatchKey
 
 MAGIC: Final = b"SPARQLOG"
@@ -118,6 +119,19 @@ def first_index_of(name: str) -> int | None:
         return None
 
 
+class SegmentInfo(NamedTuple):
+    """One file, for statistics and trimming. A sealed one takes no more messages."""
+
+    first_index: int
+    end_index: int
+    size_bytes: int
+    messages: int
+    sealed: bool
+    first_time_ns: int
+    last_time_ns: int
+    path: str
+
+
 @dataclass(slots=True, eq=False)
 class Segment:
     """What is known of one file.
@@ -167,24 +181,24 @@ class Segment:
         self.first_time_ns = self.first_time_ns or time_ns
         self.last_time_ns = max(self.last_time_ns, time_ns)
 
+    def info(self, *, sealed: bool) -> SegmentInfo:
+        """What others may know of it."""
+        return SegmentInfo(
+            self.first_index,
+            self.end_index,
+            self.size,
+            self.extents.messages,
+            sealed,
+            self.first_time_ns,
+            self.last_time_ns,
+            self.path,
+        )
+
     def close(self) -> None:
         """Append no more."""
         if self.file is not None:
             self.file.close()
             self.file = None
-
-
-class SegmentInfo(NamedTuple):
-    """One file, for statistics and trimming. A sealed one takes no more messages."""
-
-    first_index: int
-    end_index: int
-    size_bytes: int
-    messages: int
-    sealed: bool
-    first_time_ns: int
-    last_time_ns: int
-    path: str
 
 
 class Place(NamedTuple):
@@ -195,6 +209,7 @@ class Place(NamedTuple):
     log_id: bytes
     node_id: int
     epoch: int
+    reserve: Reserve | None = None
 
 
 def create(
