@@ -1,0 +1,379 @@
+"""`sparq run` and `sparq up`: a cluster, the clicks, the Spark application, and the audit.
+
+1. The cluster and the application are processes of their own, watched all the while: one that dies
+   is started again, at most `RESTARTS_MAX` times in all, and the report names it.
+2. Whatever this writes lies under the data folder; a run begins by clearing what an earlier run
+   left there, and nothing else (`folders`).
+3. `run/state.json` says at any time how far it is, for people and for proofs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparq.pipeline import archive, metrics, spam_analysis
+from sparq.pipeline.audit import Published as Written
+from sparq.pipeline.audit import audit
+from sparq.pipeline.cluster import Cluster, ClusterError
+from sparq.pipeline.folders import Folders, write_json
+from sparq.pipeline.generator import generate
+from sparq.pipeline.progress import Progress
+from sparq.pipeline.publisher import Published, publish, read_hashes, read_lines
+from sparq.pipeline.report import Labels, Output, Run, report_of, text_of
+
+TOPIC = "clicks"
+CHANNELS = ("archive", "metrics", "spam_analysis")
+RESTARTS_MAX = 50
+POLL_SECONDS = 0.25
+STOP_SECONDS = 120.0
+
+
+class RunError(Exception):
+    """The run cannot go on; the text says why and what to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `sparq run` is told.
+
+    Attributes:
+        data: the data folder.
+        clicks: the user's own log; None: generated clicks.
+        count: how many are generated.
+        seed: of the generated day.
+    """
+
+    data: Path
+    clicks: Path | None = None
+    count: int = 200_000
+    seed: int = 1
+
+
+@dataclass
+class App:
+    """The Spark application: a process that reads the topic until it is told to finish."""
+
+    folders: Folders
+    lookupd: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, or start it again from its checkpoint."""
+        command = [sys.executable, "-m", "sparq.pipeline.app", "--data", str(self.folders.data)]
+        command += ["--lookupd-http", self.lookupd, "--topic", TOPIC]
+        self.folders.logs.mkdir(parents=True, exist_ok=True)
+        with (self.folders.logs / "app.log").open("ab") as log:
+            # A session of its own: Ctrl-C reaches the runner, which ends the application in order.
+            self.process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def figures(self) -> dict[str, Any]:
+        """What it last said of itself; empty before it has said anything."""
+        with suppress(OSError, ValueError):
+            return dict(json.loads((self.folders.run / "app.json").read_text()))
+        return {}
+
+    def exit_status(self) -> int | None:
+        """Its exit status, None while it runs."""
+        assert self.process is not None
+        return self.process.poll()
+
+    def finish(self) -> None:
+        """Tell it that nothing more will come."""
+        (self.folders.run / "finish").touch()
+
+    def kill(self) -> None:
+        """End it at once; the checkpoint says where it was."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Publishing(threading.Thread):
+    """Publishes in the background, since the cluster and the application are watched meanwhile."""
+
+    def __init__(self, options: Options, folders: Folders, nsqds: list[str]) -> None:
+        super().__init__(name="publishing", daemon=True)
+        self.progress = Published()
+        self.labels: Labels | None = None
+        self.failure: Exception | None = None
+        self.total = 0 if options.clicks else options.count
+        self._options = options
+        self._folders = folders
+        self._nsqds = nsqds
+
+    def run(self) -> None:
+        """The thread: make or read the clicks, and publish them."""
+        try:
+            self.progress = asyncio.run(
+                publish(
+                    self._bodies(),
+                    self._nsqds,
+                    TOPIC,
+                    acknowledged=self._folders.run / "acknowledged",
+                    resent=self._folders.run / "resent",
+                    on_progress=self._note,
+                )
+            )
+        except Exception as error:
+            self.failure = error
+
+    def _note(self, progress: Published) -> None:
+        self.progress = progress
+
+    def _bodies(self) -> Iterable[bytes]:
+        if self._options.clicks is not None:
+            return read_lines(self._options.clicks)
+        made = generate(self._options.count, self._options.seed)
+        self.labels = made.labels
+        return made.lines
+
+
+@dataclass
+class Runner:
+    """One run: everything that has to be watched, and what happened to it."""
+
+    folders: Folders
+    cluster: Cluster
+    app: App
+    progress: Progress
+    restarts: list[str] = field(default_factory=list)
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    stage: str = ""
+
+    def enter(self, stage: str) -> None:
+        """Say what is going on now."""
+        now = time.monotonic()
+        if self.stage:
+            self.stage_seconds[self.stage] = now - self.began - sum(self.stage_seconds.values())
+        self.stage = stage
+        self.write_state()
+
+    def write_state(self) -> None:
+        """Write `run/state.json`."""
+        app = self.app.process.pid if self.app.process else None
+        state = {"stage": self.stage, "app_pid": app, "restarts": self.restarts}
+        write_json(self.folders.run / "state.json", {**state, "cluster": self.cluster.state()})
+
+    def watch(self) -> bool:
+        """Start again what has died; True once the application has ended by itself.
+
+        Raises:
+            RunError: too much has died, or something does not come back.
+        """
+        try:
+            dead = self.cluster.restart_dead()
+        except ClusterError as error:
+            raise RunError(str(error)) from error
+        status = self.app.exit_status()
+        if status:
+            self.app.start()
+            dead.append("spark")
+        if dead:
+            self.restarts += dead
+            self.progress.say(f"started again: {', '.join(dead)}")
+            self.write_state()
+        if len(self.restarts) > RESTARTS_MAX:
+            log = self.folders.logs / "app.log"
+            raise RunError(f"gave up after {RESTARTS_MAX} restarts; look at {log}")
+        return status == 0
+
+    def depths(self) -> dict[str, int] | None:
+        """What lies before each channel on all nsqds; None while an nsqd does not answer."""
+        sums = dict.fromkeys(CHANNELS, 0)
+        try:
+            found = self.cluster.depths(TOPIC)
+        except (OSError, ValueError, http.client.HTTPException):
+            return None
+        if len(found) < len(self.cluster.nsqds):
+            return None
+        for channels in found.values():
+            for name in CHANNELS:
+                sums[name] += channels.get(name, 0)
+        return sums
+
+    def prepare_topic(self) -> None:
+        """Make the topic and its channels everywhere, so that no click comes before them."""
+        for member in self.cluster.nsqds:
+            for path in (
+                f"/topic/create?topic={TOPIC}",
+                *(f"/channel/create?topic={TOPIC}&channel={name}" for name in CHANNELS),
+            ):
+                status, body = member.request("POST", path)
+                if status != http.client.OK:
+                    raise RunError(f"{member.name} refuses {path}: {status} {body.decode()}")
+
+    def publish(self, publishing: Publishing) -> None:
+        """Publish everything, watching meanwhile.
+
+        Raises:
+            RunError: the clicks cannot be read or published.
+        """
+        publishing.start()
+        while publishing.is_alive():
+            self.watch()
+            self._show(publishing)
+            publishing.join(POLL_SECONDS)
+        if publishing.failure is not None:
+            raise RunError(f"publishing failed: {publishing.failure}")
+
+    def drain(self, publishing: Publishing) -> None:
+        """Wait until all channels are drained, then have the application close its books."""
+        drained = 0
+        while drained < 2:
+            self.watch()
+            depths = self.depths()
+            drained = drained + 1 if depths is not None and not any(depths.values()) else 0
+            self._show(publishing, depths)
+            time.sleep(POLL_SECONDS)
+        self.enter("closing")
+        self.app.finish()
+        while not self.watch():
+            self._show(publishing)
+            time.sleep(POLL_SECONDS)
+
+    def _show(self, publishing: Publishing, depths: dict[str, int] | None = None) -> None:
+        queries = self.app.figures().get("queries", {})
+        rows = {name: queries.get(name, {}).get("rows", 0) for name in CHANNELS}
+        published = publishing.progress.acknowledged
+        self.progress.show(self.stage, published, publishing.total, rows, depths)
+
+    def stop(self) -> None:
+        """End everything that was started."""
+        self.app.kill()
+        self.cluster.stop()
+
+
+def run(options: Options) -> int:
+    """The whole of `sparq run`.
+
+    Returns:
+        The exit status: 0 when the audit held, 1 when it did not.
+    Raises:
+        RunError, ClusterError: the run could not be done.
+    """
+    folders = Folders(options.data)
+    progress = Progress(sys.stderr)
+    cluster = Cluster(folders.logs, options.data)
+    runner = Runner(folders, cluster, App(folders, cluster.lookupd.http), progress)
+    try:
+        runner.enter("starting")
+        runner.app.start()
+        cluster.start()
+        runner.prepare_topic()
+        nsqds = [member.tcp for member in cluster.nsqds]
+        publishing = Publishing(options, folders, nsqds)
+        runner.enter("publishing")
+        runner.publish(publishing)
+        runner.enter("draining")
+        runner.drain(publishing)
+        runner.enter("auditing")
+        report = _audited(runner, publishing, options)
+    finally:
+        runner.stop()
+    progress.clear()
+    write_json(options.data / "report.json", report)
+    sys.stdout.write(text_of(report) + "\n")
+    runner.enter("done")
+    return 0 if report["exactly_once"] else 1
+
+
+def _audited(runner: Runner, publishing: Publishing, options: Options) -> dict[str, Any]:
+    folders = runner.folders
+    written = Written(
+        read_hashes(folders.run / "acknowledged"), read_hashes(folders.run / "resent")
+    )
+    output = Output(
+        archive.read(folders),
+        archive.read_rejected(folders),
+        metrics.read(folders),
+        spam_analysis.read(folders),
+    )
+    logged = sum(runner.cluster.message_counts(TOPIC).values())
+    late = metrics.read_late(folders)
+    found = audit(logged, output.archive, output.rejected, output.minutes, late, published=written)
+    total = time.monotonic() - runner.began
+    source = str(options.clicks) if options.clicks else f"generated clicks, seed {options.seed}"
+    made = Run(
+        source,
+        publishing.progress.acknowledged,
+        publishing.progress.resent,
+        {**runner.stage_seconds, "total": total},
+        runner.restarts,
+        publishing.labels,
+    )
+    if publishing.labels is not None:
+        labels = [[*who, sorted(reasons)] for who, reasons in publishing.labels.items()]
+        write_json(options.data / "labels.json", labels)
+    return report_of(made, found, output)
+
+
+def up(data: Path) -> int:
+    """The whole of `sparq up`: run until Ctrl-C or SIGTERM, then close the books and end."""
+    folders = Folders(data)
+    progress = Progress(sys.stderr)
+    cluster = Cluster(folders.logs, data)
+    runner = Runner(folders, cluster, App(folders, cluster.lookupd.http), progress)
+    try:
+        runner.enter("starting")
+        (folders.run / "finish").unlink(missing_ok=True)
+        runner.app.start()
+        cluster.start()
+        runner.prepare_topic()
+        sys.stdout.write(_where(cluster, data))
+        sys.stdout.flush()
+        runner.enter("running")
+        with suppress(KeyboardInterrupt):
+            while True:
+                runner.watch()
+                time.sleep(POLL_SECONDS)
+        progress.say("stopping: the last windows are closed (Ctrl-C again: leave them open)")
+        _finish(runner)
+    finally:
+        runner.stop()
+    runner.enter("done")
+    return 0
+
+
+def _finish(runner: Runner) -> None:
+    runner.enter("closing")
+    runner.app.finish()
+    deadline = time.monotonic() + STOP_SECONDS
+    with suppress(KeyboardInterrupt):
+        while runner.app.exit_status() is None and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+
+def _where(cluster: Cluster, data: Path) -> str:
+    first = cluster.nsqds[0]
+    line = (
+        '203.0.113.7 - - [21/Nov/2026:10:00:00 +0000] "GET /pricing HTTP/1.1" 200 5120'
+        ' "-" "Mozilla/5.0"'
+    )
+    nsqds = ", ".join(f"{member.tcp} (HTTP {member.http})" for member in cluster.nsqds)
+    return f"""
+  nsqlookupd  {cluster.lookupd.tcp} (HTTP {cluster.lookupd.http})
+  nsqd        {nsqds}
+
+  publish a click, or a whole log:
+    curl -d '{line}' 'http://{first.http}/pub?topic={TOPIC}'
+    curl --data-binary @access.log 'http://{first.http}/mpub?topic={TOPIC}'
+
+  watch:   curl 'http://{first.http}/stats'
+  output:  {data}/archive  {data}/metrics  {data}/spam_analysis
+  stop:    Ctrl-C
+
+"""

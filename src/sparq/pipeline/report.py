@@ -1,0 +1,230 @@
+"""The report of a run: for people on the terminal, for programs as `data/report.json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparq.pipeline.audit import Audit, newest_rows
+from sparq.pipeline.visits import REASONS
+
+TOP_PAGES = 10
+WIDTH = 78
+
+Labels = Mapping[tuple[str, str], frozenset[str]]
+"""(address, user agent) -> the reasons for which a visitor was planted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well findings meet the labels: found, planted, and both."""
+
+    found: int
+    planted: int
+    right: int
+
+    @property
+    def precision(self) -> float:
+        """The share of the found that was planted; 1 where nothing was found."""
+        return self.right / self.found if self.found else 1.0
+
+    @property
+    def recall(self) -> float:
+        """The share of the planted that was found; 1 where nothing was planted."""
+        return self.right / self.planted if self.planted else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run was, beside its output.
+
+    Attributes:
+        published: acknowledged messages.
+        resent: messages that were sent again after a send without an answer.
+        seconds: of the whole, and of its parts by name.
+        restarts: what died on the way and was started again.
+        labels: who was planted; None where the clicks were the user's own.
+    """
+
+    source: str
+    published: int
+    resent: int
+    seconds: dict[str, float]
+    restarts: list[str] = field(default_factory=list)
+    labels: Labels | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the pipeline has written: tables of archive, rejected, metrics and findings."""
+
+    archive: pa.Table
+    rejected: pa.Table
+    minutes: pa.Table
+    findings: pa.Table
+
+
+def newest_findings(findings: pa.Table) -> list[dict[str, Any]]:
+    """The newest revision of each finding."""
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in findings.to_pylist():
+        key = (row["visitor"], row["reason"])
+        if key not in newest or newest[key]["revision"] < row["revision"]:
+            newest[key] = row
+    return list(newest.values())
+
+
+def scores(findings: Iterable[dict[str, Any]], labels: Labels) -> dict[str, Score]:
+    """How well each reason was found, and all of them together (`all`)."""
+    found = {(row["address"], row["user_agent"], row["reason"]) for row in findings}
+    planted = {(*who, reason) for who, reasons in labels.items() for reason in reasons}
+    parts = {
+        reason: ({one for one in found if one[2] == reason}, {p for p in planted if p[2] == reason})
+        for reason in REASONS
+    }
+    parts["all"] = (found, planted)
+    return {name: Score(len(f), len(p), len(f & p)) for name, (f, p) in parts.items()}
+
+
+def top_pages(archive: pa.Table) -> list[dict[str, Any]]:
+    """The pages with the most clicks; of equals the first by name."""
+    pages = archive["page"].drop_null()
+    counts = pa.table(dict(zip(("page", "clicks"), pc.value_counts(pages).flatten(), strict=True)))
+    ordered = counts.sort_by([("clicks", "descending"), ("page", "ascending")])
+    return list(ordered.slice(0, TOP_PAGES).to_pylist())
+
+
+def report_of(run: Run, audit: Audit, output: Output) -> dict[str, Any]:
+    """All figures, as `report.json` has them: the issue's keys first."""
+    findings = newest_findings(output.findings)
+    by_reason = Counter(row["reason"] for row in findings)
+    rows = newest_rows(output.minutes)
+    total = run.seconds["total"]
+    report: dict[str, Any] = {
+        "published": run.published,
+        "archived": audit.archived,
+        "distinct": audit.distinct,
+        "rejected": audit.rejected,
+        "late": audit.late,
+        "resent": run.resent,
+        "metrics_clicks": audit.metrics_clicks,
+        "findings": {reason: by_reason.get(reason, 0) for reason in REASONS},
+        "exactly_once": audit.exactly_once,
+        "seconds": round(total, 1),
+        "source": run.source,
+        "logged": audit.logged,
+        "failures": audit.failures,
+        "restarts": run.restarts,
+        "minutes": len(rows),
+        "corrected_minutes": pc.sum(pc.greater(rows["revision"], 1)).as_py() or 0,
+        "bytes": pc.sum(output.archive["bytes"]).as_py() or 0,
+        "visitors": _visitors(output.archive),
+        "statuses": _statuses(rows),
+        "top_pages": top_pages(output.archive),
+        "rejected_by_reason": dict(Counter(output.rejected["reason"].to_pylist())),
+        "stage_seconds": {name: round(value, 1) for name, value in run.seconds.items()},
+        "clicks_per_second": round(audit.archived / max(total, 0.001)),
+    }
+    if run.labels is not None:
+        report["scores"] = {
+            name: {
+                "found": score.found,
+                "planted": score.planted,
+                "precision": round(score.precision, 4),
+                "recall": round(score.recall, 4),
+            }
+            for name, score in scores(findings, run.labels).items()
+        }
+    return report
+
+
+def _visitors(archive: pa.Table) -> int:
+    """Different visitors of the whole: address and user agent."""
+    return int(archive.group_by(["address", "user_agent"]).aggregate([]).num_rows)
+
+
+def _statuses(rows: pa.Table) -> dict[str, int]:
+    names = [name for name in rows.column_names if name.startswith("status_")]
+    return {name.removeprefix("status_"): pc.sum(rows[name]).as_py() or 0 for name in names}
+
+
+# For people
+
+
+def text_of(report: Mapping[str, Any]) -> str:
+    """The report as a page of text."""
+    parts = [
+        _heading(report),
+        _figures(report),
+        _findings(report),
+        _pages(report),
+        _verdict(report),
+    ]
+    return "\n".join("\n".join(part) for part in parts if part)
+
+
+def _heading(report: Mapping[str, Any]) -> list[str]:
+    return ["", f"  {report['source']}", "  " + "-" * (WIDTH - 4)]
+
+
+def _figures(report: Mapping[str, Any]) -> list[str]:
+    statuses = ", ".join(f"{name} {n:,}" for name, n in report["statuses"].items() if n)
+    minutes = f"{report['minutes']:,} minutes, {report['corrected_minutes']:,} corrected"
+    lines = [
+        ("published", f"{report['published']:>12,}   resent {report['resent']:,}"),
+        ("archived", f"{report['archived']:>12,}   distinct ids {report['distinct']:,}"),
+        ("rejected", f"{report['rejected']:>12,}   {_reasons(report['rejected_by_reason'])}"),
+        ("in the minutes", f"{report['metrics_clicks']:>12,}   {minutes}"),
+        ("late", f"{report['late']:>12,}"),
+        ("visitors", f"{report['visitors']:>12,}"),
+        ("bytes", f"{report['bytes']:>12,}"),
+        ("statuses", f"{'':>12}   {statuses}"),
+        ("seconds", f"{report['seconds']:>12,}   {report['clicks_per_second']:,} clicks a second"),
+    ]
+    restarts = report["restarts"]
+    if restarts:
+        lines.append(("started again", f"{len(restarts):>12,}   {', '.join(restarts)}"))
+    return [f"  {name:<16}{text}" for name, text in lines]
+
+
+def _reasons(reasons: Mapping[str, int]) -> str:
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    return "; ".join(f"{reason} ({count:,})" for reason, count in ordered[:3])
+
+
+def _findings(report: Mapping[str, Any]) -> list[str]:
+    scored = report.get("scores")
+    columns = f"{'planted':>10}{'precision':>11}{'recall':>9}" if scored else ""
+    lines = ["", f"  {'spam analysis':<22}{'found':>8}{columns}"]
+    for reason, count in report["findings"].items():
+        lines.append(f"  {reason:<22}{count:>8,}{_score(scored, reason)}")
+    if scored:
+        lines.append(f"  {'all':<22}{scored['all']['found']:>8,}{_score(scored, 'all')}")
+    return lines
+
+
+def _score(scored: Mapping[str, Any] | None, name: str) -> str:
+    if not scored:
+        return ""
+    score = scored[name]
+    return f"{score['planted']:>10,}{score['precision']:>11.3f}{score['recall']:>9.3f}"
+
+
+def _pages(report: Mapping[str, Any]) -> list[str]:
+    lines = ["", f"  {'top pages':<54}{'clicks':>8}"]
+    for row in report["top_pages"]:
+        page = row["page"] if len(row["page"]) <= 52 else row["page"][:49] + "..."
+        lines.append(f"  {page:<54}{row['clicks']:>8,}")
+    return lines
+
+
+def _verdict(report: Mapping[str, Any]) -> list[str]:
+    if report["exactly_once"]:
+        text = "audit: every acknowledged click is there exactly once; the books come out even"
+        return ["", f"  {text}", ""]
+    return ["", "  AUDIT FAILED", *(f"  - {failure}" for failure in report["failures"]), ""]
