@@ -1,0 +1,497 @@
+"""The ledger: what was noted comes back, after stops, crashes, damage and full disks."""
+
+import errno
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.log.disk import DiskError
+from sparq.log.ledger import ChannelState, Ledger, Reserve, TopicState
+from sparq.log.ledger_file import DATA_START
+from sparq.testing import Fault, MemoryDisk, PowerCut
+
+DIRECTORY = "/data/topics/t-clicks"
+
+
+def settle(ledger: Ledger) -> None:
+    """Flush and sync."""
+    ledger.flush()
+    work = ledger.sync_task()
+    if work is not None:
+        work.run()
+        ledger.finish(work)
+
+
+def checkpoint(ledger: Ledger, state: TopicState) -> DiskError | None:
+    """Run a checkpoint; returns what went wrong with it."""
+    work = ledger.checkpoint_task(state)
+    assert work is not None
+    work.run()
+    ledger.finish(work)
+    return work.error
+
+
+class Model:
+    """Channels as sets of indexes: slow, and plainly right."""
+
+    def __init__(self) -> None:
+        self.mark: int | None = None
+        self.paused = False
+        self.starts: dict[str, int] = {}
+        self.done: dict[str, set[int]] = {}
+        self.requeued: dict[str, dict[int, tuple[int, int]]] = {}
+        self.channel_paused: dict[str, bool] = {}
+
+    def created(self, name: str, start: int) -> None:
+        self.starts[name], self.done[name], self.requeued[name] = start, set(), {}
+        self.channel_paused[name] = False
+
+    def deleted(self, name: str) -> None:
+        for table in (self.starts, self.done, self.requeued, self.channel_paused):
+            table.pop(name, None)  # type: ignore[attr-defined]
+
+    def finished(self, name: str, first: int, end: int) -> None:
+        self.done[name].update(range(first, end))
+        for index in range(first, end):
+            self.requeued[name].pop(index, None)
+
+    def seek(self, name: str, index: int) -> None:
+        paused = self.channel_paused[name]
+        self.created(name, index)
+        self.channel_paused[name] = paused
+
+    def equals(self, state: TopicState) -> None:
+        assert (state.mark, state.paused) == (self.mark, self.paused)
+        assert state.channels.keys() == self.starts.keys()
+        for name, channel in state.channels.items():
+            start = self.starts[name]
+            below = set(range(start, channel.start))
+            kept = {i for first, end in channel.finished for i in range(first, end)}
+            assert {i for i in self.done[name] if i >= start} == below | kept
+            assert channel.requeued == self.requeued[name]
+            assert channel.paused == self.channel_paused[name]
+            assert channel.cursor >= channel.start
+            edges = [edge for pair in channel.finished for edge in pair]
+            assert edges == sorted(set(edges))
+            assert not edges or edges[0] > channel.start
+
+
+NAMES = ("archive", "metrics")
+Step = tuple[str, str, int, int]
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["created", "deleted", "finished", "requeued", "voided", "seek", "paused", "mark"]
+            + ["finished"] * 6
+        ),
+        st.sampled_from(NAMES),
+        st.integers(0, 40),
+        st.integers(0, 12),
+    ),
+    max_size=40,
+)
+
+
+def apply(ledger: Ledger, model: Model, step: Step) -> None:
+    """One step on both."""
+    kind, name, index, count = step
+    if kind not in ("created", "mark") and name not in model.starts:
+        kind = "created"
+    if kind == "created":
+        ledger.created(name, index)
+        model.created(name, index)
+    elif kind == "deleted":
+        ledger.deleted(name)
+        model.deleted(name)
+    elif kind in ("finished", "voided"):
+        method: Callable[..., None] = ledger.finished if kind == "finished" else ledger.voided
+        method(name, [index, index + 20], [index + count, index + 20 + count])
+        model.finished(name, index, index + count)
+        model.finished(name, index + 20, index + 20 + count)
+    elif kind == "requeued":
+        fresh = [i for i in range(index, index + count) if i not in model.done[name]]
+        ledger.requeued(name, fresh, [i * 10 for i in fresh], [count] * len(fresh))
+        model.requeued[name].update({i: (i * 10, count) for i in fresh})
+    elif kind == "seek":
+        ledger.seek(name, index)
+        model.seek(name, index)
+    elif kind == "paused":
+        flag = count % 2 == 0
+        ledger.paused(name if index % 2 else None, flag)
+        if index % 2:
+            model.channel_paused[name] = flag
+        else:
+            model.paused = flag
+    else:
+        ledger.mark(index)
+        model.mark = index
+
+
+@given(steps=steps, seed=st.integers(0, 1 << 20))
+def test_replay_equals_a_model(steps: list[Step], seed: int) -> None:
+    """Any sequence, flushed, checkpointed and reopened anywhere, gives the state of plain sets."""
+    chance = random.Random(seed)
+    disk, model = MemoryDisk(), Model()
+    ledger, state = Ledger.open(disk, DIRECTORY)
+    for step in steps:
+        apply(ledger, model, step)
+        what = chance.random()
+        if what < 0.3:
+            settle(ledger)
+        elif what < 0.4:
+            ledger.flush()
+            ledger.close()
+            ledger, state = Ledger.open(disk, DIRECTORY)
+            model.equals(state)
+        elif what < 0.5:
+            ledger.flush()
+            _, snapshot = Ledger.open(disk, DIRECTORY)
+            assert checkpoint(ledger, snapshot) is None
+    settle(ledger)
+    ledger.close()
+
+    ledger, state = Ledger.open(disk.crash(seed), DIRECTORY)
+
+    model.equals(state)
+    assert ledger.damage == []
+
+
+def run(ledger: Ledger, acknowledged: list[int]) -> None:
+    """Finish 30 messages one by one, synced; a checkpoint now and then."""
+    ledger.created("c", 0)
+    for index in range(30):
+        ledger.finished("c", [index * 2], [index * 2 + 1])
+        settle(ledger)
+        if ledger.synced_mark == ledger.appended_mark:
+            acknowledged.append(index * 2)
+        if index % 10 == 9 or ledger.wants_checkpoint:
+            ranges = [(k * 2, k * 2 + 1) for k in range(1, index + 1)]
+            checkpoint(ledger, TopicState(None, False, {"c": ChannelState(1, 1, ranges)}))
+
+
+def finished(state: TopicState) -> set[int]:
+    """What the channel has finished."""
+    channel = state.channels.get("c", ChannelState(0, 0))
+    ranges = [(0, channel.start), *channel.finished]
+    return {index for first, end in ranges for index in range(first, end)}
+
+
+def operations() -> int:
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    run(ledger, [])
+    return disk.count
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_power_cut_at_every_operation(part: float) -> None:
+    """What was synced before the cut is known after it, wherever the cut comes."""
+    for at in range(1, operations() + 1):
+        disk = MemoryDisk()
+        disk.fail(Fault(at, None, part=part))
+        acknowledged: list[int] = []
+        with pytest.raises(PowerCut):
+            run(Ledger.open(disk, DIRECTORY)[0], acknowledged)
+        for seed in range(2):
+            after = disk.crash(seed)
+            ledger, state = Ledger.open(after, DIRECTORY)
+            assert set(acknowledged) <= finished(state) <= set(range(0, 60, 2))
+            ledger.finished("c", [100], [101])
+            settle(ledger)
+            again = Ledger.open(after.crash(seed), DIRECTORY)[1]
+            assert finished(state) | {100} == finished(again)
+
+
+CHANGES = frozenset({"write", "sync", "create", "truncate", "syncdir", "unlink", "rename"})
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_failure_at_every_operation(number: int, times: int) -> None:
+    """A failed write keeps its records, a failed sync leads to a checkpoint; then all is there."""
+    for at in range(1, operations() + 1):
+        disk = MemoryDisk()
+        disk.fail(Fault(at, number, CHANGES, times, 0.5))
+        try:
+            ledger, _ = Ledger.open(disk, DIRECTORY)
+        except DiskError:
+            continue
+        acknowledged: list[int] = []
+        try:
+            run(ledger, acknowledged)
+        except DiskError:
+            # The caller tries again later, with all that it had noted before.
+            disk.fault = None
+            settle(ledger)
+        disk.fault = None
+        known = finished(Ledger.open(disk, DIRECTORY)[1])
+        after = Ledger.open(disk.crash(at), DIRECTORY)[1]
+        assert set(acknowledged) <= finished(after) <= known
+
+
+def test_failed_sync_is_mended_by_a_checkpoint() -> None:
+    """Never "try again and believe": nothing counts as synced before a checkpoint has stored it."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 5)
+    ledger.flush()
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+    work = ledger.sync_task()
+    assert work is not None
+    work.run()
+    ledger.finish(work)
+
+    assert work.error is not None
+    assert ledger.sync_task() is None
+    assert (ledger.wants_checkpoint, ledger.synced_mark) == (True, 0)
+
+    state = TopicState(None, False, {"c": ChannelState(5, 5)})
+    assert checkpoint(ledger, state) is None
+    assert (ledger.wants_checkpoint, ledger.synced_mark) == (False, 1)
+    assert Ledger.open(disk.crash(1), DIRECTORY)[1].channels == state.channels
+
+
+def test_records_noted_during_a_checkpoint_follow_it() -> None:
+    """The loop goes on while a checkpoint is written; what it notes then is not lost."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    ledger.flush()
+    work = ledger.checkpoint_task(TopicState(None, False, {"c": ChannelState(0, 0)}))
+    assert work is not None
+    assert ledger.checkpoint_task(TopicState()) is None
+    ledger.finished("c", [3], [4])
+    settle(ledger)
+    assert ledger.synced_mark == ledger.appended_mark
+    assert finished(Ledger.open(disk.crash(3), DIRECTORY)[1]) == {3}
+
+    work.run()
+    ledger.finish(work)
+
+    assert finished(Ledger.open(disk.crash(2), DIRECTORY)[1]) == {3}
+    assert [path.rpartition("/")[2] for path in disk.paths()] == [
+        "checkpoint-00000001",
+        "ledger-00000001",
+    ]
+
+
+def test_checkpoint_keeps_everything() -> None:
+    """Every field of a state goes through a checkpoint."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    state = TopicState(
+        mark=900,
+        paused=True,
+        channels={
+            "a": ChannelState(10, 70, [(20, 30), (40, 41)], {15: (123, 4), 35: (0, 1)}, True),
+            "b": ChannelState(0, 0),
+        },
+    )
+    assert checkpoint(ledger, state) is None
+    log_id = ledger.log_id
+    ledger.close()
+
+    again, found = Ledger.open(disk, DIRECTORY)
+
+    assert found == TopicState(state.mark, state.paused, state.channels, highest_index=899)
+    assert again.log_id == log_id
+
+
+def test_large_ledger_wants_a_checkpoint() -> None:
+    """Size, not time, says when: reading must stay short."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    firsts = list(range(0, 600_000, 2))
+    ledger.flush()
+    assert not ledger.wants_checkpoint
+    ledger.finished("c", firsts, [first + 1 for first in firsts])
+    ledger.flush()
+
+    assert ledger.wants_checkpoint
+    assert checkpoint(ledger, TopicState(600_000, False, {"c": ChannelState(0, 0)})) is None
+    assert not ledger.wants_checkpoint
+    assert ledger.size_bytes == DATA_START
+
+
+def test_every_flipped_byte_costs_one_flush() -> None:
+    """Damage to a ledger forgets what one flush said, reports it, and invents nothing."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    ledger.flush()
+    for index in range(2, 8, 2):
+        ledger.finished("c", [index], [index + 1])
+        ledger.flush()
+    ledger.close()
+    (path,) = disk.paths()
+    data = disk.data(path)
+    for at in [*range(64), *range(512, 576), *range(DATA_START, len(data))]:
+        data[at] ^= 1 << (at % 8)
+        damaged, state = Ledger.open(disk, DIRECTORY)
+        data[at] ^= 1 << (at % 8)
+        known = finished(state)
+        assert known <= {2, 4, 6}
+        assert len(known) >= 2 or at < DATA_START
+        if known != {2, 4, 6} or "c" not in state.channels:
+            assert damaged.damage
+        if damaged._generation > 0:
+            disk.unlink(f"{DIRECTORY}/ledger-00000001")
+
+
+def test_torn_end_is_left_and_the_next_file_goes_on() -> None:
+    """A flush that a crash cut off is reported; what follows is in a file of its own."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    ledger.flush()
+    (path,) = disk.paths()
+    disk.data(path).extend(b"SPQL torn")
+
+    again, _ = Ledger.open(disk, DIRECTORY)
+    assert "9 bytes behind the last whole block" in again.damage[0]
+    again.finished("c", [1], [2])
+    settle(again)
+
+    assert finished(Ledger.open(disk.crash(0), DIRECTORY)[1]) == {1}
+    assert len(disk.paths()) == 2
+
+
+def test_lost_header_is_reported() -> None:
+    """With both copies of the header gone, the file's records are gone, and it says so."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    ledger.flush()
+    (path,) = disk.paths()
+    disk.data(path)[:1024] = bytes(1024)
+
+    again, state = Ledger.open(disk, DIRECTORY)
+
+    assert state == TopicState()
+    assert "no readable file header" in again.damage[0]
+
+
+def test_finish_on_a_full_disk_uses_the_reserve() -> None:
+    """P7: with no byte left, 10,000 finishes are recorded, and the checkpoint too."""
+    disk = MemoryDisk(capacity_bytes=16 << 20)
+    disk.make_directory("/data")
+    reserve = Reserve.open(disk, "/data")
+    ledger, _ = Ledger.open(disk, DIRECTORY, reserve)
+    ledger.created("c", 0)
+    ledger.flush()
+    filler = disk.create("/data/filler")
+    filler.append([bytes(disk.free_bytes("/data"))], 0)
+    assert disk.free_bytes("/data") == 0
+
+    for index in range(10_000):
+        ledger.finished("c", [index * 2 + 1], [index * 2 + 2])
+        ledger.flush()
+
+    assert reserve.is_low
+    ranges = [(index * 2 + 1, index * 2 + 2) for index in range(10_000)]
+    state = TopicState(None, False, {"c": ChannelState(0, 0, ranges)})
+    assert checkpoint(ledger, state) is None
+    assert len(finished(Ledger.open(disk.crash(1), DIRECTORY)[1])) == 10_000
+
+
+def test_without_any_space_records_wait() -> None:
+    """When even the reserve is gone, nothing noted is forgotten: the next flush has it."""
+    disk = MemoryDisk(capacity_bytes=4096)
+    disk.make_directory("/data")
+    ledger, _ = Ledger.open(disk, DIRECTORY, Reserve.open(disk, "/data"))
+    ledger.created("c", 0)
+    ledger.flush()
+    filler = disk.create("/data/filler")
+    filler.append([bytes(disk.free_bytes("/data"))], 0)
+    ledger.finished("c", list(range(1, 999, 2)), list(range(2, 1000, 2)))
+    with pytest.raises(DiskError, match="no space left on device"):
+        ledger.flush()
+    filler.truncate(0)
+    disk.capacity_bytes = 1 << 20
+
+    ledger.flush()
+
+    assert len(finished(Ledger.open(disk, DIRECTORY)[1])) == 499
+
+
+def test_records_of_a_newer_version_are_reported() -> None:
+    """A kind that this version does not know is passed over, not fatal, and not silent."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 3)
+    ledger._append(bytes([99, 1, 0, 0, 4, 0, 0, 0]) + b"cabc")
+    ledger._append(bytes([98, 0, 0, 0, 1, 0, 0, 0]) + b"x")
+    ledger.finished("c", [3], [4])
+    ledger.flush()
+
+    again, state = Ledger.open(disk, DIRECTORY)
+
+    assert again.damage == [f"{DIRECTORY}: 2 records of a newer version"]
+    assert state.channels["c"].start == 4
+
+
+def test_channel_whose_creation_was_lost_exists_all_the_same() -> None:
+    """Losing the record of a channel may mean messages twice, never messages lost."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.finished("c", [7], [9])
+    ledger.cursor("c", 8)
+    ledger.flush()
+
+    state = Ledger.open(disk, DIRECTORY)[1]
+
+    assert state.channels == {"c": ChannelState(0, 8, [(7, 9)])}
+    assert state.highest_index == 8
+
+
+def test_no_work_without_need() -> None:
+    """Nothing written: nothing to flush, nothing to sync."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    before = disk.count
+    ledger.flush()
+
+    assert ledger.sync_task() is None
+    assert disk.count == before
+
+
+def test_left_over_files_of_a_checkpoint_are_tidied_up() -> None:
+    """A checkpoint that was killed before or behind its rename leaves nothing that counts."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 3)
+    ledger.flush()
+    disk.fail(Fault(1, errno.EIO, frozenset({"unlink"})))
+    assert checkpoint(ledger, TopicState(None, False, {"c": ChannelState(3, 3)})) is None
+    ledger.close()
+    disk.fault = None
+    disk.create(f"{DIRECTORY}/checkpoint-00000002.tmp")
+    assert len(disk.paths()) == 4
+
+    state = Ledger.open(disk, DIRECTORY)[1]
+
+    assert state.channels == {"c": ChannelState(3, 3)}
+    assert len(disk.paths()) == 2
+
+
+def test_failed_checkpoint_waits_before_the_next(monkeypatch: Any) -> None:
+    """A disk that refuses is not asked again at every turn."""
+    disk = MemoryDisk()
+    monkeypatch.setattr("sparq.log.ledger.CHECKPOINT_BYTES", 0)
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    ledger.flush()
+    assert ledger.wants_checkpoint
+    disk.fail(Fault(1, errno.ENOSPC, frozenset({"create"}), times=2))
+    with pytest.raises(DiskError):
+        ledger.checkpoint_task(TopicState())
+    assert not ledger.wants_checkpoint
+    for _ in range(64):
+        ledger.cursor("c", 1)
+        ledger.flush()
+    assert ledger.wants_checkpoint
