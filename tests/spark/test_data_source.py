@@ -1,0 +1,77 @@
+"""The data source as Spark handles it before it runs: found, configured, copied."""
+
+import pickle
+import pkgutil
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+import pyspark_nsq
+from sparq.spark.data_source import COLUMNS, NsqDataSource
+from sparq.spark.decode import SCHEMA
+from sparq.spark.options import OptionError
+
+NSQD = {"topic": "clicks", "channel": "archive", "nsqd_tcp_addresses": "127.0.0.1:4150"}
+
+
+def source_of(**options: str) -> NsqDataSource:
+    return NsqDataSource(CaseInsensitiveDict(NSQD | options))
+
+
+def schema_of(text: str) -> StructType:
+    """A schema from "name type" pairs, without a session to parse it."""
+    from pyspark.sql.types import (
+        BinaryType,
+        IntegerType,
+        LongType,
+        StringType,
+        StructField,
+        TimestampType,
+    )
+
+    types = [BinaryType(), IntegerType(), LongType(), StringType(), TimestampType()]
+    known = {kind.simpleString(): kind for kind in types}
+    fields = (field.split() for field in text.split(", "))
+    return StructType([StructField(name, known[kind], not rest) for name, kind, *rest in fields])
+
+
+FULL = schema_of(", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
+
+
+def test_spark_finds_the_data_source_by_its_module():
+    """Spark looks for modules named pyspark_* with a DefaultSource."""
+    assert "pyspark_nsq" in {module.name for module in pkgutil.iter_modules()}
+    assert NsqDataSource is pyspark_nsq.DefaultSource
+    assert "nsq" == pyspark_nsq.DefaultSource.name()
+
+
+def test_the_schema_is_that_of_the_rows():
+    """The columns that are announced are those that are made."""
+    assert list(COLUMNS) == SCHEMA.names
+    assert source_of().schema() == ", ".join(f"`{name}` {COLUMNS[name]}" for name in SCHEMA.names)
+
+
+def test_readers_and_writers_are_copied_to_executors():
+    """None of them holds a connection before it is used; a copy is as good."""
+    body = schema_of("body binary")
+    for made in (
+        source_of().streamReader(FULL),
+        source_of().reader(FULL),
+        source_of().writer(body, False),
+        source_of().streamWriter(body, True),
+    ):
+        assert type(made) is type(pickle.loads(pickle.dumps(made)))
+
+
+@pytest.mark.parametrize("text", ["body string", "clicks string", "body binary never"])
+def test_a_schema_may_only_choose(text):
+    """Another type, another column, or one that must not be null: an error that lists them."""
+    with pytest.raises(OptionError, match="some of these columns, nullable: topic string, nsqd"):
+        source_of().reader(schema_of(text))
+
+
+def test_a_topic_can_not_be_overwritten():
+    """mode('overwrite') would promise to delete what is there."""
+    with pytest.raises(OptionError, match="use mode"):
+        source_of().writer(schema_of("body binary"), True)

@@ -1,0 +1,65 @@
+"""The sink: which columns are published, to which topic, and how much of it is told."""
+
+import pyarrow as pa
+import pytest
+
+from sparq.spark.errors import RowError
+from sparq.spark.options import OptionError, SinkOptions
+from sparq.spark.sink import NsqWriter, body_column
+from tests.spark.range_server import RangeServer
+from tests.spark.test_data_source import schema_of
+
+
+@pytest.fixture
+def server():
+    with RangeServer() as running:
+        yield running
+
+
+def write(server: RangeServer, schema: str, *columns: list, **options: str) -> int:
+    """Writes two record batches of the same rows; returns how many messages that were."""
+    names = [field.split()[0] for field in schema.split(", ")]
+    rows = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names)
+    given = SinkOptions.of({"nsqd_tcp_addresses": server.address} | options)
+    return NsqWriter(given, body_column(schema_of(schema))).write(iter([rows, rows])).messages
+
+
+def test_body_or_value_is_published(server):
+    """Binary or string, whatever other columns there are; body goes before value."""
+    assert 4 == write(server, "index bigint, Value string", [1, 2], ["a", "b"], topic="t")
+    assert 2 == write(server, "value string, body binary", ["no"], [b"yes"], topic="t")
+
+    bodies = [body for _, body in server.published]
+    assert [b"a", b"b", b"a", b"b", b"yes", b"yes"] == bodies
+    assert {"t"} == {topic for topic, _ in server.published}
+
+
+def test_rows_may_have_a_topic_each(server):
+    """The column topic chooses; the option topic goes before it."""
+    write(server, "topic string, body binary", ["a", "b"], [b"1", b"2"])
+    write(server, "topic string, body binary", ["a", "b"], [b"1", b"2"], topic="c")
+
+    assert [("a", b"1"), ("b", b"2")] * 2 == server.published[:4]
+    assert {"c"} == {topic for topic, _ in server.published[4:]}
+
+
+def test_a_topic_must_be_known_and_legal(server):
+    """No topic anywhere, and a name that is none."""
+    with pytest.raises(OptionError, match="the option topic is needed, or a column topic"):
+        write(server, "body binary", [b"1"])
+    with pytest.raises(RowError, match='not a legal topic name: "a b"'):
+        write(server, "topic string, body binary", ["a b"], [b"1"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ("index bigint, id string", r"a column body \(or value\) is needed, not index, id"),
+        ("body bigint", "column body is bigint: cast it"),
+        ("body binary, topic bigint", "column topic is no string"),
+    ],
+)
+def test_columns_that_can_not_be_published_are_said(schema, text):
+    """The error comes before any row is read."""
+    with pytest.raises(OptionError, match=text):
+        body_column(schema_of(schema))
