@@ -4,7 +4,8 @@
     report.json labels.json                        at the end of a run
     checkpoint/<query>, checkpoint/<query>-state   Spark's, and what queries remember
     nsqd-1 nsqd-2 logs                             the daemons' data paths, what programs printed
-    run                                            what is going on: state.json, app.json, lock
+    run                                            what is going on: state.json, app.json
+    .lock                                          held by the run that is at work
 
 1. A file is written aside and renamed: a reader sees it whole or not at all. Names that begin with
    an underscore are not looked at by Spark and Arrow.
@@ -12,18 +13,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 OUTPUT = ("archive", "metrics", "late", "rejected", "spam_analysis", "report.json", "labels.json")
 WORKING = ("checkpoint", "nsqd-1", "nsqd-2", "logs", "run")
+LOCK = ".lock"
+
+
+MARK = "run/state.json"
+"""Where this stands, what lies beside it is a run's, and the next run may clear it."""
+
+
+class FolderError(Exception):
+    """The data folder holds something that is not to be touched; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,42 @@ class Folders:
         if name not in OUTPUT + WORKING:
             raise AttributeError(name)
         return self.data / name
+
+    def hold(self) -> IO[str]:
+        """Keep other runs out of the folder until the file that this returns is closed.
+
+        Raises:
+            FolderError: another run is at work there.
+        """
+        self.data.mkdir(parents=True, exist_ok=True)
+        lock = (self.data / LOCK).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise FolderError(f"another run is at work in {self.data}") from error
+        return lock
+
+    def clear(self) -> list[str]:
+        """Remove what an earlier run left; returns the names.
+
+        Raises:
+            FolderError: there is something of such a name that no run has made.
+        """
+        held = [name for name in OUTPUT + WORKING if (self.data / name).exists()]
+        if held and not (self.data / MARK).exists():
+            raise FolderError(
+                f"{self.data} has {', '.join(held)}, but not from a run: move it away, or name"
+                " another folder with --data"
+            )
+        # The mark goes last: what is interrupted here can be cleared again.
+        for name in sorted(held, key="run".__eq__):
+            path = self.data / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        return held
 
     def checkpoint_of(self, query: str) -> Path:
         """Where Spark keeps how far a query has come."""

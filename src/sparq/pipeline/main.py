@@ -267,6 +267,9 @@ def run(options: Options) -> int:
     """
     folders = Folders(options.data)
     progress = Progress(sys.stderr)
+    lock = folders.hold()
+    if folders.clear():
+        progress.say(f"cleared what the last run left in {options.data}")
     cluster = Cluster(folders.logs, options.data)
     runner = Runner(folders, cluster, App(folders, cluster.lookupd.http), progress)
     try:
@@ -284,6 +287,7 @@ def run(options: Options) -> int:
         report = _audited(runner, publishing, options)
     finally:
         runner.stop()
+        lock.close()
     progress.clear()
     write_json(options.data / "report.json", report)
     sys.stdout.write(text_of(report) + "\n")
@@ -298,7 +302,7 @@ def _audited(runner: Runner, publishing: Publishing, options: Options) -> dict[s
     )
     output = Output(
         archive.read(folders),
-        archive.read_rejected(folders),
+        metrics.read_rejected(folders),
         metrics.read(folders),
         spam_analysis.read(folders),
     )
@@ -325,6 +329,7 @@ def up(data: Path) -> int:
     """The whole of `sparq up`: run until Ctrl-C or SIGTERM, then close the books and end."""
     folders = Folders(data)
     progress = Progress(sys.stderr)
+    lock = folders.hold()
     cluster = Cluster(folders.logs, data)
     runner = Runner(folders, cluster, App(folders, cluster.lookupd.http), progress)
     try:
@@ -344,6 +349,7 @@ def up(data: Path) -> int:
         _finish(runner)
     finally:
         runner.stop()
+        lock.close()
     runner.enter("done")
     return 0
 

@@ -24,11 +24,19 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from sparq.pipeline import clicks as click
-from sparq.pipeline.folders import Folders, batch_folder, discard_batch, write_batch
+from sparq.pipeline.folders import (
+    Folders,
+    batch_folder,
+    discard_batch,
+    read_batches,
+    write_batch,
+)
 from sparq.pipeline.minutes import (
     ENTRY_SCHEMA,
+    LATE_SCHEMA,
     MINUTE,
     PAGE,
+    ROW_SCHEMA,
     STATUS_CLASSES,
     VISITOR,
     MinuteBooks,
@@ -45,6 +53,8 @@ PAGE_CHARACTERS_MAX = 500  # a longer page keeps its start, and a digest instead
 ORIGINAL_BYTES_MAX = (
     262_144  # of a rejected message on the topic: escaped, it must fit nsqd's 1 MiB
 )
+
+REJECTED_SCHEMA = pa.schema([("id", pa.string()), ("reason", pa.string()), ("body", pa.binary())])
 
 Publish = Callable[[str, list[bytes]], None]
 
@@ -195,6 +205,21 @@ class MetricsSink:
             .options(topic=REJECTED_TOPIC, **self._sink_options)
             .save()
         )
+
+
+def read(folders: Folders) -> pa.Table:
+    """All revisions of all minutes, columns of ROW_SCHEMA."""
+    return read_batches(folders.metrics, ROW_SCHEMA)
+
+
+def read_late(folders: Folders) -> pa.Table:
+    """The clicks of minutes that were closed, columns of LATE_SCHEMA."""
+    return read_batches(folders.late, LATE_SCHEMA)
+
+
+def read_rejected(folders: Folders) -> pa.Table:
+    """The messages that could not be read, columns of REJECTED_SCHEMA."""
+    return read_batches(folders.rejected, REJECTED_SCHEMA)
 
 
 def _rejected_as_json() -> Column:

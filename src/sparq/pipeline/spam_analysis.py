@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from sparq.pipeline import clicks as click
-from sparq.pipeline.findings import CLICK_SCHEMA, FindingBooks
-from sparq.pipeline.folders import Folders, write_batch
+from sparq.pipeline.findings import CLICK_SCHEMA, FINDING_SCHEMA, FindingBooks
+from sparq.pipeline.folders import Folders, read_batches, write_batch
 from sparq.pipeline.robots import declared_name
 from sparq.pipeline.state import StateStore
 from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT
@@ -36,52 +36,17 @@ TEXT_CHARACTERS_MAX = 400  # of a user agent or a page: a finding must fit into 
 Publish = Callable[[str, list[bytes]], None]
 
 # What a page loads by itself, by the ending of its name.
-RESOURCE_ENDINGS = [
-    "css",
-    "js",
-    "mjs",
-    "map",
-    "json",
-    "png",
-    "jpg",
-    "jpeg",
-    "gif",
-    "svg",
-    "ico",
-    "webp",
-    "avif",
-    "bmp",
-    "woff",
-    "woff2",
-    "ttf",
-    "otf",
-    "eot",
-    "mp4",
-    "webm",
-    "mp3",
-    "ogg",
-    "wasm",
-]
+# fmt: off
+RESOURCE_ENDINGS = (
+    "css", "js", "mjs", "map", "json", "png", "jpg", "jpeg", "gif", "svg", "ico", "webp", "avif",
+    "bmp", "woff", "woff2", "ttf", "otf", "eot", "mp4", "webm", "mp3", "ogg", "wasm",
+)
 # Neither page nor part of one: feeds and downloads.
-OTHER_ENDINGS = [
-    "rss",
-    "rdf",
-    "atom",
-    "xml",
-    "txt",
-    "pdf",
-    "zip",
-    "gz",
-    "tgz",
-    "bz2",
-    "xz",
-    "rpm",
-    "deb",
-    "jar",
-    "exe",
-    "dmg",
-    "iso",
-]
+OTHER_ENDINGS = (
+    "rss", "rdf", "atom", "xml", "txt", "pdf", "zip", "gz", "tgz", "bz2", "xz", "rpm", "deb", "jar",
+    "exe", "dmg", "iso",
+)
+# fmt: on
 _FEED = r"/(?:feed|rss|atom)/?$"
 
 
@@ -168,6 +133,11 @@ class SpamSink:
         write_batch(self._folders.spam_analysis, batch_id, "findings", findings)
         if len(findings):
             self._publish(SPAM_TOPIC, [_as_json(row) for row in findings.to_pylist()])
+
+
+def read(folders: Folders) -> pa.Table:
+    """All revisions of all findings, columns of FINDING_SCHEMA."""
+    return read_batches(folders.spam_analysis, FINDING_SCHEMA)
 
 
 def _as_json(row: dict[str, Any]) -> bytes:

@@ -1,0 +1,67 @@
+"""`sparq run` and `sparq up`: the pipeline for people."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+SEEDS = 100_000
+
+
+def _count(text: str) -> int:
+    value = int(text.replace(",", "").replace("_", ""))
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="run | up")
+    run = commands.add_parser("run", help="a cluster, clicks through it into Spark, and an audit")
+    run.add_argument("--clicks", type=Path, help="your own access log or JSON lines, plain or .gz")
+    run.add_argument("--count", type=_count, default=200_000, help="clicks to generate")
+    run.add_argument("--seed", type=int, help="which generated day; without it, a new one")
+    up = commands.add_parser("up", help="the same, kept running for your own clicks")
+    for command in (run, up):
+        command.add_argument(
+            "--data", type=Path, default=Path("data"), help="where everything goes (default: data)"
+        )
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status: 0, 1 when the audit or the run failed, 2 for bad words."""
+    words = parser()
+    options = words.parse_args(arguments)
+    try:
+        from sparq.pipeline import main as pipeline  # noqa: PLC0415 - needs the extra `spark`
+        from sparq.pipeline.cluster import ClusterError  # noqa: PLC0415 - likewise
+        from sparq.pipeline.folders import FolderError  # noqa: PLC0415 - likewise
+    except ModuleNotFoundError as error:
+        words.error(f"{error.name} is missing: install sparq with its extra, `sparq[spark]`")
+    if options.command == "run" and options.clicks is not None and not options.clicks.is_file():
+        words.error(f"--clicks {options.clicks}: there is no such file")
+    try:
+        if options.command == "up":
+            return pipeline.up(options.data.resolve())
+        seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
+        return pipeline.run(
+            pipeline.Options(options.data.resolve(), options.clicks, options.count, seed)
+        )
+    except (pipeline.RunError, ClusterError, FolderError) as error:
+        sys.stderr.write(f"sparq {options.command}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
