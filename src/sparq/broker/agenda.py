@@ -10,6 +10,7 @@ Commands only note what they have made possible; the turn's end then does each t
 
 from __future__ import annotations
 
+import errno
 import heapq
 from collections import deque
 from itertools import count
@@ -60,6 +61,7 @@ class Agenda:
         self.changes: deque[tuple[str, str, str | None]] = deque()
         self.backlog_bytes = 0
         self.failure: str | None = None
+        self._failure_number = 0
         self.notes: list[str] = []
         self._timers: list[tuple[int, int, Timed]] = []
         self._numbers = count()
@@ -69,6 +71,12 @@ class Agenda:
         if self.failure != error.reason:
             self.notes.append(note)
         self.failure = error.reason
+        self._failure_number = error.number
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what the disk last refused, it refused for want of space."""
+        return self.failure is not None and self._failure_number == errno.ENOSPC
 
     def schedule(self, timed: Timed, at_ns: int) -> None:
         """Call `timed` at this time, unless it is to be called earlier anyway."""

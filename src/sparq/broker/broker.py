@@ -222,6 +222,7 @@ class Broker:
             self._next_trim_ns = now.mono_ns + TRIM_EVERY_NS
             for topic in self.topics.values():
                 topic.trim()
+            self._topics.look_for_space()
         next_ns = self._agenda.next_timer_ns()
         if self.topics:
             next_ns = min(next_ns, self._next_trim_ns)

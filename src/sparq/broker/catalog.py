@@ -11,6 +11,8 @@ import json
 from typing import Final
 
 from sparq.log.disk import Disk, DiskError
+from sparq.log.ledger_work import with_reserve
+from sparq.log.reserve import Reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.names import directory_name, topic_of_directory
 
@@ -30,6 +32,7 @@ class Catalog:
     Attributes:
         node_id: what stands in its message ids; the data path's own wins over the option.
         retired_index: no new log may give an index below this.
+        reserve: space for a full disk, on which topics must be deletable above all.
     """
 
     def __init__(self, disk: Disk, data_path: str, node_id: int) -> None:
@@ -37,6 +40,7 @@ class Catalog:
         self.data_path = data_path
         self.node_id = node_id
         self.retired_index = 0
+        self.reserve: Reserve | None = None
         self._trashed = 0
 
     def load(self) -> None:
@@ -84,9 +88,9 @@ class Catalog:
         disk, temporary = self.disk, self._path(FACTS + ".new")
         if disk.exists(temporary):
             disk.unlink(temporary)
-        file = disk.create(temporary)
+        file = with_reserve(self.reserve, lambda: disk.create(temporary))
         try:
-            file.append([facts], 0)
+            with_reserve(self.reserve, lambda: file.append([facts], 0))
             file.sync()
         finally:
             file.close()

@@ -13,6 +13,7 @@ from sparq.broker.agenda import Agenda
 from sparq.broker.catalog import Catalog, Removal
 from sparq.broker.channel import Channel
 from sparq.broker.options import BrokerOptions
+from sparq.broker.space import SpaceWatch
 from sparq.broker.topic import Topic
 from sparq.log.cache import BlockCache
 from sparq.log.disk import DiskError
@@ -46,6 +47,7 @@ class Topics:
         self._options = options
         self._cache = BlockCache(options.cache_bytes)
         self._reserve: Reserve | None = None
+        self._space: SpaceWatch | None = None
         self._leaving: dict[str, Topic] = {}
 
     def load(self, now: Instant) -> list[str]:
@@ -57,7 +59,11 @@ class Topics:
         """
         catalog, report = self._catalog, []
         catalog.load()
-        self._reserve = Reserve.open(catalog.disk, catalog.data_path)
+        reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
+        enough_bytes = self._options.limits.max_body_size
+        self._space = SpaceWatch(
+            catalog.disk, catalog.data_path, reserve, self._agenda, enough_bytes
+        )
         for name in catalog.topic_names():
             try:
                 report += self._open(name, now)
@@ -141,6 +147,11 @@ class Topics:
         if not topic.ephemeral:
             self._leaving[name] = topic
             topic.when_idle(lambda: self._remove(topic))
+
+    def look_for_space(self) -> None:
+        """See whether a disk that was full has space again."""
+        if self._space is not None:
+            self._space.look()
 
     def channel_left(self, channel: Channel) -> None:
         """An ephemeral channel has lost its last consumer: it goes, maybe with its topic."""

@@ -48,7 +48,9 @@ class Reserve:
         path = f"{data_path}/{FILE_NAME}"
         file = disk.open(path) if disk.exists(path) else disk.create(path)
         free = disk.free_bytes(data_path) + file.size()
-        reserve = cls(disk, data_path, file, min(size_bytes, free // SHARE))
+        # On a disk that is full now, what an earlier run could reserve is all there is.
+        target = min(size_bytes, max(free // SHARE, file.size()))
+        reserve = cls(disk, data_path, file, target)
         try:
             reserve.refill()
         except DiskError as error:
