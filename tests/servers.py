@@ -50,12 +50,18 @@ def free_port() -> int:
 
 
 class Server:
-    """One daemon process: ``tcp`` and ``http`` are its addresses as ``host:port``."""
+    """One daemon process: ``tcp`` and ``http`` are its addresses as ``host:port``.
 
-    def __init__(self, module: str, folder: Path, flags: tuple[str, ...]) -> None:
+    ``prefix`` is a program that becomes the daemon, such as ``nsenter``, with its arguments.
+    """
+
+    def __init__(
+        self, module: str, folder: Path, flags: tuple[str, ...], prefix: tuple[str, ...] = ()
+    ) -> None:
         self.module = module
         self.folder = folder
         self.flags = flags
+        self.prefix = prefix
         self.log_path = folder / f"{module.rpartition('.')[2]}.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.choose_ports()
@@ -87,7 +93,7 @@ class Server:
         """Start the process and wait until it answers ``/ping``."""
         assert self.process is None, f"{self.module} runs already"
         addresses = (f"--tcp-address={self.tcp}", f"--http-address={self.http}")
-        command = [sys.executable, "-m", self.module, *addresses, *self.flags]
+        command = [*self.prefix, sys.executable, "-m", self.module, *addresses, *self.flags]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -199,14 +205,18 @@ class NsqdServer(Server):
 
 
 def spawn_nsqd(
-    tmp_path: Path, *flags: str, lookupds: tuple[Server, ...] = (), name: str = "nsqd"
+    tmp_path: Path,
+    *flags: str,
+    lookupds: tuple[Server, ...] = (),
+    name: str = "nsqd",
+    prefix: tuple[str, ...] = (),
 ) -> NsqdServer:
     """Start an nsqd with its data in ``tmp_path/name``; ``lookupds`` are where it registers."""
     folder = tmp_path / name
     folder.mkdir(parents=True, exist_ok=True)
     places = tuple(f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in lookupds)
     own = (f"--data-path={folder}", "--broadcast-address=127.0.0.1")
-    server = NsqdServer("sparq.nsqd", folder, (*own, *places, *flags))
+    server = NsqdServer("sparq.nsqd", folder, (*own, *places, *flags), prefix)
     start_first(server)
     return server
 

@@ -1,0 +1,78 @@
+"""A small file system of its own for an nsqd: a tmpfs in a mount namespace that ends with the test.
+
+The namespace is held by a process that reads from a pipe: it ends when the test closes the pipe,
+and also when the test is killed. So nothing stays mounted, and root is not needed where the kernel
+lets users have namespaces.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+MOUNT = 'mount -t tmpfs -o "size=$1" tmpfs "$2" && echo mounted && exec cat'
+
+
+class SmallDisk:
+    """A mounted tmpfs.
+
+    Attributes:
+        folder: where it is mounted, as the nsqd sees it.
+        seen: the same, as the test sees it.
+        prefix: makes a program see it.
+    """
+
+    def __init__(self, folder: Path, size: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._size = size
+        self._holder, enter = self._mounted()
+        self.seen = Path(f"/proc/{self._holder.pid}/root{folder}")
+        self.prefix = ("nsenter", "-t", str(self._holder.pid), *enter, "--")
+
+    def _mounted(self) -> tuple[subprocess.Popen[bytes], tuple[str, ...]]:
+        ways = [("-Urm", ("-U", "-m", "--preserve-credentials"))]
+        if os.geteuid() == 0:
+            ways.insert(0, ("-m", ("-m",)))
+        if not (shutil.which("unshare") and shutil.which("nsenter")):
+            ways = []
+        for leave, enter in ways:
+            holder = subprocess.Popen(
+                ["unshare", leave, "sh", "-c", MOUNT, "sh", self._size, str(self.folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert holder.stdout is not None
+            if holder.stdout.readline() == b"mounted\n":
+                return holder, enter
+            self._end(holder)
+        pytest.skip("needs root or user namespaces")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end(self._holder)
+
+    @staticmethod
+    def _end(holder: subprocess.Popen[bytes]) -> None:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdin.close()
+        holder.stdout.close()
+        holder.wait(10)
+
+    def ballast(self, size_bytes: int) -> None:
+        """Have so much taken by somebody else."""
+        with (self.seen / "ballast").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+
+    def drop_ballast(self) -> None:
+        """Have it free again."""
+        (self.seen / "ballast").unlink()
