@@ -51,8 +51,10 @@ class Model:
         self.channel_paused[name] = False
 
     def deleted(self, name: str) -> None:
-        for table in (self.starts, self.done, self.requeued, self.channel_paused):
-            table.pop(name, None)  # type: ignore[attr-defined]
+        self.starts.pop(name, None)
+        self.done.pop(name, None)
+        self.requeued.pop(name, None)
+        self.channel_paused.pop(name, None)
 
     def finished(self, name: str, first: int, end: int) -> None:
         self.done[name].update(range(first, end))

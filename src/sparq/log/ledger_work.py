@@ -1,4 +1,8 @@
-"""What a ledger lets run elsewhere: syncs and checkpoints; and the names of its files."""
+"""What a ledger lets run elsewhere: syncs and checkpoints; and the names of its files.
+
+Both run beside the loop, which meanwhile appends to the ledger: they touch only the files that they
+were given and those of their own.
+"""
 
 from collections.abc import Callable
 from typing import Final, TypeVar

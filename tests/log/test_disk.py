@@ -1,0 +1,207 @@
+"""The real disk: files of the owner's alone, errors in words, short writes followed up."""
+
+import errno
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.log.disk import DiskError, RealDisk, RealFile, ensure_directory
+from sparq.log.ledger import Ledger, Reserve
+from sparq.testing import ManualClock
+from tests.log.conversations import open_log, publish, read_all
+
+
+@pytest.fixture
+def disk() -> RealDisk:
+    return RealDisk()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_and_folders(disk: RealDisk, tmp_path: Path) -> None:
+    """Every operation once, as the log uses them."""
+    folder = tmp_path / "a" / "b"
+    ensure_directory(disk, str(folder))
+    ensure_directory(disk, str(folder))
+    file = disk.create(f"{folder}/x")
+    file.append([b"one", bytearray(b"two"), memoryview(b"three")], 0)
+    file.append([b"four"], 11)
+    file.sync()
+    assert (file.pread(5, 3), file.pread(99, 11), file.size()) == (b"twoth", b"four", 15)
+    file.truncate(3)
+    file.reserve(4096)
+    assert (file.size(), file.path) == (4096, f"{folder}/x")
+    file.close()
+    file.close()
+    disk.rename(f"{folder}/x", f"{folder}/y")
+    disk.sync_directory(str(folder))
+    assert (disk.listdir(str(folder)), disk.exists(f"{folder}/x")) == (["y"], False)
+    assert (mode(folder), mode(folder / "y")) == (0o700, 0o600)
+    assert disk.free_bytes(str(folder)) > 0
+    disk.unlink(f"{folder}/y")
+    disk.remove_directory(str(folder))
+    assert not folder.exists()
+
+
+def test_every_failure_is_a_disk_error(disk: RealDisk, tmp_path: Path) -> None:
+    """Whatever the operating system refuses, callers see one kind of error that says what."""
+    gone = f"{tmp_path}/gone/x"
+    calls = [
+        ("open", disk.open),
+        ("create", disk.create),
+        ("list", disk.listdir),
+        ("unlink", disk.unlink),
+        ("rmdir", disk.remove_directory),
+        ("sync", disk.sync_directory),
+        ("stat", disk.free_bytes),
+        ("lock", disk.lock),
+        ("rename", lambda path: disk.rename(path, path + "y")),
+    ]
+    for operation, call in calls:
+        with pytest.raises(DiskError) as caught:
+            call(gone)
+        assert str(caught.value) == f"{operation} {gone}: no such file or directory"
+        assert caught.value.is_missing
+        assert not caught.value.is_full
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match=r"mkdir .*: not a directory"):
+        disk.make_directory(f"{tmp_path}/file/x")
+
+
+def test_closed_file_fails_in_words(disk: RealDisk, tmp_path: Path) -> None:
+    """Every operation of a file reports as the disk's do."""
+    file = disk.create(f"{tmp_path}/x")
+    file.close()
+    calls = [
+        ("write", lambda: file.append([b"x"], 0)),
+        ("read", lambda: file.pread(1, 0)),
+        ("sync", file.sync),
+        ("truncate", lambda: file.truncate(0)),
+        ("reserve", lambda: file.reserve(8)),
+        ("stat", file.size),
+    ]
+    for operation, call in calls:
+        with pytest.raises(DiskError, match=f"{operation} .*: bad file descriptor") as caught:
+            call()
+        assert caught.value.restored == (operation != "write")
+
+
+def test_links_are_not_followed(disk: RealDisk, tmp_path: Path) -> None:
+    """A symbolic link in place of a file is an error: nothing outside the data path is touched."""
+    (tmp_path / "target").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+
+    with pytest.raises(DiskError, match="too many levels of symbolic links"):
+        disk.open(f"{tmp_path}/link")
+
+
+def test_lock_is_held_once(disk: RealDisk, tmp_path: Path) -> None:
+    """A second daemon on the same data path does not start."""
+    held = disk.lock(f"{tmp_path}/lock")
+    with pytest.raises(DiskError, match=r"lock .*: resource temporarily unavailable"):
+        disk.lock(f"{tmp_path}/lock")
+    held.close()
+    disk.lock(f"{tmp_path}/lock").close()
+
+
+@pytest.fixture
+def small_files() -> Iterator[int]:
+    """No file may grow beyond 10,000 bytes: what a full disk looks like to a write."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, old[1]))
+    yield 10_000
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_short_write_is_cut_back(
+    disk: RealDisk, tmp_path: Path, small_files: int, pieces: int
+) -> None:
+    """A write that found space for a part leaves nothing behind, and says why."""
+    file = disk.create(f"{tmp_path}/x")
+    file.append([b"a" * 6_000], 0)
+    with pytest.raises(DiskError) as caught:
+        file.append([b"b" * 3_000] * pieces + [b"c" * 4_000], 6_000)
+
+    assert (caught.value.is_full, caught.value.restored) == (True, True)
+    assert caught.value.reason == "file too large"
+    assert file.size() == 6_000
+    file.close()
+
+
+def test_interrupted_write_goes_on(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short write without an error is followed up; one of nothing is an error."""
+    file = disk.create(f"{tmp_path}/x")
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, bytes(data)[:7], at))
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, b"".join(parts)[:3], at))
+    file.append([b"0123456789abcdef"], 0)
+    file.append([b"0123456789", b"abcdef"], 16)
+    assert file.pread(99, 0) == b"0123456789abcdef" * 2
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with pytest.raises(DiskError, match="input/output error"):
+        file.append([b"x"], 32)
+    file.close()
+
+
+def test_interrupted_read_goes_on(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer bytes than asked for come back only at the file's end."""
+    file = disk.create(f"{tmp_path}/x")
+    file.append([b"0123456789"], 0)
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: real(fd, min(size, 4), at))
+
+    assert (file.pread(10, 0), file.pread(50, 6)) == (b"0123456789", b"6789")
+    file.close()
+
+
+def test_disk_full_is_said_in_words() -> None:
+    """/dev/full, which refuses every byte."""
+    file = RealFile(os.open("/dev/full", os.O_RDWR), "/dev/full")
+    with pytest.raises(DiskError) as caught:
+        file.append([b"x"], 0)
+
+    assert (caught.value.number, caught.value.is_full) == (errno.ENOSPC, True)
+    assert str(caught.value) == "write /dev/full: no space left on device"
+    file.close()
+
+
+def test_log_and_ledger_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
+    """Smoke: publish, stop, start, finish; files are the owner's alone."""
+    clock = ManualClock()
+    folder = f"{tmp_path}/topics/t-clicks"
+    reserve = Reserve.open(disk, str(tmp_path), 1 << 20)
+    ledger, _ = Ledger.open(disk, folder, reserve)
+    log = open_log(disk, clock, folder, max_bytes_per_file=20_000)
+    messages = {}
+    for number in range(300):
+        bodies = [b"%d" % number * 20]
+        messages.update(enumerate(bodies, publish(log, bodies, clock)))
+    ledger.created("archive", log.first_index)
+    ledger.finished("archive", [log.first_index], [log.first_index + 7])
+    ledger.flush()
+    work = ledger.sync_task()
+    assert work is not None
+    work.run()
+    ledger.finish(work)
+    log.close()
+    ledger.close()
+    reserve.close()
+
+    again = open_log(disk, clock, folder)
+    _, state = Ledger.open(disk, folder)
+
+    assert read_all(again) == messages
+    assert state.channels["archive"].start == log.first_index + 7
+    assert {mode(path) for path in (tmp_path / "topics" / "t-clicks").iterdir()} == {0o600}
+    assert mode(tmp_path / "topics" / "t-clicks") == 0o700

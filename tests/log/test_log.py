@@ -1,0 +1,382 @@
+"""The log on a disk that works: what is appended is read, found by index, ordinal and time."""
+
+import errno
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparq.log.cache import BlockCache
+from sparq.log.log import Log, LogOptions
+from sparq.log.segment import CEILING_SPAN, DATA_START
+from sparq.protocol import batch
+from sparq.protocol.batch import BatchError
+from sparq.protocol.frames import Bodies
+from sparq.protocol.instant import clock_index
+from sparq.testing import Fault, ManualClock, MemoryDisk
+from tests.log.conversations import DIRECTORY, NODE, bodies_of, commit, open_log, publish, read_all
+
+SECOND = 1_000_000_000
+
+
+def test_empty_log() -> None:
+    """A log without messages has ends all the same, and makes no file."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+
+    assert (log.first_index, log.written_end, log.synced_end, log.end_ordinal) == (0, 0, 0, 0)
+    assert log.end_index == clock_index(clock.wall_ns)
+    assert (log.block(5), log.next_stored(0), log.stored_run(0)) == (None, 0, (0, 0))
+    assert (log.index_at_time(5), log.index_at_ordinal(0), log.ordinal_at(9)) == (0, 0, 0)
+    assert (log.segments(), log.sync_task(), log.due_entries()) == ([], None, [])
+    assert disk.paths() == []
+    read = log.load(3)
+    read.run()
+    log.store(read)
+    assert read.blocks == []
+
+
+def test_floor_keeps_the_ends_up() -> None:
+    """What the ledger knows of is below every end, whatever the clock says."""
+    disk, clock = MemoryDisk(), ManualClock(wall_ns=0)
+    log = Log.open(
+        disk,
+        DIRECTORY,
+        node_id=NODE,
+        options=LogOptions(),
+        now=clock.now(),
+        floor_index=1_000,
+        log_id=b"0123456789abcdef",
+    )
+
+    assert (log.end_index, log.written_end, log.first_index) == (1_000, 1_000, 1_000)
+    assert log.log_id == b"0123456789abcdef"
+    assert publish(log, [b"x"], clock) == 1_000
+    assert open_log(disk, clock).log_id == log.log_id
+
+
+def test_durable_order_of_a_first_publish() -> None:
+    """P2: file and folder are synced before the first batch, the batch before its OK."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    before = len(disk.trace)
+    publish(log, [b"x"], clock)
+
+    assert [operation for operation, _ in disk.trace[before:]] == [
+        "create",
+        "write",
+        "sync",
+        "syncdir",
+        "write",
+        "sync",
+    ]
+
+
+def test_indexes_of_a_refused_commit_are_burned() -> None:
+    """What failed to be written is not stored, and its indexes are never given again."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"a"], clock)
+    disk.fail(Fault(1, errno.ENOSPC, frozenset({"write"}), part=0.5))
+    failed = commit(log, [b"refused", b"too"], clock)
+
+    assert str(failed.error).endswith("no space left on device")
+    assert (log.written_end, log.end_index) == (first + 1, first + 3)
+    again = publish(log, [b"b"], clock)
+    assert again == first + 3
+    assert read_all(log) == {first: b"a", again: b"b"}
+    assert (log.end_ordinal, log.ordinal_at(again)) == (2, 1)
+    assert log.stored_run(0) == (first, first + 1)
+    assert log.next_stored(first + 1) == again
+    assert read_all(open_log(disk, clock)) == {first: b"a", again: b"b"}
+
+
+def test_sync_policy() -> None:
+    """`sync_every` counts messages, `sync_due` time, and both end with a sync."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=4, sync_timeout_ns=2 * SECOND)
+    first = publish(log, [b"1", b"2"], clock)
+    assert (log.unsynced_count, log.written_end, log.synced_end) == (2, first + 2, 0)
+    assert not log.sync_due(clock.now())
+    publish(log, [b"3", b"4"], clock)
+    assert (log.unsynced_count, log.synced_end) == (0, first + 4)
+    publish(log, [b"5"], clock)
+    assert not log.sync_due(clock.now())
+    clock.advance(2 * SECOND)
+    assert log.sync_due(clock.now())
+    task = log.sync_task()
+    assert task is not None
+    assert log.busy
+    assert log.sync_task() is None
+    task.run()
+    log.finish(task)
+    assert (log.unsynced_count, log.synced_end, log.sync_due(clock.now())) == (0, first + 5, False)
+    assert commit(log, [b"6"], clock, sync=True).synced
+
+
+def test_unsynced_bytes_are_bounded() -> None:
+    """What a failed sync would have to write again must fit into memory."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=1_000_000, unsynced_bytes_max=5_000)
+    for _ in range(30):
+        publish(log, [b"x" * 400], clock)
+        assert log.unsynced_count <= 11
+
+
+def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
+    """P8: acknowledged, unsynced batches are in a new file, synced, before the commit is done."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=100)
+    first = publish(log, [b"synced"], clock)
+    task = log.sync_task()
+    assert task is not None
+    task.run()
+    log.finish(task)
+    second = publish(log, [b"unsynced"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+
+    done = commit(log, [b"new"], clock, sync=True)
+
+    assert done.error is None
+    assert "what it had unsynced is written to a new file" in done.notes[0]
+    expected = {first: b"synced", second: b"unsynced", second + 1: b"new"}
+    assert [(s.first_index, s.end_index) for s in log.segments()] == [
+        (first, first + 1),
+        (second, second + 2),
+    ]
+    assert read_all(log) == expected
+    for seed in range(5):
+        assert read_all(open_log(disk.crash(seed), clock)) == expected
+
+
+def test_failed_sync_of_a_file_with_nothing_synced() -> None:
+    """The replacement begins at the same index as the file it replaces: a second generation."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=100)
+    first = publish(log, [b"a"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+    commit(log, [b"b"], clock, sync=True)
+
+    assert [path.rpartition("/")[2] for path in disk.paths()] == [
+        f"{first:016x}.1.log",
+        f"{first:016x}.log",
+    ]
+    assert list(read_all(open_log(disk.crash(1), clock)).values()) == [b"a", b"b"]
+
+
+def test_owed_messages_are_read_from_memory() -> None:
+    """While no file has them for sure, consumers still get what was acknowledged."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = Log.open(
+        disk,
+        DIRECTORY,
+        node_id=NODE,
+        options=LogOptions(sync_every=100),
+        now=clock.now(),
+        cache=BlockCache(1),
+    )
+    first = publish(log, [b"owed"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync", "create"}), times=3))
+    task = log.sync_task()
+    assert task is not None
+    task.run()
+    log.finish(task)
+    assert task.error is not None
+    log._cache.put((0, 0), [])
+
+    block = log.block(first)
+
+    assert block is not None
+    assert bodies_of(block.frames) == [(first, b"owed")]
+    disk.fault = None
+    later = publish(log, [b"later"], clock)
+    assert read_all(open_log(disk.crash(4), clock)) == {first: b"owed", later: b"later"}
+
+
+def test_file_rolls_at_its_size_and_at_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file ends before it is too large, and before an index that it has not reserved."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=DATA_START + 1_000)
+    for _ in range(8):
+        publish(log, [b"x" * 300], clock)
+    publish(log, [b"y" * 5_000], clock)
+    sizes = [segment.size_bytes for segment in log.segments()]
+    assert sizes[:4] == [DATA_START + 2 * 424] * 4
+    assert sizes[4] > DATA_START + 5_000
+    assert log.size_bytes == sum(sizes)
+    assert all(a.end_index == b.first_index for a, b in pairwise(log.segments()))
+
+    log.end_index = log._index.segments[-1].header.ceiling - 1
+    publish(log, [b"1", b"2"], clock)
+    assert log.segments()[-1].messages == 2
+    log._now_ns = 0
+    with pytest.raises(BatchError, match="too large"):
+        log.begin([Bodies(b"", [0] * (CEILING_SPAN + 1), [0] * (CEILING_SPAN + 1))], clock.now())
+
+
+def test_sealed_file_can_be_dropped() -> None:
+    """`seal` frees the active file of finished messages; its indexes do not come again."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    log.seal()
+    publish(log, [b"a"], clock)
+    log.seal()
+    assert [segment.sealed for segment in log.segments()] == [False]
+    last = publish(log, [b"b"], clock)
+    assert [segment.sealed for segment in log.segments()] == [True, False]
+    drop = log.drop(log.segments()[0])
+    drop.run()
+    assert drop.error is None
+    drop.run()
+
+    assert drop.error is None
+    assert (log.first_index, log.first_ordinal, log.end_ordinal) == (last, 1, 2)
+    assert log.block(last - 1) is None
+    assert len(disk.paths()) == 1
+    disk.fail(Fault(1, errno.EACCES, frozenset({"unlink"})))
+    log.seal()
+    publish(log, [b"c"], clock)
+    failing = log.drop(log.segments()[0])
+    failing.run()
+    assert failing.error is not None
+
+
+def test_nothing_to_append() -> None:
+    """A commit without bodies does nothing, and is done."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    begun = log.begin([], clock.now())
+    begun.run()
+    log.finish(begun)
+
+    assert (begun.error, begun.count, begun.first_index) == (None, 0, log.end_index)
+    assert disk.paths() == []
+
+
+@settings(max_examples=60)
+@given(
+    batches=st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, 30_000), st.integers(0, 3)), max_size=25
+    ),
+    file_kib=st.integers(5, 90),
+    cache_kib=st.integers(1, 200),
+    reopen=st.booleans(),
+)
+def test_everything_is_found(
+    batches: list[tuple[int, int, int]], file_kib: int, cache_kib: int, reopen: bool
+) -> None:
+    """By index, ordinal and time, from cache and disk, over files and gaps: as a list would say."""
+    disk, clock = MemoryDisk(), ManualClock()
+    options = LogOptions(max_bytes_per_file=file_kib << 10)
+    log = Log.open(
+        disk,
+        DIRECTORY,
+        node_id=NODE,
+        options=options,
+        now=clock.now(),
+        cache=BlockCache(cache_kib << 10),
+    )
+    rows: list[tuple[int, bytes, int]] = []
+    for number, (count, size, gap) in enumerate(batches):
+        if gap == 3:
+            disk.fail(Fault(1, errno.EIO, frozenset({"write"})))
+            commit(log, [b"refused"] * 3, clock)
+        clock.advance(gap * SECOND)
+        bodies = [bytes([number % 256]) * (size // (k + 1)) for k in range(count)]
+        first = publish(log, bodies, clock)
+        rows += [(first + k, body, clock.wall_ns) for k, body in enumerate(bodies)]
+    if reopen:
+        log.close()
+        log = open_log(disk, clock)
+
+    assert read_all(log) == {index: body for index, body, _ in rows}
+    for ordinal, (index, _, time_ns) in enumerate(rows):
+        assert log.ordinal_at(index) == ordinal
+        assert log.index_at_ordinal(ordinal) == index
+        assert log.messages_between(rows[0][0], index) == ordinal
+        assert find_time(log, time_ns) == next(i for i, _, at in rows if at >= time_ns)
+    end = log.written_end
+    assert log.ordinal_at(end) == log.end_ordinal == len(rows)
+    assert log.index_at_ordinal(len(rows)) == end
+    assert find_time(log, clock.wall_ns + 1) == end
+    assert log.messages_between(0, end) == len(rows)
+    for first, last in [(rows[k][0], end) for k in range(0, len(rows), 7)]:
+        check_range(log, rows, first, last)
+
+
+def find_time(log: Log, time_ns: int) -> int:
+    """`index_at_time`, with the reads that it asks for."""
+    index = log.index_at_time(time_ns)
+    if index is None:
+        read = log.load_time(time_ns)
+        read.run()
+        log.store(read)
+        index = log.index_at_time(time_ns)
+    assert index is not None
+    return index
+
+
+def check_range(log: Log, rows: list[tuple[int, bytes, int]], first: int, end: int) -> None:
+    """A range reader that asks for little at a time gets every message once."""
+    found: list[tuple[int, bytes]] = []
+    at = first
+    while at < end:
+        read = log.range_read(at, end, 20_000)
+        read.run()
+        assert (read.error, read.lost) == (None, 0)
+        assert read.next_index > at
+        for buffer in read.batches:
+            for stored in batch.walk(buffer):
+                found += [row for row in bodies_of(stored.frames) if at <= row[0] < read.next_index]
+        at = read.next_index
+    assert found == [(index, body) for index, body, _ in rows if index >= first]
+
+
+def test_range_read_of_a_dropped_file_fails() -> None:
+    """A read that comes too late is an error, never an empty answer."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"a"], clock)
+    read = log.range_read(first, first + 1, 100)
+    log.seal()
+    publish(log, [b"b"], clock)
+    log.drop(log.segments()[0]).run()
+    read.run()
+
+    assert read.error is not None
+    assert read.error.is_missing
+    assert read.batches == []
+
+
+def test_read_of_a_file_dropped_meanwhile_is_not_stored() -> None:
+    """What comes back from a reader after the log has changed is not believed."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"a"], clock)
+    read = log.load(first)
+    read.run()
+    log.seal()
+    publish(log, [b"b"], clock)
+    log.drop(log.segments()[0])
+    log.store(read)
+
+    assert log.block(first) is None
+
+
+def test_growing_extent_that_was_evicted_is_left_as_it_is() -> None:
+    """After the cache let go of the newest messages, what follows begins a stretch of its own."""
+    disk, clock = MemoryDisk(), ManualClock()
+    cache = BlockCache(4_000)
+    log = Log.open(
+        disk, DIRECTORY, node_id=NODE, options=LogOptions(), now=clock.now(), cache=cache
+    )
+    other = open_log(disk, clock, "/data/topics/t-other")
+    other._cache, other._tail._cache = cache, cache
+    messages = {}
+    for number in range(50):
+        messages[publish(log, [b"%d" % number * 30], clock)] = b"%d" % number * 30
+        publish(other, [b"x" * 900], clock)
+
+    assert read_all(log) == messages
+    assert cache.size_bytes < 8_000

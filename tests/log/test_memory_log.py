@@ -1,0 +1,56 @@
+"""The log of an ephemeral topic: the same face, no file, and what is dropped is gone."""
+
+from sparq.log.disk import DiskError
+from sparq.log.memory_log import MemoryLog, VoidDisk
+from sparq.testing import ManualClock
+from tests.log.conversations import NODE, publish, read_all
+
+
+def test_as_a_log() -> None:
+    """Messages are found as in a log on a disk, over segments, until these are dropped."""
+    clock = ManualClock()
+    log = MemoryLog(node_id=NODE, now=clock.now())
+    messages = {}
+    for number in range(600):
+        bodies = [b"%d" % number * 900]
+        messages.update(enumerate(bodies, publish(log, bodies, clock)))
+    assert read_all(log) == messages
+    assert 1 < len(log.segments()) < 6
+    assert log.size_bytes > sum(map(len, messages.values()))
+
+    for segment in log.segments():
+        if segment.sealed:
+            drop = log.drop(segment)
+            drop.run()
+            assert drop.error is None
+
+    kept = {index: body for index, body in messages.items() if index >= log.first_index}
+    assert 0 < len(kept) < 600
+    assert read_all(log) == kept
+    assert log.size_bytes < 2 << 20
+    assert (log.unsynced_count, log.synced_end) == (0, log.written_end)
+
+
+def test_disk_that_forgets() -> None:
+    """It has nothing, takes everything, and an open says so."""
+    disk = VoidDisk()
+    file = disk.create("x")
+    file.append([b"data"], 0)
+    file.truncate(0)
+    file.reserve(9)
+    disk.make_directory("d")
+    disk.rename("d", "e")
+    disk.remove_directory("e")
+
+    assert (file.size(), file.pread(9, 0), disk.exists("x"), disk.listdir("")) == (
+        0,
+        b"",
+        False,
+        [],
+    )
+    assert disk.free_bytes("") > 1 << 60
+    disk.lock("x").close()
+    try:
+        disk.open("x")
+    except DiskError as error:
+        assert error.is_missing
