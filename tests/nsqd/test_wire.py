@@ -144,6 +144,11 @@ FATAL = [
         b"IDENTIFY\n" + i32(25) + b'{"heartbeat_interval":-1}' + SUB,
         "E_INVALID cannot SUB with heartbeats disabled",
     ),
+    (
+        "SUB without heartbeats and parameters",
+        b"IDENTIFY\n" + i32(25) + b'{"heartbeat_interval":-1}SUB\n',
+        "E_INVALID cannot SUB with heartbeats disabled",
+    ),
     # RDY
     ("RDY before SUB", b"RDY 1\n", "E_INVALID cannot RDY in current state"),
     ("RDY text", SUB + b"RDY x\n", "E_INVALID RDY could not parse count x"),

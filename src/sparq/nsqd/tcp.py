@@ -146,6 +146,7 @@ class Connection(asyncio.Protocol):
             while not session.closing and (command := parser.next()) is not None:
                 broker.execute(session, command, now)
                 parser.state = session.parser_state
+                parser.heartbeats = session.heartbeat_interval_ms > 0
                 self._last_command_ns = now.mono_ns
         except RemoteError as error:
             broker.fail(session, error)
