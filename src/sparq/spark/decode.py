@@ -67,27 +67,28 @@ def locate(data: memoryview, first: int, end: int) -> Located:
     Raises:
         ValueError: the bytes are not such a run, or a checksum is wrong.
     """
-    starts, ends, indexes = [], [], []
+    ends: list[NDArray[np.uint32]] = []
+    bases: list[int] = []
+    first_indexes: list[int] = []
     at = 0
     for stored in batch.walk(data):
         header = stored.header
-        frames_at = at + header.header_size + 4 * stored.count
+        ends.append(stored.ends)
+        bases.append(at + header.header_size + 4 * stored.count)
+        first_indexes.append(header.first_index)
         at += header.total_size
-        low = max(first - header.first_index, 0)
-        high = min(end - header.first_index, stored.count)
-        if low >= high:
-            continue
-        bounds = np.empty(stored.count + 1, np.int64)
-        bounds[0] = 0
-        bounds[1:] = stored.ends
-        bounds += frames_at
-        starts.append(bounds[low:high])
-        ends.append(bounds[low + 1 : high + 1])
-        indexes.append(np.arange(low, high, dtype=np.int64) + header.first_index)
-    if not starts:
+    if not ends:
         nothing = np.empty(0, np.int64)
         return Located(nothing, nothing, nothing)
-    return Located(np.concatenate(starts), np.concatenate(ends), np.concatenate(indexes))
+    counts = np.fromiter(map(len, ends), np.int64, len(ends))
+    begins = np.cumsum(counts) - counts
+    stops = np.concatenate(ends).astype(np.int64) + np.repeat(np.array(bases, np.int64), counts)
+    starts = np.empty_like(stops)
+    starts[1:] = stops[:-1]
+    starts[begins] = bases
+    indexes = np.arange(len(stops)) + np.repeat(np.array(first_indexes, np.int64) - begins, counts)
+    low, high = np.searchsorted(indexes, (first, end)).tolist()
+    return Located(starts, stops, indexes).piece(low, high - low)
 
 
 def _fields(data: memoryview, frames: Located, offset: int, kind: str) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from sparq.client.range_reader import RangeData, RangeReader
 from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import DataLossError
 from sparq.spark.patience import Patience
+from sparq.spark.worker import settle
 
 _LOG = getLogger("sparq.spark")
 
@@ -75,6 +76,7 @@ def read_range(wanted: Range, columns: Sequence[str], timeout_ms: int, loss: Los
     # Only executors need Arrow, and importing it takes a while.
     from sparq.spark.decode import Decoder  # noqa: PLC0415
 
+    settle()
     decoder = Decoder(wanted.topic, wanted.nsqd, columns)
     reading = _Reading(wanted, timeout_ms, loss)
     try:

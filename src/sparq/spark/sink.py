@@ -18,6 +18,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from sparq.protocol.names import is_valid_name, quote
 from sparq.spark.errors import RowError
 from sparq.spark.options import OptionError, SinkOptions
+from sparq.spark.worker import settle
 
 BODY_COLUMNS = ("body", "value")
 
@@ -72,6 +73,7 @@ class _Writer:
         from sparq.spark.encode import multi_publishes  # noqa: PLC0415
         from sparq.spark.publisher import Publisher  # noqa: PLC0415
 
+        settle()
         options, context = self._options, TaskContext.get()
         publisher = Publisher(options.cluster, context.partitionId() if context else 0)
         messages = 0
