@@ -1,0 +1,72 @@
+"""What the pipeline's proof reads for itself: a checkpoint, an archive, a driver's processes."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from proofs.pipeline import PipelineRun, archived, driver_pids
+
+
+def plant(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+
+
+def test_a_batch_is_under_way_between_its_offsets_and_its_commit(tmp_path: Path) -> None:
+    """What Spark has planned and not committed is found, hidden checksum files are not."""
+    run = PipelineRun(tmp_path, 1, 1, random.Random(1))
+    assert set() == run.batches_under_way()
+
+    plant(tmp_path / "checkpoint" / "archive" / "offsets", "0", "1", "2", ".2.crc")
+    plant(tmp_path / "checkpoint" / "archive" / "commits", "0", "1")
+    plant(tmp_path / "checkpoint" / "metrics" / "offsets", "0")
+
+    assert {("archive", 2), ("metrics", 0)} == run.batches_under_way()
+
+
+def test_the_archive_is_what_its_log_names(tmp_path: Path) -> None:
+    """Committed files count, also those of a compacted entry; what a kill left behind does not."""
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+    for name, ids in {"a 1": ["1", "2"], "b": ["3", "2"], "orphan": ["9"]}.items():
+        pq.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet")
+    entries = {
+        name: json.dumps({"path": (tmp_path / f"{name}.parquet").as_uri(), "action": "add"})
+        for name in ("a 1", "b")
+    }
+    (log / "0.compact").write_text("v1\n" + entries["a 1"])
+    (log / "1").write_text("v1\n" + "\n".join(entries.values()))
+
+    assert (4, 3) == archived(tmp_path)
+    assert (0, 0) == archived(tmp_path / "missing")
+
+
+def test_a_drivers_processes_are_those_of_its_session() -> None:
+    """The Python is the driver itself, the group everything in its session, and nothing else."""
+    script = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'],"
+        " stdin=subprocess.PIPE)\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as driver:
+        assert driver.stdout is not None
+        child = int(driver.stdout.readline())
+
+        assert [driver.pid] == driver_pids(driver.pid, "python")
+        assert {driver.pid, child} == set(driver_pids(driver.pid, "group"))
+        assert [] == driver_pids(driver.pid, "jvm")
+        assert os.getpid() not in driver_pids(driver.pid, "group")
+        driver.communicate(b"")
