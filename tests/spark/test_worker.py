@@ -14,7 +14,7 @@ def test_only_a_worker_of_spark_is_settled(monkeypatch):
     assert not frozen
 
     worker.settle.cache_clear()
-    monkeypatch.setattr(worker.TaskContext, "get", lambda: object())
+    monkeypatch.setattr(worker.TaskContext, "get", object)
     worker.settle()
     worker.settle()
     worker.settle.cache_clear()
