@@ -36,9 +36,10 @@ class SmallDisk:
         self.prefix = ("nsenter", "-t", str(self._holder.pid), *enter, "--")
 
     def _mounted(self) -> tuple[subprocess.Popen[bytes], tuple[str, ...]]:
-        ways = [("-Urm", ("-U", "-m", "--preserve-credentials"))]
+        ways: list[tuple[str, tuple[str, ...]]] = []
         if os.geteuid() == 0:
-            ways.insert(0, ("-m", ("-m",)))
+            ways.append(("-m", ("-m",)))
+        ways.append(("-Urm", ("-U", "-m", "--preserve-credentials")))
         if not (shutil.which("unshare") and shutil.which("nsenter")):
             ways = []
         for leave, enter in ways:

@@ -220,11 +220,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Store
     ]
 
 
-def lost_to_ranges(server: NsqdServer) -> tuple[int, set[bytes]]:
+def lost_to_ranges(server: NsqdServer) -> tuple[int, frozenset[bytes]]:
     """Read the whole log as Spark does: messages reported lost, bodies got."""
     reader = RangeReader(server.tcp)
     ends = reader.ends("t")
-    lost, bodies = 0, set()
+    lost, bodies = 0, frozenset[bytes]()
     for data in reader.read("t", ends.log, ends.first, ends.end):
         lost += data.lost
         for held in batch.walk(data.batches):
