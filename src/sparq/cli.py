@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 SEEDS = 100_000
 
@@ -36,6 +38,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a run as Ctrl-C does: with everything that it started."""
+    raise KeyboardInterrupt
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status: 0, 1 when the audit or the run failed, 2 for bad words."""
     words = parser()
@@ -48,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words.error(f"{error.name} is missing: install sparq with its extra, `sparq[spark]`")
     if options.command == "run" and options.clicks is not None and not options.clicks.is_file():
         words.error(f"--clicks {options.clicks}: there is no such file")
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         if options.command == "up":
             return pipeline.up(options.data.resolve())

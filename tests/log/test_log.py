@@ -92,6 +92,45 @@ def test_indexes_of_a_refused_commit_are_burned() -> None:
     assert read_all(open_log(disk, clock)) == {first: b"a", again: b"b"}
 
 
+def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
+    """A write that failed but is all there, and stays: the next file begins at its index."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=100)
+    first = publish(log, [b"a"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
+    failed = commit(log, [b"refused"], clock)
+    assert failed.error is not None
+    assert "is given up" in failed.notes[0]
+    later = publish(log, [b"b"], clock)
+
+    assert read_all(log) == {first: b"a", later: b"b"}
+    log.close()
+    # What was unsynced in the file that was given up moved along.
+    for seed in range(4):
+        assert read_all(open_log(disk.crash(seed), clock)) == {first: b"a", later: b"b"}
+    assert read_all(open_log(disk, clock)) == {first: b"a", later: b"b"}
+    assert later == first + 2
+
+
+def test_refused_batch_in_a_synced_file_that_cannot_be_cut() -> None:
+    """Likewise with nothing unsynced: a file ends where the next one begins."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"a"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
+    assert commit(log, [b"refused"], clock).error is not None
+    later = publish(log, [b"b"], clock)
+    log.close()
+
+    found = open_log(disk, clock)
+
+    assert read_all(found) == {first: b"a", later: b"b"}
+    assert [(s.first_index, s.end_index) for s in found.segments()] == [
+        (first, first + 1),
+        (first + 1, later + 1),
+    ]
+
+
 def test_sync_policy() -> None:
     """`sync_every` counts messages, `sync_due` time, and both end with a sync."""
     disk, clock = MemoryDisk(), ManualClock()

@@ -38,7 +38,9 @@ def test_it_starts_restarts_and_ends(tmp_path: Path) -> None:
         assert cluster.depths("clicks") == {"nsqd-1": {"archive": 10}}
         state = json.loads((tmp_path / "run" / "cluster.json").read_text())
         assert state["nsqd-1"]["starts"] == 2
-        assert state["nsqd-2"]["pid"] == cluster.nsqds[1].process.pid  # type: ignore[union-attr] - runs
+        second = cluster.nsqds[1].process
+        assert second is not None
+        assert state["nsqd-2"]["pid"] == second.pid
     finally:
         cluster.stop()
     assert all(is_free(member.tcp_port) for member in cluster.members)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 POLL_SECONDS = 0.25
+SOURCE_SECONDS = 60.0
 TRIGGER = "1 second"
 MESSAGES_PER_TRIGGER = 40_000
 PUBLISH_BATCH = 500
@@ -121,8 +122,10 @@ class Application:
         archived = archive.archived(self._messages(archive.QUERY)).writeStream.format("parquet")
         archived = archived.option("path", str(self._folders.archive)).partitionBy("date", "hour")
         self._begin(archive.QUERY, archived)
-        for name, sink in ((metrics.QUERY, self._metrics), (spam_analysis.QUERY, self._spam)):
-            self._begin(name, self._messages(name).writeStream.foreachBatch(sink))
+        counted = metrics.prepared(self._messages(metrics.QUERY))
+        self._begin(metrics.QUERY, counted.writeStream.foreachBatch(self._metrics))
+        judged = spam_analysis.prepared(self._messages(spam_analysis.QUERY))
+        self._begin(spam_analysis.QUERY, judged.writeStream.foreachBatch(self._spam))
 
     def _messages(self, channel: str) -> DataFrame:
         return (
@@ -143,6 +146,19 @@ class Application:
             .start()
         )
         self._counters[name] = Counter(query)
+        self._wait_for_source(query)
+
+    def _wait_for_source(self, query: StreamingQuery) -> None:
+        """Let a source's Python process come up before the next is started.
+
+        Spark gives such a process ten seconds to connect, which several that load their libraries
+        at once on a small machine may not keep.
+        """
+        deadline = time.monotonic() + SOURCE_SECONDS
+        while query.isActive and time.monotonic() < deadline:
+            if query.lastProgress is not None or "nitializing" not in query.status["message"]:
+                return
+            time.sleep(POLL_SECONDS)
 
     def run(self) -> None:
         """Process until told to finish, then close the books.

@@ -108,7 +108,8 @@ def parse(messages: DataFrame) -> DataFrame:
     lines = lines.withColumn("_line", F.expr("trim(TRAILING '\\r\\n' FROM _text)"))
     start = F.expr("trim(LEADING ' \t\r\n' FROM _line)")
     lines = lines.withColumn("_json", start.startswith("{"))
-    split = lines.withColumn("_groups", _line_groups()).withColumn("_object", _json_object())
+    split = lines.withColumns({"_groups": _line_groups(), "_values": _json_values()})
+    split = split.withColumn("_object", _json_object())
     raw = split.select(*held, "_line", "_json", *_raw_columns())
     cut = raw.withColumn("_parts", _request_parts()).withColumn("_at", _event_time(F.col("_time")))
     whole = cut.select(*held, *_click_columns()).withColumn("reason", _first_reason())
@@ -135,19 +136,24 @@ def _line_groups() -> Column:
     return F.when(is_line, F.split(matched, _CUT))
 
 
-def _json_object() -> Column:
-    """The one object that the body is, with each key's value as text; null where it is none.
+def _json_values() -> Column:
+    """The body as an array of objects, each key's value as text, whose last element is ours.
 
-    Wrapped in an array whose last element is ours, so that what follows the object (from_json
-    reads the first value and looks no further) makes the whole unreadable.
+    from_json reads the first value and looks no further: with ours behind it, anything else that
+    follows the object makes the whole unreadable.
     """
     keys = sorted({key for names in JSON_KEYS.values() for key in names} | {_END})
     schema = f"ARRAY<STRUCT<{', '.join(f'`{key}`: STRING' for key in keys)}>>"
     wrapped = F.concat(F.lit("["), F.col("_line"), F.lit(f',{{"{_END}":"1"}}]'))
-    values = F.from_json(wrapped, schema)
-    whole = (F.size(values) == 2) & (F.get(values, F.lit(1))[_END] == "1")
     valid = F.expr("is_valid_utf8(cast(body AS STRING))")
-    return F.when(F.col("_json") & valid, F.when(whole, F.get(values, F.lit(0))))
+    return F.when(F.col("_json") & valid, F.from_json(wrapped, schema))
+
+
+def _json_object() -> Column:
+    """The one object that the body is; null where it is none."""
+    values = F.col("_values")
+    whole = (F.size(values) == 2) & (F.get(values, F.lit(1))[_END] == "1")
+    return F.when(whole, F.get(values, F.lit(0)))
 
 
 def _raw_columns() -> list[Column]:

@@ -70,32 +70,44 @@ def visitor() -> Column:
     return F.unhex(F.substring(F.sha2(name, 256), 1, 32))
 
 
-def reduced(parsed: DataFrame) -> DataFrame:
-    """One row per minute, minute and visitor, minute and page, and nsqd, of a parsed batch."""
+def prepared(messages: DataFrame) -> DataFrame:
+    """Each message as the books need it; a rejected one whole.
+
+    For the stream, not for its batches: these expressions are planned once, not once a batch.
+    """
+    parsed = click.parse(messages)
     readable = F.col("reason").isNull()
-    marked = parsed.select(
-        readable.cast("bigint").alias("clicks"),
-        (~readable).cast("bigint").alias("rejected"),
+    return parsed.select(
         F.when(readable, F.floor(F.unix_seconds("time") / 60).cast("bigint")).alias("minute"),
         F.when(readable, visitor()).alias("visitor"),
         F.when(readable, _short_page().cast("binary")).alias("page"),
-        "nsqd",
         F.when(readable, F.col("bytes")).otherwise(0).alias("bytes"),
         F.when(readable, _status_class()).alias("class"),
-        F.least(F.unix_seconds("time"), F.unix_seconds("timestamp")).alias("newest"),
-        F.unix_seconds("timestamp").alias("published"),
+        # Of a rejected message there is no event time: its publish time must not pass for one.
+        F.when(readable, F.least(F.unix_seconds("time"), F.unix_seconds("timestamp"))).alias(
+            "newest"
+        ),
+        *("id", "nsqd", "index", "timestamp", "reason"),
+        F.when(~readable, F.col("body")).alias("body"),
     )
+
+
+def reduced(clicks: DataFrame) -> DataFrame:
+    """One row per minute, minute and visitor, minute and page, and nsqd, of a prepared batch."""
+    readable = F.col("reason").isNull()
     minute, visits, page, nsqd = (F.col(name) for name in _GROUPED)
-    sets = marked.groupingSets([[minute], [minute, visits], [minute, page], [nsqd]], *_GROUPED)
+    sets = clicks.groupingSets([[minute], [minute, visits], [minute, page], [nsqd]], *_GROUPED)
     return sets.agg(
         F.grouping_id().alias("grouping"),
-        *(F.sum(name).alias(name) for name in ("clicks", "rejected", "bytes")),
+        F.count(F.when(readable, 1)).alias("clicks"),
+        F.count(F.when(~readable, 1)).alias("rejected"),
+        F.sum("bytes").alias("bytes"),
         *(
             F.count(F.when(F.col("class") == name, 1)).alias(f"status_{name}")
             for name in STATUS_CLASSES
         ),
         F.max("newest").alias("newest"),
-        F.max("published").alias("published"),
+        F.max(F.unix_seconds("timestamp")).alias("published"),
     )
 
 
@@ -147,17 +159,17 @@ class MetricsSink:
         self._books = MinuteBooks()
         self._next_batch = -1
 
-    def __call__(self, messages: DataFrame, batch_id: int) -> None:
-        """Take in one micro-batch, or the same one once more."""
+    def __call__(self, clicks: DataFrame, batch_id: int) -> None:
+        """Take in one prepared micro-batch, or the same one once more."""
         books = self._books_before(batch_id)
         self._next_batch = -1  # until this batch is through, what is in memory is half done
-        parsed = click.parse(messages).persist()
+        clicks = clicks.persist()
         try:
-            groups = reduced(parsed).toArrow()
+            groups = reduced(clicks).toArrow()
             by_nsqd = groups.filter(pc.equal(groups["grouping"], _BY_NSQD))
-            self._keep_rejected(parsed, batch_id, pc.sum(by_nsqd["rejected"]).as_py() or 0)
+            self._keep_rejected(clicks, batch_id, pc.sum(by_nsqd["rejected"]).as_py() or 0)
         finally:
-            parsed.unpersist()
+            clicks.unpersist()
         newest = zip(by_nsqd["nsqd"].to_pylist(), by_nsqd["newest"].to_pylist(), strict=True)
         applied = books.apply(
             batch_id,
@@ -192,11 +204,11 @@ class MetricsSink:
         if len(rows):
             self._publish(METRICS_TOPIC, [_as_json(row) for row in rows.to_pylist()])
 
-    def _keep_rejected(self, parsed: DataFrame, batch_id: int, count: int) -> None:
+    def _keep_rejected(self, clicks: DataFrame, batch_id: int, count: int) -> None:
         if not count:
             discard_batch(self._folders.rejected, batch_id)
             return
-        kept = click.rejected(parsed).select("id", "nsqd", "index", "timestamp", "reason", "body")
+        kept = click.rejected(clicks).select("id", "nsqd", "index", "timestamp", "reason", "body")
         kept.write.mode("overwrite").parquet(str(batch_folder(self._folders.rejected, batch_id)))
         (
             kept.select(_rejected_as_json().alias("body"))

@@ -1,4 +1,8 @@
-"""The report of a run: for people on the terminal, for programs as `data/report.json`."""
+"""The report of a run: for people on the terminal, for programs as `data/report.json`.
+
+Pure: tables and figures in, a dictionary and a page of text out. Of minutes and findings only the
+newest revision counts. Where visitors were planted, what was found is held against the labels.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +125,6 @@ def report_of(run: Run, audit: Audit, output: Output) -> dict[str, Any]:
         "failures": audit.failures,
         "restarts": run.restarts,
         "minutes": len(rows),
-        "corrected_minutes": pc.sum(pc.greater(rows["revision"], 1)).as_py() or 0,
         "bytes": pc.sum(output.archive["bytes"]).as_py() or 0,
         "visitors": _visitors(output.archive),
         "statuses": _statuses(rows),
@@ -174,7 +177,7 @@ def _heading(report: Mapping[str, Any]) -> list[str]:
 
 def _figures(report: Mapping[str, Any]) -> list[str]:
     statuses = ", ".join(f"{name} {n:,}" for name, n in report["statuses"].items() if n)
-    minutes = f"{report['minutes']:,} minutes, {report['corrected_minutes']:,} corrected"
+    minutes = f"{report['minutes']:,} minutes"
     lines = [
         ("published", f"{report['published']:>12,}   resent {report['resent']:,}"),
         ("archived", f"{report['archived']:>12,}   distinct ids {report['distinct']:,}"),
@@ -194,7 +197,7 @@ def _figures(report: Mapping[str, Any]) -> list[str]:
 
 def _reasons(reasons: Mapping[str, int]) -> str:
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    return "; ".join(f"{reason} ({count:,})" for reason, count in ordered[:3])
+    return ("\n" + " " * 33).join(f"{count:>5,} {reason}" for reason, count in ordered)
 
 
 def _findings(report: Mapping[str, Any]) -> list[str]:

@@ -56,18 +56,21 @@ def kind() -> Column:
     ending = F.lower(F.regexp_extract(page, r"\.([0-9A-Za-z]{2,5})$", 1))
     return (
         F.when(page == "/robots.txt", ROBOTS_TXT)
-        .when(page.isNull() | ending.isin(OTHER_ENDINGS) | page.rlike(_FEED), OTHER)
-        .when(ending.isin(RESOURCE_ENDINGS), RESOURCE)
+        .when(page.isNull() | ending.isin(*OTHER_ENDINGS) | page.rlike(_FEED), OTHER)
+        .when(ending.isin(*RESOURCE_ENDINGS), RESOURCE)
         .otherwise(PAGE)
         .cast("tinyint")
     )
 
 
-def judged(parsed: DataFrame) -> DataFrame:
-    """Each readable click as CLICK_SCHEMA has it but for `robot`, with what the watermark needs."""
+def prepared(messages: DataFrame) -> DataFrame:
+    """Each readable click as CLICK_SCHEMA has it but for `robot`, with what the watermark needs.
+
+    For the stream, not for its batches: these expressions are planned once, not once a batch.
+    """
     agent = F.substring(F.coalesce("user_agent", F.lit("-")), 1, TEXT_CHARACTERS_MAX)
     name = F.concat_ws("\n", "address", F.coalesce("user_agent", F.lit("-")))
-    return click.readable(parsed).select(
+    return click.readable(click.parse(messages)).select(
         F.substring(F.sha2(name, 256), 1, 32).alias("visitor"),
         "address",
         agent.alias("user_agent"),
@@ -81,7 +84,7 @@ def judged(parsed: DataFrame) -> DataFrame:
 
 
 def with_robots(rows: pa.Table) -> pa.Table:
-    """The rows of `judged` as CLICK_SCHEMA: with the name by which each robot declares itself.
+    """The rows of `prepared` as CLICK_SCHEMA: with the name by which each robot declares itself.
 
     Here, not in Spark: thirty words in each of some hundred user agents, not in each of the rows.
     """
@@ -102,15 +105,14 @@ class SpamSink:
         self._books = FindingBooks()
         self._next_batch = -1
 
-    def __call__(self, messages: DataFrame, batch_id: int) -> None:
-        """Take in one micro-batch, or the same one once more."""
+    def __call__(self, clicks: DataFrame, batch_id: int) -> None:
+        """Take in one prepared micro-batch, or the same one once more."""
         books = self._books_before(batch_id)
         self._next_batch = -1  # until this batch is through, what is in memory is half done
-        rows = judged(click.parse(messages)).toArrow()
+        rows = clicks.toArrow()
         newest = rows.group_by("nsqd").aggregate([("newest", "max")])
-        clicks = with_robots(rows)
         times = zip(newest["nsqd"].to_pylist(), newest["newest_max"].to_pylist(), strict=True)
-        self._write(batch_id, books.apply(batch_id, clicks, dict(times)))
+        self._write(batch_id, books.apply(batch_id, with_robots(rows), dict(times)))
         self._store.save(batch_id, books.tables(), books.books())
         self._next_batch = batch_id + 1
 

@@ -243,12 +243,16 @@ def parse_header(buffer: Buffer, at: int) -> Header | None:
 def check_header(buffer: Buffer, at: int, file_offset: int, salt: int) -> bool:
     """Whether the header at this place was written for this place of the file with this salt."""
     size = int.from_bytes(buffer[at + 4 : at + 6], "little")
-    header = bytes(buffer[at : at + size])
-    if size < HEADER_SIZE or len(header) != size:
+    if size < HEADER_SIZE or at + size > len(buffer):
         return False
-    covered = _OFFSET.pack(file_offset) + header[:_CHECKSUM_AT] + _NO_CHECKSUM
-    checksum = xxh3_64_intdigest(covered + header[_CHECKSUM_END:], salt)
-    return header[_CHECKSUM_AT:_CHECKSUM_END] == _OFFSET.pack(checksum)
+    covered = (
+        _OFFSET.pack(file_offset),
+        buffer[at : at + _CHECKSUM_AT],
+        _NO_CHECKSUM,
+        buffer[at + _CHECKSUM_END : at + size],
+    )
+    checksum: int = _OFFSET.unpack_from(buffer, at + _CHECKSUM_AT)[0]
+    return xxh3_64_intdigest(b"".join(covered), salt) == checksum
 
 
 def check_payload(buffer: Buffer, at: int, header: Header) -> bool:

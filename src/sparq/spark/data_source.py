@@ -1,4 +1,8 @@
-"""The data source `nsq`, as Spark's users see it."""
+"""The data source `nsq`, as Spark's users see it.
+
+The class that Spark looks up by name, its columns and its options; what reads and what writes is
+made in `source` and `sink`, and only when Spark asks for it.
+"""
 
 from typing import Any, Final
 

@@ -74,7 +74,7 @@ def read_range(wanted: Range, columns: Sequence[str], timeout_ms: int, loss: Los
         RemoteError, NoRangesError, WrongPeerError, BatchError: what must not happen.
     """
     # Only executors need Arrow, and importing it takes a while.
-    from sparq.spark.decode import Decoder  # noqa: PLC0415
+    from sparq.spark.decode import Decoder  # noqa: PLC0415 - executors only
 
     settle()
     decoder = Decoder(wanted.topic, wanted.nsqd, columns)

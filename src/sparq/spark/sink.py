@@ -70,8 +70,8 @@ class _Writer:
     def write(self, iterator: Iterator[Any]) -> Published:
         """Publishes the record batches of one task."""
         # Only executors need Arrow, and importing it takes a while.
-        from sparq.spark.encode import multi_publishes  # noqa: PLC0415
-        from sparq.spark.publisher import Publisher  # noqa: PLC0415
+        from sparq.spark.encode import multi_publishes  # noqa: PLC0415 - executors only
+        from sparq.spark.publisher import Publisher  # noqa: PLC0415 - executors only
 
         settle()
         options, context = self._options, TaskContext.get()
@@ -91,7 +91,7 @@ class _Writer:
 
     def _topics(self, rows: Any) -> Iterator[tuple[str, Any]]:
         """The bodies of a record batch, by topic."""
-        from sparq.spark.encode import by_topic  # noqa: PLC0415
+        from sparq.spark.encode import by_topic  # noqa: PLC0415 - executors only
 
         bodies = rows.column(self._columns.body)
         if self._options.topic or self._columns.topic is None:
