@@ -143,8 +143,10 @@ class Nsqd:
 
     async def settle(self) -> None:
         """Return when all that was decided so far is on disk."""
-        self._take_turn()
-        await self.runner.barrier()
+        # A sync that was under way already may have begun too early: the one behind it counts.
+        for _ in range(2):
+            self._take_turn()
+            await self.runner.barrier()
 
     # Life
 

@@ -1,0 +1,126 @@
+"""The runner: disk work in its threads, results in the loop, barriers that open."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sparq.log.disk import DiskError
+from sparq.log.task import Task, TaskKind
+from sparq.nsqd.commit import Runner
+from sparq.protocol.instant import Instant
+
+
+class Work:
+    """A piece of disk work that waits until it may go on, and says where it ran."""
+
+    def __init__(self, kind: TaskKind, *, held: bool = False) -> None:
+        self.kind = kind
+        self.error: DiskError | None = None
+        self.thread = ""
+        self.go = threading.Event()
+        if not held:
+            self.go.set()
+
+    def run(self) -> None:
+        """Wait for `go`, in whatever thread this is."""
+        assert self.go.wait(20)
+        self.thread = threading.current_thread().name
+
+
+@pytest.fixture
+async def turns() -> list[str]:
+    """What happened in the loop, in order."""
+    return []
+
+
+@pytest.fixture
+async def runner(turns: list[str]) -> AsyncIterator[Runner]:
+    """A runner in this test's loop."""
+    loop = asyncio.get_running_loop()
+    made = Runner(loop, lambda: turns.append("turn"))
+    yield made
+    await loop.run_in_executor(None, made.stop)
+
+
+def task(work: Work, seen: list[str], name: str) -> Task:
+    """A task that notes its name in the loop's thread when it is done."""
+
+    def done(_now: Instant) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        seen.append(name)
+
+    return Task(work, done)
+
+
+async def settled(runner: Runner) -> None:
+    """Wait for all that was handed out, with a bound."""
+    async with asyncio.timeout(20):
+        await runner.barrier()
+
+
+async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
+    runner: Runner, turns: list[str]
+) -> None:
+    """Commits, reads and housekeeping do not wait for one another; a turn follows each."""
+    works = [Work(kind) for kind in TaskKind]
+    runner.submit([task(work, turns, work.kind.value) for work in works])
+
+    await settled(runner)
+
+    assert [work.thread.rstrip("0123456789-") for work in works] == [
+        "nsqd-commit",
+        "nsqd-read",
+        "nsqd-housekeeping",
+    ]
+    assert sorted(turns) == sorted([*(kind.value for kind in TaskKind), "turn", "turn", "turn"])
+
+
+async def test_commits_keep_their_order(runner: Runner, turns: list[str]) -> None:
+    """One thread, one order: a later commit never overtakes."""
+    runner.submit([task(Work(TaskKind.COMMIT), turns, str(number)) for number in range(200)])
+
+    await settled(runner)
+
+    assert [name for name in turns if name != "turn"] == [str(number) for number in range(200)]
+
+
+async def test_a_barrier_waits_for_what_came_before_and_for_nothing_later(
+    runner: Runner, turns: list[str]
+) -> None:
+    """Under a steady stream of work a barrier still opens."""
+    first, later = Work(TaskKind.COMMIT, held=True), Work(TaskKind.READ, held=True)
+    runner.submit([task(first, turns, "first")])
+    barrier = asyncio.create_task(runner.barrier())
+    await asyncio.sleep(0)
+    runner.submit([task(later, turns, "later")])
+    assert not barrier.done()
+
+    first.go.set()
+    async with asyncio.timeout(20):
+        await barrier
+
+    assert "first" in turns
+    assert "later" not in turns
+    later.go.set()
+    await settled(runner)
+
+
+async def test_only_a_lone_commit_runs_inline(runner: Runner, turns: list[str]) -> None:
+    """Two tasks, a read, or a commit behind another one go to the threads."""
+    commit = task(Work(TaskKind.COMMIT), turns, "inline")
+    held = Work(TaskKind.COMMIT, held=True)
+
+    assert runner.may_run_inline([commit])
+    assert not runner.may_run_inline([commit, commit])
+    assert not runner.may_run_inline([task(Work(TaskKind.READ), turns, "read")])
+    runner.submit([task(held, turns, "held")])
+    assert not runner.may_run_inline([commit])
+
+    held.go.set()
+    await settled(runner)
+    runner.run_inline(commit)
+    assert turns[-1] == "inline"
