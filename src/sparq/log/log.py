@@ -293,8 +293,6 @@ class Log:
     def _adopt(self, created: Segment, replaced: bool) -> None:
         self._leave_active()
         if replaced:
-            for _, extent in self._index.extents_from(created.first_index):
-                self._cache.discard((self._owner, extent.first))
             self._owed = False
         self._index.add(created)
         self._active = created
