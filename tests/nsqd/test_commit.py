@@ -110,15 +110,16 @@ async def test_a_barrier_waits_for_what_came_before_and_for_nothing_later(
 
 
 async def test_only_a_lone_commit_runs_inline(runner: Runner, turns: list[str]) -> None:
-    """Two tasks, a read, or a commit behind another one go to the threads."""
+    """Two tasks, a read, much to write, or a commit behind another one go to the threads."""
     commit = task(Work(TaskKind.COMMIT), turns, "inline")
     held = Work(TaskKind.COMMIT, held=True)
 
-    assert runner.may_run_inline([commit])
-    assert not runner.may_run_inline([commit, commit])
-    assert not runner.may_run_inline([task(Work(TaskKind.READ), turns, "read")])
+    assert runner.may_run_inline([commit], 100)
+    assert not runner.may_run_inline([commit, commit], 100)
+    assert not runner.may_run_inline([task(Work(TaskKind.READ), turns, "read")], 100)
+    assert not runner.may_run_inline([commit], 1 << 20)
     runner.submit([task(held, turns, "held")])
-    assert not runner.may_run_inline([commit])
+    assert not runner.may_run_inline([commit], 100)
 
     held.go.set()
     await settled(runner)

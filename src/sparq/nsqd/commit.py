@@ -24,8 +24,11 @@ from sparq.protocol.instant import Instant
 SWITCH_INTERVAL_SECONDS = 0.0005
 """A helper that comes back from the disk waits at most this long for the interpreter."""
 
-INLINE_SYNC_SECONDS = 0.0006
+INLINE_SYNC_SECONDS = 0.002
 """A commit runs in the loop only while commits have lately taken no longer than this."""
+
+INLINE_BYTES_MAX = 32 << 10
+"""Beyond this much to write there are publishers to be read meanwhile: then a thread is better."""
 
 READER_COUNT = 2
 PROBE_EVERY = 256
@@ -115,10 +118,16 @@ class Runner:
             else:
                 self._housekeeper.put(self._submitted, task)
 
-    def may_run_inline(self, tasks: list[Task]) -> bool:
-        """Whether this turn's work is one quick commit that nobody else would wait behind."""
+    def may_run_inline(self, tasks: list[Task], backlog_bytes: int) -> bool:
+        """Whether this turn's work is one quick commit that nobody else would wait behind.
+
+        Args:
+            tasks: what the turn has come to.
+            backlog_bytes: all publishes that are not on disk yet.
+        """
         return (
             len(tasks) == 1
+            and backlog_bytes <= INLINE_BYTES_MAX
             and tasks[0].kind is TaskKind.COMMIT
             and self._commits_outstanding == 0
             and (

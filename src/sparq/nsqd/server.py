@@ -74,7 +74,7 @@ class Nsqd:
         for _ in range(INLINE_ROUNDS_MAX):
             broker.end_turn(runner.now())
             tasks = broker.take_tasks()
-            if not runner.may_run_inline(tasks):
+            if not runner.may_run_inline(tasks, broker.backlog_bytes):
                 runner.submit(tasks)
                 break
             runner.run_inline(tasks[0])
