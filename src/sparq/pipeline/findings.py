@@ -210,10 +210,8 @@ class _Sorted:
         self._visit_starts = _starts(
             (np.diff(codes) != 0) | (np.diff(self._seconds) > VISIT_GAP_S), len(codes)
         )
-        ends = np.append(self._visit_starts[1:], len(codes))
-        self.visit_end_s = np.repeat(
-            self._seconds[ends - 1], np.diff([*self._visit_starts, len(codes)])
-        )
+        ends = _ends(self._visit_starts, len(codes))
+        self.visit_end_s = np.repeat(self._seconds[ends - 1], ends - self._visit_starts)
         pages = np.bincount(codes, self._kinds == visits.PAGE)
         asked = np.bincount(codes, self._kinds == visits.ROBOTS_TXT)
         self.worth_a_look = ((pages >= visits.PAGES_MIN) | (asked > 0))[codes]
@@ -250,11 +248,14 @@ def _starts(changes: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.int64]
     return np.insert(starts, 0, 0) if count else starts
 
 
+def _ends(starts: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    return np.append(starts[1:], count) if count else starts
+
+
 def _spans(
     starts: npt.NDArray[np.int64], count: int, where: npt.NDArray[np.bool_] | None
 ) -> Iterator[slice]:
-    ends = np.append(starts[1:], count)
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+    for start, end in zip(starts.tolist(), _ends(starts, count).tolist(), strict=True):
         if where is None or where[start]:
             yield slice(start, end)
 

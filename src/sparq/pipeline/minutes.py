@@ -153,7 +153,11 @@ class MinuteBooks:
         mine = self._entries.filter(pc.is_in(self._entries["minute"], value_set=minutes))
         entries = _added_up(mine)
         totals = _of_kind(entries, MINUTE).sort_by("minute")
-        visitors = _of_kind(entries, VISITOR).group_by("minute").aggregate([("key", "count")])
+        visitors = (
+            _of_kind(entries, VISITOR)
+            .group_by("minute", use_threads=False)
+            .aggregate([("key", "count")])
+        )
         counted = dict(zip(*(column.to_pylist() for column in visitors.columns), strict=True))
         at = totals["minute"].to_pylist()
         pages = _top_pages(_of_kind(entries, PAGE))
@@ -171,7 +175,9 @@ class MinuteBooks:
 
 
 def _added_up(entries: pa.Table) -> pa.Table:
-    summed = entries.group_by(["minute", "kind", "key"]).aggregate([(name, "sum") for name in SUMS])
+    summed = entries.group_by(["minute", "kind", "key"], use_threads=False).aggregate(
+        [(name, "sum") for name in SUMS]
+    )
     return summed.rename_columns(
         [name.removesuffix("_sum") for name in summed.column_names]
     ).select(ENTRY_SCHEMA.names)
@@ -194,7 +200,11 @@ def _as_time(minutes: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _late_rows(entries: pa.Table) -> pa.Table:
-    minutes = _of_kind(entries, MINUTE).group_by("minute").aggregate([("clicks", "sum")])
+    minutes = (
+        _of_kind(entries, MINUTE)
+        .group_by("minute", use_threads=False)
+        .aggregate([("clicks", "sum")])
+    )
     minutes = minutes.sort_by("minute")
     columns = [_as_time(minutes["minute"]), minutes["clicks_sum"]]
     return pa.table(columns, names=LATE_SCHEMA.names).cast(LATE_SCHEMA)

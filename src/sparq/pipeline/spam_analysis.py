@@ -110,7 +110,7 @@ class SpamSink:
         books = self._books_before(batch_id)
         self._next_batch = -1  # until this batch is through, what is in memory is half done
         rows = clicks.toArrow()
-        newest = rows.group_by("nsqd").aggregate([("newest", "max")])
+        newest = rows.group_by("nsqd", use_threads=False).aggregate([("newest", "max")])
         times = zip(newest["nsqd"].to_pylist(), newest["newest_max"].to_pylist(), strict=True)
         self._write(batch_id, books.apply(batch_id, with_robots(rows), dict(times)))
         self._store.save(batch_id, books.tables(), books.books())

@@ -1,0 +1,118 @@
+"""The rules of the spam analysis, each at its bounds."""
+
+import numpy as np
+import pytest
+
+from sparq.pipeline import visits
+from sparq.pipeline.visits import (
+    BARE,
+    BARE_PAGES,
+    BURST,
+    BURST_PAGES,
+    CLOCK_GAPS,
+    OTHER,
+    PAGE,
+    REPEAT_CLICKS,
+    REPEATS,
+    RESOURCE,
+    ROBOTS_TXT,
+    UNDECLARED,
+    Clicks,
+)
+
+
+def clicks(*rows):
+    """(second, kind, page) of each click."""
+    seconds, kinds, pages = zip(*sorted(rows), strict=True) if rows else ((), (), ())
+    return Clicks(
+        np.array(seconds, np.int64),
+        np.array(kinds, np.int8),
+        np.array(pages, object),
+        np.array([f"{number:016x}" for number in range(len(rows))], object),
+    )
+
+
+def pages(seconds, *, same=False):
+    return [(second, PAGE, "/same" if same else f"/{at}") for at, second in enumerate(seconds)]
+
+
+def found(evidence):
+    return [(one.reason, one.amount) for one in evidence]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(BURST_PAGES, 1), (BURST_PAGES - 1, 0)])
+def test_a_burst_is_many_pages_within_seconds(count, expected):
+    """One fewer is a person with many tabs."""
+    quick = pages(10 + at % 10 for at in range(count))
+    slow = pages(range(1000, 3000, 100))
+
+    assert (
+        found(visits.at_once(clicks(*quick, *slow), declared=False)) == [(BURST, count)] * expected
+    )
+
+
+def test_what_a_page_loads_is_no_burst():
+    """A browser asks for dozens of images at once."""
+    images = [(10, RESOURCE, f"/{at}.png") for at in range(100)]
+
+    assert found(visits.at_once(clicks(*images), declared=False)) == []
+
+
+@pytest.mark.parametrize(("count", "expected"), [(REPEAT_CLICKS, 1), (REPEAT_CLICKS - 1, 0)])
+def test_repeats_are_one_page_again_and_again(count, expected):
+    """Within ten minutes; the evidence names the page."""
+    rows = clicks(*pages((40 * at for at in range(count)), same=True))
+    evidence = list(visits.at_once(rows, declared=False))
+
+    assert found(evidence) == [(REPEATS, count)] * expected
+    assert [one.details["page"] for one in evidence] == ["/same"] * expected
+
+
+def test_a_page_seen_daily_is_no_repeat():
+    """As many clicks over a longer time are an ordinary habit."""
+    rows = clicks(*pages((600 * at for at in range(REPEAT_CLICKS * 2)), same=True))
+
+    assert found(visits.at_once(rows, declared=False)) == []
+
+
+def test_reading_robots_txt_undeclared_is_a_sign():
+    """A declared robot is meant to read it."""
+    rows = clicks((1, ROBOTS_TXT, "/robots.txt"))
+
+    assert found(visits.at_once(rows, declared=False)) == [(UNDECLARED, 1)]
+    assert found(visits.at_once(rows, declared=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (pages(range(0, 700, 100)), [(BARE, 7)]),
+        (pages(range(0, 100 * (BARE_PAGES - 1), 100)), []),
+        ([*pages(range(0, 700, 100)), (50, RESOURCE, "/site.css")], []),
+        ([*pages(range(0, 700, 100)), (50, OTHER, "/feed")], [(BARE, 7)]),
+    ],
+)
+def test_a_visit_without_resources(rows, expected):
+    """Several pages and nothing that belongs to them; one stylesheet clears."""
+    assert found(visits.no_resources(clicks(*rows))) == expected
+
+
+def test_the_pace_of_a_clock():
+    """Even gaps give it away though times have whole seconds; people's gaps differ."""
+    even = pages(int(at * 7.4) for at in range(CLOCK_GAPS + 1))
+    uneven = pages(int(at * 7.4) + at % 3 * 2 for at in range(CLOCK_GAPS + 1))
+    reloads = pages((int(at * 7.4) for at in range(CLOCK_GAPS + 1)), same=True)
+
+    assert found(visits.clockwork(clicks(*even))) == [(UNDECLARED, CLOCK_GAPS + 1)]
+    assert found(visits.clockwork(clicks(*even[1:]))) == []
+    assert found(visits.clockwork(clicks(*uneven))) == []
+    assert found(visits.clockwork(clicks(*reloads))) == []
+
+
+def test_evidence_spans_what_it_rests_on():
+    """Times and messages are those of the burst, not of the whole visit."""
+    quick = pages(500 + at % 8 for at in range(30))
+    (evidence,) = visits.at_once(clicks((1, PAGE, "/"), *quick, (9000, PAGE, "/")), declared=True)
+
+    assert (evidence.first_s, evidence.last_s, evidence.amount) == (500, 507, 30)
+    assert evidence.ids == tuple(f"{number:016x}" for number in range(1, 6))
