@@ -1,5 +1,43 @@
-"""The Spark session of tests/spark serves these tests too: there is one a process."""
+"""Clicks as Spark sees them, in the session that tests/spark uses too: there is one a process."""
 
-from tests.spark.conftest import spark
+from datetime import UTC, datetime
 
-__all__ = ["spark"]
+import pyarrow as pa
+import pytest
+
+from tests.spark.conftest import spark as any_spark
+
+__all__ = ["any_spark"]
+
+PUBLISHED = datetime(2026, 11, 21, tzinfo=UTC)
+GENERATED_CODE = "spark.sql.codegen.wholeStage"
+
+
+@pytest.fixture
+def spark(any_spark):
+    """With the setting of the pipeline's own session that matters most."""
+    before = any_spark.conf.get(GENERATED_CODE)
+    any_spark.conf.set(GENERATED_CODE, "false")
+    yield any_spark
+    any_spark.conf.set(GENERATED_CODE, before)
+
+
+@pytest.fixture
+def messages(spark):
+    """Makes a frame of messages, as the source gives them, of bodies."""
+
+    def make(bodies, first=0, nsqds=("a", "b")):
+        count = len(bodies)
+        places = range(first, first + count)
+        table = pa.table(
+            {
+                "nsqd": pa.array([nsqds[at // 50 % len(nsqds)] for at in places], pa.string()),
+                "id": pa.array([f"{at:016x}" for at in places], pa.string()),
+                "index": pa.array(list(places), pa.int64()),
+                "timestamp": pa.array([PUBLISHED] * count, pa.timestamp("us", "UTC")),
+                "body": pa.array(bodies, pa.binary()),
+            }
+        )
+        return spark.createDataFrame(table)
+
+    return make

@@ -1,0 +1,168 @@
+"""What a click is: forms that are read, lines that are not, and none that stops the query."""
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sparq.pipeline import clicks
+from sparq.pipeline.generator import generate
+from tests.pipeline import plain
+
+ACCESS_LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log"
+COMPARED = ("time", "address", "page", "status", "bytes", "referer", "user_agent")
+TIME = "[10/Oct/2025:13:55:36 -0700]"
+UTC_TIME = datetime(2025, 10, 10, 20, 55, 36, tzinfo=UTC)
+
+READ = {
+    f'1.2.3.4 - - {TIME} "GET /a?b=c HTTP/1.0" 200 2326': {
+        "time": UTC_TIME, "address": "1.2.3.4", "user": "-", "method": "GET", "path": "/a?b=c",
+        "page": "/a", "protocol": "HTTP/1.0", "status": 200, "bytes": 2326, "format": "common",
+    },
+    f'::1 - frank {TIME} "GET / HTTP/1.1" 304 - "http://r/" "Mozilla \\"x\\" (y)"\r\n': {
+        "address": "::1", "user": "frank", "bytes": 0, "referer": "http://r/",
+        "user_agent": 'Mozilla \\"x\\" (y)', "format": "combined",
+    },
+    f'www.x:443 1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 1 "-" "-"': {
+        "vhost": "www.x:443", "address": "1.2.3.4", "user": "-", "user_agent": "-",
+    },
+    f'1.2.3.4, 10.0.0.1 - joe smith {TIME} "GET / HTTP/1.1" 200 1 "-" "-" "9.9.9.9" 0.01': {
+        "vhost": None, "address": "1.2.3.4", "user": "joe smith", "format": "combined",
+    },
+    f'1.2.3.4 - - {TIME} "-" 408 - "-" "-"': {"method": None, "page": None, "status": 408},
+    f'1.2.3.4 - - {TIME} "\\x16\\x03\\x01" 400 0': {"method": None, "path": None, "status": 400},
+    f'1.2.3.4 - - {TIME} "" - - "-" "-"': {"page": None, "status": None, "bytes": 0},
+    f'1.2.3.4 - - {TIME} "GET /a b c HTTP/1.1" 404 7': {"path": "/a b c", "page": "/a b c"},
+    f'1.2.3.4 - - {TIME} "GET https://h.example/p?q HTTP/1.1" 200 7': {"page": "/p"},
+    '1.2.3.4 - - [2025-10-10T20:55:36Z] "GET /old" 200 7': {"time": UTC_TIME, "page": "/old"},
+    '{"time": 1760129736, "ip": "1.2.3.4", "path": "/a?b", "method": "GET"}': {
+        "time": UTC_TIME, "page": "/a", "method": "GET", "status": None, "bytes": 0,
+        "format": "json",
+    },
+    '{"ts": 1760129736000.5, "client_ip": "1.2.3.4", "request": "GET /a HTTP/2.0"}': {
+        "time": UTC_TIME.replace(microsecond=500), "page": "/a", "protocol": "HTTP/2.0",
+    },
+    '{"@timestamp": "2025-10-10 22:55:36+0200", "clientip": "::1", "uri": "/", "status": "404",'
+    ' "bytes": 12, "agent": "a\\u0001\\"b"}': {
+        "time": UTC_TIME, "status": 404, "bytes": 12, "user_agent": 'a\x01"b',
+    },
+}  # fmt: skip
+
+UNREADABLE = {
+    "": "the message is empty",
+    "  \r\n": "the message is empty",
+    "hello": "not an access-log line and not JSON",
+    '1.2.3.4 - - "GET / HTTP/1.1" 200 1': "no time in brackets after address, identity and user",
+    f'1.2.3.4 - - {TIME[:-1]} "GET / HTTP/1.1" 200 1': "no time in brackets after address,"
+    " identity and user",
+    f"1.2.3.4 - - {TIME} GET / 200 1": "no quoted request after the time",
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1 200 1': "the request is never closed",
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" OK 1': "the status is not three digits",
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 many': "the size is not a number",
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 {"9" * 19}': "the size is not a number",
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 1 "http://r': "the referer is never closed",
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 1 "-"': "the user agent is missing",
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 1 "-" "Mozilla': "the user agent is never closed",
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 1 "-" "M" "x': "the line goes on in an unknown form",
+    f'1.2.3.4\x01 - - {TIME} "GET / HTTP/1.1" 200 1': "the line has a control character",
+    '1.2.3.4 - - [31/Feb/2025:13:55:36 +0000] "GET / HTTP/1.1" 200 1': "the time is not a time",
+    '1.2.3.4 - - [yesterday] "GET / HTTP/1.1" 200 1': "the time is not a time",
+    f'<a> - - {TIME} "GET / HTTP/1.1" 200 1': "the address is neither an IP address nor a name",
+    '{"time": 1, "ip": "::1", "path": "/"': "the JSON is not one valid object",
+    '{"time": 1, "ip": "::1", "path": "/"} {"a": 1}': "the JSON is not one valid object",
+    '{"time": 1, "ip": "::1", "path": "/"}, {"a": 1}': "the JSON is not one valid object",
+    '{"ip": "::1", "path": "/"}': "the time is missing",
+    '{"time": 1e300, "ip": "::1", "path": "/"}': "the time is not a time",
+    '{"time": -1, "ip": "::1", "path": "/"}': "the time is not a time",
+    '{"time": 1, "path": "/"}': "the address is missing",
+    '{"time": 1, "ip": {"v": 4}, "path": "/"}': "the address is neither an IP address nor a name",
+    '{"time": 1, "ip": "::1"}': "the request is missing",
+    '{"time": 1, "ip": "::1", "path": "/", "status": "fine"}': "the status is not three digits",
+    '{"time": 1, "ip": "::1", "path": "/", "bytes": 1.5}': "the size is not a number",
+}
+
+HOSTILE = [
+    b"\x00", b"\xff\xfe", b"{", b"[]", b"null", b'"' * 1_000_000, b"\\" * 1_000_000,
+    b"\n" * 1_000_000 + b"x", b" " * 1_000_000 + b"{", b"{" * 100_000, b'{"a":' * 100_000,
+    b'{"time":' + b"[" * 200_000, b"1 2 3 [" * 100_000,
+    f'1.2.3.4 - - {TIME} "'.encode() + b'\\"' * 400_000,
+    f'1.2.3.4 - - {TIME} "GET '.encode() + b" " * 900_000 + b'x" 200 1',
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 1'.encode() + b" x" * 400_000 + b' "',
+    f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 1 "-" "'.encode() + b"\xe4" * 1000 + b'"',
+    '{"time": "\N{BOMB}", "ip": "\u0661", "path": "\\ud800"}'.encode(),
+]  # fmt: skip
+
+
+def parsed(frame):
+    """The parsed rows as dictionaries, in the order of the messages."""
+    table = clicks.parse(frame).toArrow()
+    return sorted(table.to_pylist(), key=lambda row: row["index"])
+
+
+def test_the_forms_of_a_click(messages):
+    """Common, combined, their usual extensions, and JSON under its usual names."""
+    rows = parsed(messages([line.encode() for line in READ]))
+
+    for row, expected in zip(rows, READ.values(), strict=True):
+        assert row["reason"] is None, row["body"]
+        assert {name: row[name] for name in expected} == expected
+
+
+def test_what_cannot_be_read_says_why(messages):
+    """The first thing that is wrong."""
+    rows = parsed(messages([line.encode() for line in UNREADABLE]))
+
+    assert {row["body"].decode(): row["reason"] for row in rows} == UNREADABLE
+
+
+def test_nothing_stops_it_and_nothing_is_lost(messages):
+    """A megabyte of anything comes back with its reason, its body as it came."""
+    rows = parsed(messages(HOSTILE))
+
+    assert [row["body"] for row in rows] == HOSTILE
+    assert [bool(row["reason"]) for row in rows].count(False) == 2
+
+
+def damaged(line, rng):
+    """A line with a few characters lost, doubled or exchanged."""
+    for _ in range(rng.randrange(3)):
+        at = rng.randrange(len(line))
+        put = rng.choice([b"", b'"', b"\\", b" ", b"[", b"]", b"-", b"7", b"x", line[at : at + 1]])
+        line = line[:at] + put + line[at + rng.randrange(2) :]
+    return line or b"-"
+
+
+def answer(body):
+    """What plain Python reads, None where it reads nothing."""
+    try:
+        found = plain.read(body)
+    except plain.Unreadable:
+        return None
+    return tuple(found[name] for name in COMPARED)
+
+
+def same_as_plain_python(rows):
+    for row in rows:
+        read = tuple(row[name] for name in COMPARED) if row["reason"] is None else None
+        assert read == answer(row["body"]), row
+
+
+def test_it_reads_what_plain_python_reads(messages):
+    """Thousands of lines, most of them damaged at random."""
+    rng = random.Random(7)
+    lines = generate(1500, seed=7).lines
+    bodies = [damaged(line, rng) for line in lines * 2]
+    rows = parsed(messages(bodies))
+
+    same_as_plain_python(rows)
+    assert 0.2 < sum(row["reason"] is not None for row in rows) / len(rows) < 0.6
+
+
+@pytest.mark.skipif(not ACCESS_LOG.exists(), reason="the sample log is not there")
+def test_it_reads_a_real_log(messages):
+    """Every line as plain Python reads it; the one whose user agent is never closed is rejected."""
+    rows = parsed(messages(ACCESS_LOG.read_bytes().splitlines()))
+
+    same_as_plain_python(rows)
+    assert [row["reason"] for row in rows if row["reason"]] == ["the user agent is never closed"]
