@@ -1,11 +1,12 @@
 """Reading a topic into Spark against Spark reading the same rows from Parquet.
 
-    python -m bench.spark_reader [--rows 1000000] [--rounds 4]
+    python -m bench.spark_reader [--rows 2000000] [--rounds 5]
 
 nsqd holds the rows, published as MPUBs of 200 messages of 200 bytes. They are copied once to
 Parquet, with all columns. Then both are read into the sink `noop`, in turn (A B A B), in one
-session of two tasks; the first reading of each is not counted. nsqd shares the machine's cores with
-Spark. A ratio of 1.0 means as fast as Parquet files.
+session of two tasks, the first reading of each not counted. nsqd shares the machine's cores with
+Spark, so its CPU time counts too: "us" is the CPU time a row costs Spark, its Python workers and
+nsqd together. A ratio of 1.0 means as fast as Parquet files.
 """
 
 import argparse
@@ -60,11 +61,44 @@ def session(folder: Path) -> Any:
     return spark
 
 
-def seconds(read: Callable[[], Any]) -> float:
-    """How long it takes to read everything and throw it away."""
-    begun = time.perf_counter()
-    read().write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - begun
+def cpu_seconds(*roots: int) -> float:
+    """CPU time of processes and all that descend from them."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended; what it used is its parent's by now
+        parents[int(folder.name)] = int(fields[1])
+        ticks[int(folder.name)] = sum(map(int, fields[11:15]))
+    counted = set(roots)
+    while grown := {pid for pid, parent in parents.items() if parent in counted} - counted:
+        counted |= grown
+    return sum(ticks[pid] for pid in counted) / os.sysconf("SC_CLK_TCK")
+
+
+class Side:
+    """One of the two that are compared."""
+
+    def __init__(self, name: str, read: Callable[[], Any], rows: int, *pids: int) -> None:
+        self.name = name
+        self.rates: list[float] = []
+        self.cpu_us: list[float] = []
+        self._read, self._rows, self._pids = read, rows, pids
+
+    def run(self) -> None:
+        """Reads everything and throws it away."""
+        cpu, begun = cpu_seconds(*self._pids), time.perf_counter()
+        self._read().write.format("noop").mode("overwrite").save()
+        self.rates.append(self._rows / (time.perf_counter() - begun))
+        self.cpu_us.append((cpu_seconds(*self._pids) - cpu) / self._rows * 1e6)
+
+    def line(self, figure: Callable[[list[float]], float]) -> str:
+        """Its figures: of all rounds, of the last."""
+        return f"{self.name} {figure(self.rates):>10,.0f} rows/s {figure(self.cpu_us):5.2f} us"
 
 
 def measure(rows: int, rounds: int, folder: Path) -> float:
@@ -74,39 +108,33 @@ def measure(rows: int, rounds: int, folder: Path) -> float:
         nsqd.post(f"/channel/create?topic={TOPIC}&channel=held")
         publish(nsqd.tcp, rows)
         spark = session(folder)
-        options = {"topic": TOPIC, "nsqd_tcp_addresses": nsqd.tcp}
+        jvm = spark.sparkContext._gateway.proc.pid
+        source = spark.read.format("nsq").options(topic=TOPIC, nsqd_tcp_addresses=nsqd.tcp)
         files = str(folder / "parquet")
-
-        def from_nsqd() -> Any:
-            return spark.read.format("nsq").options(**options).load()
-
-        def from_parquet() -> Any:
-            return spark.read.parquet(files)
-
-        from_nsqd().write.parquet(files)
-        assert from_parquet().count() == rows
-        seconds(from_nsqd), seconds(from_parquet)
-        rates: dict[str, list[float]] = {"nsq": [], "parquet": []}
-        for number in range(rounds):
-            rates["nsq"].append(rows / seconds(from_nsqd))
-            rates["parquet"].append(rows / seconds(from_parquet))
-            shown = "  ".join(f"{name} {found[-1]:>10,.0f}" for name, found in rates.items())
-            print(f"round {number + 1}: {shown} rows/s", flush=True)
+        source.load().write.parquet(files)
+        assert spark.read.parquet(files).count() == rows
+        ours = Side("nsq", source.load, rows, jvm, nsqd.pid)
+        theirs = Side("parquet", lambda: spark.read.parquet(files), rows, jvm)
+        for number in range(rounds + 1):
+            for side in (ours, theirs):
+                side.run()
+                if not number:  # not counted: the JVM has just compiled what it runs
+                    side.rates.clear(), side.cpu_us.clear()
+            if number:
+                lines = (side.line(lambda figures: figures[-1]) for side in (ours, theirs))
+                print(f"round {number}: {'   '.join(lines)}", flush=True)
         spark.stop()
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    ratio = medians["nsq"] / medians["parquet"]
-    print(
-        f"median:  nsq {medians['nsq']:>10,.0f}  parquet {medians['parquet']:>10,.0f} rows/s, "
-        f"ratio {ratio:.2f} (goal {GOAL})"
-    )
+    lines = (side.line(statistics.median) for side in (ours, theirs))
+    ratio = statistics.median(ours.rates) / statistics.median(theirs.rates)
+    print(f"median:  {'   '.join(lines)}\nratio of the rates {ratio:.2f} (goal {GOAL})")
     return ratio
 
 
 def main() -> int:
     """Measures; the exit status says whether the goal was met."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=1_000_000, help="messages in the topic")
-    parser.add_argument("--rounds", type=int, default=4, help="how often each is read")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="messages in the topic")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is read")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sparq-bench-") as folder:
         ratio = measure(arguments.rows, arguments.rounds, Path(folder))
