@@ -100,7 +100,7 @@ class Inode:
 
     def sync(self) -> None:
         """Bring the dirty sectors, and the size, to the disk."""
-        self.durable = self._merged(self.dirty, len(self.data))
+        self._merge_into(self.durable, self.dirty, len(self.data))
         self.dirty = set()
 
     def lose(self) -> None:
@@ -111,16 +111,16 @@ class Inode:
         """The file after a power cut."""
         kept = {sector for sector in self.dirty if chance.random() < 0.5}
         size = chance.choice([len(self.durable), len(self.data)]) if self.dirty else None
-        data = self._merged(kept, len(self.durable) if size is None else size)
+        data = bytearray(self.durable)
+        self._merge_into(data, kept, len(data) if size is None else size)
         return Inode(data, bytearray(data), set(), 0)
 
-    def _merged(self, sectors: set[int], size: int) -> bytearray:
-        merged = bytearray(self.durable[:size].ljust(size, b"\0"))
+    def _merge_into(self, target: bytearray, sectors: set[int], size: int) -> None:
+        target[size:] = bytes(max(0, size - len(target)))
         for sector in sectors:
             start = sector * SECTOR_BYTES
-            piece = self.data[start : start + SECTOR_BYTES][: max(0, size - start)]
-            merged[start : start + len(piece)] = piece
-        return merged
+            piece = self.data[start : min(start + SECTOR_BYTES, size)]
+            target[start : start + len(piece)] = piece
 
 
 Names = dict[str, Inode | None]
