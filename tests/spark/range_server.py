@@ -84,8 +84,9 @@ class RangeServer:
 
     def _serve(self, connection: socket.socket) -> None:
         parser = Parser(Limits())
-        with contextlib.suppress(OSError):
-            assert connection.recv(4, socket.MSG_WAITALL) == commands.MAGIC_V2
+        with connection, contextlib.suppress(OSError):
+            if connection.recv(4, socket.MSG_WAITALL) != commands.MAGIC_V2:
+                return  # gone again, or stopped just now
             while data := connection.recv(1 << 20):
                 parser.feed(data)
                 while (command := parser.next()) is not None:
