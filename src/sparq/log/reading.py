@@ -182,7 +182,6 @@ class RangeRead:
         batches: whole batches one after the other, in as few buffers as there are gaps.
         next_index: where to go on; `end` when done.
         lost: messages in [first, next_index) that cannot be read.
-        damage: what was found damaged on the way, for the log to note (`Log.store`).
     """
 
     kind: Final = TaskKind.READ
