@@ -44,10 +44,10 @@ def _from_json(body):
             "time": found["time"],
             "address": found["remote_addr"],
             "request": found["request"],
-            "status": str(found["status"]),
-            "bytes": str(found["body_bytes_sent"]),
-            "referer": found["http_referer"],
-            "user_agent": found["http_user_agent"],
+            "status": str(found.get("status", "-")),
+            "bytes": str(found.get("body_bytes_sent", "-")),
+            "referer": found.get("http_referer"),
+            "user_agent": found.get("http_user_agent"),
         }
     except (ValueError, KeyError) as error:
         raise Unreadable from error
