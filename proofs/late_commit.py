@@ -30,7 +30,7 @@ class LateWorker(commit.Worker):
                 self._report(number, task)
 
 
-def never_inline(_runner: commit.Runner, _tasks: list[Task]) -> bool:
+def never_inline(_runner: commit.Runner, _tasks: list[Task], _backlog_bytes: int) -> bool:
     """A commit in the loop is a commit in time: none is allowed here."""
     return False
 
