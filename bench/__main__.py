@@ -103,6 +103,11 @@ def main() -> None:
         ("PUB 200 B one at a time", workloads.pub_one_at_a_time, (214, ok, 0)),
         ("deliver + FIN, RDY 2500", workloads.deliver(2500), (load.FIN_SIZE, FRAME, 2500)),
         ("deliver + FIN, RDY 200", workloads.deliver(200), (load.FIN_SIZE, FRAME, 200)),
+        (
+            "deliver + FIN, RDY 2500, from disk",
+            workloads.deliver(2500, workloads.COLD_TOTAL),
+            (load.FIN_SIZE, FRAME, 2500),
+        ),
     ]
     with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as name:
         folder = Path(name).resolve()

@@ -13,7 +13,12 @@ SIZE = 200
 MPUB_COUNT = 200
 MPUB_TOTAL = 2_000
 PUB_TOTAL = 100_000
-DELIVER_TOTAL = 300_000
+HOT_TOTAL = 200_000
+"""Fits nsqd's cache of 64 MiB: what a consumer that keeps up reads."""
+
+COLD_TOTAL = 2_000_000
+"""Seven times that cache: what a consumer that comes back after a while reads."""
+
 FILL_WINDOW = 16
 
 
@@ -52,20 +57,20 @@ async def pub_one_at_a_time(target: Target) -> tuple[int, Meter]:
     return 3_000, meter.stop()
 
 
-def deliver(ready: int, *, filled: bool = True) -> Workload:
+def deliver(ready: int, total: int = HOT_TOTAL, *, filled: bool = True) -> Workload:
     """Delivery with FIN to one consumer at this RDY count, from a full channel."""
 
     async def run(target: Target) -> tuple[int, Meter]:
-        consumer = await load.consumer(target.port, "ch", SIZE, DELIVER_TOTAL, ready)
+        consumer = await load.consumer(target.port, "ch", SIZE, total, ready)
         if filled:
             request = load.mpub(MPUB_COUNT, SIZE)
-            await load.publish(target.port, request, DELIVER_TOTAL // MPUB_COUNT, FILL_WINDOW)
+            await load.publish(target.port, request, total // MPUB_COUNT, FILL_WINDOW)
         meter = Meter(target.pid).start()
         consumer.begin()
         await consumer.done
         meter.stop()
         consumer.close()
-        return DELIVER_TOTAL, meter
+        return total, meter
 
     return run
 
