@@ -102,7 +102,7 @@ def start(
         "publish": [],
         "multi_publish": [],
         "defer": [],
-        "defer_ms": 700,
+        "defer_ms": 3_000,
         "plan": "finish",
         "msg_timeout_ms": MSG_TIMEOUT_MS,
         "requeue_ms": 400,
