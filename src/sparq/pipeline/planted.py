@@ -2,7 +2,7 @@
 
 A plant takes the world and the second at which it begins, and returns who it is, its reasons and
 its requests. The reasons are what its maker meant it to be, not what the rules of the analysis
-would say: one in twenty is so timid that nobody could tell (`_timid`).
+would say: every twenty-fifth is so timid that nobody could tell (`_count`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from sparq.pipeline.visits import BARE, BURST, DECLARED, REPEATS, UNDECLARED
 
 Planted = tuple[Visitor, frozenset[str], list[Hit]]
 Plant = Callable[[World, float], Planted]
-TIMID_SHARE = 0.05
+TIMID_EVERY = 25
 
 
 def _count(world: World, low: int, high: int) -> int:
     """How many requests it makes; the timid make a handful."""
-    return world.rng.randint(3, 5) if _timid(world) else world.rng.randint(low, high)
-
-
-def _timid(world: World) -> bool:
-    return world.rng.random() < TIMID_SHARE
+    world.pretenders += 1
+    timid = world.pretenders % TIMID_EVERY == 0
+    return world.rng.randint(3, 5) if timid else world.rng.randint(low, high)
 
 
 def _moments(world: World, start: float, count: int, mean_s: float) -> list[float]:

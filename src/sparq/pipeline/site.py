@@ -131,10 +131,15 @@ class Hit:
 
 
 class World:
-    """The site and its people, with the chance that moves them."""
+    """The site and its people, with the chance that moves them.
+
+    Attributes:
+        pretenders: how many programs that pretend to be browsers have come so far.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
+        self.pretenders = 0
         self.pages = pages(rng)
         self.population = Population(rng)
         self._weights = list(accumulate(1 / (3 + at) for at in range(len(self.pages))))
