@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from sparq.pipeline import generator
 from sparq.pipeline.generator import generate
 from sparq.pipeline.visits import REASONS
 from tests.pipeline import plain
@@ -26,8 +27,9 @@ def test_a_seed_makes_a_day():
     assert first.labels.keys().isdisjoint(other.labels)
 
 
-def test_as_many_clicks_as_asked_for_in_order_of_time():
+def test_as_many_clicks_as_asked_for_in_order_of_time(monkeypatch):
     """And as many unreadable ones as it says."""
+    monkeypatch.setattr(generator, "DAMAGED_SHARE", 0.02)
     day = generate(6_000, 3)
     clicks = read(day.lines)
     times = [click["time"] for click in clicks if click]
