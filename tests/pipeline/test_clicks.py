@@ -67,6 +67,7 @@ UNREADABLE = {
     f'1.2.3.4 - - {TIME} "GET / HTTP/1.1" 200 1 "-" "M" "x': "the line goes on in an unknown form",
     f'1.2.3.4\x01 - - {TIME} "GET / HTTP/1.1" 200 1': "the line has a control character",
     '1.2.3.4 - - [31/Feb/2025:13:55:36 +0000] "GET / HTTP/1.1" 200 1': "the time is not a time",
+    '1.2.3.4 - - [10/Oct/2025:13:55:36 [0000] "GET / HTTP/1.1" 200 1': "the time is not a time",
     '1.2.3.4 - - [yesterday] "GET / HTTP/1.1" 200 1': "the time is not a time",
     f'<a> - - {TIME} "GET / HTTP/1.1" 200 1': "the address is neither an IP address nor a name",
     '{"time": 1, "ip": "::1", "path": "/"': "the JSON is not one valid object",

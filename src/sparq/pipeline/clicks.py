@@ -220,7 +220,7 @@ def _request_parts() -> Column:
 
 
 def _event_time(text: Column) -> Column:
-    """An instant from CLF, ISO 8601 (UTC where no offset is named) or seconds, ms, us of epoch."""
+    """An instant from CLF or ISO 8601 (UTC where no offset is named); in JSON also of the epoch."""
     clf = F.try_to_timestamp(text, F.lit("dd/MMM/yyyy:HH:mm:ss Z"))
     offset = F.when(text.rlike(r"(?:Z|[+-]\d\d:?\d\d)$"), text).otherwise(
         F.concat(text, F.lit("Z"))
@@ -237,7 +237,7 @@ def _event_time(text: Column) -> Column:
     parsed = (
         F.when(text.rlike(_CLF_TIME), clf)
         .when(text.rlike(_ISO_TIME), iso)
-        .when(text.rlike(_EPOCH_TIME), epoch)
+        .when(F.col("_json") & text.rlike(_EPOCH_TIME), epoch)
     )
     seconds = F.unix_seconds(parsed)
     return F.when((seconds >= 0) & (seconds < _TIME_END_S), parsed)
