@@ -60,3 +60,15 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         Folders(tmp_path).hold()
 
     Folders(tmp_path).hold().close()
+
+
+def test_the_clicks_of_up_are_never_cleared(tmp_path):
+    """A run refuses a folder in which a user's own clicks lie."""
+    folders = Folders(tmp_path)
+    write_json(tmp_path / "run" / "state.json", {"mode": "up"})
+    folders.archive.mkdir()
+
+    with pytest.raises(FolderError, match="sparq up"):
+        folders.clear()
+
+    assert folders.archive.is_dir()

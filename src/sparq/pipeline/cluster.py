@@ -171,6 +171,8 @@ class Cluster:
                 f"--data-path={folder}",
                 f"--lookupd-tcp-address={self.lookupd.tcp}",
                 f"--broadcast-address={HOST}",
+                # Their own numbers: two hashes may collide, and message ids must not.
+                f"--node-id={number + 1}",
             ]
             ports = ports_near((standard[0], standard[1]))
             log = run_dir / f"{name}.log"

@@ -64,13 +64,26 @@ class Folders:
             raise FolderError(f"another run is at work in {self.data}") from error
         return lock
 
+    def mode(self) -> str:
+        """Whose data lie here: "run", "up" (a user's own clicks), or "" before either."""
+        try:
+            return str(json.loads((self.data / MARK).read_text()).get("mode", "run"))
+        except (OSError, ValueError):
+            return ""
+
     def clear(self) -> list[str]:
         """Remove what an earlier run left; returns the names.
 
         Raises:
-            FolderError: there is something of such a name that no run has made.
+            FolderError: there is something of such a name that no run has made, or a user's own
+                clicks.
         """
         held = [name for name in OUTPUT + WORKING if (self.data / name).exists()]
+        if self.mode() == "up":
+            raise FolderError(
+                f"{self.data} has the clicks of `sparq up`: move it away, or name another folder"
+                " with --data"
+            )
         if held and not (self.data / MARK).exists():
             raise FolderError(
                 f"{self.data} has {', '.join(held)}, but not from a run: move it away, or name"

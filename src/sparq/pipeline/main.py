@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -96,8 +98,10 @@ class App:
 
     def kill(self) -> None:
         """End it at once; the checkpoint says where it was."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
+        if self.process is not None:
+            # Its whole session: a JVM that outlives its Python must not meet the next one.
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
 
@@ -149,6 +153,7 @@ class Runner:
     cluster: Cluster
     app: App
     progress: Progress
+    mode: str = "run"
     restarts: list[str] = field(default_factory=list)
     stage_seconds: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
@@ -165,7 +170,7 @@ class Runner:
     def write_state(self) -> None:
         """Write `run/state.json`."""
         app = self.app.process.pid if self.app.process else None
-        state = {"stage": self.stage, "app_pid": app, "restarts": self.restarts}
+        state = {"mode": self.mode, "stage": self.stage, "app_pid": app, "restarts": self.restarts}
         write_json(self.folders.run / "state.json", {**state, "cluster": self.cluster.state()})
 
     def watch(self) -> bool:
@@ -180,6 +185,7 @@ class Runner:
             raise RunError(str(error)) from error
         status = self.app.exit_status()
         if status:
+            self.app.kill()
             self.app.start()
             dead.append("spark")
         if dead:
@@ -330,8 +336,11 @@ def up(data: Path) -> int:
     folders = Folders(data)
     progress = Progress(sys.stderr)
     lock = folders.hold()
+    if folders.mode() == "run":
+        folders.clear()
+        progress.say(f"cleared what the last run left in {data}")
     cluster = Cluster(folders.logs, data)
-    runner = Runner(folders, cluster, App(folders, cluster.lookupd.http), progress)
+    runner = Runner(folders, cluster, App(folders, cluster.lookupd.http), progress, "up")
     try:
         runner.enter("starting")
         (folders.run / "finish").unlink(missing_ok=True)
