@@ -209,9 +209,8 @@ class RangeReader:
             return
         head = _RANGE.pack(work.next_index, work.lost)
         size = len(head) + sum(map(len, work.batches))
-        self._answer(
-            slot, b"".join([_FRAME.pack(4 + size, frames.FRAME_RANGE), head, *work.batches])
-        )
+        slot.more = work.batches
+        self._answer(slot, _FRAME.pack(4 + size, frames.FRAME_RANGE) + head)
 
     def _answer(self, slot: Slot, data: bytes) -> None:
         slot.data = data

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions
@@ -27,12 +27,18 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Slot:
-    """A place in the order of replies; `data` is None until the answer is known."""
+    """A place in the order of replies; `data` is None until the answer is known.
 
-    __slots__ = ("data",)
+    Attributes:
+        data: the answer's first bytes, or all of them.
+        more: what follows them, of an answer too large to be copied together.
+    """
+
+    __slots__ = ("data", "more")
 
     def __init__(self, data: Buffer | None = None) -> None:
         self.data = data
+        self.more: Sequence[Buffer] = ()
 
 
 class Session:
@@ -174,6 +180,7 @@ class Session:
         output: list[Buffer] = []
         while replies and (data := replies[0].data) is not None:
             output.append(data)
+            output += replies[0].more
             if replies.popleft() is self._messages_behind:
                 self._messages_behind = None
                 self.on_writable(self)

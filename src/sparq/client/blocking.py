@@ -7,7 +7,8 @@ socket with a deadline serves them better than a loop of their own.
    `WrongPeerError` it is closed and of no more use. Whoever owns it makes a new one.
 2. Every wait has a deadline. Heartbeats are off: a task may be busy for minutes between two
    questions, with nobody to answer them.
-3. A frame is held to a size before memory is taken for it.
+3. A frame is held to a size before memory is taken for it. All frames are received into the same
+   memory: what `receive` gives is valid until the next question.
 """
 
 import json
@@ -28,6 +29,9 @@ FRAME_BYTES_MAX: Final = 64 << 20
 TIMEOUT_SECONDS: Final = 15.0
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
 """A host that swallows packets must not hold up the others of a fleet for long."""
+
+ROOM_BYTES: Final = 64 << 10
+"""What a connection has room for at first; a larger frame makes it grow, once."""
 
 _HEADER: Final = struct.Struct(">iI")
 _HTTP: Final = b"HTTP"
@@ -60,6 +64,7 @@ class BlockingConnection:
             RemoteError: nsqd refused the connection.
         """
         self.address = address
+        self._room = memoryview(bytearray(ROOM_BYTES))
         self._socket = socket.create_connection(parse_address(address), connect_timeout_seconds)
         try:
             self._socket.settimeout(timeout_seconds)
@@ -122,13 +127,16 @@ class BlockingConnection:
             self.close()
             raise
 
-    def receive(self) -> tuple[int, bytearray]:
-        """The next frame that is neither a heartbeat nor an error: (type, data)."""
+    def receive(self) -> tuple[int, memoryview]:
+        """The next frame that is neither a heartbeat nor an error: (type, data).
+
+        The data are valid until the next question: memory is touched for the first time only once.
+        """
         while True:
             frame_type, data = self._receive_frame()
             if frame_type == FRAME_ERROR:
                 raise self._refusal(bytes(data))
-            if frame_type == FRAME_RESPONSE and data == _HEARTBEAT:
+            if frame_type == FRAME_RESPONSE and bytes(data[: len(_HEARTBEAT) + 1]) == _HEARTBEAT:
                 self.send(commands.nop())
                 continue
             return frame_type, data
@@ -139,8 +147,8 @@ class BlockingConnection:
 
     # Bytes
 
-    def _receive_frame(self) -> tuple[int, bytearray]:
-        head = self._receive_exactly(FRAME_HEADER_SIZE)
+    def _receive_frame(self) -> tuple[int, memoryview]:
+        head = bytes(self._receive_exactly(FRAME_HEADER_SIZE))
         if head.startswith(_HTTP):
             raise self._unexpected("HTTP: this is an HTTP port, nsqd's TCP port is needed")
         size, frame_type = _HEADER.unpack(head)
@@ -148,9 +156,10 @@ class BlockingConnection:
             raise self._unexpected(f"a frame of {size} bytes (at most {FRAME_BYTES_MAX})")
         return frame_type, self._receive_exactly(size - 4)
 
-    def _receive_exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        rest = memoryview(data)
+    def _receive_exactly(self, size: int) -> memoryview:
+        if size > len(self._room):
+            self._room = memoryview(bytearray(size))
+        data = rest = self._room[:size]
         while rest:
             try:
                 count = self._socket.recv_into(rest)

@@ -91,7 +91,8 @@ class RangeData(NamedTuple):
     Attributes:
         next: where to go on; the range's end when there is no more.
         lost: how many messages before `next` damage has cost.
-        batches: whole stored batches, which may reach over both ends of what was asked for.
+        batches: whole stored batches, which may reach over both ends of what was asked for;
+            valid until the next piece or the next question.
     """
 
     next: int
@@ -142,6 +143,8 @@ class RangeReader:
         self, topic: str, log: str, first: int, end: int, max_bytes: int = READ_BYTES
     ) -> Iterator[RangeData]:
         """All of [first, end), piece by piece; the next piece is asked for one ahead.
+
+        A piece is valid until the next: all are received into the same memory.
 
         While pieces are left, the reader may be asked nothing else; a caller that stops early
         closes the iterator, which closes the connection.
@@ -218,7 +221,7 @@ def _receive_range(connection: BlockingConnection) -> RangeData:
             f"{connection.address} answered READ with a frame of type {frame_type}"
         )
     following, lost = _RANGE_HEADER.unpack_from(data)
-    return RangeData(following, lost, memoryview(data)[_RANGE_HEADER.size :])
+    return RangeData(following, lost, data[_RANGE_HEADER.size :])
 
 
 def _ends(answer: Mapping[str, Any]) -> Ends:

@@ -7,7 +7,7 @@ loop may drop or damage-mark the same extents: `Log.store` looks again.
 2. What cannot be verified is reported with its indexes, and costs only itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,6 +30,33 @@ class Place(NamedTuple):
     path: str
     key: BatchKey
     extent: Extent
+
+
+def runs_of(places: Sequence[Place]) -> Iterator[Place]:
+    """The same places, those joined that follow each other without a gap: each is read at once."""
+    run: Place | None = None
+    for place in places:
+        if run is not None and place.path == run.path and _touch(run.extent, place.extent):
+            extent = run.extent._replace(
+                end=place.extent.end,
+                size=run.extent.size + place.extent.size,
+                time_max_ns=max(run.extent.time_max_ns, place.extent.time_max_ns),
+            )
+            run = run._replace(extent=extent)
+            continue
+        if run is not None:
+            yield run
+        run = place
+    if run is not None:
+        yield run
+
+
+def _touch(left: Extent, right: Extent) -> bool:
+    return (
+        left.offset + left.size == right.offset
+        and left.end == right.first
+        and left.end_ordinal == right.ordinal
+    )
 
 
 class Piece(NamedTuple):
@@ -231,7 +258,7 @@ class RangeRead:
         room = self._max_bytes
         present = 0
         try:
-            for place in self._places:
+            for place in runs_of(self._places):
                 data = read_extent(self._disk, place)
                 taken, room, stopped = self._take(data, place, room)
                 present += taken
