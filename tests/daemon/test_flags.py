@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from sparq.daemon.durations import SECOND
-from sparq.daemon.flags import BOOL, DURATION, INT, LEVEL, STRING, option, parse
+from sparq.daemon.flags import option, parse
+from sparq.daemon.kinds import BOOL, DURATION, INT, LEVEL, STRING
 
 
 @dataclass(frozen=True, slots=True)

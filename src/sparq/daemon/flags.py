@@ -15,102 +15,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from sparq.daemon.durations import MILLISECOND, format_duration, parse_duration
-from sparq.daemon.logging import level_name, parse_level
+from sparq.daemon.kinds import BOOL, LEVEL, STRING, Kind
 
 T = TypeVar("T")
-
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
-_FALSE = ("0", "f", "F", "false", "FALSE", "False")
-_INT64 = range(-(1 << 63), 1 << 63)
-
-
-class Kind(NamedTuple):
-    """How one type of option is read and shown.
-
-    `parse` reads a command line's text, `coerce` a TOML value; both raise ValueError with a reason.
-    """
-
-    name: str
-    parse: Callable[[str], Any]
-    coerce: Callable[[Any], Any]
-    show: Callable[[Any], str]
-
-
-def _parse_bool(text: str) -> bool:
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError("parse error")
-
-
-def _parse_int(text: str) -> int:
-    # As Go's base 0: 0x, 0o, 0b and a leading 0 for octal. (Python would also take blanks.)
-    try:
-        if not text.isascii() or text != text.strip():
-            raise ValueError
-        value = int(re.sub(r"^([+-]?)0(?=[0-7_])", r"\g<1>0o", text), 0)
-    except ValueError:
-        raise ValueError("parse error") from None
-    if value not in _INT64:
-        raise ValueError("value out of range")
-    return value
-
-
-def _parse_duration(text: str) -> int:
-    try:
-        return parse_duration(text)
-    except ValueError:
-        raise ValueError("parse error") from None
-
-
-def _coerce_string(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"invalid string value type {type(value).__name__}")
-
-
-def _coerce_bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _parse_bool(value)
-    raise ValueError(f"invalid bool value type {type(value).__name__}")
-
-
-def _coerce_int(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _parse_int(value)
-    raise ValueError(f"invalid int value type {type(value).__name__}")
-
-
-def _coerce_duration(value: Any) -> int:
-    if isinstance(value, str):
-        return parse_duration(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value * MILLISECOND
-    raise ValueError(f"invalid duration value type {type(value).__name__}")
-
-
-def _coerce_level(value: Any) -> int:
-    return parse_level(str(value))
-
-
-STRING = Kind("string", str, _coerce_string, lambda value: f'"{value}"' if value else "")
-BOOL = Kind("bool", _parse_bool, _coerce_bool, lambda value: "true" if value else "")
-INT = Kind("int", _parse_int, _coerce_int, str)
-DURATION = Kind("duration", _parse_duration, _coerce_duration, format_duration)
-LEVEL = Kind("level", parse_level, _coerce_level, lambda value: f'"{level_name(value)}"')
 
 
 class Flag(NamedTuple):
@@ -226,7 +139,7 @@ class _Parser(argparse.ArgumentParser):
             self.error(str(error))
         for flag in self._flags.values():
             if flag.repeated and flag.field in given:
-                given[flag.field] = tuple(given[flag.field])
+                given[flag.field] = flag.kind.gather(given[flag.field])
         return given
 
     def error(self, message: str) -> NoReturn:
@@ -276,8 +189,8 @@ def canonical(arguments: Sequence[str], flags: dict[str, Flag]) -> list[str]:
         flag = flags.get("help" if name == "h" else name)
         if flag is None:
             raise ValueError(f"flag provided but not defined: -{name}")
-        if not equals and flag.kind is BOOL:
-            value = "true"
+        if not equals and flag.kind.bare:
+            value = flag.kind.bare
         elif not equals:
             if not rest:
                 raise ValueError(f"flag needs an argument: -{name}")
@@ -311,7 +224,7 @@ def _coerce(flag: Flag, value: Any) -> Any:
             value = value.split(",") if value else []
         if not isinstance(value, list):
             raise ValueError(f"invalid list value type {type(value).__name__}")
-        return tuple(flag.kind.coerce(item) for item in value)
+        return flag.kind.gather(flag.kind.coerce(item) for item in value)
     except ValueError as error:
         if flag.kind is LEVEL:
             _fatal(f"failed parsing {flag.key} {value}")

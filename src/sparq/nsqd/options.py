@@ -12,7 +12,18 @@ from pathlib import Path
 import xxhash
 
 from sparq.daemon.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from sparq.daemon.flags import BOOL, DURATION, INT, LEVEL, STRING, option
+from sparq.daemon.flags import option
+from sparq.daemon.kinds import (
+    BOOL,
+    DURATION,
+    FLOATS,
+    INT,
+    LEVEL,
+    STRING,
+    TLS_REQUIRED,
+    TLS_VERSION,
+    TLS_VERSION_DEFAULT,
+)
 from sparq.daemon.logging import LEVELS
 
 NODE_IDS = 1024
@@ -32,6 +43,11 @@ class Options:
         "address for HTTP: host:port or a unix socket's path; empty: none",
         kind=STRING,
     )
+    https_address: str = option(
+        "0.0.0.0:4152",
+        "address for HTTPS: host:port or a unix socket's path; only with a certificate",
+        kind=STRING,
+    )
     broadcast_address: str = option(
         socket.gethostname, "address that nsqlookupd tells the clients", kind=STRING
     )
@@ -46,13 +62,13 @@ class Options:
     )
     http_client_connect_timeout_ns: int = option(
         2 * SECOND,
-        "how long a connection to an nsqlookupd's HTTP port may take",
+        "how long a connection to an authd or an nsqlookupd's HTTP port may take",
         kind=DURATION,
         name="http-client-connect-timeout",
     )
     http_client_request_timeout_ns: int = option(
         5 * SECOND,
-        "how long a request to an nsqlookupd's HTTP port may take",
+        "how long a request to an authd or an nsqlookupd's HTTP port may take",
         kind=DURATION,
         name="http-client-request-timeout",
     )
@@ -128,10 +144,88 @@ class Options:
         kind=DURATION,
         name="output-buffer-timeout",
     )
+    max_channel_consumers: int = option(
+        0, "consumers that one channel may have; 0: any number", kind=INT
+    )
+    enable_experiment: tuple[str, ...] = option(
+        (), "turn an experiment on: topology-aware-consumption", kind=STRING
+    )
     requeue_on_disconnect: bool = option(
         False,
         "queue a dropped connection's messages again at once, instead of at their timeout",
         kind=BOOL,
+    )
+
+    # Who may come in
+    auth_http_addresses: tuple[str, ...] = option(
+        (),
+        "host:port or URL of an authd; with one, clients must say AUTH",
+        kind=STRING,
+        name="auth-http-address",
+        key="auth_http_addresses",
+    )
+    auth_http_request_method: str = option("get", "how authds are asked: get or post", kind=STRING)
+
+    # TLS and compression
+    tls_cert: str = option("", "certificate file", kind=STRING)
+    tls_key: str = option("", "the certificate's key file", kind=STRING)
+    tls_client_auth_policy: str = option(
+        "",
+        "certificates of clients: require (any) or require-verify (signed by the root CA)",
+        kind=STRING,
+    )
+    tls_root_ca_file: str = option(
+        "", "file of the CA that clients' certificates need", kind=STRING
+    )
+    tls_required: str = option(
+        "false",
+        "refuse clients without TLS: true, false, or tcp-https (plain HTTP is let in)",
+        kind=TLS_REQUIRED,
+    )
+    # NSQ: tls1.0. Older versions than 1.2 are broken: they need the flag.
+    tls_min_version: str = option(
+        TLS_VERSION_DEFAULT,
+        "oldest TLS version taken: tls1.0, tls1.1, tls1.2 or tls1.3",
+        kind=TLS_VERSION,
+    )
+    deflate: bool = option(True, "offer deflate compression", kind=BOOL)
+    max_deflate_level: int = option(6, "highest deflate level that clients may have", kind=INT)
+    snappy: bool = option(True, "offer snappy compression", kind=BOOL)
+
+    # What it measures
+    statsd_address: str = option("", "host:port of a statsd (UDP); empty: none", kind=STRING)
+    statsd_interval_ns: int = option(
+        60 * SECOND, "time between two reports to statsd", kind=DURATION, name="statsd-interval"
+    )
+    statsd_mem_stats: bool = option(True, "report memory figures to statsd", kind=BOOL)
+    statsd_prefix: str = option(
+        "nsq.%s", "prefix of statsd names; %s: the host as nsqlookupd tells it", kind=STRING
+    )
+    statsd_udp_packet_size: int = option(508, "bytes of one statsd packet", kind=INT)
+    statsd_exclude_ephemeral: bool = option(
+        False, "leave #ephemeral topics and channels out of statsd", kind=BOOL
+    )
+    e2e_processing_latency_percentiles: tuple[float, ...] = option(
+        (),
+        "quantiles (0, 1] of the time from publish to FIN in /stats",
+        kind=FLOATS,
+        name="e2e-processing-latency-percentile",
+        key="e2e_processing_latency_percentiles",
+    )
+    e2e_processing_latency_window_time_ns: int = option(
+        10 * MINUTE,
+        "what span of time those quantiles cover",
+        kind=DURATION,
+        name="e2e-processing-latency-window-time",
+    )
+
+    # What means nothing here
+    worker_id: bool = option(False, "deprecated in NSQ, accepted and ignored", kind=BOOL)
+    queue_scan_worker_pool_max: int = option(
+        4, "accepted and ignored: sparq does not scan queues", kind=INT
+    )
+    queue_scan_selection_count: int = option(
+        20, "accepted and ignored: sparq does not scan queues", kind=INT
     )
 
     # What it says

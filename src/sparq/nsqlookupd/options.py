@@ -9,7 +9,8 @@ import socket
 from dataclasses import dataclass
 
 from sparq.daemon.durations import SECOND
-from sparq.daemon.flags import BOOL, DURATION, LEVEL, STRING, option
+from sparq.daemon.flags import option
+from sparq.daemon.kinds import BOOL, DURATION, LEVEL, STRING
 from sparq.daemon.logging import LEVELS
 
 
