@@ -17,11 +17,12 @@ def options(*arguments: str) -> Options:
     return parse(Options, "nsqd", "", arguments)
 
 
-def test_defaults_are_nsqs_except_the_sync_policy() -> None:
-    """All of them, in one look."""
+def test_defaults_are_nsqs_except_the_sync_policy_and_old_tls() -> None:
+    """All of them, in one look. (TLS: 1.2 at least, docs/differences.md.)"""
     assert dataclasses.asdict(options()) == {
         "tcp_address": "0.0.0.0:4150",
         "http_address": "0.0.0.0:4151",
+        "https_address": "0.0.0.0:4152",
         "broadcast_address": socket.gethostname(),
         "broadcast_tcp_port": 0,
         "broadcast_http_port": 0,
@@ -47,7 +48,31 @@ def test_defaults_are_nsqs_except_the_sync_policy() -> None:
         "max_output_buffer_timeout_ns": 30 * SECOND,
         "min_output_buffer_timeout_ns": SECOND // 40,
         "output_buffer_timeout_ns": SECOND // 4,
+        "max_channel_consumers": 0,
+        "enable_experiment": (),
         "requeue_on_disconnect": False,
+        "auth_http_addresses": (),
+        "auth_http_request_method": "get",
+        "tls_cert": "",
+        "tls_key": "",
+        "tls_client_auth_policy": "",
+        "tls_root_ca_file": "",
+        "tls_required": "false",
+        "tls_min_version": "tls1.2",
+        "deflate": True,
+        "max_deflate_level": 6,
+        "snappy": True,
+        "statsd_address": "",
+        "statsd_interval_ns": 60 * SECOND,
+        "statsd_mem_stats": True,
+        "statsd_prefix": "nsq.%s",
+        "statsd_udp_packet_size": 508,
+        "statsd_exclude_ephemeral": False,
+        "e2e_processing_latency_percentiles": (),
+        "e2e_processing_latency_window_time_ns": HOUR // 6,
+        "worker_id": False,
+        "queue_scan_worker_pool_max": 4,
+        "queue_scan_selection_count": 20,
         "log_level": 20,
         "log_prefix": "[nsqd] ",
         "verbose": False,
@@ -55,22 +80,28 @@ def test_defaults_are_nsqs_except_the_sync_policy() -> None:
 
 
 def test_keys_of_the_file_are_nsqs() -> None:
-    """A key is the flag with underscores, save the two that NSQ names otherwise."""
+    """A key is the flag with underscores, save those that NSQ names otherwise."""
     odd = {f.name: f.key for f in flags_of(Options) if f.key != f.name.replace("-", "_")}
 
-    assert odd == {"node-id": "id", "lookupd-tcp-address": "nsqlookupd_tcp_addresses"}
+    assert odd == {
+        "node-id": "id",
+        "lookupd-tcp-address": "nsqlookupd_tcp_addresses",
+        "auth-http-address": "auth_http_addresses",
+        "e2e-processing-latency-percentile": "e2e_processing_latency_percentiles",
+    }
 
 
 def test_a_file_of_nsq_is_taken(tmp_path: Path) -> None:
-    """Keys of flags that are not here (TLS, statsd) are ignored."""
+    """Every key has its place; what no flag has (nsqadmin's, a later NSQ's) is ignored."""
     config = tmp_path / "nsqd.toml"
     config.write_text(
-        'id = 7\ntls_cert = "x"\nstatsd_prefix = "y"\nmsg_timeout = "1m30s"\n'
+        'id = 7\ntls_cert = "x"\ngraphite_url = "y"\nmsg_timeout = "1m30s"\n'
         'nsqlookupd_tcp_addresses = ["a:4160", "b:4160"]\nmax_rdy_count = 9\n'
     )
     taken = options(f"--config={config}", "-max-rdy-count", "10")
 
     assert (taken.node_id, taken.msg_timeout_ns, taken.max_rdy_count) == (7, 90 * SECOND, 10)
+    assert taken.tls_cert == "x"
     assert taken.lookupd_tcp_addresses == ("a:4160", "b:4160")
 
 
