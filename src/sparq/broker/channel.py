@@ -47,6 +47,9 @@ class Channel:
         sessions: the subscribers by the number that stands for them in `in_flight`.
         range_epoch: the newest attach of a range reader, 0 once the channel is streamed again.
         hold: the range reader that has this channel, if one does.
+        finish_count: messages finished by whoever has subscribed so far.
+        zone_local_count, region_local_count, global_count: deliveries by where the consumer is;
+            only counted for topology-aware consumption.
         base_ordinal: messages before the first that was put to this channel (for message_count).
     """
 
@@ -72,6 +75,8 @@ class Channel:
         self.again_next = False
         self.requeue_count = 0
         self.timeout_count = 0
+        self.finish_count = 0
+        self.zone_local_count = self.region_local_count = self.global_count = 0
         self.scheduled_ns = NEVER
         self._last_owner = 0
         self._id_base = stream.log.node_id << INDEX_BITS
@@ -124,6 +129,7 @@ class Channel:
         if freed.freed:
             session.in_flight_count -= freed.freed
             session.finish_count += freed.freed
+            self.finish_count += freed.freed
             self.memory.finished(freed.starts, freed.ends)
             self.opened(session)
         for position, why in freed.failures:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions
 from sparq.protocol import frames
@@ -41,6 +41,15 @@ class Slot:
         self.more: Sequence[Buffer] = ()
 
 
+class TlsFacts(NamedTuple):
+    """What a TLS handshake came to, in the words of `/stats`."""
+
+    cipher_suite: str
+    version: str
+    negotiated_protocol: str = ""
+    negotiated_protocol_is_mutual: bool = False
+
+
 class Session:
     """A connected client.
 
@@ -50,6 +59,8 @@ class Session:
         owner: the number that stands for it in its channel.
         holds: the channels that it reads by ranges.
         uncommitted_bytes: its publishes that are not on disk yet.
+        tls, deflate, snappy: what the shell speaks with the client, for `/stats`.
+        auth_identity, auth_identity_url: whom an authd took it for; empty without AUTH.
         on_writable: called when the session has room again; on_taken: when output was taken.
         closing: the connection ends once `is_drained`.
     """
@@ -76,6 +87,10 @@ class Session:
         self.user_agent = ""
         self.topology_region = ""
         self.topology_zone = ""
+        self.tls: TlsFacts | None = None
+        self.deflate = self.snappy = False
+        self.authed = False
+        self.auth_identity = self.auth_identity_url = ""
         self.channel: Channel | None = None
         self.holds: set[Channel] = set()
         self.reader: RangeReader | None = None

@@ -185,6 +185,11 @@ class Log:
         return self._unsynced.count
 
     @property
+    def unsynced_bytes(self) -> int:
+        """What those take."""
+        return self._unsynced.size_bytes
+
+    @property
     def busy(self) -> bool:
         """Whether a commit or a sync is in flight: no other may begin."""
         return self._flight is not None
