@@ -1,13 +1,16 @@
 """Flags and configuration files are taken as NSQ's programs take them."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sparq.daemon.durations import SECOND
-from sparq.daemon.flags import option, parse
+from sparq.daemon.flags import FileError, differing, option, parse, parse_again
 from sparq.daemon.kinds import BOOL, DURATION, INT, LEVEL, STRING
+
+FATAL = re.compile(r"^\[prog\] [0-9/]{10} [0-9:.]{15} FATAL: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +199,11 @@ def test_values_of_a_file_are_coerced(tmp_path: Path, line: str, field: str, val
 def test_a_bad_file_ends_with_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, reason: str
 ) -> None:
-    """A wrong type or broken TOML is fatal, and says which option it was."""
+    """A wrong type or broken TOML is fatal, and says which option it was, as a log line does."""
     status, text = refused(capsys, file(tmp_path, line))
 
     assert status == 1
-    assert text.startswith(reason)
+    assert FATAL.sub("", text).startswith(reason)
 
 
 def test_a_missing_file_ends_with_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -208,4 +211,21 @@ def test_a_missing_file_ends_with_1(capsys: pytest.CaptureFixture[str], tmp_path
     status, text = refused(capsys, f"-config={tmp_path}/none.toml")
 
     assert status == 1
-    assert text.startswith(f"failed to load config file {tmp_path}/none.toml - ")
+    assert FATAL.sub("", text) == (
+        f"failed to load config file {tmp_path}/none.toml - open {tmp_path}/none.toml: "
+        "no such file or directory\n"
+    )
+
+
+def test_options_are_made_again_from_the_file_as_it_is_now(tmp_path: Path) -> None:
+    """The command line still wins; a file that cannot be used is an exception, not the end."""
+    arguments = [file(tmp_path, 'tcp_address = "f:1"\nid = 4'), "-node-id=5"]
+    assert parse_again(Options, "prog", arguments) == options(*arguments)
+
+    file(tmp_path, 'tcp_address = "f:2"\nid = 6')
+    again = parse_again(Options, "prog", arguments)
+    assert (again.tcp_address, again.node_id) == ("f:2", 5)
+    assert [flag.key for flag in differing(options("-node-id=5"), again)] == ["tcp_address"]
+    file(tmp_path, "tcp_address = 1")
+    with pytest.raises(FileError, match="ERROR: Resolve failed to coerce value 1"):
+        parse_again(Options, "prog", arguments)

@@ -10,8 +10,10 @@ from sparq.daemon.address import Listener, listen
 from sparq.daemon.http import Site
 from sparq.log.disk import RealDisk
 from sparq.nsqd.http import Endpoints
+from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.main import open_broker
 from sparq.nsqd.options import Options
+from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.protocol.commands import fin, identify, rdy
 from sparq.protocol.receiver import Receiver, decode_message
@@ -24,6 +26,7 @@ class Daemon:
     nsqd: Nsqd
     http: Listener
     site: Site
+    peers: LookupPeers
 
     async def raw(self, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
         """One request as text; nothing on the way mends what is wrong with it."""
@@ -72,12 +75,16 @@ async def start(folder: Path, **changes: Any) -> Daemon:
     await nsqd.start(tcp)
     site = Site(Endpoints(nsqd).routes())
     await site.start(http)
-    return Daemon(nsqd, http, site)
+    peers = LookupPeers(nsqd)
+    nsqd.reloader = Reloader(nsqd, peers, lambda: options)
+    await peers.start()
+    return Daemon(nsqd, http, site, peers)
 
 
 async def stop(daemon: Daemon) -> None:
     daemon.http.close()
     await daemon.nsqd.stop()
+    await daemon.peers.stop()
     await daemon.site.stop()
 
 

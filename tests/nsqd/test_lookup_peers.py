@@ -26,6 +26,10 @@ class FakeBroker:
         self.topics: dict[str, Any] = {}
         self.changes: deque[tuple[str, str, str | None]] = deque()
         self.known: list[tuple[str, list[str]]] = []
+        self.has_lookupd = False
+
+    def set_has_lookupd(self, has_lookupd: bool) -> None:
+        self.has_lookupd = has_lookupd
 
     def create(self, topic: str, *channels: str) -> None:
         if topic not in self.topics:
@@ -340,7 +344,7 @@ async def test_old_news_is_not_told_on_a_new_connection(
     scripted = Scripted(me(), b"")
     async with scripted as address, Half(address) as nsqd:
         nsqd.broker.create("t")
-        (peer,) = nsqd.peers._peers
+        (peer,) = nsqd.peers._peers.values()
         await until(lambda: b"REGISTER t" in scripted.heard)
         nsqd.delete("t")
         await until(lambda: peer.http_address is None)

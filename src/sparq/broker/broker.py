@@ -228,6 +228,10 @@ class Broker:
             next_ns = min(next_ns, self._next_trim_ns)
         return None if next_ns == NEVER else next_ns
 
+    def set_has_lookupd(self, has_lookupd: bool) -> None:
+        """Whether topics that are made from now on wait for `channels_known`."""
+        self._topics.has_lookupd = has_lookupd
+
     def channels_known(self, topic_name: str, names: list[str], now: Instant) -> None:
         """nsqlookupd has answered which channels a new topic has elsewhere."""
         topic = self.topics.get(topic_name)

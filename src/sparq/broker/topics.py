@@ -37,11 +37,13 @@ class Topics:
     Attributes:
         by_name: those that exist.
         unopened: names whose data could not be opened, and why.
+        has_lookupd: whether a new topic waits for what nsqlookupd says of it.
     """
 
     def __init__(self, catalog: Catalog, agenda: Agenda, options: BrokerOptions) -> None:
         self.by_name: dict[str, Topic] = {}
         self.unopened: dict[str, str] = {}
+        self.has_lookupd = options.has_lookupd
         self._catalog = catalog
         self._agenda = agenda
         self._options = options
@@ -131,7 +133,7 @@ class Topics:
             topic = Topic(name, log, None, self._agenda, self._options)
         else:
             topic, _ = self._assemble(name, now)
-        topic.begin(now, wait_for_lookup=self._options.has_lookupd)
+        topic.begin(now, wait_for_lookup=self.has_lookupd)
         self.by_name[name] = topic
         self._agenda.changes.append(("created", name, None))
         return topic

@@ -7,23 +7,31 @@ configuration key, type, default and help text stand in one place. Rules (refere
    behind `=`. Flags end at the first argument that is none, or at `--`; what follows is ignored.
 2. A flag on the command line wins over the file, the file over the default.
 3. Exit status: 0 after `--help` and `--version`, 2 for a bad command line (with usage on stderr),
-   1 for a bad file. Only in a file may a duration be a bare number: milliseconds.
+   1 for a bad file (a FATAL log line says why). Only in a file may a duration be a bare number:
+   milliseconds.
 4. Keys of the file that no flag has are ignored, so that one file can serve several versions.
+5. `parse_again` is for a daemon that runs: a bad file is an exception then, not the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from sparq.daemon.kinds import BOOL, LEVEL, STRING, Kind
+from sparq.daemon.kinds import BOOL, LEVEL, STRING, TLS_REQUIRED, TLS_VERSION, Kind
+from sparq.daemon.logging import line
 
 T = TypeVar("T")
+
+
+class FileError(Exception):
+    """A configuration file cannot be used; the text is NSQ's."""
 
 
 class Flag(NamedTuple):
@@ -40,6 +48,9 @@ class Flag(NamedTuple):
 
 VERSION = Flag("version", "version", "", BOOL, False, "print the version and exit", False)
 CONFIG = Flag("config", "config", "", STRING, False, "path of a TOML file with options", "")
+_PARSED = (LEVEL, TLS_REQUIRED, TLS_VERSION)
+"""What a file may hold for these NSQ checks by itself, with words of its own."""
+
 HELP = Flag("help", "help", "", BOOL, False, "print this help and exit", False)
 
 
@@ -101,9 +112,33 @@ def parse(options_class: type[T], program: str, version: str, arguments: Sequenc
     if given.get("version"):
         sys.stdout.write(f"{version}\n")
         raise SystemExit(0)
+    try:
+        return _together(options_class, flags, given)
+    except FileError as error:
+        sys.stderr.write(f"{line(f'[{program}] ', logging.CRITICAL, str(error))}\n")
+        raise SystemExit(1) from None
+
+
+def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) -> T:
+    """Make the options anew from a command line that was fine before, and its file as it is now.
+
+    Raises:
+        FileError: the file is missing, is no TOML, or has a value of a wrong type.
+    """
+    flags = flags_of(options_class)
+    return _together(options_class, flags, _Parser(program, [*flags, CONFIG]).values(arguments))
+
+
+def _together(options_class: type[T], flags: Sequence[Flag], given: dict[str, Any]) -> T:
+    """The options, from what the command line gave and the file that it names (rule 2)."""
     values = from_file(given["config"], flags) if given.get("config") else {}
     values.update((f.field, given[f.field]) for f in flags if f.field in given)
     return options_class(**values)
+
+
+def differing(old: T, new: T) -> list[Flag]:
+    """The flags in which two sets of options of one class differ."""
+    return [f for f in flags_of(type(old)) if getattr(old, f.field) != getattr(new, f.field)]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -203,12 +238,15 @@ def from_file(path: str, flags: Iterable[Flag]) -> dict[str, Any]:
     """Read the options that a TOML file sets.
 
     Raises:
-        SystemExit: status 1; the file is missing, is no TOML, or has a value of a wrong type.
+        FileError: the file is missing, is no TOML, or has a value of a wrong type.
     """
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        _fatal(f"failed to load config file {path} - {error}")
+    except OSError as error:
+        reason = f"open {path}: {(error.strerror or str(error)).lower()}"
+        raise FileError(f"failed to load config file {path} - {reason}") from error
+    except ValueError as error:
+        raise FileError(f"failed to load config file {path} - {error}") from error
     values = {}
     for flag in flags:
         if flag.key in document:
@@ -226,11 +264,8 @@ def _coerce(flag: Flag, value: Any) -> Any:
             raise ValueError(f"invalid list value type {type(value).__name__}")
         return flag.kind.gather(flag.kind.coerce(item) for item in value)
     except ValueError as error:
-        if flag.kind is LEVEL:
-            _fatal(f"failed parsing {flag.key} {value}")
-        _fatal(f"ERROR: Resolve failed to coerce value {value} for option {flag.key} - {error}")
-
-
-def _fatal(text: str) -> NoReturn:
-    sys.stderr.write(f"{text}\n")
-    raise SystemExit(1)
+        if flag.kind in _PARSED:
+            raise FileError(f"failed parsing {flag.key} {value} - {error}") from error
+        raise FileError(
+            f"ERROR: Resolve failed to coerce value {value} for option {flag.key} - {error}"
+        ) from error

@@ -3,6 +3,7 @@
 1. SIGINT and SIGTERM set one event; the daemon ends in its own order. A second signal changes
    nothing: whoever is in a hurry sends SIGKILL, which the log survives.
 2. A `StartError` is the one way to say "cannot start": logged as FATAL, exit status 1.
+3. SIGHUP never ends a daemon: until `on_hangup` says what it does, it does nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def version_line(program: str) -> str:
     return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
 
 
+def on_hangup(reload: Callable[[], None]) -> None:
+    """Call this at each SIGHUP from now on, in the loop."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+
+
 def run(program: str, serve: Serve) -> int:
     """Run a daemon until a signal stops it.
 
@@ -53,4 +59,5 @@ async def _until_signal(serve: Serve) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    on_hangup(lambda: None)
     await serve(stop)

@@ -54,10 +54,16 @@ class LineFormatter(logging.Formatter):
         when = datetime.fromtimestamp(record.created).strftime("%Y/%m/%d %H:%M:%S.%f")
         level = "FATAL" if record.levelno >= logging.CRITICAL else record.levelname
         text = record.getMessage().translate(_ESCAPES)
-        line = f"{self._prefix}{when} {level}: {text}"
+        said = f"{self._prefix}{when} {level}: {text}"
         if record.exc_info:
-            line = f"{line}\n{self.formatException(record.exc_info)}"
-        return line
+            said = f"{said}\n{self.formatException(record.exc_info)}"
+        return said
+
+
+def line(prefix: str, level: int, text: str) -> str:
+    """A line for what must be said before the log is set up, or is all that a program says."""
+    record = logging.LogRecord("", level, "", 0, text, None, None)
+    return LineFormatter(prefix).format(record)
 
 
 def set_up(prefix: str, level: int) -> None:
@@ -68,8 +74,17 @@ def set_up(prefix: str, level: int) -> None:
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(prefix))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
+    logging.getLogger().handlers[:] = [handler]
+    set_level(level)
+
+
+def chosen_level(log_level: int, verbose: bool) -> int:
+    """The level that the two flags ask for; `--verbose` is the older one."""
+    return logging.DEBUG if verbose else log_level
+
+
+def set_level(level: int) -> None:
+    """Log from this level upwards, from now on."""
+    logging.getLogger().setLevel(level)
     # asyncio tells at "debug" which selector it took: nothing for an operator.
     logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))

@@ -19,7 +19,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -191,7 +191,8 @@ class LookupPeers:
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
         self._broker = nsqd.broker
-        self._peers: list[Peer] = []
+        self._peers: dict[str, Peer] = {}
+        self._runs: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._http: aiohttp.ClientSession | None = None
 
@@ -199,13 +200,37 @@ class LookupPeers:
         """Connect to every nsqlookupd, in the background."""
         options = self._nsqd.options
         self._http = aiohttp.ClientSession(timeout=timeouts(options))
-        said = introduction(self._nsqd)
-        for where in dict.fromkeys(options.lookupd_tcp_addresses):
-            peer = Peer(where, said, lambda: registrations(self._broker), options.max_body_size)
-            self._peers.append(peer)
-            self._begin(peer.run())
+        self.set_addresses(options.lookupd_tcp_addresses)
         self._nsqd.on_changes = self.tell
         self.tell()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the nsqlookupds are, in the order in which they were given."""
+        return list(self._peers)
+
+    def set_addresses(self, addresses: Iterable[str]) -> None:
+        """Connect to these nsqlookupds, stay with those that are known, and leave the others.
+
+        One that is left forgets this nsqd at once; a new one is told everything.
+        """
+        wanted = dict.fromkeys(addresses)
+        for where in self._peers.keys() - wanted.keys():
+            # Whoever waits for its first attempt waits in vain.
+            self._peers[where].tried.set()
+            self._runs.pop(where).cancel()
+        self._peers = {where: self._peers.get(where) or self._meet(where) for where in wanted}
+        self._broker.set_has_lookupd(bool(wanted))
+
+    def _meet(self, where: str) -> Peer:
+        peer = Peer(
+            where,
+            introduction(self._nsqd),
+            lambda: registrations(self._broker),
+            self._nsqd.options.max_body_size,
+        )
+        self._runs[where] = self._begin(peer.run())
+        return peer
 
     async def stop(self) -> None:
         """Close the connections: the nsqlookupds forget this nsqd at once."""
@@ -222,22 +247,24 @@ class LookupPeers:
         while changes:
             kind, topic, channel = changes.popleft()
             line = command("REGISTER" if kind == "created" else "UNREGISTER", topic, channel)
-            for peer in self._peers:
+            for peer in self._peers.values():
                 peer.tell(line)
             if kind == "created" and channel is None and self._peers:
                 self._begin(self._ask_channels(topic))
 
-    def _begin(self, work: Any) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _ask_channels(self, topic: str) -> None:
         """Find out which channels a new topic has elsewhere, and let it flow."""
         names: set[str] = set()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await asyncio.gather(*(self._ask_peer(peer, topic, names) for peer in self._peers))
+                peers = self._peers.values()
+                await asyncio.gather(*(self._ask_peer(peer, topic, names) for peer in peers))
         except TimeoutError:
             logger.warning("LOOKUPD: not all have told the channels of %s in time", topic)
         self._broker.channels_known(topic, sorted(names), self._nsqd.runner.now())

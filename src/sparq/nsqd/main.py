@@ -9,7 +9,8 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from sparq.broker.broker import Broker
@@ -23,6 +24,7 @@ from sparq.nsqd.commit import instant
 from sparq.nsqd.http import Endpoints
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import Options, default_node_id, node_id_error
+from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.protocol.identify import Limits
 
@@ -118,9 +120,16 @@ def listen(options: Options) -> tuple[address.Listener, address.Listener | None]
         raise lifecycle.StartError(str(error)) from error
 
 
-async def serve(options: Options, data_path: Path, stop: asyncio.Event) -> None:
+async def serve(
+    options: Options, data_path: Path, read_again: Callable[[], Options], stop: asyncio.Event
+) -> None:
     """Run one nsqd until the event is set.
 
+    Args:
+        options: what it is told.
+        data_path: where its data is.
+        read_again: makes the options anew at SIGHUP.
+        stop: the event.
     Raises:
         StartError: it cannot start.
     """
@@ -133,12 +142,14 @@ async def serve(options: Options, data_path: Path, stop: asyncio.Event) -> None:
     nsqd.tcp_port, nsqd.http_port = tcp.port, http.port if http else -1
     site = Site(Endpoints(nsqd).routes())
     peers = LookupPeers(nsqd)
+    nsqd.reloader = Reloader(nsqd, peers, read_again)
     await nsqd.start(tcp)
     logger.info("TCP: listening on %s", tcp.text)
     if http is not None:
         await site.start(http)
         logger.info("HTTP: listening on %s", http.text)
     await peers.start()
+    lifecycle.on_hangup(nsqd.reloader.reload)
     await stop.wait()
     logger.info("NSQ: stopping")
     if http is not None:
@@ -155,9 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     version = lifecycle.version_line(PROGRAM)
     options = flags.parse(Options, PROGRAM, version, words)
-    level = logging.DEBUG if options.verbose else options.log_level
-    log_lines.set_up(options.log_prefix, level)
+    log_lines.set_up(options.log_prefix, log_lines.chosen_level(options.log_level, options.verbose))
     logger.info("%s", version)
     os.umask(0o077)
     data_path = Path(options.data_path or ".").resolve()
-    return lifecycle.run(PROGRAM, lambda stop: serve(options, data_path, stop))
+    read_again = partial(flags.parse_again, Options, PROGRAM, words)
+    return lifecycle.run(PROGRAM, lambda stop: serve(options, data_path, read_again, stop))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sparq.broker.session import Session
     from sparq.daemon.address import Listener
     from sparq.nsqd.options import Options
+    from sparq.nsqd.reload import Reloader
     from sparq.protocol.errors import RemoteError
     from sparq.protocol.frames import Bodies
 
@@ -41,7 +42,10 @@ class Nsqd:
         exiting: True from the moment that `stop` begins; publishes over HTTP get EXITING.
         on_changes: called when topics or channels have come or gone.
         tcp_port, http_port: the real ports, -1 where there is none.
+        options: what is in force; `reloader`, which whoever builds the daemon sets, changes it.
     """
+
+    reloader: Reloader
 
     def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.options = options

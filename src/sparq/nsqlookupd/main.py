@@ -6,13 +6,16 @@ All it knows is in memory: after a restart it is told again by the nsqds within 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from sparq.daemon import address, flags, lifecycle
 from sparq.daemon import logging as log_lines
+from sparq.daemon import reload as hangup
 from sparq.daemon.http import Site
 from sparq.nsqlookupd.http import Endpoints
 from sparq.nsqlookupd.options import Options
@@ -80,8 +83,27 @@ class Nsqlookupd:
         self._listeners.clear()
 
 
-async def serve(options: Options, stop: asyncio.Event) -> None:
-    """Run one nsqlookupd until the event is set.
+class Reloader:
+    """SIGHUP of one nsqlookupd: the log level is what can change while it runs."""
+
+    def __init__(self, options: Options, read: Callable[[], Options]) -> None:
+        """`read` makes the options anew from the command line and its file."""
+        self._running = options
+        self._read = read
+
+    def reload(self) -> None:
+        """Make true what the configuration file says now."""
+        wanted = hangup.read_again(self._read)
+        if wanted is None:
+            return
+        hangup.take(self._running, wanted, ("log_level", "verbose"))
+        self._running = dataclasses.replace(
+            self._running, log_level=wanted.log_level, verbose=wanted.verbose
+        )
+
+
+async def serve(options: Options, read_again: Callable[[], Options], stop: asyncio.Event) -> None:
+    """Run one nsqlookupd until the event is set; at SIGHUP its options are read again.
 
     Raises:
         StartError: it cannot listen.
@@ -91,6 +113,7 @@ async def serve(options: Options, stop: asyncio.Event) -> None:
         await daemon.start()
     except address.ListenError as error:
         raise lifecycle.StartError(str(error)) from error
+    lifecycle.on_hangup(Reloader(options, read_again).reload)
     await stop.wait()
     await daemon.stop()
 
@@ -100,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     version = lifecycle.version_line(PROGRAM)
     options = flags.parse(Options, PROGRAM, version, words)
-    level = logging.DEBUG if options.verbose else options.log_level
-    log_lines.set_up(options.log_prefix, level)
+    log_lines.set_up(options.log_prefix, log_lines.chosen_level(options.log_level, options.verbose))
     logger.info("%s", version)
-    return lifecycle.run(PROGRAM, lambda stop: serve(options, stop))
+    read_again = partial(flags.parse_again, Options, PROGRAM, words)
+    return lifecycle.run(PROGRAM, lambda stop: serve(options, read_again, stop))

@@ -1,0 +1,58 @@
+"""SIGHUP for any daemon: its configuration file is read again, and what may change then does.
+
+1. A file that cannot be read changes nothing; the log says why.
+2. The log says of each option that changed whether it is in force or needs a restart.
+3. What was set over HTTP since the start gives way to the file: after SIGHUP the file is true.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from sparq.daemon.flags import FileError, Flag, differing
+from sparq.daemon.logging import chosen_level, set_level
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+def read_again(read: Callable[[], T]) -> T | None:
+    """The options as the file has them now; None (and an error in the log) if it cannot be read."""
+    try:
+        return read()
+    except FileError as error:
+        logger.error("SIGHUP: nothing is changed: %s", error)
+        return None
+
+
+def take(running: Any, wanted: Any, live: Collection[str]) -> None:
+    """Log from the wanted level on, and say what SIGHUP changes.
+
+    Args:
+        running: the options in force, before.
+        wanted: the options as the file has them.
+        live: names of the fields that take effect without a restart.
+    """
+    level = chosen_level(wanted.log_level, wanted.verbose)
+    # What is said about the change is said at the more talkative of the two levels.
+    set_level(min(level, logging.getLogger().level))
+    changed = differing(running, wanted)
+    for flag in changed:
+        if flag.field in live:
+            logger.info("SIGHUP: %s is now %s", flag.key, shown(flag, wanted))
+        else:
+            logger.warning("SIGHUP: %s has changed: that needs a restart", flag.key)
+    if not changed:
+        logger.info("SIGHUP: no option has changed")
+    set_level(level)
+
+
+def shown(flag: Flag, options: Any) -> str:
+    """An option's value as `--help` would show it."""
+    value = getattr(options, flag.field)
+    if flag.repeated:
+        return ", ".join(flag.kind.show(one) for one in value) or "empty"
+    return flag.kind.show(value) or "empty"

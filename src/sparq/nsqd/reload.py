@@ -1,0 +1,76 @@
+"""What can be changed while nsqd runs: the log level, the nsqlookupds, the TLS certificates.
+
+SIGHUP changes them from the configuration file, `/config` over HTTP (docs/http.md) the first two.
+
+1. `nsqd.options` always has what is in force; all else there stays as it was at the start.
+2. Each change is whole or not at all: bad certificates leave the old ones, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from sparq.daemon import logging as log_lines
+from sparq.daemon import reload as hangup
+from sparq.daemon.lifecycle import StartError
+
+if TYPE_CHECKING:
+    from sparq.nsqd.lookup_peers import LookupPeers
+    from sparq.nsqd.options import Options
+    from sparq.nsqd.server import Nsqd
+
+CERTIFICATES = ("tls_cert", "tls_key", "tls_root_ca_file")
+LIVE = ("log_level", "verbose", "lookupd_tcp_addresses")
+
+logger = logging.getLogger(__name__)
+
+
+class Reloader:
+    """Changes a running nsqd.
+
+    Attributes:
+        load_certificates: has new TLS handshakes use the files that the options name, as they are
+            now; raises StartError if they cannot be used. Without TLS it does nothing.
+    """
+
+    def __init__(self, nsqd: Nsqd, peers: LookupPeers, read: Callable[[], Options]) -> None:
+        """`read` makes the options anew from the command line and its file (flags.parse_again)."""
+        self.load_certificates: Callable[[Options], None] = lambda _options: None
+        self._nsqd = nsqd
+        self._peers = peers
+        self._read = read
+
+    def set_log_level(self, level: int) -> None:
+        """Log from this level (one of Python's, daemon.logging.LEVELS) upwards."""
+        log_lines.set_level(level)
+        self._keep(log_level=level)
+
+    def set_lookupd_addresses(self, addresses: Iterable[str]) -> None:
+        """Be registered with these nsqlookupds and no others."""
+        wanted = tuple(addresses)
+        self._peers.set_addresses(wanted)
+        self._keep(lookupd_tcp_addresses=wanted)
+
+    def reload(self) -> None:
+        """SIGHUP: make true what the configuration file says now."""
+        wanted = None if self._nsqd.exiting else hangup.read_again(self._read)
+        if wanted is None:
+            return
+        live = (*LIVE, *CERTIFICATES) if self._take_certificates(wanted) else LIVE
+        hangup.take(self._nsqd.options, wanted, live)
+        self._keep(**{field: getattr(wanted, field) for field in live})
+        self._peers.set_addresses(wanted.lookupd_tcp_addresses)
+
+    def _take_certificates(self, wanted: Options) -> bool:
+        try:
+            self.load_certificates(wanted)
+        except StartError as error:
+            logger.error("SIGHUP: the certificates stay as they are: %s", error)
+            return False
+        return True
+
+    def _keep(self, **changes: Any) -> None:
+        self._nsqd.options = dataclasses.replace(self._nsqd.options, **changes)

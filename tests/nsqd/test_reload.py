@@ -1,0 +1,322 @@
+"""SIGHUP and `/config`: what changes while nsqd runs, and what stays."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.daemon.flags import FileError
+from sparq.daemon.lifecycle import StartError
+from sparq.nsqd.options import Options
+from sparq.nsqd.reload import Reloader
+from sparq.nsqlookupd.main import Nsqlookupd
+from sparq.nsqlookupd.options import Options as LookupOptions
+from tests.nsqd.daemon import Daemon
+from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+
+WAIT_SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _restored_levels() -> Iterator[None]:
+    loggers = [logging.getLogger(), logging.getLogger("asyncio")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[list[Nsqlookupd]]:
+    """Two running nsqlookupds."""
+    here = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+    daemons = [Nsqlookupd(LookupOptions(broadcast_address="127.0.0.1", **here)) for _ in range(2)]
+    for daemon in daemons:
+        await daemon.start()
+    yield daemons
+    for daemon in daemons:
+        await daemon.stop()
+
+
+def where(daemon: Nsqlookupd) -> str:
+    return f"127.0.0.1:{daemon.tcp_port}"
+
+
+def nodes(daemon: Nsqlookupd) -> int:
+    return next(len(found) for kind, *_, found in daemon.registry.registrations() if kind)
+
+
+def topics(daemon: Nsqlookupd) -> list[str]:
+    """The topics that an nsqd has there."""
+    return [t for kind, t, _, found in daemon.registry.registrations() if kind == "topic" and found]
+
+
+async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
+    """One, then two, in the order given; what is left forgets this nsqd, the other stays."""
+    first, second = map(where, two)
+    reloader, peers = nsqd.nsqd.reloader, nsqd.peers
+    await nsqd.post("/topic/create?topic=old")
+
+    reloader.set_lookupd_addresses([first])
+    assert peers.addresses == [first]
+    await until(lambda: topics(two[0]) == ["old"])
+
+    reloader.set_lookupd_addresses([second, first, second])
+    assert peers.addresses == [second, first]
+    assert nsqd.nsqd.options.lookupd_tcp_addresses == (second, first, second)
+    await until(lambda: topics(two[1]) == ["old"])
+
+    reloader.set_lookupd_addresses([second])
+    await until(lambda: nodes(two[0]) == 0)
+    await nsqd.post("/topic/create?topic=new")
+    await until(lambda: topics(two[1]) == ["new", "old"])
+    assert (peers.addresses, nodes(two[1])) == ([second], 1)
+
+
+async def test_a_kept_nsqlookupd_keeps_its_connection(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
+    """Naming it again does not interrupt it, so that no consumer sees the node vanish."""
+    nsqd.nsqd.reloader.set_lookupd_addresses([where(two[0])])
+    await until(lambda: nodes(two[0]) == 1)
+    before = set(two[0].connections)
+
+    nsqd.nsqd.reloader.set_lookupd_addresses([where(two[1]), where(two[0])])
+    await until(lambda: nodes(two[1]) == 1)
+    assert two[0].connections == before
+
+
+async def test_a_new_topic_asks_the_nsqlookupds_of_now(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
+    """Without one a topic flows at once; with one it has the channels that are known there."""
+    two[0].registry.create_channel("t", "known")
+    two[0].registry.create_channel("late", "known")
+    await nsqd.post("/topic/create?topic=t")
+    assert (await nsqd.topic("t"))["channels"] == []
+
+    nsqd.nsqd.reloader.set_lookupd_addresses([where(two[0])])
+    await nsqd.post("/pub?topic=late", b"x")
+    await until(lambda: nsqd.nsqd.broker.topics["late"].channels)
+    assert (await nsqd.channel("late", "known"))["depth"] == 1
+
+    nsqd.nsqd.reloader.set_lookupd_addresses([])
+    assert nsqd.nsqd.broker._topics.has_lookupd is False
+
+
+async def test_a_topic_does_not_wait_for_an_nsqlookupd_that_was_left(nsqd: Daemon) -> None:
+    """It was asked and never answered; once it is dropped, the topic flows."""
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+        address = f"127.0.0.1:{hole.getsockname()[1]}"
+        nsqd.nsqd.reloader.set_lookupd_addresses([address])
+        await nsqd.post("/topic/create?topic=t")
+        topic = nsqd.nsqd.broker.topics["t"]
+        assert topic.waits_for_lookup
+
+        nsqd.nsqd.reloader.set_lookupd_addresses([])
+        await until(lambda: not topic.waits_for_lookup)
+
+
+class Change:
+    """A SIGHUP in the test's own process; `wanted` is what the file says."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.wanted: Options | Exception = daemon.nsqd.options
+        self.certificates: list[str] = []
+        self.refusal: StartError | None = None
+        self.reloader = Reloader(daemon.nsqd, daemon.peers, self._read)
+        self.reloader.load_certificates = self._load
+
+    def __call__(self, **changes: Any) -> Options:
+        self.wanted = dataclasses.replace(self.daemon.nsqd.options, **changes)
+        self.reloader.reload()
+        return self.daemon.nsqd.options
+
+    def _read(self) -> Options:
+        if isinstance(self.wanted, Exception):
+            raise self.wanted
+        return self.wanted
+
+    def _load(self, options: Options) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.certificates.append(options.tls_cert)
+
+
+@pytest.fixture
+def change(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> Change:
+    """A way to SIGHUP the daemon, whose log is kept from INFO up."""
+    caplog.set_level(logging.INFO)
+    return Change(nsqd)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(r.levelname, r.getMessage()) for r in caplog.records if "SIGHUP" in r.getMessage()]
+
+
+async def test_what_can_change_does(change: Change, caplog: pytest.LogCaptureFixture) -> None:
+    """The level, the nsqlookupds, the certificates; the log says so of each."""
+    running = change(
+        log_level=logging.DEBUG, lookupd_tcp_addresses=("/nowhere",), tls_cert="new.pem"
+    )
+
+    assert logging.getLogger().level == logging.DEBUG
+    assert change.daemon.peers.addresses == ["/nowhere"]
+    assert change.certificates == ["new.pem"]
+    assert (running.log_level, running.tls_cert) == (logging.DEBUG, "new.pem")
+    assert said(caplog) == [
+        ("INFO", 'SIGHUP: log_level is now "debug"'),
+        ("INFO", 'SIGHUP: nsqlookupd_tcp_addresses is now "/nowhere"'),
+        ("INFO", 'SIGHUP: tls_cert is now "new.pem"'),
+    ]
+
+
+async def test_what_cannot_change_needs_a_restart(
+    change: Change, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stays in force as it was, and the log names it each time that the file still differs."""
+    for _ in range(2):
+        running = change(msg_timeout_ns=1, node_id=9)
+
+    assert (running.msg_timeout_ns, running.node_id) == (60_000_000_000, 5)
+    assert said(caplog) == 2 * [
+        ("WARNING", "SIGHUP: msg_timeout has changed: that needs a restart"),
+        ("WARNING", "SIGHUP: id has changed: that needs a restart"),
+    ]
+
+
+async def test_a_level_set_meanwhile_gives_way_to_the_file(change: Change) -> None:
+    """After SIGHUP the file is true, whatever was set over HTTP; `verbose` is debug."""
+    file = change.daemon.nsqd.options
+    change.reloader.set_log_level(logging.ERROR)
+    assert logging.getLogger().level == logging.ERROR
+    assert change.daemon.nsqd.options.log_level == logging.ERROR
+
+    change(log_level=file.log_level)
+    assert logging.getLogger().level == logging.INFO
+    change(verbose=True)
+    assert logging.getLogger().level == logging.DEBUG
+
+
+async def test_bad_certificates_leave_the_old_ones(
+    change: Change, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says why; the rest of the file is in force."""
+    change.refusal = StartError("failed to build TLS config - no such file")
+    running = change(tls_cert="new.pem", log_level=logging.WARNING)
+    assert running.tls_cert == ""
+    assert logging.getLogger().level == logging.WARNING
+    assert said(caplog) == [
+        (
+            "ERROR",
+            "SIGHUP: the certificates stay as they are: failed to build TLS config - no such file",
+        ),
+        ("INFO", 'SIGHUP: log_level is now "warn"'),
+        ("WARNING", "SIGHUP: tls_cert has changed: that needs a restart"),
+    ]
+
+
+async def test_a_broken_file_changes_nothing(
+    change: Change, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an error in the log, not the end."""
+    before = change.daemon.nsqd.options
+    change.wanted = FileError("failed to load config file x - no")
+    change.reloader.reload()
+
+    assert change.daemon.nsqd.options is before
+    assert change.certificates == []
+    assert said(caplog) == [
+        ("ERROR", "SIGHUP: nothing is changed: failed to load config file x - no")
+    ]
+
+
+async def test_while_it_stops_nothing_changes(change: Change) -> None:
+    """A SIGHUP behind a SIGTERM meets connections that are closed already."""
+    change.daemon.nsqd.exiting = True
+    change(lookupd_tcp_addresses=("/nowhere",))
+
+    assert change.daemon.peers.addresses == []
+
+
+class Hangup:
+    """A real process with a configuration file."""
+
+    def __init__(self, server: Server, config: Path) -> None:
+        self.server = server
+        self.config = config
+
+    def __call__(self, text: str, *lines: str) -> None:
+        """Write the file, send SIGHUP, and see these lines in the log."""
+        self.config.write_text(text)
+        seen = len(self.server.log_text)
+        os.kill(self.server.pid, signal.SIGHUP)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not all(line in self.server.log_text[seen:] for line in lines):
+            assert time.monotonic() < deadline, (lines, self.server.log_text[seen:])
+            time.sleep(0.01)
+
+
+def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
+    """nsqd: the level and the nsqlookupds as the file has them now, unless the command line gave
+    them; a file that is broken, or gone, leaves all as it is, and nsqd lives."""
+    config = tmp_path / "nsqd.toml"
+    config.write_text('msg_timeout = "1m"\n')
+    with (
+        spawn_nsqlookupd(tmp_path) as lookupd,
+        spawn_nsqd(tmp_path, f"--config={config}", "--max-rdy-count=7") as server,
+    ):
+        hangup = Hangup(server, config)
+        hangup('msg_timeout = "1m"\nmax_rdy_count = 8\n', "INFO: SIGHUP: no option has changed\n")
+        hangup(
+            f'log_level = "DEBUG"\nnsqlookupd_tcp_addresses = "{lookupd.tcp}"\nmsg_timeout = 5000',
+            'INFO: SIGHUP: log_level is now "debug"\n',
+            f'INFO: SIGHUP: nsqlookupd_tcp_addresses is now "{lookupd.tcp}"\n',
+            "WARNING: SIGHUP: msg_timeout has changed: that needs a restart\n",
+            f"INFO: LOOKUPD({lookupd.tcp}): connected\n",
+        )
+        assert len(lookupd.get_json("/nodes")["producers"]) == 1
+        hangup("log_level = ", "ERROR: SIGHUP: nothing is changed: failed to load config file")
+        hangup("id = true", "ERROR: SIGHUP: nothing is changed: ERROR: Resolve failed to coerce")
+        hangup('log_level = "loud"', "SIGHUP: nothing is changed: failed parsing log_level loud")
+        assert len(lookupd.get_json("/nodes")["producers"]) == 1
+        hangup('log_level = "fatal"\n')
+        deadline = time.monotonic() + WAIT_SECONDS
+        while lookupd.get_json("/nodes")["producers"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert server.terminate() == 0
+    assert "NSQ: bye" not in server.log_text
+
+
+def test_sighup_of_nsqlookupd_sets_the_level(tmp_path: Path) -> None:
+    """That is what can change there; the rest is named."""
+    config = tmp_path / "nsqlookupd.toml"
+    config.write_text("")
+    with spawn_nsqlookupd(tmp_path, f"--config={config}") as server:
+        hangup = Hangup(server, config)
+        hangup(
+            'tombstone_lifetime = "1s"\nverbose = true\n',
+            "INFO: SIGHUP: verbose is now true\n",
+            "WARNING: SIGHUP: tombstone_lifetime has changed: that needs a restart\n",
+        )
+        hangup("verbose = 3", "ERROR: SIGHUP: nothing is changed: ERROR: Resolve failed")
+        hangup('log_level = "warn"', 'INFO: SIGHUP: log_level is now "warn"\n')
+        server.request("GET", "/topics")
+        assert server.terminate() == 0
+    assert "GET /topics" not in server.log_text
