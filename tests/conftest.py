@@ -1,10 +1,20 @@
-"""For all tests: random ones are not held to a time.
+"""For all tests: random ones are not held to a time, and NSQ's behaviours are counted.
 
 Two shared cores are sometimes many times slower than a test is used to; what runs for too long is
 `pytest-timeout`'s to say.
 """
 
+import pytest
 from hypothesis import settings
+
+from tests import behaviours
 
 settings.register_profile("sparq", deadline=None)
 settings.load_profile("sparq")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the marker, and count what is marked."""
+    line = f"{behaviours.MARKER}(*names): asserts these lines of tests/behaviours.py"
+    config.addinivalue_line("markers", line)
+    config.pluginmanager.register(behaviours.Report(), "behaviours")
