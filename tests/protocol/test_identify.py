@@ -140,11 +140,11 @@ def test_the_reply_has_every_key_of_nsq() -> None:
     """Feature negotiation is answered by NSQ's 15 keys in NSQ's words, sparq's own behind them."""
     asked = {
         "feature_negotiation": True,
-        **{"tls_v1": True, "deflate": True, "snappy": True, "deflate_level": 3},
+        **{"tls_v1": True, "deflate": True, "snappy": False, "deflate_level": 3},
         **{"sample_rate": 7, "msg_timeout": 5000, "output_buffer_size": -1},
         **{"topology_region": "mine", "topology_zone": "mine"},
     }
-    server = {"sparq_version": "9.9", "topology_region": "r", "topology_zone": "z"}
+    server = {"sparq_version": "9.9", "topology_region": "r", "topology_zone": "z", "tls": True}
 
     granted = negotiate(json.dumps(asked).encode(), LIMITS, server)
 
@@ -153,9 +153,9 @@ def test_the_reply_has_every_key_of_nsq() -> None:
         "version": "1.3.0",
         "max_msg_timeout": 900_000,
         "msg_timeout": 5000,
-        "tls_v1": False,
-        "deflate": False,
-        "deflate_level": 6,
+        "tls_v1": True,
+        "deflate": True,
+        "deflate_level": 3,
         "max_deflate_level": 6,
         "snappy": False,
         "sample_rate": 7,
@@ -181,3 +181,60 @@ def test_limits_are_the_servers() -> None:
     assert (reply["deflate_level"], reply["max_deflate_level"]) == (2, 2)
     with pytest.raises(RemoteError, match="3001"):
         negotiate(b'{"msg_timeout":3001}', limits, {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "max_level", "level"),
+    [
+        *((None, 6, 6), (0, 6, 6), (1, 6, 1), (6, 6, 6), (9, 6, 6), (9, 9, 9), (100, 9, 9)),
+        *((-1, 6, 6), (5, 2, 2)),
+    ],
+)
+def test_the_level_of_deflate(asked: int | None, max_level: int, level: int) -> None:
+    """What is asked above 0, else 6; never more than the server allows."""
+    body = json.dumps({"feature_negotiation": True, "deflate": True, "deflate_level": asked})
+    granted = negotiate(body.encode(), Limits(max_deflate_level=max_level), {})
+
+    assert (True, level) == (granted.deflate, granted.deflate_level)
+
+
+def test_a_level_without_deflate_says_nothing() -> None:
+    """The reply has the level that NSQ begins with."""
+    limits = Limits(deflate=False)
+    body = b'{"feature_negotiation":true,"deflate":true,"deflate_level":2}'
+    granted = negotiate(body, limits, {})
+
+    assert (False, 6) == (granted.deflate, granted.deflate_level)
+
+
+@pytest.mark.parametrize("negotiates", [True, False])
+@pytest.mark.parametrize("kind", ["tls", "deflate", "snappy"])
+@pytest.mark.parametrize("offered", [True, False])
+def test_an_upgrade_is_offered_asked_for_and_negotiated(
+    kind: str, offered: bool, negotiates: bool
+) -> None:
+    """Without any of the three the connection stays as it is."""
+    key = "tls_v1" if kind == "tls" else kind
+    limits = Limits(deflate=kind == "deflate" and offered, snappy=kind == "snappy" and offered)
+    everything = {"tls_v1": True, "deflate": True, "snappy": True}
+
+    body = json.dumps({"feature_negotiation": negotiates, **everything})
+    granted = negotiate(body.encode(), limits, {"tls": kind == "tls" and offered})
+
+    agreed = {name: getattr(granted, name) for name in everything}
+    assert {name: name == key and offered and negotiates for name in everything} == agreed
+    assert granted.upgrades is any(agreed.values())
+    assert not negotiate(b'{"feature_negotiation":true}', Limits(), {"tls": True}).upgrades
+
+
+def test_both_compressions_are_refused() -> None:
+    """Where both are asked for and offered; behind the checks of ranges."""
+    asked = b'{"feature_negotiation":true,"deflate":true,"snappy":true%s}'
+    with pytest.raises(RemoteError) as refused:
+        negotiate(asked % b"", LIMITS, {})
+    text = b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
+    assert (text, True) == (refused.value.frame_text(), refused.value.fatal)
+
+    assert negotiate(asked % b"", Limits(snappy=False), {}).deflate
+    assert "msg timeout (1) is invalid" in refusal(asked % b',"msg_timeout":1')
+    assert b"OK" == negotiate(b'{"deflate":true,"snappy":true}', LIMITS, {}).reply_data()

@@ -446,3 +446,36 @@ def test_time_is_linear() -> None:
     assert len(events) == 3
     # 85,000 pieces take some 0.2 s; to copy for each all that came before it would take 30.
     assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_what_lies_behind_identify_can_be_taken(cut: int) -> None:
+    """An upgrade gives the bytes behind the command to its next layer; the parser has none left."""
+    parser = Parser(LIMITS)
+    stream = b"IDENTIFY\n\x00\x00\x00\x02{}\x16\x03\x01hello\nNOP\n"
+    parser.feed(stream[:cut])
+    command = parser.next()
+    if command is None:
+        parser.feed(stream[cut:])
+        command, cut = parser.next(), len(stream)
+
+    assert c.Identify(b"{}") == command
+    assert stream[15:cut] == parser.take_rest()
+    parser.feed(b"NOP\n")
+    assert c.Nop() == parser.next()
+    assert b"" == parser.take_rest()
+
+
+@pytest.mark.parametrize("line", [b"SUB a b", b"NOP", b"AUTH", b"HUBBA x", b"", b"RDY 1", b"PUB"])
+def test_tls_comes_first_where_it_is_required(line: bytes) -> None:
+    """Any command but IDENTIFY, known or not, is refused before anything else is looked at."""
+    parser = Parser(LIMITS)
+    parser.needs_tls = True
+    parser.feed(b"IDENTIFY\n\x00\x00\x00\x02{}" + line + b"\n")
+
+    assert c.Identify(b"{}") == parser.next()
+    with pytest.raises(RemoteError) as refused:
+        parser.next()
+    name = line.split(b" ")[0]
+    expected = b"E_INVALID cannot " + name + b" in current state (TLS required)"
+    assert (expected, True) == (refused.value.frame_text(), refused.value.fatal)

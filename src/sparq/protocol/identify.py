@@ -2,7 +2,8 @@
 
 1. Every limit that a connection is held to is a field of ``Limits``, with NSQ's default.
 2. The checks come in NSQ's order and say NSQ's texts; a key that is unknown asks for nothing.
-3. TLS and compression are answered by what this server offers, which is neither.
+3. TLS and compression are granted where they are both asked for and offered, and only to a client
+   that negotiates features: it must read the answer before it can follow.
 """
 
 import json
@@ -44,6 +45,8 @@ class Limits:
     min_output_buffer_timeout_ms: int = 25
     max_output_buffer_timeout_ms: int = 30_000
     max_deflate_level: int = 6
+    deflate: bool = True
+    snappy: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,9 @@ class Granted:
         heartbeat_interval_ms: 0 means that heartbeats are off.
         output_buffer_size: 1 means unbuffered.
         output_buffer_timeout_ms: 0 means that no timer flushes.
+        tls_v1, deflate, snappy: what the connection changes to behind the reply; never both
+            compressions.
+        deflate_level: the level of what the server compresses.
         reply: the answer as a JSON object; None when the client negotiates nothing.
     """
 
@@ -68,7 +74,16 @@ class Granted:
     topology_region: str
     topology_zone: str
     feature_negotiation: bool
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: int = DEFLATE_LEVEL
+    snappy: bool = False
     reply: dict[str, object] | None = None
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether bytes behind the reply are not plain any more."""
+        return self.tls_v1 or self.deflate or self.snappy
 
     def reply_data(self) -> bytes:
         """The data of the response frame."""
@@ -82,7 +97,8 @@ def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Gran
         body: the JSON as it came.
         limits: what the server allows.
         server: what the reply tells of the server beyond the limits: any of `version`,
-            `sparq_version`, `auth_required`, `topology_region`, `topology_zone`.
+            `sparq_version`, `tls` (it has a certificate), `auth_required`, `topology_region`,
+            `topology_zone`.
 
     Raises:
         RemoteError: the body is no such JSON, or asks for what is out of range.
@@ -109,6 +125,7 @@ def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Gran
     )
     if not granted.feature_negotiation:
         return granted
+    granted = _upgraded(granted, asked, limits, has_tls=bool(server.get("tls")))
     return replace(granted, reply=_reply(granted, limits, server))
 
 
@@ -226,6 +243,22 @@ def _msg_timeout(asked_ms: int, limits: Limits) -> int:
     return asked_ms
 
 
+def _upgraded(granted: Granted, asked: _Request, limits: Limits, *, has_tls: bool) -> Granted:
+    deflate = limits.deflate and asked.deflate
+    snappy = limits.snappy and asked.snappy
+    if deflate and snappy:
+        text = "cannot enable both deflate and snappy compression"
+        raise RemoteError("E_IDENTIFY_FAILED", text)
+    level = asked.deflate_level if deflate and asked.deflate_level > 0 else DEFLATE_LEVEL
+    return replace(
+        granted,
+        tls_v1=has_tls and asked.tls_v1,
+        deflate=deflate,
+        deflate_level=min(level, limits.max_deflate_level),
+        snappy=snappy,
+    )
+
+
 def _refuse(what: str) -> NoReturn:
     raise RemoteError("E_BAD_BODY", f"IDENTIFY {what} is invalid")
 
@@ -236,11 +269,11 @@ def _reply(granted: Granted, limits: Limits, server: Mapping[str, object]) -> di
         "version": server.get("version", NSQ_VERSION),
         "max_msg_timeout": limits.max_msg_timeout_ms,
         "msg_timeout": granted.msg_timeout_ms,
-        "tls_v1": False,
-        "deflate": False,
-        "deflate_level": min(DEFLATE_LEVEL, limits.max_deflate_level),
+        "tls_v1": granted.tls_v1,
+        "deflate": granted.deflate,
+        "deflate_level": granted.deflate_level,
         "max_deflate_level": limits.max_deflate_level,
-        "snappy": False,
+        "snappy": granted.snappy,
         "sample_rate": granted.sample_rate,
         "auth_required": server.get("auth_required", False),
         "output_buffer_size": granted.output_buffer_size,

@@ -45,11 +45,13 @@ class Parser:
     Attributes:
         state: the connection's, one of ``commands.STATE_...``; set by the session.
         heartbeats: whether the connection has heartbeats; without them NSQ refuses SUB.
+        needs_tls: only IDENTIFY is allowed, until the connection is one of TLS.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.state = c.STATE_INIT
         self.heartbeats = True
+        self.needs_tls = False
         self._limits = limits
         self._data = b""
         self._at = 0
@@ -110,6 +112,13 @@ class Parser:
         if newline:
             self._die(_cut_short(line.split(b" ")[0].strip().decode(), len(body)))
 
+    def take_rest(self) -> bytes:
+        """Give up what lies behind the last command: it is not for this parser to read."""
+        rest = bytes(self._tail) + self._data[self._at :]
+        self._data, self._at, self._tail = b"", 0, bytearray()
+        self._need, self._waiting = 0, True
+        return rest
+
     def _die(self, error: Exception) -> NoReturn:
         self._dead = True
         self._data, self._tail, self._walk = b"", bytearray(), None
@@ -155,6 +164,8 @@ class Parser:
         if known is not None:
             return known[0](self, known[1], line, at)
         words = line[: -2 if line.endswith(b"\r\n") else -1].split(b" ")
+        if self.needs_tls and words[0] != b"IDENTIFY":
+            _invalid(f"cannot {_text(words[0])} in current state (TLS required)")
         kind = c.COMMANDS.get(words[0])
         if kind is None:
             raise RemoteError("E_INVALID", f"invalid command {_text(words[0])}")
