@@ -80,6 +80,7 @@ def test_finish_knows_its_ids_as_text() -> None:
 def test_bytes_on_the_wire() -> None:
     """The bytes are those of NSQ's documents, also for nsqlookupd's commands."""
     assert c.identify(b"{}") == b"IDENTIFY\n\x00\x00\x00\x02{}"
+    assert c.auth(b"key") == b"AUTH\n\x00\x00\x00\x03key"
     assert c.pub("t", b"xy") == b"PUB t\n\x00\x00\x00\x02xy"
     assert c.mpub("t", [b"x"]) == b"MPUB t\n" + struct.pack(">iii", 9, 1, 1) + b"x"
     assert c.fin(ID) == b"FIN 0123456789abcdef\n"

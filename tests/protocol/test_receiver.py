@@ -54,6 +54,23 @@ def test_a_frame_not_asked_for_is_kept() -> None:
     assert list(frames) == [(0, b"_heartbeat_"), (0, b"OK")]
 
 
+@given(st.binary(max_size=60), st.binary(max_size=60), CUTS)
+def test_the_rest_is_what_stands_behind_the_last_frame(
+    data: bytes, rest: bytes, cuts: list[int]
+) -> None:
+    """Where an upgrade begins, no byte is lost and none is read as a frame."""
+    receiver = Receiver(100)
+    stream = pieces(f.frame(0, data) + rest, cuts)
+    received: tuple[int, bytes] | None = None
+    while received is None:
+        receiver.feed(stream.pop(0))
+        received = next(receiver.frames(), None)
+
+    assert received == (0, data)
+    assert receiver.take_rest() + b"".join(stream) == rest
+    assert receiver.take_rest() == b""
+
+
 @pytest.mark.parametrize("size", [3, 0, -1, 101, 2_000_000_000])
 def test_a_size_that_cannot_be_ends_it(size: int) -> None:
     """A frame below its type, or above what was agreed, is refused behind the good ones."""

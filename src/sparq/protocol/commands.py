@@ -274,6 +274,11 @@ def identify(body: bytes) -> bytes:
     return b"IDENTIFY\n" + _sized(body)
 
 
+def auth(secret: bytes) -> bytes:
+    """AUTH with the secret as its body."""
+    return b"AUTH\n" + _sized(secret)
+
+
 def sub(topic: str, channel: str) -> bytes:
     """SUB."""
     return _line(b"SUB", topic, channel)

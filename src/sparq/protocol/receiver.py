@@ -70,6 +70,12 @@ class _Inflow:
         self.data = b""
         self.at = 0
 
+    def take(self) -> bytes:
+        """All that is not consumed; nothing is left."""
+        rest = bytes(self.tail) + self.data[self.at :]
+        self.data, self.at, self.tail, self.need = b"", 0, bytearray(), 0
+        return rest
+
 
 class Receiver:
     """Reads the frames that nsqd sends.
@@ -107,6 +113,10 @@ class Receiver:
                 return
             inflow.at = end
             yield frame_type, data[at + FRAME_HEADER_SIZE : end]
+
+    def take_rest(self) -> bytes:
+        """What was fed behind the last frame given: an upgrade hands it to the new layer."""
+        return self._inflow.take()
 
 
 class LengthReceiver:
