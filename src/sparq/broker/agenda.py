@@ -16,6 +16,7 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
+from sparq.broker.histogram import Histogram
 from sparq.broker.in_flight import NEVER
 from sparq.log.disk import DiskError
 from sparq.log.task import Task
@@ -50,6 +51,7 @@ class Agenda:
         backlog_bytes: publishes that are not on disk yet.
         failure: why the disk last refused something, None after a success.
         notes: what an operator should read.
+        waited: how long messages waited from their publish to their first delivery.
     """
 
     def __init__(self) -> None:
@@ -63,6 +65,7 @@ class Agenda:
         self.failure: str | None = None
         self._failure_number = 0
         self.notes: list[str] = []
+        self.waited = Histogram()
         self._timers: list[tuple[int, int, Timed]] = []
         self._numbers = count()
 

@@ -21,6 +21,7 @@ from sparq.broker.agenda import Agenda
 from sparq.broker.catalog import Catalog
 from sparq.broker.conversation import Conversation
 from sparq.broker.delivery import hand_out
+from sparq.broker.histogram import Histogram
 from sparq.broker.in_flight import NEVER
 from sparq.broker.options import SECOND_NS, BrokerOptions
 from sparq.broker.publishing import Done
@@ -253,7 +254,12 @@ class Broker:
         include_clients: bool = True,
     ) -> stats.BrokerStats:
         """All figures at this moment, those of one topic or channel if it is named."""
-        return stats.snapshot(self, topic, channel, include_clients=include_clients)
+        return stats.snapshot(self, now, topic, channel, include_clients=include_clients)
+
+    @property
+    def waited(self) -> Histogram:
+        """How long messages waited from their publish to their first delivery."""
+        return self._agenda.waited
 
     def close(self, now: Instant) -> None:
         """nsqd stops: write what is noted, and have everything synced by the tasks queued now."""

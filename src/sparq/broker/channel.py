@@ -21,6 +21,7 @@ from sparq.broker.deferred import Delays
 from sparq.broker.in_flight import NEVER, NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.memory import Memory
 from sparq.broker.options import MILLISECOND_NS
+from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.ready_again import ReadyAgain
 from sparq.broker.skips import Skips
 from sparq.broker.stream import Stream
@@ -47,6 +48,7 @@ class Channel:
         sessions: the subscribers by the number that stands for them in `in_flight`.
         range_epoch: the newest attach of a range reader, 0 once the channel is streamed again.
         hold: the range reader that has this channel, if one does.
+        latencies: of the messages finished lately; None: not measured.
         finish_count: messages finished by whoever has subscribed so far.
         zone_local_count, region_local_count, global_count: deliveries by where the consumer is;
             only counted for topology-aware consumption.
@@ -75,6 +77,7 @@ class Channel:
         self.again_next = False
         self.requeue_count = 0
         self.timeout_count = 0
+        self.latencies: Window | None = None
         self.finish_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.scheduled_ns = NEVER
@@ -115,7 +118,7 @@ class Channel:
 
     # Commands of subscribers
 
-    def finish(self, session: Session, command: Finish) -> None:
+    def finish(self, session: Session, command: Finish, now: Instant) -> None:
         """FIN, a run of them."""
         raw = command.raw_ids
         indexes: list[int] | NDArray[np.int64]
@@ -125,6 +128,9 @@ class Channel:
         else:
             # Another node's ids wrap to indexes that no page can hold.
             indexes = (raw - self._raw_base).view(np.int64)
+        if self.latencies is not None:
+            published_ns = self.in_flight.published(indexes, session.owner)
+            self.latencies.add(now.wall_ns - published_ns, now.mono_ns)
         freed = self.in_flight.finish(indexes, session.owner)
         if freed.freed:
             session.in_flight_count -= freed.freed
@@ -328,6 +334,12 @@ class Channel:
             self.stream.due.pending_between(self.start, self.cursor),
         )
         return np.sort(np.concatenate(parts))
+
+    def latency(self, now: Instant) -> Latency:
+        """How long the messages took that were finished lately."""
+        if self.latencies is None:
+            return OFF
+        return merged([self.latencies], self.latencies.quantiles, now.mono_ns)
 
     @property
     def message_count(self) -> int:

@@ -234,8 +234,8 @@ class Conversation:
             session.ready_count = command.count
             session.channel.opened(session)
 
-    def _finish(self, session: Session, command: commands.Finish, _now: Instant) -> None:
-        _channel(session).finish(session, command)
+    def _finish(self, session: Session, command: commands.Finish, now: Instant) -> None:
+        _channel(session).finish(session, command, now)
 
     def _requeue(self, session: Session, command: commands.Requeue, now: Instant) -> None:
         _channel(session).requeue(session, command, now)

@@ -19,7 +19,11 @@ from sparq.broker.redelivery import give_again
 from sparq.broker.sampling import Sampler
 from sparq.broker.session import Session
 from sparq.log.block import Block
+from sparq.protocol.frames import ATTEMPTS_OFFSET
 from sparq.protocol.instant import Instant
+
+TIMESTAMP = slice(8, ATTEMPTS_OFFSET)
+"""Where a frame says when it was published."""
 
 
 def hand_out(channel: Channel, sampler: Sampler, now: Instant) -> list[Session]:
@@ -97,6 +101,9 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
             _send_sample(handout, session, block, (first, end))
         else:
             _send(handout, session, frames, (first, end))
+        if channel.latencies is not None:
+            indexes = np.arange(first, end)
+            channel.in_flight.note_published(indexes, block.timestamps(indexes))
         channel.cursor = end
         channel.cursor_ordinal = block.ordinal + (end - block.first)
         if end == block.first + block.count:
@@ -131,6 +138,9 @@ def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[i
 def _send(handout: Handout, session: Session, frames: memoryview, run: tuple[int, int]) -> None:
     first, end = run
     session.send(frames, len(frames), end - first)
+    # The first has waited longest; it stands for all, lest a run cost more than one message.
+    waited_ns = handout.now.wall_ns - int.from_bytes(frames[TIMESTAMP])
+    handout.channel.agenda.waited.observe(waited_ns, end - first)
     deadline_ns = handout.deadline_ns(session)
     handout.channel.in_flight.note_run(
         first, end, session.owner, now_ns=handout.now.mono_ns, deadline_ns=deadline_ns

@@ -58,13 +58,22 @@ class Expired(NamedTuple):
 class Page:
     """The state of 4,096 neighbouring indexes; without `attempts` all are at their first."""
 
-    __slots__ = ("attempts", "count", "deadline", "deadline_min", "delivered_at", "owner")
+    __slots__ = (
+        "attempts",
+        "count",
+        "deadline",
+        "deadline_min",
+        "delivered_at",
+        "owner",
+        "published",
+    )
 
     def __init__(self) -> None:
         self.owner = np.zeros(PAGE_SIZE, np.uint32)
         self.deadline = np.empty(PAGE_SIZE, np.int64)
         self.delivered_at = np.empty(PAGE_SIZE, np.int64)
         self.attempts: NDArray[np.uint16] | None = None
+        self.published: Indexes | None = None
         self.count = 0
         self.deadline_min = NEVER
 
@@ -155,6 +164,27 @@ class InFlight:
             page.attempts[offsets] = attempts[low:high]
             page.count += high - low
             page.deadline_min = min(page.deadline_min, deadline_ns)
+
+    def note_published(self, indexes: Indexes, wall_ns: Indexes) -> None:
+        """Remember when messages had been published; of those that are not in flight it is lost."""
+        for key, low, high in page_groups(indexes):
+            page = self._pages.get(key)
+            if page is None:
+                continue
+            if page.published is None:
+                page.published = np.zeros(PAGE_SIZE, np.int64)
+            page.published[indexes[low:high] & PAGE_MASK] = wall_ns[low:high]
+
+    def published(self, indexes: list[int] | Indexes, owner: int) -> Indexes:
+        """When those of the messages were published that are with this owner, each told once."""
+        ascending = np.unique(np.asarray(indexes, np.int64))
+        mine = ascending[self._owners(ascending) == owner]
+        found = []
+        for key, low, high in page_groups(mine) if len(mine) else ():
+            published = self._pages[key].published
+            assert published is not None
+            found.append(published[mine[low:high] & PAGE_MASK])
+        return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _sorted(self) -> list[tuple[int, Page]]:
         return sorted(self._pages.items(), key=itemgetter(0))

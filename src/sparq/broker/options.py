@@ -30,6 +30,8 @@ class BrokerOptions:
         lookup_wait_ns: how long it waits at most.
         commit_bytes, commit_count: a batch is closed at these sizes (decision 20).
         output_bytes_max: what one session may have waiting to be sent (decision 13).
+        e2e_percentiles: quantiles (0, 1] of the time from publish to FIN; none: not measured.
+        e2e_window_ns: what span of time they cover.
         cache_bytes: the shared cache of verified blocks (decision 21).
     """
 
@@ -46,4 +48,6 @@ class BrokerOptions:
     commit_bytes: int = 256 << 10
     commit_count: int = 4096
     output_bytes_max: int = 1 << 20
+    e2e_percentiles: tuple[float, ...] = ()
+    e2e_window_ns: int = 600 * SECOND_NS
     cache_bytes: int = 64 << 20

@@ -90,6 +90,8 @@ def _send(
     channel.in_flight.note_many(
         indexes, raised, session.owner, now_ns=handout.now.mono_ns, deadline_ns=deadline_ns
     )
+    if channel.latencies is not None:
+        channel.in_flight.note_published(indexes, block.timestamps(indexes))
     channel.memory.requeued(indexes, np.zeros(len(indexes), np.int64), raised)
 
 

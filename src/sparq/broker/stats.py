@@ -1,29 +1,27 @@
-"""One snapshot of everything, for HTTP and whoever else shows figures.
+"""The figures of everything, for HTTP, statsd and Prometheus.
 
 Field names are the keys of NSQ's `/stats` (reference: http.md 1.1) in NSQ's order; what sparq adds
-stands behind them. Text and JSON forms are made from these by the HTTP room.
+stands behind them. Text and JSON forms are made from these by the nsqd room.
+
+`of_topic`, `of_channel` and `of_client` look at one thing each, so that whoever shows thousands may
+pause in between; `snapshot` is all of them at one moment.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sparq.broker.options import SECOND_NS
+from sparq.broker.percentiles import Latency
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
     from sparq.broker.channel import Channel
     from sparq.broker.session import Session
     from sparq.broker.topic import Topic
-
-
-@dataclass(slots=True)
-class Latency:
-    """End-to-end latency percentiles; none are configured, so NSQ's empty form."""
-
-    count: int = 0
-    percentiles: list[dict[str, float]] | None = None
+    from sparq.protocol.instant import Instant
 
 
 @dataclass(slots=True)
@@ -53,6 +51,9 @@ class ClientStats:
     deflate: bool
     snappy: bool
     user_agent: str
+    authed: bool
+    auth_identity: str
+    auth_identity_url: str
     topology_zone: str
     topology_region: str
     pub_counts: list[PubCount] | None
@@ -65,7 +66,7 @@ class ClientStats:
 
 @dataclass(slots=True)
 class ChannelStats:
-    """One channel; depth as decision 17 has it."""
+    """One channel; depth as decision 17 has it. `ready_count` is the sum of its clients'."""
 
     channel_name: str
     depth: int
@@ -73,6 +74,9 @@ class ChannelStats:
     in_flight_count: int
     deferred_count: int
     message_count: int
+    zone_local_msg_count: int
+    region_local_msg_count: int
+    global_msg_count: int
     requeue_count: int
     timeout_count: int
     client_count: int
@@ -81,6 +85,8 @@ class ChannelStats:
     e2e_processing_latency: Latency
     range_reader: str | None
     cursor: str
+    finish_count: int
+    ready_count: int
 
 
 @dataclass(slots=True)
@@ -101,92 +107,133 @@ class TopicStats:
     log_messages: int
     log_bytes: int
     unsynced_messages: int
+    unsynced_bytes: int
     damaged_messages: int
 
 
 @dataclass(slots=True)
 class BrokerStats:
-    """The whole; `topics` is None where a filter found none, as NSQ has it."""
+    """The whole; both lists are None where the named topic is unknown, as NSQ has it."""
 
     health: str
     topics: list[TopicStats] | None
     producers: list[ClientStats] | None = field(default=None)
 
 
+def selected(broker: Broker, topic_name: str | None) -> list[Topic] | None:
+    """All topics by name, or the one that is named; None when there is none of that name."""
+    if topic_name is None:
+        return [topic for _, topic in sorted(broker.topics.items())]
+    topic = broker.topics.get(topic_name)
+    return None if topic is None else [topic]
+
+
+def channels_of(topic: Topic, channel_name: str | None) -> list[Channel]:
+    """A topic's channels by name, or the one that is named."""
+    if channel_name is None:
+        return [channel for _, channel in sorted(topic.channels.items())]
+    channel = topic.channels.get(channel_name)
+    return [] if channel is None else [channel]
+
+
+def producers_of(broker: Broker) -> list[Session]:
+    """The sessions that have published."""
+    return [session for session in broker.sessions.values() if session.pub_counts]
+
+
 def snapshot(
-    broker: Broker, topic_name: str | None, channel_name: str | None, *, include_clients: bool
+    broker: Broker,
+    now: Instant,
+    topic_name: str | None,
+    channel_name: str | None,
+    *,
+    include_clients: bool,
 ) -> BrokerStats:
     """The figures of all topics, or of those that the names select (NSQ's filters)."""
-    topics: list[TopicStats] = []
-    for name, topic in sorted(broker.topics.items()):
-        if topic_name is not None and name != topic_name:
-            continue
-        if channel_name is not None and channel_name not in topic.channels:
-            continue
-        topics.append(_topic(topic, channel_name, include_clients=include_clients))
-    filtered = topic_name is not None or channel_name is not None
+    chosen = selected(broker, topic_name)
+    if chosen is None:
+        return BrokerStats(broker.health(), None, None)
+    topics = []
+    for topic in chosen:
+        channels = [
+            of_channel(channel, topic.options.mem_queue_size, now)
+            for channel in channels_of(topic, channel_name)
+        ]
+        if include_clients:
+            for stats in channels:
+                stats.clients = list(clients_of(topic.channels[stats.channel_name], topic_name))
+        if channels or channel_name is None:
+            topics.append(of_topic(topic, now))
+            topics[-1].channels = channels
     producers: list[ClientStats] | None = None
-    if include_clients and (topics or not filtered):
-        sessions = broker.sessions.values()
-        producers = [client(s, topic_name) for s in sessions if s.pub_counts]
-    nothing_found = filtered and not topics
-    return BrokerStats(broker.health(), None if nothing_found else topics, producers)
+    if include_clients:
+        producers = [of_client(session, topic_name) for session in producers_of(broker)]
+    return BrokerStats(broker.health(), topics, producers)
 
 
-def _topic(topic: Topic, channel_name: str | None, *, include_clients: bool) -> TopicStats:
+def of_topic(topic: Topic, now: Instant) -> TopicStats:
+    """A topic's own figures; `channels` is left empty."""
     log, depth = topic.stream.log, topic.depth()
-    queue = topic.options.mem_queue_size
     return TopicStats(
         topic_name=topic.name,
-        channels=[
-            _channel(channel, queue, include_clients=include_clients)
-            for name, channel in sorted(topic.channels.items())
-            if channel_name in (None, name)
-        ],
+        channels=[],
         depth=depth,
-        backend_depth=max(0, depth - queue),
+        backend_depth=max(0, depth - topic.options.mem_queue_size),
         message_count=topic.message_count,
         message_bytes=topic.message_bytes,
         paused=topic.paused,
-        e2e_processing_latency=Latency(),
+        e2e_processing_latency=topic.latency(now),
         log=log.log_id.hex(),
         first_index=str(log.first_index),
         end_index=str(topic.stream.readable_end()),
         log_messages=log.end_ordinal - log.first_ordinal,
-        log_bytes=sum(segment.size_bytes for segment in log.segments()),
+        log_bytes=log.size_bytes,
         unsynced_messages=log.unsynced_count,
+        unsynced_bytes=log.unsynced_bytes,
         damaged_messages=sum(damage.messages for damage in log.damage),
     )
 
 
-def _channel(channel: Channel, queue: int, *, include_clients: bool) -> ChannelStats:
+def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
+    """A channel's figures; `clients` is left out."""
     depth = channel.depth()
-    sessions = channel.sessions.values()
     return ChannelStats(
         channel_name=channel.name,
         depth=depth,
-        backend_depth=max(0, depth - queue),
+        backend_depth=max(0, depth - mem_queue_size),
         in_flight_count=channel.in_flight.count,
         deferred_count=channel.deferred_count(),
         message_count=channel.message_count,
+        zone_local_msg_count=channel.zone_local_count,
+        region_local_msg_count=channel.region_local_count,
+        global_msg_count=channel.global_count,
         requeue_count=channel.requeue_count,
         timeout_count=channel.timeout_count,
         client_count=len(channel.sessions),
-        clients=[client(s, None) for s in sessions] if include_clients else None,
+        clients=None,
         paused=channel.paused,
-        e2e_processing_latency=Latency(),
+        e2e_processing_latency=channel.latency(now),
         range_reader=channel.hold.session.remote_address if channel.hold is not None else None,
         cursor=str(channel.cursor),
+        finish_count=channel.finish_count,
+        ready_count=sum(session.ready_count for session in channel.sessions.values()),
     )
 
 
-def client(session: Session, topic_name: str | None) -> ClientStats:
+def clients_of(channel: Channel, topic_name: str | None) -> Iterator[ClientStats]:
+    """Each subscriber's figures, one by one."""
+    for session in tuple(channel.sessions.values()):
+        yield of_client(session, topic_name)
+
+
+def of_client(session: Session, topic_name: str | None) -> ClientStats:
     """One connection's figures; of its publishes those to one topic, if it is named."""
     counts = [
         PubCount(topic, count)
         for topic, count in session.pub_counts.items()
         if topic_name in (None, topic)
     ]
+    tls = session.tls
     return ClientStats(
         client_id=session.client_id,
         hostname=session.hostname,
@@ -200,15 +247,18 @@ def client(session: Session, topic_name: str | None) -> ClientStats:
         requeue_count=session.requeue_count,
         connect_ts=session.connect_wall_ns // SECOND_NS,
         sample_rate=session.sample_rate,
-        deflate=False,
-        snappy=False,
+        deflate=session.deflate,
+        snappy=session.snappy,
         user_agent=session.user_agent,
+        authed=session.authed,
+        auth_identity=session.auth_identity,
+        auth_identity_url=session.auth_identity_url,
         topology_zone=session.topology_zone,
         topology_region=session.topology_region,
         pub_counts=counts or None,
-        tls=False,
-        tls_cipher_suite="",
-        tls_version="",
-        tls_negotiated_protocol="",
-        tls_negotiated_protocol_is_mutual=False,
+        tls=tls is not None,
+        tls_cipher_suite="" if tls is None else tls.cipher_suite,
+        tls_version="" if tls is None else tls.version,
+        tls_negotiated_protocol="" if tls is None else tls.negotiated_protocol,
+        tls_negotiated_protocol_is_mutual=tls is not None and tls.negotiated_protocol_is_mutual,
     )

@@ -20,6 +20,7 @@ from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.in_flight import NEVER
 from sparq.broker.memory import Durable, Forgetful, Memory
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions
+from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.publishing import Publishing
 from sparq.broker.recovery import restore, state_of
 from sparq.broker.stream import Stream
@@ -178,7 +179,10 @@ class Topic:
         memory: Memory = Forgetful()
         if self.books is not None and not is_ephemeral(name):
             memory = Durable(self.books.ledger, name, self.books.noted)
-        return Channel(name, self.stream, memory, self.agenda, ephemeral=ephemeral)
+        channel = Channel(name, self.stream, memory, self.agenda, ephemeral=ephemeral)
+        if quantiles := self.options.e2e_percentiles:
+            channel.latencies = Window(quantiles, self.options.e2e_window_ns)
+        return channel
 
     def delete_channel(self, name: str) -> None:
         """Drop a channel and end its clients' connections."""
@@ -384,6 +388,14 @@ class Topic:
                 if not is_ephemeral(name)
             },
         )
+
+    def latency(self, now: Instant) -> Latency:
+        """How long messages took to be finished lately, over all channels."""
+        quantiles = self.options.e2e_percentiles
+        if not quantiles:
+            return OFF
+        windows = [c.latencies for c in self.channels.values() if c.latencies is not None]
+        return merged(windows, quantiles, now.mono_ns)
 
     def ephemeral_room(self) -> int:
         """How many messages more an ephemeral topic takes now."""

@@ -60,6 +60,14 @@ class Block:
         """Where each frame of [first, end) ends in `slice(first, end)`."""
         return self.ends[first - self.first : end - self.first] - np.uint32(self.start_of(first))
 
+    def timestamps(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """When these messages, which the block holds, were published (ns since 1970)."""
+        positions = indexes - self.first
+        starts = np.where(positions > 0, self.ends[positions - 1], 0).astype(np.int64)
+        cells = np.frombuffer(self.frames, np.uint8)
+        stamps = cells[starts[:, None] + np.arange(8, 16)].view(">i8").ravel()
+        return np.asarray(stamps, np.int64)
+
 
 def merge(blocks: Sequence[Block]) -> Block:
     """One block of several that follow each other without a gap."""
@@ -77,8 +85,6 @@ def merge(blocks: Sequence[Block]) -> Block:
 
 def first_at_time(block: Block, wall_ns: int) -> int | None:
     """The first message whose timestamp is at or after this time; None: none is."""
-    starts = np.concatenate([np.zeros(1, np.int64), block.ends[:-1].astype(np.int64)])
-    cells = np.frombuffer(block.frames, np.uint8)
-    stamps = cells[starts[:, None] + np.arange(8, 16)].view(">i8").ravel()
+    stamps = block.timestamps(np.arange(block.first, block.end))
     later = np.flatnonzero(stamps >= wall_ns)
     return block.first + int(later[0]) if len(later) else None
