@@ -2,7 +2,8 @@
 
 A daemon gives a table of routes; this module does the rest (reference: http.md section 0).
 
-1. A handler returns text or bytes (sent as they are), None (an empty 200) or anything else (JSON).
+1. A handler returns text or bytes (sent as they are), `Content` (sent as what it says it is), None
+   (an empty 200) or anything else (JSON).
    It refuses with `HttpError`; that is the one place where an error becomes an HTTP answer.
 2. Paths are exact. One that differs in a trailing slash or in case is redirected to the right one.
 3. No body is held in memory beyond the limit that its handler names, chunked ones included, and
@@ -61,10 +62,17 @@ _protocol_logger = logging.getLogger(f"{__name__}.protocol")
 _protocol_logger.addFilter(_OneLine())
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
-_TEXT = "text/plain; charset=utf-8"
-_JSON = "application/json; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json; charset=utf-8"
 _PLAIN_HEADER = {"Server": "sparq"}
 _V1_HEADER = {**_PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
+
+
+class Content(NamedTuple):
+    """An answer that is made already, and what it is."""
+
+    body: bytes
+    content_type: str
 
 
 class HttpError(Exception):
@@ -216,20 +224,23 @@ def to_json(value: Any) -> bytes:
 def answer(result: Result, *, plain: bool = False) -> web.Response:
     """The 200 for what a handler returned (rule 1)."""
     headers = dict(_PLAIN_HEADER if plain else _V1_HEADER)
+    if isinstance(result, Content):
+        headers["Content-Type"] = result.content_type
+        return web.Response(body=result.body, headers=headers)
     if result is None or isinstance(result, str | bytes):
-        headers["Content-Type"] = _TEXT
+        headers["Content-Type"] = TEXT
         body = result.encode() if isinstance(result, str) else result
         return web.Response(body=body, headers=headers)
-    headers["Content-Type"] = _JSON
+    headers["Content-Type"] = JSON
     return web.Response(body=to_json(result), headers=headers)
 
 
 def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
     """The answer to a refused request."""
     if plain:
-        headers = {**_PLAIN_HEADER, "Content-Type": _TEXT}
+        headers = {**_PLAIN_HEADER, "Content-Type": TEXT}
         return web.Response(status=error.status, body=error.code.encode(), headers=headers)
-    headers = {**_V1_HEADER, "Content-Type": _JSON}
+    headers = {**_V1_HEADER, "Content-Type": JSON}
     return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
 
 

@@ -1,32 +1,44 @@
-"""The broker's snapshot in NSQ's two forms: JSON and text (reference: http.md 1.1 and 1.2).
+"""The broker's figures in NSQ's two forms: JSON and text (reference: http.md 1.1 and 1.2).
 
-1. The JSON form has the snapshot's fields as keys, in their order; a client that has published
-   nothing has no `pub_counts`.
-2. The text form has NSQ's lines only, column by column: scripts cut it. No latency percentiles are
-   configured, so `e2e%` has none.
+1. The JSON form has the fields of `broker/stats.py` as keys, in their order; what Go leaves out
+   when it is empty is left out.
+2. The text form has NSQ's lines only, column by column: scripts cut it.
+3. Both come as pieces, each about one topic, channel or client, so that `gathered` can let the loop
+   do other things in between: thousands of topics take long. Each piece is of its own moment.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
 import os
 import resource
 import sys
-from dataclasses import fields, is_dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparq.daemon.durations import SECOND, format_duration
+from sparq.broker import stats
+from sparq.daemon.durations import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.daemon.lifecycle import version_line
+from sparq.protocol.identify import NSQ_VERSION
 
 if TYPE_CHECKING:
-    from sparq.broker.stats import (
-        BrokerStats,
-        ChannelStats,
-        ClientStats,
-        TopicStats,
-    )
+    from sparq.broker.broker import Broker
+    from sparq.broker.channel import Channel
+    from sparq.broker.percentiles import Latency
+    from sparq.broker.session import Session
+    from sparq.broker.stats import ChannelStats, ClientStats, TopicStats
+    from sparq.broker.topic import Topic
+    from sparq.protocol.instant import Instant
+
+SLICE_SECONDS = 0.002
+"""How long the loop is held at a time; a single piece takes some ten microseconds."""
 
 _STATM = Path("/proc/self/statm")
 
@@ -55,77 +67,192 @@ def memory_figures() -> dict[str, int]:
     }
 
 
-_keys_of: dict[type, tuple[str, ...]] = {}
+class Wanted(NamedTuple):
+    """What a request for figures asks for.
+
+    Attributes:
+        topic, channel: only those of this name; None: all.
+        clients: list the clients, too.
+        memory: tell the memory figures.
+        start_ns: when nsqd started (ns since 1970).
+    """
+
+    topic: str | None
+    channel: str | None
+    clients: bool
+    memory: bool
+    start_ns: int
 
 
-def _keys(kind: type) -> tuple[str, ...]:
-    """A dataclass's fields; nothing for any other type."""
-    keys = _keys_of.get(kind)
-    if keys is None:
-        keys = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
-        _keys_of[kind] = keys
-    return keys
+async def gathered(pieces: Iterable[str]) -> bytes:
+    """All pieces as one text; the loop runs on between them."""
+    found: list[str] = []
+    until = time.perf_counter() + SLICE_SECONDS
+    for piece in pieces:
+        found.append(piece)
+        if time.perf_counter() >= until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + SLICE_SECONDS
+    return "".join(found).encode("utf-8", "replace")
 
 
-def plain(value: Any) -> Any:
-    """A snapshot's dataclasses as dictionaries, all the way down."""
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    keys = _keys(type(value))
-    if not keys:
-        return value
-    found = {key: plain(getattr(value, key)) for key in keys}
-    if not found.get("pub_counts", True):
-        del found["pub_counts"]
+def standing(broker: Broker, topics: Iterable[Topic]) -> Iterator[Topic]:
+    """The topics, but for those that were deleted while others were looked at."""
+    return (topic for topic in topics if broker.topics.get(topic.name) is topic)
+
+
+# JSON
+
+_OMITTED_WHEN_EMPTY = (
+    *("zone_local_msg_count", "region_local_msg_count", "global_msg_count"),
+    *("authed", "auth_identity", "auth_identity_url", "pub_counts"),
+)
+_shapes: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
+
+
+def _as_dictionary(figures: Any) -> dict[str, Any]:
+    """A dataclass's fields, in their order."""
+    kind = type(figures)
+    shape = _shapes.get(kind)
+    if shape is None:
+        names = tuple(field.name for field in fields(kind))
+        shape = _shapes[kind] = (names, attrgetter(*names))
+    names, values_of = shape
+    return dict(zip(names, values_of(figures), strict=True))
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=_as_dictionary).encode
+
+
+def _members(figures: Any) -> dict[str, Any]:
+    """What an object of the JSON form has."""
+    found = _as_dictionary(figures)
+    for name in _OMITTED_WHEN_EMPTY:
+        if name in found and not found[name]:
+            del found[name]
     return found
 
 
-def as_json(
-    stats: BrokerStats, version: str, start_time: int, memory: dict[str, int] | None
-) -> dict[str, Any]:
+def _around(figures: Any, nested: str) -> tuple[str, str]:
+    """An object's JSON up to the member `nested`, and from behind it."""
+    found = _members(figures)
+    names = list(found)
+    at = names.index(nested)
+    before = _encode({name: found[name] for name in names[:at]})
+    behind = _encode({name: found[name] for name in names[at + 1 :]})
+    return f'{before[:-1]},"{nested}":', f",{behind[1:]}"
+
+
+def _list(items: Iterable[Iterator[str]]) -> Iterator[str]:
+    """A JSON list of items that come in pieces."""
+    comma = "["
+    for item in items:
+        yield comma
+        yield from item
+        comma = ","
+    yield "[]" if comma == "[" else "]"
+
+
+def json_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
     """The JSON form of `/stats`."""
-    found = {
-        "version": version,
-        "health": stats.health,
-        "start_time": start_time,
-        "topics": plain(stats.topics),
-        "memory": memory,
-        "producers": plain(stats.producers),
-    }
-    if memory is None:
-        del found["memory"]
-    return found
+    topics = stats.selected(broker, wanted.topic)
+    began = wanted.start_ns // SECOND
+    head = {"version": NSQ_VERSION, "health": broker.health(), "start_time": began}
+    yield f'{_encode(head)[:-1]},"topics":'
+    if topics is None:
+        yield "null"
+    else:
+        chosen = _with_channels(broker, topics, wanted)
+        yield from _list(_topic_json(topic, found, wanted, now) for topic, found in chosen)
+    if wanted.memory:
+        yield f',"memory":{_encode(memory_figures())}'
+    yield ',"producers":'
+    if topics is None or not wanted.clients:
+        yield "null}"
+        return
+    yield from _list(_client_json(s, wanted.topic) for s in stats.producers_of(broker))
+    yield "}"
 
 
-def as_text(stats: BrokerStats, start_ns: int, now_ns: int, memory: dict[str, int] | None) -> str:
-    """The text form of `/stats`; both times are of the wall clock."""
-    began = datetime.fromtimestamp(start_ns // SECOND).astimezone().isoformat()
-    lines = [
-        version_line("nsqd"),
-        f"start_time {began.replace('+00:00', 'Z')}",
-        f"uptime {format_duration(now_ns - start_ns)}",
-        "",
-        f"Health: {stats.health}",
-    ]
-    if memory is not None:
-        lines += ["", "Memory:", *(f"   {key:<25}\t{value}" for key, value in memory.items())]
-    blocks = ["\n".join(_topic_lines(topic, now_ns)) for topic in stats.topics or ()]
-    lines += ["", "Topics:", "\n\n".join(blocks)] if blocks else ["", "Topics: None"]
-    lines += ["", "Producers:" if stats.producers else "Producers: None"]
-    lines += [f"   {client_line(client, now_ns)}" for client in stats.producers or ()]
-    return "\n".join(lines) + "\n"
+def _with_channels(
+    broker: Broker, topics: Iterable[Topic], wanted: Wanted
+) -> Iterator[tuple[Topic, list[Channel]]]:
+    """Each topic with those of its channels that are wanted; without one, where one is named."""
+    for topic in standing(broker, topics):
+        channels = stats.channels_of(topic, wanted.channel)
+        if channels or wanted.channel is None:
+            yield topic, channels
 
 
-def _topic_lines(topic: TopicStats, now_ns: int) -> list[str]:
-    lines = [
+def _topic_json(
+    topic: Topic, channels: list[Channel], wanted: Wanted, now: Instant
+) -> Iterator[str]:
+    before, behind = _around(stats.of_topic(topic, now), "channels")
+    queue = topic.options.mem_queue_size
+    yield before
+    yield from _list(_channel_json(channel, queue, wanted, now) for channel in channels)
+    yield behind
+
+
+def _channel_json(channel: Channel, queue: int, wanted: Wanted, now: Instant) -> Iterator[str]:
+    figures = stats.of_channel(channel, queue, now)
+    if not wanted.clients:
+        yield _encode(_members(figures))
+        return
+    before, behind = _around(figures, "clients")
+    sessions = tuple(channel.sessions.values())
+    yield before
+    yield from _list(_client_json(session, wanted.topic) for session in sessions)
+    yield behind
+
+
+def _client_json(session: Session, topic_name: str | None) -> Iterator[str]:
+    yield _encode(_members(stats.of_client(session, topic_name)))
+
+
+# Text
+
+
+def text_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
+    """The text form of `/stats`."""
+    began = datetime.fromtimestamp(wanted.start_ns // SECOND).astimezone().isoformat()
+    yield f"{version_line('nsqd')}\n"
+    yield f"start_time {began.replace('+00:00', 'Z')}\n"
+    yield f"uptime {format_duration(now.wall_ns - wanted.start_ns)}\n\nHealth: {broker.health()}\n"
+    if wanted.memory:
+        yield "\nMemory:\n"
+        yield from (f"   {key:<25}\t{value}\n" for key, value in memory_figures().items())
+    topics = stats.selected(broker, wanted.topic)
+    heading = "\nTopics:\n"
+    for topic, channels in _with_channels(broker, topics or (), wanted):
+        yield heading
+        yield from _topic_text(topic, channels, wanted, now)
+        heading = "\n"
+    if heading != "\n":
+        yield "\nTopics: None\n"
+    sessions = stats.producers_of(broker) if topics is not None and wanted.clients else ()
+    yield "\nProducers:\n" if sessions else "\nProducers: None\n"
+    for session in sessions:
+        yield f"   {client_line(stats.of_client(session, wanted.topic), now.wall_ns)}\n"
+
+
+def _topic_text(
+    topic: Topic, channels: list[Channel], wanted: Wanted, now: Instant
+) -> Iterator[str]:
+    yield f"{_topic_line(stats.of_topic(topic, now))}\n"
+    for channel in channels:
+        yield f"{_channel_line(stats.of_channel(channel, topic.options.mem_queue_size, now))}\n"
+        if wanted.clients:
+            for client in stats.clients_of(channel, wanted.topic):
+                yield f"        {client_line(client, now.wall_ns)}\n"
+
+
+def _topic_line(topic: TopicStats) -> str:
+    return (
         f"{'*P ' if topic.paused else '   '}[{topic.topic_name:<15}]"
         f" depth: {topic.depth:<5d} be-depth: {topic.backend_depth:<5d}"
-        f" msgs: {topic.message_count:<8d} e2e%: "
-    ]
-    for channel in topic.channels:
-        lines.append(_channel_line(channel))
-        lines += [f"        {client_line(client, now_ns)}" for client in channel.clients or ()]
-    return lines
+        f" msgs: {topic.message_count:<8d} e2e%: {_latency_text(topic.e2e_processing_latency)}"
+    )
 
 
 def _channel_line(channel: ChannelStats) -> str:
@@ -134,8 +261,21 @@ def _channel_line(channel: ChannelStats) -> str:
         f" depth: {channel.depth:<5d} be-depth: {channel.backend_depth:<5d}"
         f" inflt: {channel.in_flight_count:<4d} def: {channel.deferred_count:<4d}"
         f" re-q: {channel.requeue_count:<5d} timeout: {channel.timeout_count:<5d}"
-        f" msgs: {channel.message_count:<8d} e2e%: "
+        f" msgs: {channel.message_count:<8d}"
+        f" e2e%: {_latency_text(channel.e2e_processing_latency)}"
     )
+
+
+def _latency_text(latency: Latency) -> str:
+    return ", ".join(human(item["value"]) for item in latency.percentiles or ())
+
+
+def human(nanoseconds: float) -> str:
+    """A latency as NSQ's text form has it; a whole unit is told in the smaller one."""
+    for unit, name in ((SECOND, "s"), (MILLISECOND, "ms"), (MICROSECOND, "us")):
+        if nanoseconds > unit:
+            return f"{nanoseconds / unit:.1f}{name}"
+    return f"{nanoseconds:.1f}ns"
 
 
 def client_line(client: ClientStats, now_ns: int) -> str:

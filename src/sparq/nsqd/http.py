@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparq.daemon.durations import SECOND
-from sparq.daemon.http import Call, HttpError, Route, topic_channel
+from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.nsqd import figures
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import INDEX_LIMIT, Bodies
@@ -97,19 +97,21 @@ class Endpoints:
             "topology_region": options.topology_region,
         }
 
-    def stats(self, call: Call) -> dict[str, Any] | str:
+    async def stats(self, call: Call) -> Content:
         """Every figure of topics, channels and clients."""
         query = call.query
-        found = self._broker.snapshot(
-            self._nsqd.runner.now(),
+        wanted = figures.Wanted(
             query.get("topic") or None,
             query.get("channel") or None,
             call.flag("include_clients", True),
+            call.flag("include_mem", True),
+            self._start_ns,
         )
-        memory = figures.memory_figures() if call.flag("include_mem", True) else None
-        if query.get("format") == "json":
-            return figures.as_json(found, NSQ_VERSION, self._start_ns // SECOND, memory)
-        return figures.as_text(found, self._start_ns, time.time_ns(), memory)
+        as_json = query.get("format") == "json"
+        pieces = (figures.json_pieces if as_json else figures.text_pieces)(
+            self._broker, wanted, self._now()
+        )
+        return Content(await figures.gathered(pieces), JSON if as_json else TEXT)
 
     # Publishing
 
