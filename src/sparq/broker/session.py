@@ -48,6 +48,8 @@ class TlsFacts(NamedTuple):
     version: str
     negotiated_protocol: str = ""
     negotiated_protocol_is_mutual: bool = False
+    common_name: str = ""
+    """Whom a verified certificate of the client names."""
 
 
 class Session:
@@ -60,6 +62,8 @@ class Session:
         holds: the channels that it reads by ranges.
         uncommitted_bytes: its publishes that are not on disk yet.
         tls, deflate, snappy: what the shell speaks with the client, for `/stats`.
+        upgrade: what IDENTIFY granted and the shell has to change to, behind the reply; until it
+            has, no command is executed. The shell sets it back to None.
         auth_identity, auth_identity_url: whom an authd took it for; empty without AUTH.
         on_writable: called when the session has room again; on_taken: when output was taken.
         closing: the connection ends once `is_drained`.
@@ -89,6 +93,7 @@ class Session:
         self.topology_zone = ""
         self.tls: TlsFacts | None = None
         self.deflate = self.snappy = False
+        self.upgrade: Granted | None = None
         self.authed = False
         self.auth_identity = self.auth_identity_url = ""
         self.channel: Channel | None = None
@@ -130,7 +135,16 @@ class Session:
                 self.on_taken()
 
     def identify(self, granted: Granted) -> None:
-        """Take over what IDENTIFY settled; how to deliver, only the first time (wire.md 1.5)."""
+        """Take over what IDENTIFY settled; how to deliver, only the first time (wire.md 1.5).
+
+        Raises:
+            RemoteError: it asks for a layer below or beside one that is there already.
+        """
+        is_compressed = self.deflate or self.snappy
+        if granted.upgrades:
+            if is_compressed or (granted.tls_v1 and self.tls is not None):
+                raise RemoteError("E_IDENTIFY_FAILED", "IDENTIFY failed already upgraded")
+            self.upgrade = granted
         self.client_id = granted.client_id
         self.hostname = granted.hostname
         self.user_agent = granted.user_agent

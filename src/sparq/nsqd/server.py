@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparq.daemon.address import Listener
     from sparq.nsqd.options import Options
     from sparq.nsqd.reload import Reloader
+    from sparq.nsqd.tls import Tls
     from sparq.protocol.errors import RemoteError
     from sparq.protocol.frames import Bodies
 
@@ -42,6 +43,7 @@ class Nsqd:
         exiting: True from the moment that `stop` begins; publishes over HTTP get EXITING.
         on_changes: called when topics or channels have come or gone.
         tcp_port, http_port: the real ports, -1 where there is none.
+        tls: the certificates for V2 connections; None: no TLS.
         options: what is in force; `reloader`, which whoever builds the daemon sets, changes it.
     """
 
@@ -57,6 +59,7 @@ class Nsqd:
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()
         self.tcp_port = self.http_port = -1
+        self.tls: Tls | None = None
         self.on_changes: Callable[[], None] = broker.changes.clear
         self._all_gone = asyncio.Event()
         self.exiting = False

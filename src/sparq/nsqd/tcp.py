@@ -10,21 +10,28 @@ The shell around `protocol.parser` and `broker.session`; it alone knows the tran
    unread, would make the kernel reset the connection and lose the error.)
 4. Heartbeats go out every interval; a client that is silent for two of them is dropped without an
    error frame (reference: wire.md 1.4).
+5. An upgrade (TLS, compression) begins behind the reply that grants it. What arrived behind the
+   IDENTIFY is the next layer's, never a command (reference: wire.md 1.6).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, cast
 
 from sparq.daemon.address import peer_text
+from sparq.nsqd.layers import BrokenLayer, Layers, TlsLayer
+from sparq.nsqd.tls import facts_of
 from sparq.protocol import frames
+from sparq.protocol.compression import Deflate, Snappy
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.parser import LineTooLong, Parser
 
 if TYPE_CHECKING:
-    from sparq.broker.session import Session
+    from sparq.broker.session import Buffer, Session
     from sparq.nsqd.server import Nsqd
+    from sparq.protocol.identify import Granted
 
 MAGIC = b"  V2"
 MAGIC_DEADLINE_SECONDS = 60.0
@@ -39,10 +46,18 @@ REPLIES_HIGH_WATER_BYTES = 4 << 20
 UNCOMMITTED_HIGH_WATER_BYTES = 8 << 20
 """One connection's publishes that are not on disk yet (decision 20)."""
 
+INFLATED_BYTES_PER_TURN = 256 << 10
+"""A connection's layers give so much in one turn; the others come in between (decision 27)."""
+
+HANDSHAKE_SECONDS = 5.0
+"""How long a TLS handshake may take."""
+
 LINGER_SECONDS = 1.0
 """How long a connection that got a fatal error may take to read it."""
 
 NANOSECONDS = 1_000_000_000
+
+logger = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
@@ -52,6 +67,9 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._broker = server.broker
         self._parser = Parser(server.limits)
+        self._parser.needs_tls = server.options.tls_required != "false"
+        self._layers: Layers | None = None
+        self._shaking_hands = False
         self._transport: asyncio.Transport
         self._session: Session | None = None
         self._magic = b""
@@ -86,14 +104,19 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A half-closed client still gets the answers that it is owed; then the connection ends."""
-        if self._session is None or self._ending:
+        session = self._session
+        if session is None or self._ending or session.upgrade is not None:
             return False
         self._at_eof = True
-        return not self._session.is_drained()
+        return not session.is_drained()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes as they come; a turn of the broker follows."""
         if self._ending:
+            return
+        if self._layers is not None:
+            self._layers.feed(data)
+            self._pump(self._layers)
             return
         if self._session is None:
             data = self._take_magic(data)
@@ -148,9 +171,13 @@ class Connection(asyncio.Protocol):
                 parser.state = session.parser_state
                 parser.heartbeats = session.heartbeat_interval_ms > 0
                 self._last_command_ns = now.mono_ns
+                if session.upgrade is not None:
+                    self._hold_upgrade()
+                    break
         except RemoteError as error:
             broker.fail(session, error)
         except LineTooLong:
+            self._ending = True
             self._transport.abort()
             return
         if session.heartbeat_interval_ms != interval:
@@ -164,7 +191,8 @@ class Connection(asyncio.Protocol):
         session = self._session
         assert session is not None
         return (
-            session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
+            (session.upgrade is not None and not self._shaking_hands)
+            or session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
             or self._server.is_flooded()
             or self._transport.get_write_buffer_size() > REPLIES_HIGH_WATER_BYTES
         )
@@ -179,31 +207,141 @@ class Connection(asyncio.Protocol):
         """Read on, unless one of the bounds still holds."""
         if self._reading or self._ending or self._transport.is_closing():
             return
-        if not self._must_wait():
-            self._reading = True
-            self._server.waiting.discard(self)
-            self._transport.resume_reading()
+        if self._must_wait() or (self._layers is not None and not self._pump(self._layers)):
+            return
+        self._reading = True
+        self._server.waiting.discard(self)
+        self._transport.resume_reading()
+
+    # Layers
+
+    def _hold_upgrade(self) -> None:
+        """No command is read until the upgrade is done; the next layer has what arrived already."""
+        if self._layers is None:
+            self._layers = Layers()
+        self._layers.hold(self._parser.take_rest())
+
+    def _begin_upgrade(self, granted: Granted) -> None:
+        """The reply has left: what follows is TLS, or compressed."""
+        tls, layers = self._server.tls, self._layers
+        assert layers is not None
+        if granted.tls_v1:
+            assert tls is not None
+            self._shaking_hands = True
+            self._set_timer(self._server.loop.call_later(HANDSHAKE_SECONDS, self._transport.abort))
+            layers.add_tls(TlsLayer(tls.context))
+        else:
+            self._finish_upgrade(layers, granted)
+        self.resume_reading()
+
+    def _shake_hands(self, layers: Layers) -> None:
+        session, tls = self._session, layers.tls
+        assert session is not None
+        assert session.upgrade is not None
+        assert tls is not None
+        is_done = tls.shake_hands()
+        self._transport.write(tls.outgoing())
+        if is_done:
+            self._shaking_hands = False
+            self._parser.needs_tls = False
+            session.tls = facts_of(tls.connection)
+            self._write(frames.OK)
+            self._finish_upgrade(layers, session.upgrade)
+
+    def _finish_upgrade(self, layers: Layers, granted: Granted) -> None:
+        session = self._session
+        assert session is not None
+        if granted.deflate or granted.snappy:
+            layers.add_compression(Deflate(granted.deflate_level) if granted.deflate else Snappy())
+            session.deflate, session.snappy = granted.deflate, granted.snappy
+            self._write(frames.OK)
+        session.upgrade = None
+        now_ns = self._server.runner.now().mono_ns
+        self._last_command_ns = now_ns
+        self._next_heartbeat_ns = now_ns + max(0, self._interval_ns())
+        self._arm()
+
+    def _pump(self, layers: Layers) -> bool:
+        """Execute what the layers hold, so much a turn; True when they hold nothing more."""
+        session = self._session
+        assert session is not None
+        left = INFLATED_BYTES_PER_TURN
+        try:
+            if self._shaking_hands:
+                self._shake_hands(layers)
+            while not (self._ending or session.closing or self._must_wait()):
+                data = b"" if self._shaking_hands else layers.read()
+                if outgoing := layers.outgoing():
+                    self._transport.write(outgoing)
+                if not data:
+                    self._note_end(layers)
+                    return True
+                self._parser.feed(data)
+                self._execute()
+                left -= len(data)
+                if left <= 0:
+                    self._server.turn()
+                    break
+        except BrokenLayer as error:
+            self._break_off(layers, error)
+            return False
+        self._pause_reading()
+        return False
+
+    def _note_end(self, layers: Layers) -> None:
+        if layers.ended and not self._at_eof and not self.eof_received():
+            self.close()
+
+    def _break_off(self, layers: Layers, error: BrokenLayer) -> None:
+        """Nothing that follows could be understood: the layer's last words, then the end."""
+        assert self._session is not None
+        logger.info("PROTOCOL(V2): [%s] %s", self._session.remote_address, error)
+        self._transport.write(layers.outgoing())
+        self._end()
 
     # Output
 
     def flush(self) -> None:
         """Send what the broker has put out for this session, replies first."""
         session = self._session
-        if session is None or self._transport.is_closing():
+        if session is None or self._ending or self._transport.is_closing():
             return
         output = session.take_output()
         if output:
-            self._transport.writelines(output)
+            if self._layers is None:
+                self._transport.writelines(output)
+            else:
+                self._write_sealed(self._layers, output)
+        if session.upgrade is not None and not session.closing:
+            if session.is_drained() and not self._shaking_hands:
+                self._begin_upgrade(session.upgrade)
+            return
         if not (session.closing or self._at_eof) or not session.is_drained():
             return
         if self._at_eof:
-            self._transport.close()
+            self.close()
         elif not self._ending:
             self._end()
+
+    def _write(self, data: bytes) -> None:
+        """Send something that takes no turn among the replies."""
+        if self._layers is None:
+            self._transport.write(data)
+        else:
+            self._write_sealed(self._layers, [data])
+
+    def _write_sealed(self, layers: Layers, output: list[Buffer]) -> None:
+        try:
+            self._transport.write(layers.seal(output))
+        except BrokenLayer:
+            self._ending = True
+            self._transport.abort()
 
     def _end(self) -> None:
         """Close behind the last words, without a reset (rule 3)."""
         self._ending = True
+        if self._layers is not None:
+            self._transport.write(self._layers.close())
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._reading = True
@@ -211,8 +349,10 @@ class Connection(asyncio.Protocol):
         self._set_timer(self._server.loop.call_later(LINGER_SECONDS, self._transport.abort))
 
     def close(self) -> None:
-        """nsqd stops: the client sees a plain disconnect."""
+        """All is said, or nsqd stops: the client sees a plain disconnect."""
         self._ending = True
+        if self._layers is not None and not self._transport.is_closing():
+            self._transport.write(self._layers.close())
         self._transport.close()
 
     # Heartbeats and deadlines
@@ -245,7 +385,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         if now_ns >= self._next_heartbeat_ns:
-            self._transport.write(frames.HEARTBEAT)
+            self._write(frames.HEARTBEAT)
             self._next_heartbeat_ns = now_ns + interval
         if not self._reading:
             # Its commands wait in the kernel because we asked it to: that is not silence.

@@ -1,0 +1,204 @@
+"""The certificates of nsqd, and what TLS asks of clients.
+
+1. `build` refuses what cannot work in NSQ's words (reference: flags.md), before nsqd listens.
+2. `Tls.load` exchanges certificates in a running nsqd: new handshakes use the new ones. What cannot
+   be loaded changes nothing.
+3. The policy `require` takes any certificate, an unsigned one too, and believes nothing that it
+   says. Only `require-verify` gives a client a name.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+from sparq.broker.session import TlsFacts
+from sparq.daemon.lifecycle import StartError
+
+if TYPE_CHECKING:
+    from sparq.nsqd.options import Options
+
+REQUIRE: Final = "require"
+REQUIRE_VERIFY: Final = "require-verify"
+
+VERSIONS: Final = {
+    "tls1.0": ssl.TLSVersion.TLSv1,
+    "tls1.1": ssl.TLSVersion.TLSv1_1,
+    "tls1.2": ssl.TLSVersion.TLSv1_2,
+    "tls1.3": ssl.TLSVersion.TLSv1_3,
+}
+_SHOWN_VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1"}
+
+OLD_CIPHERS: Final = "DEFAULT:@SECLEVEL=0"
+"""What TLS 1.0 and 1.1 need: OpenSSL 3 offers none of their ciphers at its default level."""
+
+NO_CHECK_TIME: Final = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the module `ssl` does not name."""
+
+_CERTIFICATE: Final = 11
+"""The handshake message of that type (RFC 8446 B.3, RFC 5246 A.4)."""
+
+_AES: Final = re.compile(r"AES(128|256)-(?:(GCM|CCM)-?)?(SHA\d*)")
+_KEY_EXCHANGE: Final = re.compile(r"((?:ECDHE|DHE|EDH)-(?:RSA|ECDSA|DSS))-")
+
+
+class Tls:
+    """The certificates in force.
+
+    Attributes:
+        context: makes the TLS of new V2 connections.
+        listening_context: the same for a server that keeps one context all its life (HTTPS).
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Raises StartError: the files cannot be used."""
+        self.context = server_context(options)
+        self.listening_context = server_context(options)
+        # Called in each handshake, also without a server name.
+        self.listening_context.sni_callback = self._take_newest
+
+    def load(self, options: Options) -> None:
+        """Have new handshakes use the files that the options name, as they are now.
+
+        Raises:
+            StartError: they cannot be used; the old ones stay in use.
+        """
+        self.context = server_context(options)
+
+    def _take_newest(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self.context
+
+
+def build(options: Options) -> Tls | None:
+    """What TLS needs, from the flags; None when they name no certificate.
+
+    Raises:
+        StartError: `failed to build TLS config - ...`
+    """
+    return Tls(options) if options.tls_cert or options.tls_key else None
+
+
+def server_context(options: Options) -> ssl.SSLContext:
+    """A context with the certificate, the root CA and the policy that the options name.
+
+    Raises:
+        StartError: `failed to build TLS config - ...`
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    # A resumed session would keep a certificate that has been exchanged.
+    context.num_tickets = 0
+    try:
+        _set_versions(context, options.tls_min_version)
+        _check_readable(options.tls_cert, options.tls_key)
+        # The password is for a key that needs one: refused, where OpenSSL would ask the terminal.
+        context.load_cert_chain(options.tls_cert, options.tls_key, password="")
+        if options.tls_root_ca_file:
+            _check_readable(options.tls_root_ca_file)
+            context.load_verify_locations(options.tls_root_ca_file)
+    except (OSError, ValueError) as error:
+        raise StartError(f"failed to build TLS config - {error}") from error
+    if options.tls_client_auth_policy == REQUIRE_VERIFY:
+        context.verify_mode = ssl.CERT_REQUIRED
+    elif options.tls_client_auth_policy == REQUIRE:
+        _require_any_certificate(context)
+    return context
+
+
+def _set_versions(context: ssl.SSLContext, oldest: str) -> None:
+    with warnings.catch_warnings():
+        # Python warns of TLS 1.0 and 1.1; whoever gives the flag knows.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = VERSIONS[oldest]
+    if VERSIONS[oldest] < ssl.TLSVersion.TLSv1_2:
+        context.set_ciphers(OLD_CIPHERS)
+
+
+def _check_readable(*paths: str) -> None:
+    """Find the file that is missing: the module `ssl` does not say which."""
+    for path in paths:
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            reason = (error.strerror or "").lower()
+            raise ValueError(f"open {path}: {reason}") from error
+
+
+def _require_any_certificate(context: ssl.SSLContext) -> None:
+    """Ask for a certificate and take whichever comes.
+
+    OpenSSL verifies what a client sends, and Python gives no say in that but the trusted roots. So
+    a certificate is made a root the moment it arrives, before OpenSSL looks at it, in a context
+    that serves this one handshake: by then the server's own certificate has been sent.
+    """
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(NO_CHECK_TIME)
+    # A key exchange that needs the server's key behind the client's certificate.
+    context.set_ciphers(":".join([*(c["name"] for c in context.get_ciphers()), "!kRSA"]))
+    # No public name, but in every CPython since 3.8, and tried by CPython's own tests.
+    setattr(context, "_msg_callback", _trust_what_arrives)  # noqa: B010 - typeshed lacks it
+
+
+def _trust_what_arrives(
+    connection: Any, direction: str, _version: int, _content: int, message: int, data: bytes
+) -> None:
+    if direction == "read" and message == _CERTIFICATE:
+        certificate = first_certificate(data)
+        if certificate:
+            trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            trusting.load_verify_locations(cadata=certificate)
+            connection.context = trusting
+
+
+def first_certificate(message: bytes) -> bytes:
+    """The first certificate (DER) in a Certificate message of TLS; empty when it has none.
+
+    TLS 1.2: type, u24 size, u24 list size, then u24 size and certificate each. TLS 1.3 has a u8
+    size and so many bytes of context before the list.
+    """
+    at = 4
+    if len(message) < 7 or int.from_bytes(message[at : at + 3]) != len(message) - 7:
+        at += 1 + int.from_bytes(message[at : at + 1])
+    at += 3
+    size = int.from_bytes(message[at : at + 3])
+    return bytes(message[at + 3 : at + 3 + size])
+
+
+def facts_of(connection: ssl.SSLObject) -> TlsFacts:
+    """What a finished handshake came to, in Go's words."""
+    name, _, _ = connection.cipher() or ("", "", 0)
+    version = connection.version() or ""
+    return TlsFacts(
+        cipher_suite=standard_name(name),
+        version=_SHOWN_VERSIONS.get(version, version.replace("v", "")),
+        negotiated_protocol=connection.selected_alpn_protocol() or "",
+        # Since Go 1.16 it says so of every connection.
+        negotiated_protocol_is_mutual=True,
+        common_name=_common_name(connection),
+    )
+
+
+def _common_name(connection: ssl.SSLObject) -> str:
+    """Whom a verified certificate names."""
+    certificate: Any = connection.getpeercert() or {}
+    names = [pair for relative in certificate.get("subject", ()) for pair in relative]
+    return next((str(value) for key, value in names if key == "commonName"), "")
+
+
+def standard_name(openssl_name: str) -> str:
+    """A cipher suite's name as its RFC has it, from OpenSSL's."""
+    if openssl_name.startswith("TLS_"):
+        return openssl_name
+    exchange = _KEY_EXCHANGE.match(openssl_name)
+    kind = exchange[1].replace("-", "_").replace("EDH", "DHE") if exchange else "RSA"
+    cipher = openssl_name[exchange.end() :] if exchange else openssl_name
+    if aes := _AES.fullmatch(cipher):
+        cipher = f"AES_{aes[1]}_{aes[2] or 'CBC'}_{aes[3]}"
+    elif cipher == "CHACHA20-POLY1305":
+        cipher = "CHACHA20_POLY1305_SHA256"
+    else:
+        cipher = cipher.replace("-", "_")
+    return f"TLS_{kind}_WITH_{cipher}"
