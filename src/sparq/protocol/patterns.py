@@ -1,0 +1,450 @@
+"""Regular expressions of Go's syntax over names, matched in linear time.
+
+An authd says with patterns which topics and channels a client may use. They are Go's (RE2), which
+never backtracks; Python's `re` does, and one bad pattern would stop every client of an nsqd. So:
+
+1. A pattern becomes a small program; all its threads step together, one step a character. Time is
+   at most instructions x characters, whatever the pattern.
+2. What Go would not compile is refused: look-around, back references, repeats over 1,000.
+3. Names are ASCII. A character beyond ASCII in a pattern is legal and matches nothing.
+4. The size of a program is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final, NamedTuple, NoReturn
+
+INSTRUCTIONS_MAX: Final = 5_000
+REPEAT_MAX: Final = 1_000
+"""RE2's bound."""
+DEPTH_MAX: Final = 50
+
+ASCII: Final = (1 << 128) - 1
+
+
+def _mask(characters: str) -> int:
+    return sum(1 << ord(character) for character in set(characters))
+
+
+_DIGITS: Final = _mask("0123456789")
+_UPPER: Final = _mask("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_LOWER: Final = _mask("abcdefghijklmnopqrstuvwxyz")
+_WORD: Final = _DIGITS | _UPPER | _LOWER | _mask("_")
+_SPACE: Final = _mask("\t\n\f\r ")
+_PRINTED: Final = ((1 << 127) - 1) & ~((1 << 32) - 1)
+_CLASSES: Final = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
+_NAMED: Final = {
+    "alnum": _DIGITS | _UPPER | _LOWER,
+    "alpha": _UPPER | _LOWER,
+    "ascii": ASCII,
+    "blank": _mask("\t "),
+    "cntrl": ASCII & ~_PRINTED,
+    "digit": _DIGITS,
+    "graph": _PRINTED & ~_mask(" "),
+    "lower": _LOWER,
+    "print": _PRINTED,
+    "punct": _PRINTED & ~(_DIGITS | _UPPER | _LOWER | _mask(" ")),
+    "space": _SPACE | _mask("\v"),
+    "upper": _UPPER,
+    "word": _WORD,
+    "xdigit": _mask("0123456789abcdefABCDEF"),
+}
+_ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_ASSERTIONS: Final = {"A": "begin", "z": "end", "b": "word", "B": "no word"}
+_UNICODE: Final = {
+    "L": _UPPER | _LOWER,
+    "Lu": _UPPER,
+    "Ll": _LOWER,
+    "N": _DIGITS,
+    "Nd": _DIGITS,
+    "Any": ASCII,
+    "Latin": _UPPER | _LOWER,
+}
+_METAS: Final = frozenset("\\.+*?()|[]{}^$")
+_OCTAL: Final = tuple("01234567")
+_OCTALS: Final = re.compile("[0-7]{1,2}")
+_COUNTS: Final = re.compile(r"\{([0-9]{1,4})(,([0-9]{1,4})?)?\}")
+_NAMED_CLASS: Final = re.compile(r"\[:(\^?)([a-z]+):\]")
+
+
+class PatternError(ValueError):
+    """The pattern is none that Go would compile, or its program is too large."""
+
+
+class _Step(NamedTuple):
+    """An instruction: a set of characters to take, an assertion, or a fork (both empty)."""
+
+    mask: int
+    assertion: str
+    targets: tuple[int, ...]
+
+
+# What a pattern is read into.
+
+
+class _Characters(NamedTuple):
+    mask: int
+
+
+class _Assertion(NamedTuple):
+    kind: str
+
+
+class _Sequence(NamedTuple):
+    nodes: tuple[_Node, ...]
+
+
+class _Choice(NamedTuple):
+    nodes: tuple[_Node, ...]
+
+
+class _Repeat(NamedTuple):
+    node: _Node
+    least: int
+    most: int | None
+
+
+_Node = _Characters | _Assertion | _Sequence | _Choice | _Repeat
+
+
+class Pattern:
+    """A compiled pattern."""
+
+    def __init__(self, text: str) -> None:
+        """Raises PatternError."""
+        # Most patterns of most authds are plain words.
+        self._literal = None if _METAS & set(text) else text
+        self._steps = [_Step(0, "", ())]  # the match
+        self._start = 0
+        if self._literal is None:
+            self._start = self._compile(_Reader(text).read(), 0)
+
+    def __len__(self) -> int:
+        """The number of instructions, which bounds what a match costs."""
+        return len(self._steps)
+
+    def search(self, text: str) -> bool:
+        """Whether the pattern matches anywhere in a name, as Go's MatchString."""
+        if self._literal is not None:
+            return self._literal in text
+        threads: set[int] = set()
+        for at in range(len(text) + 1):
+            threads.add(self._start)
+            threads = self._follow(threads, text, at)
+            if 0 in threads:
+                return True
+            if at < len(text):
+                threads = self._take(threads, ord(text[at]))
+        return False
+
+    # Running
+
+    def _take(self, threads: set[int], code: int) -> set[int]:
+        steps = self._steps
+        return {steps[at].targets[0] for at in threads if steps[at].mask >> code & 1}
+
+    def _follow(self, threads: set[int], text: str, at: int) -> set[int]:
+        """The threads, with all that they reach without taking a character."""
+        reached: set[int] = set()
+        waiting = list(threads)
+        while waiting:
+            thread = waiting.pop()
+            if thread in reached:
+                continue
+            reached.add(thread)
+            step = self._steps[thread]
+            if not step.mask and (not step.assertion or _holds(step.assertion, text, at)):
+                waiting += step.targets
+        return reached
+
+    # Compiling, from the back: each node is told where to go on
+
+    def _add(self, mask: int, assertion: str, *targets: int) -> int:
+        if len(self._steps) >= INSTRUCTIONS_MAX:
+            raise PatternError("the pattern is too large")
+        self._steps.append(_Step(mask, assertion, targets))
+        return len(self._steps) - 1
+
+    def _compile(self, node: _Node, then: int) -> int:
+        match node:
+            case _Characters(mask):
+                # Of no character at all: a fork that leads nowhere.
+                return self._add(mask, "", then) if mask else self._add(0, "")
+            case _Assertion(kind):
+                return self._add(0, kind, then)
+            case _Sequence(nodes):
+                for one in reversed(nodes):
+                    then = self._compile(one, then)
+                return then
+            case _Choice(nodes):
+                return self._add(0, "", *[self._compile(one, then) for one in nodes])
+            case _Repeat():
+                return self._repeat(node, then)
+
+    def _repeat(self, node: _Repeat, then: int) -> int:
+        if node.most is None:
+            fork = self._add(0, "")
+            self._steps[fork] = _Step(0, "", (self._compile(node.node, fork), then))
+            then = fork
+        else:
+            end = then
+            for _ in range(node.most - node.least):
+                then = self._add(0, "", self._compile(node.node, then), end)
+        for _ in range(node.least):
+            then = self._compile(node.node, then)
+        return then
+
+
+def _is_word(text: str, at: int) -> bool:
+    return 0 <= at < len(text) and bool(_WORD >> ord(text[at]) & 1)
+
+
+def _holds(assertion: str, text: str, at: int) -> bool:
+    if assertion == "begin":
+        return at == 0
+    if assertion == "end":
+        return at == len(text)
+    return (_is_word(text, at - 1) != _is_word(text, at)) == (assertion == "word")
+
+
+class _Reader:
+    """Reads one pattern, with Go's grammar."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+        self._ignores_case = False
+
+    def read(self) -> _Node:
+        """The whole pattern; raises PatternError."""
+        node = self._choice()
+        if self._at < len(self._text):
+            _refuse("unexpected )")
+        return node
+
+    def _peek(self, text: str) -> bool:
+        return self._text.startswith(text, self._at)
+
+    def _skip(self, text: str) -> bool:
+        found = self._peek(text)
+        if found:
+            self._at += len(text)
+        return found
+
+    def _next(self) -> str:
+        if self._at >= len(self._text):
+            _refuse("the pattern ends too early")
+        self._at += 1
+        return self._text[self._at - 1]
+
+    def _until(self, end: str) -> str:
+        at = self._text.find(end, self._at)
+        if at < 0:
+            _refuse(f"missing {end}")
+        found = self._text[self._at : at]
+        self._at = at + len(end)
+        return found
+
+    # Structure
+
+    def _choice(self) -> _Node:
+        nodes = [self._sequence()]
+        while self._skip("|"):
+            nodes.append(self._sequence())
+        return nodes[0] if len(nodes) == 1 else _Choice(tuple(nodes))
+
+    def _sequence(self) -> _Node:
+        nodes: list[_Node] = []
+        while self._at < len(self._text) and not self._peek("|") and not self._peek(")"):
+            if self._skip("\\Q"):
+                quoted = self._until("\\E") if "\\E" in self._text[self._at :] else self._rest()
+                nodes += [self._characters(_bit(character)) for character in quoted]
+                if quoted:
+                    nodes.append(self._repeated(nodes.pop()))
+                continue
+            node = self._one()
+            if node is not None:
+                nodes.append(self._repeated(node))
+        return _Sequence(tuple(nodes))
+
+    def _rest(self) -> str:
+        found = self._text[self._at :]
+        self._at = len(self._text)
+        return found
+
+    def _one(self) -> _Node | None:
+        """What a repeat may stand behind; None for flags, which are no node."""
+        character = self._next()
+        match character:
+            case "(":
+                return self._group()
+            case "[":
+                return self._characters(self._class())
+            case ".":
+                return _Characters(ASCII & ~_bit("\n"))
+            case "^":
+                return _Assertion("begin")
+            case "$":
+                return _Assertion("end")
+            case "\\":
+                return self._escaped()
+            case "*" | "+" | "?":
+                _refuse(f"missing argument to {character}")
+        return self._characters(_bit(character))
+
+    def _escaped(self) -> _Node:
+        for letter, kind in _ASSERTIONS.items():
+            if self._skip(letter):
+                return _Assertion(kind)
+        return self._characters(self._escape())
+
+    def _characters(self, mask: int) -> _Characters:
+        if self._ignores_case:
+            mask |= (mask & _UPPER) << 32 | (mask & _LOWER) >> 32
+        return _Characters(mask & ASCII)
+
+    def _group(self) -> _Node | None:
+        ignores_case = self._ignores_case
+        if self._skip("?") and not self._skip(":") and not self._is_named():
+            end = self._flags()
+            if end == ")":
+                return None
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            _refuse("groups are nested too deep")
+        node = self._choice()
+        self._depth -= 1
+        if not self._skip(")"):
+            _refuse("missing )")
+        self._ignores_case = ignores_case
+        return node
+
+    def _is_named(self) -> bool:
+        if not self._skip("P<") and not (self._peek("<") and self._skip("<")):
+            return False
+        name = self._until(">")
+        if not name or not all(_WORD & _bit(character) for character in name):
+            _refuse("invalid group name")
+        return True
+
+    def _flags(self) -> str:
+        """Flags, up to the ")" or ":" behind them. In names no line ends, so only "i" matters."""
+        turns_on = True
+        while (flag := self._next()) not in ":)":
+            if flag == "-" and turns_on:
+                turns_on = False
+            elif flag == "i":
+                self._ignores_case = turns_on
+            elif flag not in "msU":
+                _refuse("invalid group")
+        return flag
+
+    def _repeated(self, node: _Node) -> _Node:
+        bounds = self._bounds()
+        if bounds is None:
+            return node
+        self._skip("?")  # lazy: whether there is a match does not depend on it
+        before = self._at
+        if self._bounds() is not None:
+            _refuse(f"invalid nested repetition at {before}")
+        return _Repeat(node, *bounds)
+
+    def _bounds(self) -> tuple[int, int | None] | None:
+        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self._skip(sign):
+                return bounds
+        found = _COUNTS.match(self._text, self._at)
+        if found is None:
+            return None  # Go takes a lone { for itself
+        self._at = found.end()
+        least = int(found[1])
+        most = least if found[2] is None else int(found[3]) if found[3] else None
+        if least > REPEAT_MAX or (most is not None and not least <= most <= REPEAT_MAX):
+            _refuse(f"invalid repeat count {found[0]}")
+        return least, most
+
+    # Characters
+
+    def _escape(self) -> int:
+        """The characters that an escape stands for, its backslash taken."""
+        letter = self._next()
+        if letter.lower() in _CLASSES:
+            mask = _CLASSES[letter.lower()]
+            return mask if letter.islower() else ASCII & ~mask
+        if letter in _ESCAPES:
+            return _bit(_ESCAPES[letter])
+        if letter in "pP":
+            name = self._until("}") if self._skip("{") else self._next()
+            mask = _UNICODE.get(name.removeprefix("^"), -1)
+            if mask < 0:
+                _refuse(f"unknown character class {name}")
+            return ASCII & ~mask if (letter == "P") != name.startswith("^") else mask
+        if letter == "x":
+            digits = self._until("}") if self._skip("{") else self._next() + self._next()
+            return _code(digits, 16)
+        if letter == "0" or (letter in "1234567" and self._text[self._at : self._at + 1] in _OCTAL):
+            found = _OCTALS.match(self._text, self._at)
+            digits = letter + (found[0] if found else "")
+            self._at += len(digits) - 1
+            return _code(digits, 8)
+        if letter.isascii() and not letter.isalnum() and letter != "_":
+            return _bit(letter)
+        _refuse(f"invalid escape \\{letter}")
+
+    def _class(self) -> int:
+        """A class, its bracket taken."""
+        negated = self._skip("^")
+        mask, is_first = 0, True
+        while is_first or not self._peek("]"):
+            is_first = False
+            named = _NAMED_CLASS.match(self._text, self._at)
+            if named is not None:
+                self._at = named.end()
+                if named[2] not in _NAMED:
+                    _refuse(f"unknown character class {named[0]}")
+                found = _NAMED[named[2]]
+                mask |= ASCII & ~found if named[1] else found
+                continue
+            low, is_one = self._member()
+            if self._peek("-") and self._text[self._at + 1 : self._at + 2] not in ("", "]"):
+                self._next()
+                high, ends = self._member()
+                if not is_one or not ends or high < low:
+                    _refuse("invalid range in a character class")
+                mask |= (high << 1) - low
+            else:
+                mask |= low
+        self._next()
+        if self._ignores_case:
+            mask = self._characters(mask).mask
+        return ASCII & ~mask if negated else mask & ASCII
+
+    def _member(self) -> tuple[int, bool]:
+        """One character of a class, or a class in the class; and whether it is the former."""
+        character = self._next()
+        if character != "\\":
+            return _bit(character), True
+        letter = self._text[self._at : self._at + 1]
+        return self._escape(), letter not in {*"dDwWsSpP"}
+
+
+def _bit(character: str) -> int:
+    """A set of one character; beyond ASCII all are one, which is masked out in the end."""
+    return 1 << min(ord(character), 128)
+
+
+def _code(digits: str, base: int) -> int:
+    try:
+        code = int(digits, base) if digits.isalnum() else -1
+    except ValueError:
+        code = -1
+    if not 0 <= code <= sys.maxunicode:
+        _refuse(f"invalid escape of {digits}")
+    return _bit(chr(code))
+
+
+def _refuse(why: str) -> NoReturn:
+    raise PatternError(why)

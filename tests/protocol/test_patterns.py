@@ -1,0 +1,142 @@
+"""Patterns of authds: what they match, what Go would not compile, and that none takes long.
+
+Python's `re` is the slow twin, for patterns on which Go and Python agree.
+"""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.protocol.patterns import INSTRUCTIONS_MAX, Pattern, PatternError
+
+ATOMS = st.sampled_from(
+    ["a", "b", ".", "[ab]", "[^a]", "[a-c_]", r"\d", r"\w", r"\.", "(?:)", "^", "$", r"\b"]
+)
+REPEATS = st.sampled_from(["*", "+", "?", "*?", "+?", "{2}", "{1,3}", "{2,}", "{0}"])
+
+
+def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.lists(inner, max_size=3).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
+        st.tuples(inner, REPEATS).map(lambda both: f"(?:{both[0]}){both[1]}"),
+        inner.map(lambda part: f"(?i:{part})"),
+    )
+
+
+PATTERNS = st.recursive(ATOMS, larger, max_leaves=8)
+NAMES = st.text("aAbBc.-_1", max_size=10)
+
+
+@given(PATTERNS, NAMES)
+def test_it_matches_what_python_matches(pattern: str, name: str) -> None:
+    """On names, for patterns that mean the same in both languages, both say the same."""
+    assert (re.search(pattern, name, re.ASCII) is not None) == Pattern(pattern).search(name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("clicks", "my-clicks-2", "click"),
+        ("", "anything", None),
+        (".*", "", None),
+        ("^a$", "a", "aa"),
+        (r"\Aab\z", "ab", "xab"),
+        (r"\Qa.b\E+", "a.bbb", "axb"),
+        (r"\Qa+", "a+", "aa"),
+        ("(?P<x>a)(?<y>b)", "ab", "ba"),
+        ("(?i)CLICKS", "clicks", "clics"),
+        ("(?i:A)b", "ab", "aB"),
+        ("(?i-s)a(?-i)b", "Ab", "AB"),
+        ("[[:digit:]_]", "x_", "x-"),
+        ("[[:^alpha:]]", "1", "x"),
+        ("[]a]", "]", "b"),
+        ("[a-]", "-", "b"),
+        ("[^-]", "a", "-"),
+        (r"[\d-]x", "-x", "ax"),
+        (r"\x41\x{42}\103", "ABC", "abc"),
+        (r"\pL\p{Nd}\PN", "a1b", "1a1"),
+        ("a{,2}", "a{,2}", "aa"),
+        ("a{2}{", "aa{", "aa"),
+        ("x{2,3}$", "xx", "x"),
+        ("(a|b)*c", "ababc", "ab"),
+        ("(|a)*b", "b", "a"),
+        ("é|a", "a", "e"),
+        ("[z-é]", "z", "a"),
+        (r"#ephemeral$", "t#ephemeral", "ephemeral"),
+        (r"\bfoo\b", "a.foo-b", "afoo"),
+        (r"\Boo", "foo", "oo"),
+    ],
+)
+def test_gos_syntax(pattern: str, matching: str, other: str | None) -> None:
+    """What is particular to Go's syntax means what it means there."""
+    found = Pattern(pattern)
+
+    assert found.search(matching)
+    assert other is None or not found.search(other)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(",
+        ")",
+        "(a",
+        "a)",
+        "[a",
+        "[]",
+        "[b-a]",
+        r"[\d-z]",
+        "[[:nothing:]]",
+        "*",
+        "a**",
+        "a*{2}",
+        "a|+",
+        "a{2,1}",
+        "a{1001}",
+        "a{1,1001}",
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)b",
+        "(?P<>a)",
+        "(?P<a b>c)",
+        "(?x)a",
+        r"(a)\1",
+        r"\8",
+        r"\y",
+        r"\x4",
+        r"\x{110000}",
+        r"\p{Klingon}",
+        "a\\",
+        "(" * 1000 + ")" * 1000,
+        "((a{1000}){1000}){1000}",
+        "a{1000}" * (INSTRUCTIONS_MAX // 1000 + 1),
+    ],
+)
+def test_what_go_would_not_compile_is_refused(pattern: str) -> None:
+    """Also what would be too large; never with anything but a PatternError."""
+    with pytest.raises(PatternError):
+        Pattern(pattern)
+
+
+@given(st.text("ab()[]{}*+?|\\^$.-:,12PpxQEi<>é", max_size=12))
+def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
+    """Whatever an authd sends, it is compiled or refused."""
+    try:
+        found = Pattern(pattern)
+    except PatternError:
+        return
+    found.search("ab-12")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "^(a|a)*$", "(.*a){12}$", "((a*)*)*b", "(a?){64}a{64}b"]
+)
+def test_no_pattern_takes_long(pattern: str) -> None:
+    """Patterns on which a backtracking matcher takes longer than the universe is old."""
+    found = Pattern(pattern)
+
+    assert not found.search("a" * 63 + "-")
+    assert len(found) <= INSTRUCTIONS_MAX
