@@ -10,10 +10,17 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Callable
 
 BACKLOG = 1024
+HANDSHAKE_SECONDS = 5.0
+"""How long a TLS handshake may take."""
+
+CLOSE_SECONDS = 1.0
+"""How long the end of a TLS connection may take."""
+
 _PORTS = range(65536)
 
 
@@ -57,13 +64,22 @@ class Listener:
         self.port = -1 if self._path else int(name[1])
         self.text = self._path or peer_text(name)
 
-    async def serve(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Accept connections, each with a protocol of its own."""
+    async def serve(
+        self, factory: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Accept connections, each with a protocol of its own; with `tls` behind a handshake."""
         loop = asyncio.get_running_loop()
-        if self._path:
-            self._server = await loop.create_unix_server(factory, sock=self._sock)
+        listen_on = loop.create_unix_server if self._path else loop.create_server
+        if tls is None:
+            self._server = await listen_on(factory, sock=self._sock)
         else:
-            self._server = await loop.create_server(factory, sock=self._sock)
+            self._server = await listen_on(
+                factory,
+                sock=self._sock,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=CLOSE_SECONDS,
+            )
 
     def close(self) -> None:
         """Accept no more; the file of a unix socket goes too."""

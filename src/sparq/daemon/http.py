@@ -16,6 +16,7 @@ import asyncio
 import json
 import logging
 import re
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
@@ -29,6 +30,7 @@ from sparq.protocol.names import is_valid_name
 
 Result: TypeAlias = Any
 Handler: TypeAlias = Callable[["Call"], Awaitable[Result] | Result]
+Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
 
 IDLE_SECONDS = 75.0
 """A connection without a complete request head is closed then (nginx's keepalive_timeout)."""
@@ -247,7 +249,9 @@ def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
 class Site:
     """The routes of a daemon, and the server that answers them."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], gate: Gate | None = None) -> None:
+        """`gate` sees each request first; what it answers is the answer."""
+        self._gate = gate
         self._paths: dict[str, dict[str, Route]] = {}
         for route in routes:
             self._paths.setdefault(route.path, {})[route.method] = route
@@ -255,8 +259,8 @@ class Site:
         self._meant = {_folded(path): path for path in self._paths}
         self._server: web.Server | None = None
 
-    async def start(self, listener: Listener) -> None:
-        """Answer on a listening socket. May be called for several."""
+    async def start(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
+        """Answer on a listening socket, with `tls` by HTTPS. May be called for several."""
         if self._server is None:
             self._server = web.Server(
                 self.respond,
@@ -266,7 +270,7 @@ class Site:
                 logger=_protocol_logger,
                 lingering_time=LINGER_SECONDS,
             )
-        await listener.serve(self._server)
+        await listener.serve(self._server, tls)
 
     async def stop(self) -> None:
         """Finish what is being answered, then close all connections. The listeners are closed."""
@@ -276,6 +280,8 @@ class Site:
 
     async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
+        if self._gate is not None and (shut := self._gate(request)) is not None:
+            return shut
         began = time.monotonic()
         call = Call(request)
         methods = self._paths.get(call.path)

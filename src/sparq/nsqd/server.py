@@ -42,7 +42,7 @@ class Nsqd:
     Attributes:
         exiting: True from the moment that `stop` begins; publishes over HTTP get EXITING.
         on_changes: called when topics or channels have come or gone.
-        tcp_port, http_port: the real ports, -1 where there is none.
+        tcp_port, http_port, https_port: the real ports, -1 where there is none.
         tls: the certificates for V2 connections; None: no TLS.
         options: what is in force; `reloader`, which whoever builds the daemon sets, changes it.
     """
@@ -58,7 +58,7 @@ class Nsqd:
         self.connections: set[Connection] = set()
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()
-        self.tcp_port = self.http_port = -1
+        self.tcp_port = self.http_port = self.https_port = -1
         self.tls: Tls | None = None
         self.on_changes: Callable[[], None] = broker.changes.clear
         self._all_gone = asyncio.Event()

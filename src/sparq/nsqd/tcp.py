@@ -20,7 +20,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
-from sparq.daemon.address import peer_text
+from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
 from sparq.nsqd.layers import BrokenLayer, Layers, TlsLayer
 from sparq.nsqd.tls import facts_of
 from sparq.protocol import frames
@@ -48,9 +48,6 @@ UNCOMMITTED_HIGH_WATER_BYTES = 8 << 20
 
 INFLATED_BYTES_PER_TURN = 256 << 10
 """A connection's layers give so much in one turn; the others come in between (decision 27)."""
-
-HANDSHAKE_SECONDS = 5.0
-"""How long a TLS handshake may take."""
 
 LINGER_SECONDS = 1.0
 """How long a connection that got a fatal error may take to read it."""
