@@ -146,8 +146,8 @@ def answering(*answers: bytes) -> str:
     ("data", "text"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP port"),
-        (b"\x7f\xff\xff\xff\0\0\0\0", "2147483647 bytes"),
-        (b"\0\0\0\x06\0\0\0\0OK", "JSON object"),
+        (b"\x7f\xff\xff\xff\0\0\0\0", "size 2147483647"),
+        (b"\0\0\0\x06\0\0\0\0NO", "JSON object"),
         (b"\0\0\0\x06\0\0\0\0[]", "JSON object"),
         (b"\0\0\0\x06\0\0\0\x02ab", "type 2"),
     ],

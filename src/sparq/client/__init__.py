@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from sparq.client.config import Config
 from sparq.client.errors import (
     AlreadyRespondedError,
+    AuthRequiredError,
     ClosedError,
     ConnectionLostError,
     PublishError,
     SparqClientError,
+    TlsError,
     WrongPeerError,
 )
 from sparq.protocol.errors import RemoteError
@@ -36,6 +38,8 @@ __all__ = [
     "SparqClientError",
     "ConnectionLostError",
     "WrongPeerError",
+    "TlsError",
+    "AuthRequiredError",
     "PublishError",
     "ClosedError",
     "AlreadyRespondedError",

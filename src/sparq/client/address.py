@@ -1,25 +1,35 @@
 """Addresses as text: ``host:port`` of an nsqd, with brackets around IPv6 as in ``[::1]:4150``.
 
-An address has one spelling, whether it was given, read from nsqlookupd or shown: it is the key
-by which a pool knows its connections. Names are not resolved here.
+1. An address has one spelling, whether it was given, read from nsqlookupd or shown: it is the key
+   by which a pool knows its connections. Names are not resolved here.
+2. An nsqd may also listen on a unix socket: its address is the path, which begins with ``/``.
+3. An nsqlookupd is asked over HTTP: ``host:port``, or a URL that may say ``https``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 PORT_MAX = 65_535
 
 
 class Address(NamedTuple):
-    """Where an nsqd listens."""
+    """Where an nsqd listens; for a unix socket ``host`` is its path and ``port`` is 0."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
+        if self.is_path:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it is the path of a unix socket."""
+        return self.host.startswith("/")
 
 
 def parse_address(text: str) -> Address:
@@ -37,6 +47,16 @@ def parse_address(text: str) -> Address:
     return Address(plain, int(port))
 
 
+def parse_nsqd(text: str) -> Address:
+    """The address of an nsqd: ``host:port``, or the path of a unix socket.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    path = text.strip()
+    return Address(path, 0) if path.startswith("/") else parse_address(text)
+
+
 def split_texts(given: str | Iterable[str]) -> list[str]:
     """The texts of a list, or of one text with commas between them; empty ones left out."""
     texts = given.split(",") if isinstance(given, str) else given
@@ -44,9 +64,23 @@ def split_texts(given: str | Iterable[str]) -> list[str]:
 
 
 def parse_addresses(given: str | Iterable[str]) -> list[str]:
-    """The addresses, each once and in one spelling.
+    """The addresses of nsqds, each once and in one spelling.
 
     Raises:
-        ValueError: one of them is not ``host:port``.
+        ValueError: one of them is neither ``host:port`` nor a path.
     """
-    return list(dict.fromkeys(str(parse_address(text)) for text in split_texts(given)))
+    return list(dict.fromkeys(str(parse_nsqd(text)) for text in split_texts(given)))
+
+
+def lookupd_url(text: str) -> str:
+    """The URL of an nsqlookupd that is given as one, or as ``host:port``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if "://" not in text:
+        return f"http://{parse_address(text)}"
+    parts = urlsplit(text.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"not the address of an nsqlookupd: {text!r}")
+    return text.strip()

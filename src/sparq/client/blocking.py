@@ -9,18 +9,23 @@ socket with a deadline serves them better than a loop of their own.
    questions, with nobody to answer them.
 3. A frame is held to a size before memory is taken for it. All frames are received into the same
    memory: what `receive` gives is valid until the next question.
+4. Without TLS and compression the bytes go from the socket to that memory and nowhere between.
 """
 
+import contextlib
 import json
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sparq.client.address import parse_address
-from sparq.client.errors import WrongPeerError
+from sparq.client.address import Address, parse_nsqd
+from sparq.client.errors import SparqClientError, WrongPeerError
+from sparq.client.handshake import HEARTBEAT, Handshake, remote_error
+from sparq.client.layer_options import PLAIN, LayerOptions
+from sparq.client.layers import LayerError, Layers
 from sparq.protocol import commands
-from sparq.protocol.errors import ERRORS, RemoteError
+from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import FRAME_ERROR, FRAME_HEADER_SIZE, FRAME_RESPONSE
 
 FRAME_BYTES_MAX: Final = 64 << 20
@@ -33,9 +38,10 @@ CONNECT_TIMEOUT_SECONDS: Final = 3.0
 ROOM_BYTES: Final = 64 << 10
 """What a connection has room for at first; a larger frame makes it grow, once."""
 
+SEALED_BYTES: Final = 256 << 10
+"""What is received of TLS or compressed bytes at a time."""
+
 _HEADER: Final = struct.Struct(">iI")
-_HTTP: Final = b"HTTP"
-_HEARTBEAT: Final = b"_heartbeat_"
 
 Parts = bytes | bytearray | memoryview
 
@@ -44,8 +50,9 @@ class BlockingConnection:
     """A connection to one nsqd.
 
     Attributes:
-        address: the nsqd's ``host:port``, as given.
+        address: the nsqd's ``host:port`` or path, as given.
         identity: what nsqd answered to IDENTIFY.
+        authorization: what it answered to AUTH; ``{}`` from one that asks for none.
     """
 
     def __init__(
@@ -53,39 +60,51 @@ class BlockingConnection:
         address: str,
         *,
         user_agent: str = "sparq",
+        layers: LayerOptions = PLAIN,
         timeout_seconds: float = TIMEOUT_SECONDS,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
-        """Connects and identifies.
+        """Connects, identifies and agrees on layers.
 
         Raises:
             OSError: the nsqd cannot be reached, or went away.
             WrongPeerError: what listens there is no nsqd.
-            RemoteError: nsqd refused the connection.
+            TlsError, AuthRequiredError: see there; trying again is of no use.
+            RemoteError: nsqd refused the connection, or the secret.
         """
         self.address = address
         self._room = memoryview(bytearray(ROOM_BYTES))
-        self._socket = socket.create_connection(parse_address(address), connect_timeout_seconds)
+        place = parse_nsqd(address)
+        self._socket = _dial(place, connect_timeout_seconds)
+        self._layers: Layers | None = None
+        self._receive_into: Callable[[memoryview], int] = self._socket.recv_into
+        handshake = Handshake(place, layers, _identity(user_agent), FRAME_BYTES_MAX)
         try:
             self._socket.settimeout(timeout_seconds)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self.identity = self._identify(user_agent)
+            self._shake_hands(handshake)
         except BaseException:
             self.close()
             raise
+        self.identity, self.authorization = handshake.facts, handshake.authorization
 
-    def _identify(self, user_agent: str) -> Mapping[str, Any]:
-        hostname = socket.gethostname()
-        asked = {
-            "client_id": hostname.partition(".")[0],
-            "hostname": hostname,
-            "user_agent": user_agent,
-            "feature_negotiation": True,
-            "heartbeat_interval": -1,
-        }
-        body = json.dumps(asked).encode()
-        return self.ask_json(commands.MAGIC_V2, commands.identify(body))
+    def _shake_hands(self, handshake: Handshake) -> None:
+        self._socket.sendall(handshake.output())
+        while not handshake.done:
+            data = self._socket.recv(ROOM_BYTES)
+            if not data:
+                raise self._lost(f" ({handshake.stage})")
+            try:
+                handshake.feed(data)
+            except (RemoteError, SparqClientError):
+                with contextlib.suppress(OSError):
+                    self._socket.sendall(handshake.output())  # what TLS does not like
+                raise
+            self._socket.sendall(handshake.output())
+        if rest := handshake.take_rest():
+            raise self._unexpected(f"{rest[:80]!r} without a question")
+        if handshake.layers:
+            self._layers = handshake.layers
+            self._receive_into = _LayeredStream(self._socket, handshake.layers).recv_into
 
     # Asking
 
@@ -117,8 +136,11 @@ class BlockingConnection:
     def send(self, *parts: Parts) -> None:
         """Sends bytes; when the peer hung up with an error frame, that error is raised."""
         try:
-            for part in parts:
-                self._socket.sendall(part)
+            if self._layers is not None:
+                self._socket.sendall(self._layers.seal(parts))
+            else:
+                for part in parts:
+                    self._socket.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             # nsqd refuses some commands before it has read all of them, then closes.
             self.receive()
@@ -136,7 +158,7 @@ class BlockingConnection:
             frame_type, data = self._receive_frame()
             if frame_type == FRAME_ERROR:
                 raise self._refusal(bytes(data))
-            if frame_type == FRAME_RESPONSE and bytes(data[: len(_HEARTBEAT) + 1]) == _HEARTBEAT:
+            if frame_type == FRAME_RESPONSE and bytes(data[: len(HEARTBEAT) + 1]) == HEARTBEAT:
                 self.send(commands.nop())
                 continue
             return frame_type, data
@@ -148,10 +170,7 @@ class BlockingConnection:
     # Bytes
 
     def _receive_frame(self) -> tuple[int, memoryview]:
-        head = bytes(self._receive_exactly(FRAME_HEADER_SIZE))
-        if head.startswith(_HTTP):
-            raise self._unexpected("HTTP: this is an HTTP port, nsqd's TCP port is needed")
-        size, frame_type = _HEADER.unpack(head)
+        size, frame_type = _HEADER.unpack(self._receive_exactly(FRAME_HEADER_SIZE))
         if not 4 <= size <= FRAME_BYTES_MAX:
             raise self._unexpected(f"a frame of {size} bytes (at most {FRAME_BYTES_MAX})")
         return frame_type, self._receive_exactly(size - 4)
@@ -162,26 +181,80 @@ class BlockingConnection:
         data = rest = self._room[:size]
         while rest:
             try:
-                count = self._socket.recv_into(rest)
+                count = self._receive_into(rest)
             except OSError:
                 self.close()
                 raise
-            if not count:
+            except LayerError as error:
+                # Damage on the way, most likely: another connection may do better.
                 self.close()
-                raise ConnectionResetError(f"nsqd {self.address} closed the connection")
+                raise ConnectionAbortedError(f"nsqd {self.address}: {error}") from None
+            if not count:
+                raise self._lost()
             rest = rest[count:]
         return data
 
     # Errors
 
     def _refusal(self, text: bytes) -> RemoteError:
-        code, _, detail = text.decode("utf-8", "surrogateescape").partition(" ")
-        kind = ERRORS.get(code)
-        fatal = kind is None or kind.fatal
-        if fatal:
+        error = remote_error(text)
+        if error.fatal:
             self.close()
-        return RemoteError(code, detail, fatal)
+        return error
+
+    def _lost(self, during: str = "") -> ConnectionResetError:
+        self.close()
+        return ConnectionResetError(f"nsqd {self.address} closed the connection{during}")
 
     def _unexpected(self, what: str) -> WrongPeerError:
         self.close()
         return WrongPeerError(f"{self.address} answered {what}")
+
+
+class _LayeredStream:
+    """Receives plain bytes as a socket does, by way of the layers."""
+
+    def __init__(self, connected: socket.socket, layers: Layers) -> None:
+        self._socket = connected
+        self._layers = layers
+        self._sealed = memoryview(bytearray(SEALED_BYTES))
+
+    def recv_into(self, room: memoryview) -> int:
+        """Plain bytes into the room; how many, 0 when the peer has closed."""
+        layers = self._layers
+        while not (count := layers.read_into(room)):
+            if output := layers.output():
+                self._socket.sendall(output)
+            size = 0 if layers.ended else self._socket.recv_into(self._sealed)
+            if not size:
+                return 0
+            # The layers have used up what they were fed before: the memory may be used again.
+            layers.feed(self._sealed[:size])
+        return count
+
+
+def _identity(user_agent: str) -> dict[str, Any]:
+    hostname = socket.gethostname()
+    return {
+        "client_id": hostname.partition(".")[0],
+        "hostname": hostname,
+        "user_agent": user_agent,
+        "feature_negotiation": True,
+        "heartbeat_interval": -1,
+    }
+
+
+def _dial(place: Address, timeout_seconds: float) -> socket.socket:
+    if place.is_path:
+        connected = socket.socket(socket.AF_UNIX)
+        try:
+            connected.settimeout(timeout_seconds)
+            connected.connect(place.host)
+        except BaseException:
+            connected.close()
+            raise
+        return connected
+    connected = socket.create_connection(place, timeout_seconds)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connected

@@ -4,6 +4,7 @@
    seconds, as floats, and sizes are bytes. What go-nsq does not have is said where it stands.
 2. A ``Config`` is checked when it is made and never changes: an error names option and limits.
 3. What only nsqd can judge (its own upper limits) is left to nsqd, which answers IDENTIFY.
+4. TLS, compression and AUTH have options of their own (`layer_options`), which are part of these.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
+
+from sparq.client.layer_options import LAYER_RANGES, LayerOptions, check_option
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
@@ -43,6 +46,7 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "publish_timeout": (0.001, HOUR),
     "publish_attempts": (1, 1000),
     "max_pending_bytes": (1, 2**40),
+    **LAYER_RANGES,
 }
 STRATEGIES: Final = ("exponential", "full_jitter")
 
@@ -55,8 +59,10 @@ def _user_agent() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(LayerOptions):
     """Options of a consumer or producer; see ``RANGES`` for what each may be.
+
+    Those of TLS, compression and AUTH are explained in ``LayerOptions``.
 
     Attributes:
         dial_timeout: seconds for connecting and for nsqd's answer to IDENTIFY.
@@ -85,7 +91,8 @@ class Config:
         output_buffer_timeout: seconds that it may hold them back; -1: no timer; 0: its default.
         max_in_flight: messages that a consumer may have unanswered, over all connections.
         msg_timeout: seconds after which nsqd delivers an unanswered message again; 0: its default.
-        max_msg_size: a larger frame ends the connection; 0: no such limit.
+        max_msg_size: a larger frame ends the connection; 0: no such limit, but 64 MiB where the
+            connection is compressed: there a frame costs its sender next to nothing.
         stop_timeout: seconds that ``stop`` and ``close`` wait for what is in hand (go-nsq: 30).
         publish_timeout: seconds that one publish may take with all its attempts, waiting for a
             connection included (not in go-nsq).
@@ -128,15 +135,16 @@ class Config:
 
         Raises:
             TypeError: an option has a value of another type than its default.
-            ValueError: an option is out of its range.
+            ValueError: an option is out of its range, or a file cannot be used.
         """
         host = socket.gethostname()
         defaults = (("hostname", host), ("client_id", host.partition(".")[0]))
         for name, default in (*defaults, ("user_agent", _user_agent())):
             if getattr(self, name) == "":
                 object.__setattr__(self, name, default)
+        LayerOptions.__post_init__(self)  # slots leave no way to super()
         for field in fields(self):
-            _check(field.name, field.default, getattr(self, field.name))
+            check_option(field.name, field.default, getattr(self, field.name), RANGES)
         if self.backoff_strategy not in STRATEGIES:
             raise ValueError(f"backoff_strategy is one of {STRATEGIES}: {self.backoff_strategy!r}")
         if self.heartbeat_interval > self.read_timeout:
@@ -178,16 +186,3 @@ def milliseconds(seconds: float) -> int:
     if seconds <= 0:
         return -1 if seconds < 0 else 0
     return max(1, round(seconds * 1000))
-
-
-def _check(name: str, default: object, value: object) -> None:
-    """Hold a value to the type of the option's default and to its range."""
-    kinds = (int, float) if isinstance(default, float) else (type(default),)
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        raise TypeError(f"{name} takes {kinds[-1].__name__}, not {type(value).__name__}")
-    if name not in RANGES:
-        return
-    low, high = RANGES[name]
-    assert isinstance(value, (int, float)), name
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}, not within {low:g} to {high:g}")

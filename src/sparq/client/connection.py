@@ -8,34 +8,42 @@
 4. ``ended`` returns once the connection is gone; by then every request is answered. A connection
    that is silent for ``read_timeout`` (heartbeats should have come) or leaves a request
    unanswered for ``publish_timeout`` is given up.
-5. Nothing follows IDENTIFY before its answer is there (nsqd may drop such bytes).
+5. A connection begins with its `handshake`; from then on everything goes through the layers that
+   were agreed. What arrives compressed is inflated a bounded piece a turn of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, cast
 
-from sparq.client.address import parse_address
+from sparq.client.address import parse_nsqd
 from sparq.client.config import Config
-from sparq.client.errors import ConnectionLostError, WrongPeerError
+from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
+from sparq.client.handshake import HEARTBEAT, Handshake, remote_error
+from sparq.client.layers import LayerError, Layers
 from sparq.protocol import commands
-from sparq.protocol.errors import ERRORS, RemoteError
+from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import FRAME_ERROR, FRAME_MESSAGE
 from sparq.protocol.receiver import FrameError, Receiver
 
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS: Final = 5.0
-"""For the answer to IDENTIFY, as in nsqjs."""
+"""For the answer to IDENTIFY, as in nsqjs, and for the upgrades."""
+
+AUTH_SECONDS: Final = 30.0
+"""For AUTH on top: nsqd asks one authd after another, each for some seconds."""
 
 FRAME_BYTES_MAX: Final = 2**31 - 1
+COMPRESSED_FRAME_BYTES_MAX: Final = 64 << 20
 
-HEARTBEAT: Final = b"_heartbeat_"
+TURN_BYTES: Final = 1 << 20
+"""What is made plain in one turn of the loop; the socket is read no further meanwhile."""
+
 UNREQUESTED: Final = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 STORAGE_REFUSALS: Final = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 """Fatal from Go's nsqd, not from sparq's: whether the connection ends shows when it does."""
@@ -52,19 +60,14 @@ class _Done:
 DONE: Final = _Done()
 
 
-def remote_error(text: bytes) -> RemoteError:
-    """The error that an error frame tells; a code that is not known counts as fatal."""
-    code, _, rest = text.decode("utf-8", "replace").partition(" ")
-    kind = ERRORS.get(code)
-    return RemoteError(code, rest, fatal=kind is None or kind.fatal)
-
-
 class Connection(asyncio.Protocol):
     """An identified connection. Make one with ``open_connection``.
 
     Attributes:
-        address: the nsqd's ``host:port``.
+        address: the nsqd's ``host:port`` or path.
         facts: its answer to IDENTIFY; ``{}`` from one that does not negotiate.
+        authorization: its answer to AUTH (identity, identity_url, permission_count); ``{}`` from
+            one that asks for none.
         pending_bytes: the size of what was requested and is not answered.
         refused_responses: FIN, REQ and TOUCH that nsqd refused.
         on_messages: called with the data of all message frames of one read.
@@ -74,14 +77,21 @@ class Connection(asyncio.Protocol):
     def __init__(self, address: str, config: Config) -> None:
         self.address = address
         self.facts: dict[str, Any] = {}
+        self.authorization: dict[str, Any] = {}
         self.pending_bytes = 0
         self.refused_responses = 0
         self.on_messages: Callable[[list[bytes]], None] = lambda messages: None
         self.on_room: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[ConnectionLostError] = self._loop.create_future()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        frame_bytes_max = config.max_msg_size or FRAME_BYTES_MAX
+        self._handshake: Handshake | None = Handshake(
+            parse_nsqd(address), config, config.identify(), frame_bytes_max
+        )
+        self._layers: Layers | None = None
         self._config = config
-        self._receiver = Receiver(config.max_msg_size or FRAME_BYTES_MAX)
+        self._receiver = Receiver(frame_bytes_max)
         self._out: list[bytes] = []
         self._pending: deque[tuple[asyncio.Future[bytes], int, float]] = deque()
         self._resumed: asyncio.Future[None] | None = None
@@ -127,8 +137,14 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if self._transport is not None and not self._lost.done():
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._layers is not None:
+            self._write(self._layers.seal(out))
+        else:
+            self._write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None and not self._lost.done():
+            self._transport.write(data)
 
     # Ending
 
@@ -142,6 +158,8 @@ class Connection(asyncio.Protocol):
         if self._out:
             self._flush()
         if self._transport is not None:
+            if self._layers is not None:
+                self._write(self._layers.close())
             self._transport.close()
             await asyncio.wait([self._lost], timeout=seconds)
             self._transport.abort()
@@ -165,6 +183,8 @@ class Connection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._check_alive()
+        assert self._handshake is not None
+        self._write(self._handshake.output())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Answer every request that is left: behind a fatal error, as not executed."""
@@ -173,6 +193,12 @@ class Connection(asyncio.Protocol):
         not_executed = isinstance(self._fatal, RemoteError)
         reason = self._reason(exc)
         self._lost.set_result(ConnectionLostError(reason))
+        if not self._opened.done():
+            known = isinstance(self._fatal, (SparqClientError, RemoteError))
+            during = f" ({self._handshake.stage})" if self._handshake is not None else ""
+            self._opened.set_exception(
+                self._fatal if known and self._fatal else ConnectionLostError(reason + during)
+            )
         pending, self._pending = self._pending, deque()
         self.pending_bytes = 0
         for answer, _, _ in pending:
@@ -194,8 +220,78 @@ class Connection(asyncio.Protocol):
         self._resumed = None
 
     def data_received(self, data: bytes) -> None:
-        """Frames: messages are handed on together, answers go to their requests."""
+        """Frames, the handshake's bytes, or what the layers make frames of."""
         self._heard_at = self._loop.time()
+        if self._handshake is not None:
+            self._shake_hands(self._handshake, data)
+        elif self._layers is None:
+            self._take(data)
+        else:
+            self._layers.feed(data)
+            self._make_plain()
+
+    # Layers
+
+    async def opened(self) -> None:
+        """Wait until the handshake is over.
+
+        Raises:
+            RemoteError, SparqClientError: it came to nothing.
+        """
+        await self._opened
+
+    def _shake_hands(self, handshake: Handshake, data: bytes) -> None:
+        try:
+            handshake.feed(data)
+        except (RemoteError, SparqClientError) as error:
+            self._write(handshake.output())  # TLS tells the peer what it does not like
+            self.fail(error)
+            return
+        self._write(handshake.output())
+        if handshake.done:
+            self._begin(handshake)
+
+    def _begin(self, handshake: Handshake) -> None:
+        self._handshake = None
+        self.facts, self.authorization = handshake.facts, handshake.authorization
+        if not self._opened.done():
+            self._opened.set_result(None)
+        if handshake.layers:
+            self._layers = handshake.layers
+            if self._layers.compression is not None:
+                limit = self._config.max_msg_size or COMPRESSED_FRAME_BYTES_MAX
+                self._receiver = Receiver(limit)
+        self._take(handshake.take_rest())
+        if self._layers is not None:
+            self._make_plain()
+
+    def _make_plain(self) -> None:
+        """Take what the layers hold; when that is much, the rest of it in the next turn."""
+        layers, transport = self._layers, self._transport
+        assert layers is not None
+        assert transport is not None
+        size = 0
+        try:
+            while size < TURN_BYTES and self.live and (data := layers.read()):
+                size += len(data)
+                self._take(data)
+        except LayerError as error:
+            self.fail(WrongPeerError(str(error)))
+        if not self.live or transport.is_closing():
+            return
+        self._write(layers.output())
+        if layers.ended:
+            self.fail(ConnectionResetError("closed by the peer"))
+        elif size < TURN_BYTES:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+            self._loop.call_soon(self._make_plain)
+
+    # Receiving
+
+    def _take(self, data: bytes) -> None:
+        """Frames: messages are handed on together, answers go to their requests."""
         messages: list[bytes] = []
         answered = self.pending_bytes
         try:
@@ -211,8 +307,6 @@ class Connection(asyncio.Protocol):
             self.fail(WrongPeerError(str(error)))
         if self.pending_bytes < answered:
             self.on_room()
-
-    # Receiving
 
     def _answered(self, kind: int, data: bytes) -> None:
         if kind == FRAME_ERROR:
@@ -259,36 +353,33 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(address: str, config: Config) -> Connection:
-    """Dial an nsqd and identify.
+    """Dial an nsqd, identify, and agree on layers.
 
     Raises:
         OSError: it cannot be reached (``TimeoutError``: not in time).
-        RemoteError: it refuses what IDENTIFY asks for.
+        RemoteError: it refuses what IDENTIFY asks for, or the secret.
+        TlsError, AuthRequiredError: see there.
         ConnectionLostError, WrongPeerError: it closes, or is no nsqd.
     """
-    loop = asyncio.get_running_loop()
-    host, port = parse_address(address)
-    async with asyncio.timeout(config.dial_timeout):
-        _, connection = await loop.create_connection(
-            lambda: Connection(address, config), host, port
-        )
+    connection = await _dial(address, config)
+    seconds = HANDSHAKE_SECONDS + (AUTH_SECONDS if config.auth_secret else 0)
     try:
-        async with asyncio.timeout(HANDSHAKE_SECONDS):
-            body = json.dumps(config.identify()).encode()
-            answer = await connection.request(commands.MAGIC_V2 + commands.identify(body))
-        connection.facts = _facts(answer)
+        async with asyncio.timeout(seconds):
+            await connection.opened()
     except BaseException as error:
         connection.fail(error if isinstance(error, Exception) else TimeoutError("given up"))
         raise
     return connection
 
 
-def _facts(answer: bytes) -> dict[str, Any]:
-    """What IDENTIFY was answered with: a JSON object, or OK from one that does not negotiate."""
-    if not answer.startswith(b"{"):
-        return {}
-    try:
-        facts = json.loads(answer)
-    except ValueError as error:
-        raise WrongPeerError(f"an answer to IDENTIFY that is no JSON: {error}") from error
-    return dict(facts)
+async def _dial(address: str, config: Config) -> Connection:
+    loop = asyncio.get_running_loop()
+    place = parse_nsqd(address)
+
+    def make() -> Connection:
+        return Connection(address, config)
+
+    async with asyncio.timeout(config.dial_timeout):
+        if place.is_path:
+            return (await loop.create_unix_connection(make, place.host))[1]
+        return (await loop.create_connection(make, place.host, place.port))[1]

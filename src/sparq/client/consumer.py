@@ -60,7 +60,8 @@ class Consumer:
     Args:
         topic: the topic.
         channel: the channel; created when it does not exist.
-        nsqd_tcp_addresses: nsqds as ``host:port``, in a list or in one text with commas.
+        nsqd_tcp_addresses: nsqds as ``host:port`` or as paths of unix sockets, in a list or in
+            one text with commas.
         lookupd_http_addresses: nsqlookupds that know the nsqds, ``host:port`` or URL.
         handler: called for each message; may be a coroutine function or an ordinary function.
         concurrency: how many calls of the handler may run at the same time.

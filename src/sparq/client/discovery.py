@@ -9,6 +9,8 @@
    addresses are left out: a broken nsqlookupd costs its own answer only.
 4. Both forms of the answer are read: bare JSON, and that of nsqlookupd before 1.0, which wraps it
    in ``data``.
+5. An ``https`` nsqlookupd is verified as nsqds are; the secret, if there is one, goes with each
+   question (``lookupd_authorization``) and is never logged.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import asyncio
 import json
 import logging
 import random
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
-from sparq.client.address import Address, parse_address
+from sparq.client.address import Address, lookupd_url, parse_address
 from sparq.client.config import Config
 
 log = logging.getLogger(__name__)
@@ -43,11 +46,7 @@ def question(lookupd: str, topic: str | None) -> URL:
     Raises:
         ValueError: it is neither.
     """
-    if "://" not in lookupd:
-        lookupd = f"http://{parse_address(lookupd)}"
-    url = URL(lookupd)
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"not the address of an nsqlookupd: {lookupd!r}")
+    url = URL(lookupd_url(lookupd))
     if url.path in ("", "/"):
         url = url.with_path("/nodes" if topic is None else "/lookup").with_query(url.query)
     return url if topic is None else url.update_query(topic=topic)
@@ -81,7 +80,8 @@ class Discovery:
         interval = self._config.lookupd_poll_interval
         timeout = aiohttp.ClientTimeout(total=self._config.lookupd_poll_timeout)
         wait = self._rng.uniform(0, self._config.lookupd_poll_jitter * interval)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        headers = self._config.lookupd_headers()
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
             while True:
                 await asyncio.gather(*(self._ask(session, url) for url in self._questions))
                 if self._answers:
@@ -102,7 +102,8 @@ class Discovery:
 
     async def _ask(self, session: aiohttp.ClientSession, url: URL) -> None:
         try:
-            self._answers[url] = await _producers(session, url)
+            context = self._config.tls_context() if url.scheme == "https" else True
+            self._answers[url] = await _producers(session, url, context)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             # Once for each time that it begins to fail, not once a poll.
             if url not in self._failing:
@@ -112,8 +113,10 @@ class Discovery:
             self._failing.discard(url)
 
 
-async def _producers(session: aiohttp.ClientSession, url: URL) -> set[str]:
-    async with session.get(url, allow_redirects=False) as response:
+async def _producers(
+    session: aiohttp.ClientSession, url: URL, context: ssl.SSLContext | bool
+) -> set[str]:
+    async with session.get(url, allow_redirects=False, ssl=context) as response:
         if response.status == NOT_FOUND:
             return set()
         if response.status != 200:

@@ -4,6 +4,8 @@
 SparqClientError
 ├── ConnectionLostError       the connection ended; what was unanswered may have been done or not
 ├── WrongPeerError            what answers there is not an nsqd (the HTTP port, say)
+├── TlsError                  TLS was asked for and could not be had
+├── AuthRequiredError         nsqd asks for AUTH, and there is no secret to answer with
 ├── PublishError              a publish was given up; says what is known about it
 ├── ClosedError               the producer or consumer is closed
 └── AlreadyRespondedError     a message was finished or requeued before
@@ -31,6 +33,14 @@ class ConnectionLostError(SparqClientError):
 
 class WrongPeerError(SparqClientError):
     """The peer does not speak nsqd's protocol."""
+
+
+class TlsError(SparqClientError):
+    """TLS was asked for and could not be had: not offered, not trusted, or refused by the peer."""
+
+
+class AuthRequiredError(SparqClientError):
+    """nsqd asks for AUTH, and no secret was given."""
 
 
 class PublishError(SparqClientError):

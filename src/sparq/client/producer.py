@@ -6,8 +6,8 @@
    there is one. It may then be stored twice: nobody can know. ``Receipt.resent`` says so for each
    publish, ``Producer.resent`` in all. One that certainly was not stored does not count.
 4. An nsqd that refuses to store (disk full) is passed over for that publish; its refusal is
-   raised once every connected nsqd has refused. Other refusals are the publish's own fault, and
-   are raised at once.
+   raised once every connected nsqd has refused. One whose authd fails when it renews a permission
+   is connected to anew. Other refusals are the publish's own fault, and are raised at once.
 5. Bodies that await an OK are bounded per nsqd by ``max_pending_bytes``; a publish beyond waits,
    first come, first served.
 """
@@ -76,7 +76,8 @@ class Producer:
     publishes that other tasks still have under way, ``stop_timeout`` seconds at most.
 
     Args:
-        nsqd_tcp_addresses: nsqds as ``host:port``, in a list or in one text with commas.
+        nsqd_tcp_addresses: nsqds as ``host:port`` or as paths of unix sockets, in a list or in
+            one text with commas.
         lookupd_http_addresses: nsqlookupds, ``host:port`` or URL: publish to all nsqds they know.
         config: options to start from.
         **options: single options of ``Config``, which replace those of ``config``.
@@ -191,6 +192,8 @@ class Producer:
             publish.unanswered += lost.executed is None
             return None
         except RemoteError as error:
+            if error.code == "E_AUTH_FAILED":
+                return None  # not executed; the connection ends, and its next one says AUTH
             if error.code not in STORAGE_REFUSALS:
                 _note_unanswered(error, publish)
                 raise

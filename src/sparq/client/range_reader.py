@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from sparq.client.blocking import BlockingConnection, Parts
 from sparq.client.errors import SparqClientError, WrongPeerError
+from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import FRAME_RANGE
@@ -103,17 +104,30 @@ class RangeData(NamedTuple):
 class RangeReader:
     """Asks one nsqd for ranges.
 
+    Args:
+        address: the nsqd's ``host:port`` or path.
+        user_agent: shown by nsqd.
+        layers: TLS, compression and AUTH of its connections.
+
     All questions raise `OSError` when nsqd cannot be reached, went away or took too long,
-    `RemoteError` when it refused, `NoRangesError` when it is not sparq's, and
-    `WrongPeerError` when it is no nsqd at all.
+    `RemoteError` when it refused, `NoRangesError` when it is not sparq's, `TlsError` and
+    `AuthRequiredError` when the layers cannot be had, and `WrongPeerError` when it is no nsqd
+    at all.
 
     Attributes:
         address: the nsqd's ``host:port``.
     """
 
-    def __init__(self, address: str, *, user_agent: str = "sparq range reader") -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        user_agent: str = "sparq range reader",
+        layers: LayerOptions = PLAIN,
+    ) -> None:
         self.address = address
         self._user_agent = user_agent
+        self._layers = layers
         self._connection: BlockingConnection | None = None
 
     # Questions
@@ -193,7 +207,9 @@ class RangeReader:
 
     def _connected(self) -> BlockingConnection:
         if self._connection is None:
-            connection = BlockingConnection(self.address, user_agent=self._user_agent)
+            connection = BlockingConnection(
+                self.address, user_agent=self._user_agent, layers=self._layers
+            )
             if not connection.identity.get(RANGE_FEATURE):
                 connection.close()
                 version = connection.identity.get("version", "unknown")
