@@ -116,8 +116,7 @@ class Reference:
     def do_auth(self, words: list[str]) -> None:
         if len(words) != 1:
             self.fail("E_INVALID AUTH invalid number of parameters")
-        self.body("AUTH")
-        self.fail("E_AUTH_DISABLED AUTH disabled")
+        self.events.append(("Authenticate", self.body("AUTH")))
 
     def body(self, name: str) -> bytes:
         size = self.number(f"E_BAD_BODY {name} failed to read body size")

@@ -108,7 +108,6 @@ WRONG = [
     (INIT, b"AUTH\n" + i32(0), "E_BAD_BODY AUTH invalid body size 0"),
     (INIT, b"AUTH\n\0", "E_BAD_BODY AUTH failed to read body size"),
     (INIT, b"AUTH\n" + i32(2) + b"s", "E_BAD_BODY AUTH failed to read body"),
-    (INIT, b"AUTH\n" + i32(1) + b"s", "E_AUTH_DISABLED AUTH disabled"),
     # SUB
     (INIT, b"SUB\n", "E_INVALID SUB insufficient number of parameters"),
     (INIT, b"SUB t\n", "E_INVALID SUB insufficient number of parameters"),
@@ -411,7 +410,7 @@ ODD = st.one_of(
 
 
 STREAMS = st.tuples(
-    st.sampled_from([b"", c.identify(b"{}"), c.identify(b"{}") * 2]),
+    st.sampled_from([b"", c.identify(b"{}"), c.identify(b"{}") * 2, c.auth(b"key")]),
     st.sampled_from([b"", c.sub("t", "c")]),
     st.lists(GOOD, max_size=5).map(b"".join),
     ODD,

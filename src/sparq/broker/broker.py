@@ -24,6 +24,7 @@ from sparq.broker.delivery import hand_out
 from sparq.broker.histogram import Histogram
 from sparq.broker.in_flight import NEVER
 from sparq.broker.options import SECOND_NS, BrokerOptions
+from sparq.broker.permissions import Permissions
 from sparq.broker.publishing import Done
 from sparq.broker.sampling import Sampler
 from sparq.broker.session import Session
@@ -154,6 +155,11 @@ class Broker:
     def fail(self, session: Session, error: RemoteError) -> None:
         """The session's bytes are no command: it is told, behind what it is told before."""
         session.reply_error(error)
+        self._agenda.dirty[session] = None
+
+    def authorize(self, session: Session, permissions: Permissions) -> None:
+        """An authd has answered to the session's AUTH; its reply takes its place."""
+        self._conversation.authorize(session, permissions)
         self._agenda.dirty[session] = None
 
     def writable(self, session: Session) -> None:

@@ -25,6 +25,7 @@ from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
+    from sparq.broker.permissions import Permissions
     from sparq.broker.publishing import Done
     from sparq.broker.topic import Topic
 
@@ -75,7 +76,7 @@ class Conversation:
         self._topics = topics
         self._agenda = agenda
         self._options = options
-        self._server_facts = server_facts
+        self._server_facts = {"auth_required": options.auth_required, **server_facts}
         self._last_epoch = 0
         self._answers: dict[type, Callable[[Session, Any, Instant], None]] = {
             commands.Publish: self._publish,
@@ -87,6 +88,7 @@ class Conversation:
             commands.Requeue: self._requeue,
             commands.Touch: self._touch,
             commands.Identify: self._identify,
+            commands.Authenticate: self._authenticate,
             commands.Subscribe: self._subscribe,
             commands.Close: self._close,
             commands.Nop: self._nop,
@@ -105,6 +107,43 @@ class Conversation:
         except RemoteError as error:
             session.reply_error(error)
         self._agenda.dirty[session] = None
+
+    # Permissions
+
+    def authorize(self, session: Session, permissions: Permissions) -> None:
+        """An authd has answered to AUTH."""
+        if not permissions.count:
+            session.reply_error(RemoteError("E_UNAUTHORIZED", "AUTH no authorizations found"))
+            return
+        session.permissions = permissions
+        session.authed = True
+        session.auth_identity = permissions.identity
+        session.auth_identity_url = permissions.identity_url
+        session.reply(frames.response(permissions.reply_data()))
+
+    def _authenticate(
+        self, session: Session, _command: commands.Authenticate, _now: Instant
+    ) -> None:
+        """AUTH that no authd is to be asked about."""
+        if session.permissions is not None:
+            raise RemoteError("E_INVALID", "AUTH already set")
+        raise RemoteError("E_AUTH_DISABLED", "AUTH disabled")
+
+    def _check(
+        self, session: Session, command: str, topic: str, channel: str = "", *, reads: bool = False
+    ) -> None:
+        """Refuse what the client may not do; without a channel, to publish or to read ranges."""
+        if not self._options.auth_required:
+            return
+        if session.permissions is None:
+            raise RemoteError("E_AUTH_FIRST", f"AUTH required before {command}")
+        if reads:
+            allowed = session.permissions.allows_reading(topic)
+        else:
+            allowed = session.permissions.allows(topic, channel)
+        if not allowed:
+            text = f'AUTH failed for {command} on "{topic}" "{channel}"'
+            raise RemoteError("E_UNAUTHORIZED", text)
 
     # Publishing
 
@@ -161,6 +200,8 @@ class Conversation:
         defer_ms: int = 0,
     ) -> None:
         topic, bodies = command.topic, command.bodies
+        if name != "MPUB":  # which was checked before its body was read
+            self._check(session, name, topic)
         size_bytes = bodies.size_bytes
         done = PublishReply(
             self._agenda, session, topic, count=len(bodies), oks=oks, size_bytes=size_bytes
@@ -169,7 +210,8 @@ class Conversation:
             topic, bodies, now, done, size_bytes=size_bytes, command=name, defer_ms=defer_ms
         )
 
-    def _topic_needed(self, _session: Session, command: commands.TopicNeeded, now: Instant) -> None:
+    def _topic_needed(self, session: Session, command: commands.TopicNeeded, now: Instant) -> None:
+        self._check(session, "MPUB", command.topic)
         if command.topic not in self._topics.by_name:
             try:
                 self._topics.get_or_create(command.topic, now)
@@ -181,11 +223,17 @@ class Conversation:
     def _subscribe(self, session: Session, command: commands.Subscribe, now: Instant) -> None:
         if session.heartbeat_interval_ms <= 0:
             raise RemoteError("E_INVALID", HEARTBEATS_OFF)
+        self._check(session, "SUB", command.topic, command.channel)
         topic, channel, is_new = self._open(command.topic, command.channel, "SUB", now)
+        name = f"{topic.name}:{channel.name}"
         if channel.hold is not None:
-            held = f"{topic.name}:{channel.name}"
             raise RemoteError(
-                "E_SUB_FAILED", f"SUB failed channel {held} is held by a range reader"
+                "E_SUB_FAILED", f"SUB failed channel {name} is held by a range reader"
+            )
+        most = self._options.max_channel_consumers
+        if 0 < most <= len(channel.sessions):
+            raise RemoteError(
+                "E_SUB_FAILED", f"SUB failed consumers for {name} exceeds limit of {most}"
             )
         channel.subscribe(session)
         session.state = commands.STATE_SUBSCRIBED
@@ -260,6 +308,7 @@ class Conversation:
     # Range reading
 
     def _attach(self, session: Session, command: commands.Attach, now: Instant) -> None:
+        self._check(session, "ATTACH", command.topic, command.channel)
         topic, channel, _ = self._open(command.topic, command.channel, "ATTACH", now)
         self._last_epoch = max(now.wall_ns, self._last_epoch + 1)
         answer = range_mode.attach(topic, channel, session, self._last_epoch)
@@ -277,12 +326,15 @@ class Conversation:
         return topic
 
     def _ends(self, session: Session, command: commands.Ends, _now: Instant) -> None:
+        self._check(session, "ENDS", command.topic, reads=True)
         self._reader(session).ends(self._range_topic(command.topic, "ENDS"), command)
 
     def _read(self, session: Session, command: commands.Read, _now: Instant) -> None:
+        self._check(session, "READ", command.topic, reads=True)
         self._reader(session).read(self._range_topic(command.topic, "READ"), command)
 
     def _commit_range(self, session: Session, command: commands.CommitRange, _now: Instant) -> None:
+        self._check(session, "COMMIT", command.topic, command.channel)
         topic = self._topics.by_name.get(command.topic)
         channel = topic.channels.get(command.channel) if topic is not None else None
         if topic is None or channel is None:

@@ -26,6 +26,10 @@ class BrokerOptions:
         mem_queue_size: bound of ephemeral queues; splits `depth` from `backend_depth` elsewhere.
         ephemeral_bytes_max: bound in bytes of one ephemeral topic (decision 16).
         requeue_on_disconnect: a dropped connection's messages are ready again at once.
+        max_channel_consumers: how many clients may consume one channel; 0: any number.
+        auth_required: whether clients must say AUTH before they publish or consume.
+        topology_aware: whether clients of this nsqd's zone come first, then those of its region.
+        topology_region, topology_zone: where this nsqd is.
         has_lookupd: whether a new topic waits for `channels_known` before it flows (decision 8).
         lookup_wait_ns: how long it waits at most.
         commit_bytes, commit_count: a batch is closed at these sizes (decision 20).
@@ -43,6 +47,11 @@ class BrokerOptions:
     mem_queue_size: int = 10_000
     ephemeral_bytes_max: int = 64 << 20
     requeue_on_disconnect: bool = False
+    max_channel_consumers: int = 0
+    auth_required: bool = False
+    topology_aware: bool = False
+    topology_region: str = ""
+    topology_zone: str = ""
     has_lookupd: bool = False
     lookup_wait_ns: int = 5 * SECOND_NS
     commit_bytes: int = 256 << 10

@@ -21,6 +21,7 @@ from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
+    from sparq.broker.permissions import Permissions
     from sparq.broker.range_mode import RangeReader
 
 Buffer = bytes | bytearray | memoryview
@@ -65,6 +66,7 @@ class Session:
         upgrade: what IDENTIFY granted and the shell has to change to, behind the reply; until it
             has, no command is executed. The shell sets it back to None.
         auth_identity, auth_identity_url: whom an authd took it for; empty without AUTH.
+        permissions: what the authd allows; None before AUTH.
         on_writable: called when the session has room again; on_taken: when output was taken.
         closing: the connection ends once `is_drained`.
     """
@@ -96,6 +98,7 @@ class Session:
         self.upgrade: Granted | None = None
         self.authed = False
         self.auth_identity = self.auth_identity_url = ""
+        self.permissions: Permissions | None = None
         self.channel: Channel | None = None
         self.holds: set[Channel] = set()
         self.reader: RangeReader | None = None

@@ -8,7 +8,7 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -84,6 +84,13 @@ class Identify:
     """IDENTIFY: `body` is JSON as the client sent it."""
 
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticate:
+    """AUTH: `secret` is for an authd and for nobody else to see."""
+
+    secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +241,7 @@ class CommitRange:
 
 Command = (
     Identify
+    | Authenticate
     | Subscribe
     | Publish
     | TopicNeeded

@@ -303,11 +303,11 @@ class Parser:
         body = self._sized("IDENTIFY", line_at)
         return None if body is None else c.Identify(body)
 
-    def _auth(self, words: list[bytes], line_at: int) -> None:
+    def _auth(self, words: list[bytes], line_at: int) -> c.Command | None:
         if len(words) != 1:
             _invalid("AUTH invalid number of parameters")
-        if self._sized("AUTH", line_at) is not None:
-            raise RemoteError("E_AUTH_DISABLED", "AUTH disabled")
+        secret = self._sized("AUTH", line_at)
+        return None if secret is None else c.Authenticate(secret)
 
     def _sub(self, words: list[bytes], line_at: int) -> c.Command:
         if not self.heartbeats:
