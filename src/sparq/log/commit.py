@@ -11,12 +11,16 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sparq.log import segment as segments
 from sparq.log.block import Block, Buffer, Ends
 from sparq.log.disk import DiskError
 from sparq.log.segment import DATA_START, Place, Segment
 from sparq.log.task import TaskKind
 from sparq.protocol import batch
+from sparq.protocol.frames import patch_timestamps
 
 
 # Not frozen, though nobody changes one: setting frozen fields costs a microsecond more.
@@ -45,6 +49,10 @@ class Batch:
     def end_index(self) -> int:
         """The index behind the last message's."""
         return self.first_index + len(self.ends)
+
+    def stamp(self, timestamps: NDArray[np.int64]) -> None:
+        """Give each message a timestamp of its own; before the commit runs."""
+        self.frames = patch_timestamps(self.frames, self.ends, timestamps)
 
     def block(self) -> Block:
         """The messages for the channels."""

@@ -120,7 +120,8 @@ class Disk(Protocol):
         """What a user may still write on the file system of this folder."""
 
     def lock(self, path: str) -> File:
-        """Hold a lock file, made where missing, until it is closed; fails while another does."""
+        """Hold a folder, or a file that is made where missing, until what is returned is closed;
+        fails while another does."""
 
 
 def ensure_directory(disk: Disk, path: str) -> None:
@@ -299,10 +300,42 @@ class RealDisk:
 
     def lock(self, path: str) -> RealFile:
         """See `Disk`. The lock is the kernel's: it ends with the process, whatever happens."""
-        file = self._open("lock", path, os.O_RDWR | os.O_CREAT)
+        is_folder = os.path.isdir(path)
+        file = self._open("lock", path, os.O_RDONLY if is_folder else os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             raise _failed("lock", path, error) from error
         return file
+
+
+class LookingDisk(RealDisk):
+    """The operating system's files for who only looks: whatever would change one is refused."""
+
+    def open(self, path: str) -> RealFile:
+        """See `Disk`; the file cannot be written."""
+        return self._open("open", path, os.O_RDONLY)
+
+    def create(self, path: str) -> RealFile:
+        """Refused."""
+        raise DiskError("create", path, errno.EROFS)
+
+    def make_directory(self, path: str) -> None:
+        """Refused."""
+        raise DiskError("mkdir", path, errno.EROFS)
+
+    def remove_directory(self, path: str) -> None:
+        """Refused."""
+        raise DiskError("rmdir", path, errno.EROFS)
+
+    def rename(self, old: str, new: str) -> None:
+        """Refused."""
+        raise DiskError("rename", old, errno.EROFS)
+
+    def unlink(self, path: str) -> None:
+        """Refused."""
+        raise DiskError("unlink", path, errno.EROFS)
+
+    def sync_directory(self, path: str) -> None:
+        """Nothing was changed, so there is nothing to do."""

@@ -105,6 +105,20 @@ class Ledger:
         ledger._unsynced = []
         return ledger, state
 
+    @classmethod
+    def read(cls, disk: Disk, directory: str) -> tuple[TopicState, list[str]]:
+        """The state, and what could not be read, for who only looks.
+
+        On a disk that takes no changes nothing is changed.
+
+        Raises:
+            DiskError: a file cannot be opened or read.
+        """
+        ledger = cls(disk, directory, None)
+        state = ledger._recover()
+        ledger.close()
+        return state, ledger.damage
+
     # Appending
 
     def created(self, channel: str, start: int) -> None:

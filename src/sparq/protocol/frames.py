@@ -366,6 +366,25 @@ def patch_attempts(
     return patched
 
 
+def patch_timestamps(
+    frames: Buffer, ends: NDArray[np.integer], timestamps: NDArray[np.int64]
+) -> bytes:
+    """A copy of the run in which each message has the timestamp given.
+
+    Args:
+        frames: the run.
+        ends: the end of each frame.
+        timestamps: one for each, ns since 1970.
+    """
+    patched = bytearray(frames)
+    starts = np.zeros(len(ends), np.int64)
+    starts[1:] = ends[:-1]
+    cells = np.frombuffer(patched, np.uint8)
+    at = starts[:, None] + np.arange(FRAME_HEADER_SIZE, ATTEMPTS_OFFSET)
+    cells[at] = timestamps.astype(">i8").view(np.uint8).reshape(-1, 8)
+    return bytes(patched)
+
+
 def take(frames: Buffer, ends: NDArray[np.integer], positions: Sequence[int]) -> bytes:
     """The frames at these positions of the run, in the order given, as a run of their own."""
     view = memoryview(frames)

@@ -1,0 +1,352 @@
+"""Reads the messages of one data file of Go's nsqd, also around damage.
+
+A record, big-endian, as go-diskqueue writes it; a file is records one behind the other::
+
+    offset  size  field
+         0     4  length of what follows, 26 + body
+         4     8  timestamp, ns since 1970
+        12     2  attempts so far
+        14    16  message id, hex digits
+        30     -  body
+
+There is no checksum, so what is whole must be told by shape:
+
+1. A record counts if its length holds and something confirms where it ends: the file's end, the
+   stored write position, nothing but zeros from there on, or the head of another record (a
+   timestamp of our days and 16 hex digits, or lengths that lead on).
+2. Behind what does not count, the next place is looked for at which a record is. Damage costs the
+   records that it touches, and one more where the head behind it is gone as well: that one may
+   have lost its end, and a part of a message is never delivered.
+3. A length that leads exactly to a later record's head has swallowed the records between, if these
+   lead there too and one byte makes the difference. It is taken for damaged.
+4. Memory is bounded by the largest record, at most `LENGTH_MAX`, and a chunk.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.log.disk import File
+from sparq.log.scan import read_bytes
+from sparq.protocol.frames import Bodies
+
+LENGTH_SIZE: Final = 4
+FIXED_SIZE: Final = 26
+"""Timestamp, attempts and id: the least that a length may say."""
+HEAD_SIZE: Final = LENGTH_SIZE + FIXED_SIZE
+ID_AT: Final = 14
+LENGTH_MAX: Final = (64 << 20) + FIXED_SIZE
+"""More than any `--max-msg-size` that NSQ is run with."""
+CHUNK_BYTES: Final = 1 << 20
+CHAIN: Final = 3
+"""So many lengths in a row confirm a place where shape does not."""
+
+_LENGTH: Final = struct.Struct(">i")
+_IS_HEX: Final = np.zeros(256, np.bool_)
+_IS_HEX[list(b"0123456789abcdef")] = True
+_DIGITS: Final = np.arange(ID_AT, HEAD_SIZE)
+_STAMP: Final = np.arange(8)
+_ATTEMPTS: Final = np.arange(8, 10)
+_DAYS: Final = range(0x10, 0x20)
+"""The first byte of a timestamp from 2006 to 2043, which no text contains."""
+_WRONG_CLOCK: Final = 0x08
+"""Nor does it contain those up to this one: timestamps before 1989."""
+
+Offsets = NDArray[np.int64]
+
+
+class Records(NamedTuple):
+    """Messages that follow each other.
+
+    Attributes:
+        data: holds them.
+        starts: where each message begins in `data`, behind its length.
+        sizes: their sizes, 26 + body.
+    """
+
+    data: bytes
+    starts: Offsets
+    sizes: Offsets
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def bodies(self) -> Bodies:
+        """The bodies, where they lie."""
+        return Bodies(self.data, self.starts + FIXED_SIZE, self.sizes - FIXED_SIZE)
+
+    def timestamps(self) -> NDArray[np.int64]:
+        """When each was published, ns since 1970."""
+        cells = np.frombuffer(self.data, np.uint8)
+        stamps: NDArray[np.int64] = cells[self.starts[:, None] + _STAMP].view(">i8").ravel()
+        return stamps.astype(np.int64)
+
+    def attempts(self) -> NDArray[np.int64]:
+        """How often each has been delivered."""
+        cells = np.frombuffer(self.data, np.uint8)
+        counts: NDArray[np.uint16] = cells[self.starts[:, None] + _ATTEMPTS].view(">u2").ravel()
+        return counts.astype(np.int64)
+
+    def part(self, first: int, end: int) -> "Records":
+        """Some of them."""
+        return Records(self.data, self.starts[first:end], self.sizes[first:end])
+
+
+class BadBytes(NamedTuple):
+    """Bytes of a file that are no whole record."""
+
+    path: str
+    offset: int
+    size: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.size} bytes at {self.offset}: {self.reason}"
+
+
+def read_records(
+    file: File, start: int, size: int, written: int = -1
+) -> Iterator[Records | BadBytes]:
+    """What a data file holds from `start` on, in order.
+
+    Args:
+        file: the file.
+        start: where reading begins: the stored read position, or 0.
+        size: the file's size.
+        written: the stored write position, if it is in this file: a record has ended there.
+
+    Raises:
+        DiskError: it cannot be read, but for single pages, which count as zeros.
+    """
+    if start >= size:
+        return
+    reader = _Reader(file, size, written)
+    reader.look_at_clock(start)
+    at = start
+    while at < size:
+        run = reader.run(at)
+        if run is not None:
+            yield run
+            at = reader.base + int(run.starts[-1] + run.sizes[-1])
+            continue
+        found = reader.step(at)
+        yield found
+        at = reader.next_at
+
+
+class _Reader:
+    """A window on the file, moved as needed.
+
+    Attributes:
+        base: where the window begins.
+        data: the window.
+        next_at: where the last step has led.
+    """
+
+    def __init__(self, file: File, size: int, written: int) -> None:
+        self._file = file
+        self._size = size
+        self._written = written
+        self.base = 0
+        self.data = b""
+        self.next_at = 0
+        self._slow_until = 0
+        self._slow_bytes = 1
+        self._is_stamp = np.zeros(256, np.bool_)
+        self._is_stamp[list(_DAYS)] = True
+
+    def look_at_clock(self, at: int) -> None:
+        """Where the first record's clock was never set, take such timestamps for plausible."""
+        self._show(at, HEAD_SIZE)
+        first = self.data[at - self.base + LENGTH_SIZE : at - self.base + LENGTH_SIZE + 1]
+        if first and first[0] <= _WRONG_CLOCK:
+            self._is_stamp[first[0]] = True
+
+    # The quick way: all of a chunk at once, if nothing in it is in doubt
+
+    def run(self, at: int) -> Records | None:
+        """The records from here on as far as a chunk reaches; None: look at the first closely."""
+        if at < self._slow_until:
+            return None
+        self._show(at, CHUNK_BYTES // 4)
+        heads = np.array(self._chain(at - self.base), np.int64)
+        # A record is confirmed by the head behind it, so the last with a shape is not.
+        shaped = self._have_shape(heads[heads + HEAD_SIZE <= len(self.data)])
+        count = int(np.argmin(shaped)) - 1 if not shaped.all() else len(shaped) - 1
+        if self.base + int(heads[-1]) == self._size and shaped.all():
+            count = len(heads) - 1
+        if count > 0:
+            count = self._count_without_swallowed(heads[: count + 1])
+        if count < 1:
+            self._slow_until = at + self._slow_bytes
+            self._slow_bytes = min(2 * self._slow_bytes, CHUNK_BYTES)
+            return None
+        self._slow_bytes = 1
+        return Records(self.data, heads[:count] + LENGTH_SIZE, np.diff(heads[: count + 1]) - 4)
+
+    def _count_without_swallowed(self, heads: Offsets) -> int:
+        """How many of these records come before the first that has swallowed others."""
+        first, end = int(heads[0]), int(heads[-1])
+        inner = self._heads_within(first, end)
+        owners = np.searchsorted(heads, inner, "right") - 1
+        owners = owners[inner - heads[owners] >= HEAD_SIZE]
+        base = self.base
+        for owner in np.unique(owners).tolist():
+            if self._swallowed(base + int(heads[owner]), base + int(heads[owner + 1])) is not None:
+                return int(owner)
+        return len(heads) - 1
+
+    def _chain(self, at: int) -> list[int]:
+        """Where records begin, as the lengths have it, and where the last one ends."""
+        data, size, unpack = self.data, len(self.data), _LENGTH.unpack_from
+        starts = [at]
+        while at + HEAD_SIZE <= size:
+            length = unpack(data, at)[0]
+            at += LENGTH_SIZE + length
+            if not FIXED_SIZE <= length <= LENGTH_MAX or at > size:
+                break
+            starts.append(at)
+        return starts
+
+    def _have_shape(self, heads: Offsets) -> NDArray[np.bool_]:
+        """Which of these places of the window have a timestamp of our days and 16 hex digits."""
+        cells = np.frombuffer(self.data, np.uint8)
+        digits = _IS_HEX[cells[heads[:, None] + _DIGITS]].all(axis=1)
+        shaped: NDArray[np.bool_] = digits & self._is_stamp[cells[heads + LENGTH_SIZE]]
+        return shaped
+
+    def _heads_within(self, first: int, end: int) -> Offsets:
+        """The places of the window's [first, end) that have the shape of a record's head."""
+        last = min(end, len(self.data) - HEAD_SIZE + 1)
+        if last <= first:
+            return np.empty(0, np.int64)
+        cells = np.frombuffer(self.data, np.uint8)
+        stamps = cells[first + LENGTH_SIZE : last + LENGTH_SIZE]
+        heads = np.flatnonzero(self._is_stamp[stamps]) + first
+        # Two digits tell most of the rest apart, before sixteen are looked at.
+        heads = heads[_IS_HEX[cells[heads + ID_AT]] & _IS_HEX[cells[heads + HEAD_SIZE - 1]]]
+        return heads[self._have_shape(heads)]
+
+    # The close look, record by record
+
+    def step(self, at: int) -> Records | BadBytes:
+        """The record here, or the bytes up to the next one; `next_at` is set."""
+        length = self._length(at)
+        end = at + LENGTH_SIZE + length
+        fits = FIXED_SIZE <= length <= LENGTH_MAX and end <= self._size
+        if fits and self._is_confirmed(end):
+            swallowed = self._swallowed(at, end)
+            if swallowed is None:
+                self.next_at = end
+                self._show(at, end - at)
+                start = at - self.base + LENGTH_SIZE
+                return Records(self.data, np.array([start]), np.array([length]))
+            self.next_at = swallowed
+            return self._bad(at, "its length leads beyond the next record")
+        found = self._find(at + HEAD_SIZE if self._is_head(at) else at + 1)
+        self.next_at = self._size if found is None else found
+        if found is None and length >= FIXED_SIZE and end > self._size:
+            return self._bad(at, "cut off, or its length is damaged")
+        if fits:
+            return self._bad(at, "no record follows where its length says")
+        return self._bad(at, "no record begins here")
+
+    def _bad(self, at: int, reason: str) -> BadBytes:
+        return BadBytes(self._file.path, at, self.next_at - at, reason)
+
+    def _length(self, at: int) -> int:
+        """What the length here says; 0 at the file's end."""
+        self._show(at, LENGTH_SIZE)
+        where = at - self.base
+        if at + LENGTH_SIZE > self._size:
+            return 0
+        length: int = _LENGTH.unpack_from(self.data, where)[0]
+        return length
+
+    def _is_head(self, at: int) -> bool:
+        """Whether a record's head is here, by its shape."""
+        if at + HEAD_SIZE > self._size:
+            return False
+        self._show(at, HEAD_SIZE)
+        return bool(self._have_shape(np.array([at - self.base]))[0])
+
+    def _is_confirmed(self, at: int, depth: int = 1) -> bool:
+        """Whether a record may well have ended here."""
+        if at in (self._size, self._written) or self._is_head(at) or self._is_blank(at):
+            return True
+        if at + HEAD_SIZE > self._size:
+            return self._may_be_torn_head(at)
+        length = self._length(at)
+        end = at + LENGTH_SIZE + length
+        if not FIXED_SIZE <= length <= LENGTH_MAX or end > self._size:
+            return False
+        return depth == CHAIN or self._is_confirmed(end, depth + 1)
+
+    def _is_blank(self, at: int) -> bool:
+        """Whether nothing but zeros follows: space that a crash left without its bytes."""
+        self._show(at, CHUNK_BYTES)
+        return not any(self.data[at - self.base : at - self.base + HEAD_SIZE]) and not any(
+            self.data[at - self.base :]
+        )
+
+    def _may_be_torn_head(self, at: int) -> bool:
+        """Whether the file's last bytes, fewer than a head, may be the begin of one."""
+        self._show(at, self._size - at)
+        rest = self.data[at - self.base :]
+        length = int.from_bytes(rest[:LENGTH_SIZE].ljust(LENGTH_SIZE, b"\0"), "big")
+        if length > LENGTH_MAX or (len(rest) >= LENGTH_SIZE and length < FIXED_SIZE):
+            return False
+        return len(rest) <= LENGTH_SIZE or bool(self._is_stamp[rest[LENGTH_SIZE]])
+
+    def _swallowed(self, at: int, end: int) -> int | None:
+        """The record in the body of this one from which records lead exactly to its end."""
+        self._show(at, end - at)
+        base = self.base
+        own = end - at - LENGTH_SIZE
+        heads = self._heads_within(at - base + HEAD_SIZE, end - base - HEAD_SIZE + 1)
+        for head in heads.tolist():
+            shorter = head + base - at - LENGTH_SIZE
+            if _differ_in_one_byte(own, shorter) and self._leads_to(head, end - base):
+                return int(head + base)
+        return None
+
+    def _leads_to(self, head: int, end: int) -> bool:
+        """Whether records of the window, from this head on, end exactly here."""
+        while head + HEAD_SIZE <= end:
+            length = _LENGTH.unpack_from(self.data, head)[0]
+            if length < FIXED_SIZE or not self._have_shape(np.array([head]))[0]:
+                return False
+            head += LENGTH_SIZE + length
+        return head == end
+
+    def _find(self, at: int) -> int | None:
+        """The next place with a record that counts; None: there is none."""
+        while at + HEAD_SIZE <= self._size:
+            self._show(at, CHUNK_BYTES)
+            base, first, end = self.base, at - self.base, len(self.data) - HEAD_SIZE + 1
+            for head in self._heads_within(first, end).tolist():
+                place = base + head
+                length = self._length(place)
+                behind = place + LENGTH_SIZE + length
+                fits = FIXED_SIZE <= length <= LENGTH_MAX and behind <= self._size
+                if fits and self._is_confirmed(behind):
+                    return int(place)
+            at = base + end
+        return None
+
+    def _show(self, at: int, size: int) -> None:
+        """Have at least `size` bytes from `at` on in the window, or all up to the file's end."""
+        wanted = min(size, self._size - at)
+        if self.base <= at and at + wanted <= self.base + len(self.data):
+            return
+        self.base = at
+        self.data = read_bytes(self._file, min(max(size, CHUNK_BYTES), self._size - at), at)
+
+
+def _differ_in_one_byte(one: int, other: int) -> bool:
+    """Whether a single damaged byte makes one length of the other."""
+    difference = one ^ other
+    return any(difference & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24))
