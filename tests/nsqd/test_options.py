@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparq.daemon.flags import flags_of, parse
-from sparq.nsqd.options import Options, default_node_id, node_id_error
+from sparq.nsqd.options import Options, default_node_id
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -105,15 +105,12 @@ def test_a_file_of_nsq_is_taken(tmp_path: Path) -> None:
     assert taken.lookupd_tcp_addresses == ("a:4160", "b:4160")
 
 
-@pytest.mark.parametrize(
-    ("node_id", "fine"), [("0", True), ("1023", True), ("1024", False), ("-1", False)]
-)
-def test_a_node_id_has_ten_bits(node_id: str, fine: bool) -> None:
-    """Beyond [0,1024) nsqd does not start, and says so in NSQ's words."""
-    error = None if fine else "--node-id must be [0,1024)"
-
-    assert node_id_error(options("-node-id", node_id)) == error
-    assert node_id_error(options()) is None
+@pytest.mark.parametrize("policy", ["require", "require-verify", "anything"])
+def test_a_policy_for_certificates_requires_tls(policy: str) -> None:
+    """A policy that clients could walk around by not speaking TLS would be none."""
+    assert options(f"-tls-client-auth-policy={policy}").tls_required == "true"
+    also_http = options(f"-tls-client-auth-policy={policy}", "-tls-required=tcp-https")
+    assert also_http.tls_required == "tcp-https"
 
 
 def test_default_node_ids_differ_on_one_host(tmp_path: Path) -> None:

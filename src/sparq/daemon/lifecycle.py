@@ -27,6 +27,10 @@ class StartError(Exception):
     """A daemon cannot start; the text is for its operator."""
 
 
+class LoadError(StartError):
+    """It cannot start for what its data path holds; the text says all."""
+
+
 def version_line(program: str) -> str:
     """What `--version` prints, in NSQ's form."""
     return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
@@ -48,6 +52,9 @@ def run(program: str, serve: Serve) -> int:
     """
     try:
         uvloop.run(_until_signal(serve))
+    except LoadError as error:
+        logger.critical("%s", error)
+        return 1
     except StartError as error:
         logger.critical("failed to instantiate %s - %s", program, error)
         return 1

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from sparq.broker.broker import Broker
 from sparq.broker.catalog import CatalogError
@@ -20,17 +21,21 @@ from sparq.daemon import address, flags, lifecycle
 from sparq.daemon import logging as log_lines
 from sparq.daemon.http import Site
 from sparq.log.disk import DiskError, File, RealDisk
+from sparq.nsqd import checks, tls
 from sparq.nsqd.commit import instant
+from sparq.nsqd.gate import gate_of
 from sparq.nsqd.http import Endpoints
 from sparq.nsqd.lookup_peers import LookupPeers
-from sparq.nsqd.options import Options, default_node_id, node_id_error
+from sparq.nsqd.options import Options, default_node_id
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
+from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.identify import Limits
 
 PROGRAM = "nsqd"
 MILLISECOND_NS = 1_000_000
-LOCK_NAME = "nsqd.lock"
+READING = ("open", "read", "list", "stat")
+"""The operations of a disk that only look; see log/disk.py."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +54,9 @@ def limits_of(options: Options) -> Limits:
         output_buffer_timeout_ms=options.output_buffer_timeout_ns // MILLISECOND_NS,
         min_output_buffer_timeout_ms=options.min_output_buffer_timeout_ns // MILLISECOND_NS,
         max_output_buffer_timeout_ms=options.max_output_buffer_timeout_ns // MILLISECOND_NS,
+        max_deflate_level=options.max_deflate_level,
+        deflate=options.deflate,
+        snappy=options.snappy,
     )
 
 
@@ -64,17 +72,22 @@ def broker_options(options: Options) -> BrokerOptions:
         mem_queue_size=options.mem_queue_size,
         requeue_on_disconnect=options.requeue_on_disconnect,
         has_lookupd=bool(options.lookupd_tcp_addresses),
+        e2e_percentiles=options.e2e_processing_latency_percentiles,
+        e2e_window_ns=options.e2e_processing_latency_window_time_ns,
     )
 
 
 def lock(disk: RealDisk, data_path: Path) -> File:
-    """Hold the data path against a second nsqd.
+    """Hold the data path against a second nsqd, also against Go's: both lock the folder itself.
 
     Raises:
         StartError: it cannot be held.
     """
+    if not data_path.is_dir():
+        reason = "not a directory" if data_path.exists() else "no such file or directory"
+        raise lifecycle.StartError(f"failed to lock data-path: open {data_path}: {reason}")
     try:
-        return disk.lock(str(data_path / LOCK_NAME))
+        return disk.lock(str(data_path))
     except DiskError as error:
         raise lifecycle.StartError(
             f"failed to lock data-path: cannot flock directory {data_path} - {error.reason}"
@@ -86,7 +99,7 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
     """Recover what the data path holds, and say what an operator should know of it.
 
     Raises:
-        StartError: it cannot be read.
+        LoadError: it cannot be read, or written.
     """
     now = instant()
     try:
@@ -96,28 +109,62 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
             str(data_path),
             now,
             server_facts={
+                "tls": bool(options.tls_cert or options.tls_key),
                 "topology_region": options.topology_region,
                 "topology_zone": options.topology_zone,
             },
         )
         for line in broker.load(now):
             logger.info("%s", line)
-    except (DiskError, CatalogError) as error:
-        raise lifecycle.StartError(f"failed to load metadata - {error}") from error
+    except CatalogError as error:
+        raise lifecycle.LoadError(f"failed to load metadata - {error}") from error
+    except DiskError as error:
+        what = "load" if error.operation in READING else "persist"
+        raise lifecycle.LoadError(f"failed to {what} metadata - {error}") from error
+    if options.node_id not in (None, broker.node_id):
+        logger.warning(
+            "the data path has node id %d: --node-id=%d has no effect",
+            broker.node_id,
+            options.node_id,
+        )
     return broker
 
 
-def listen(options: Options) -> tuple[address.Listener, address.Listener | None]:
-    """The TCP and the HTTP listener; without an HTTP address there is none.
+class Listeners(NamedTuple):
+    """The listening sockets; None where the flags say that there is none."""
+
+    tcp: address.Listener
+    http: address.Listener | None
+    https: address.Listener | None
+
+
+def listen(options: Options, *, has_tls: bool = False) -> Listeners:
+    """Open all listeners.
 
     Raises:
         StartError: an address cannot be had.
     """
     try:
-        tcp = address.listen(options.tcp_address)
-        return tcp, address.listen(options.http_address) if options.http_address else None
+        return Listeners(
+            address.listen(options.tcp_address),
+            address.listen(options.http_address) if options.http_address else None,
+            address.listen(options.https_address) if has_tls and options.https_address else None,
+        )
     except address.ListenError as error:
         raise lifecycle.StartError(str(error)) from error
+
+
+async def start_http(nsqd: Nsqd, listeners: Listeners) -> Site:
+    """Answer HTTP and HTTPS, where they are."""
+    _, http, https = listeners
+    site = Site(Endpoints(nsqd).routes(), gate_of(nsqd.options, nsqd.https_port))
+    if http is not None:
+        await site.start(http)
+        logger.info("HTTP: listening on %s", http.text)
+    if https is not None and nsqd.tls is not None:
+        await site.start(https, nsqd.tls.listening_context)
+        logger.info("HTTPS: listening on %s", https.text)
+    return site
 
 
 async def serve(
@@ -133,27 +180,29 @@ async def serve(
     Raises:
         StartError: it cannot start.
     """
-    disk = RealDisk()
+    disk = MeasuredDisk()
     held = lock(disk, data_path)
-    if reason := node_id_error(options):
-        raise lifecycle.StartError(reason)
-    tcp, http = listen(options)
+    certificates = checks.check(options, tls.build)
+    listeners = listen(options, has_tls=certificates is not None)
     nsqd = Nsqd(options, open_broker(options, disk, data_path), asyncio.get_running_loop())
-    nsqd.tcp_port, nsqd.http_port = tcp.port, http.port if http else -1
-    site = Site(Endpoints(nsqd).routes())
+    nsqd.tls = certificates
+    nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
+        -1 if listener is None else listener.port for listener in listeners
+    )
     peers = LookupPeers(nsqd)
     nsqd.reloader = Reloader(nsqd, peers, read_again)
-    await nsqd.start(tcp)
-    logger.info("TCP: listening on %s", tcp.text)
-    if http is not None:
-        await site.start(http)
-        logger.info("HTTP: listening on %s", http.text)
+    if certificates is not None:
+        nsqd.reloader.load_certificates = certificates.load
+    await nsqd.start(listeners.tcp)
+    logger.info("TCP: listening on %s", listeners.tcp.text)
+    site = await start_http(nsqd, listeners)
     await peers.start()
     lifecycle.on_hangup(nsqd.reloader.reload)
     await stop.wait()
     logger.info("NSQ: stopping")
-    if http is not None:
-        http.close()
+    for listener in listeners[1:]:
+        if listener is not None:
+            listener.close()
     await nsqd.stop()
     await peers.stop()
     await site.stop()

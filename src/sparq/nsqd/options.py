@@ -233,12 +233,10 @@ class Options:
     log_prefix: str = option("[nsqd] ", "text before each log line", kind=STRING)
     verbose: bool = option(False, "deprecated: the same as --log-level=debug", kind=BOOL)
 
-
-def node_id_error(options: Options) -> str | None:
-    """Why the node id cannot be used, or None."""
-    if options.node_id is not None and options.node_id not in range(NODE_IDS):
-        return f"--node-id must be [0,{NODE_IDS})"
-    return None
+    def __post_init__(self) -> None:
+        """Who has a policy for clients' certificates requires TLS of them, as with NSQ."""
+        if self.tls_client_auth_policy and self.tls_required == "false":
+            object.__setattr__(self, "tls_required", "true")
 
 
 def default_node_id(options: Options) -> int:

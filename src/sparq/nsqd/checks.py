@@ -1,0 +1,47 @@
+"""What nsqd refuses to start with: NSQ's checks of its options, in NSQ's order, in NSQ's words.
+
+1. An operator who fixes one thing is told of the next in the same order as with NSQ
+   (reference: flags.md).
+2. The data path is locked before, and the listeners are opened behind these checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sparq.daemon.lifecycle import StartError
+from sparq.nsqd.options import NODE_IDS, Options
+
+DEFLATE_LEVELS = range(1, 10)
+AUTH_METHODS = ("post", "get")
+
+T = TypeVar("T")
+
+
+def check(options: Options, build_tls: Callable[[Options], T | None]) -> T | None:
+    """Refuse options that nsqd cannot run with.
+
+    Args:
+        options: what it is told.
+        build_tls: makes what TLS needs from the certificates that the options name; None without
+            any; raises StartError, `failed to build TLS config - ...`.
+    Returns:
+        What `build_tls` made.
+    Raises:
+        StartError: the first thing that is wrong.
+    """
+    if options.max_deflate_level not in DEFLATE_LEVELS:
+        raise StartError("--max-deflate-level must be [1,9]")
+    if options.node_id is not None and options.node_id not in range(NODE_IDS):
+        raise StartError(f"--node-id must be [0,{NODE_IDS})")
+    tls = build_tls(options)
+    if tls is None and options.tls_required != "false":
+        raise StartError("cannot require TLS client connections without TLS key and cert")
+    if options.auth_http_request_method not in AUTH_METHODS:
+        raise StartError("--auth-http-request-method must be post or get")
+    for value in options.e2e_processing_latency_percentiles:
+        if not 0 < value <= 1:
+            text = repr(value).removesuffix(".0")
+            raise StartError(f"invalid E2E processing latency percentile: {text}")
+    return tls

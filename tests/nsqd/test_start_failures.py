@@ -1,0 +1,104 @@
+"""A process that cannot start: status 1, and a FATAL line with NSQ's text as its last words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import spawn_nsqd
+
+FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (.*)\n")
+
+
+def last_words(*flags: str, folder: Path, status: int = 1) -> str:
+    """Start nsqd, see it fail, and give back what it said last, behind FATAL."""
+    command = [sys.executable, "-m", "sparq.nsqd", *flags]
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (status, b""), done.stderr
+    last = done.stderr.decode().splitlines(keepends=True)[-1]
+    found = FATAL.fullmatch(last)
+    assert found is not None, last
+    assert "Traceback" not in done.stderr.decode()
+    return found[1]
+
+
+def test_who_fixes_one_thing_is_told_of_the_next(tmp_path: Path) -> None:
+    """The data path, the options, the listeners, the data: in NSQ's order, in NSQ's words."""
+    held = tmp_path / "held"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "sparq.json").write_text("{")
+    data = (tmp_path / "data").resolve()
+    wrong = {
+        f"--data-path={held}": (
+            f"failed to lock data-path: cannot flock directory {held} - resource temporarily "
+            "unavailable (possibly in use by another instance of nsqd)"
+        ),
+        "--max-deflate-level=0": "--max-deflate-level must be [1,9]",
+        "--node-id=1024": "--node-id must be [0,1024)",
+        "--tls-cert=none.pem": (
+            "failed to build TLS config - open none.pem: no such file or directory"
+        ),
+        "--tls-required": "cannot require TLS client connections without TLS key and cert",
+        "--auth-http-request-method=put": "--auth-http-request-method must be post or get",
+        "--e2e-processing-latency-percentile=0.5,1.5": (
+            "invalid E2E processing latency percentile: 1.5"
+        ),
+        "--http-address=192.0.2.1:1": (
+            "listen (192.0.2.1:1) failed - cannot assign requested address"
+        ),
+    }
+    always = (f"--data-path={data}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    with spawn_nsqd(tmp_path, name="held"):
+        for number, text in enumerate(wrong.values()):
+            # Of a flag that is given twice the last counts: what is wrong still comes behind.
+            flags = [*always, *list(wrong)[number:]]
+            assert last_words(*flags, folder=tmp_path) == f"failed to instantiate nsqd - {text}"
+
+    said = last_words(*always, folder=tmp_path)
+    assert said.startswith(f"failed to load metadata - {data}/sparq.json is damaged: ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (b"", "failed to load metadata - {0}/sparq.json is damaged: "),
+        (b"\xff\xfe", "failed to load metadata - {0}/sparq.json is damaged: "),
+        (b'{"format": 1}', "failed to load metadata - {0}/sparq.json is damaged: "),
+        (
+            b'{"format": 99, "node_id": 1, "retired_index": "0"}',
+            "failed to load metadata - {0}/sparq.json has format 99, this is 1",
+        ),
+    ],
+)
+def test_facts_that_are_damaged_are_not_overwritten(
+    tmp_path: Path, facts: bytes, said: str
+) -> None:
+    """A data path that this version does not understand stays as it is."""
+    (tmp_path / "sparq.json").write_bytes(facts)
+    words = last_words("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", folder=tmp_path)
+
+    assert words.startswith(said.format(tmp_path.resolve()))
+    assert (tmp_path / "sparq.json").read_bytes() == facts
+
+
+def test_a_data_path_that_is_not_there(tmp_path: Path) -> None:
+    """nsqd makes no data path: a mistyped one would look like lost messages."""
+    said = last_words("--data-path=nowhere", folder=tmp_path)
+
+    place = tmp_path.resolve() / "nowhere"
+    assert said == (
+        f"failed to instantiate nsqd - failed to lock data-path: open {place}: "
+        "no such file or directory"
+    )
+
+
+def test_a_data_path_that_cannot_be_written(tmp_path: Path) -> None:
+    """What nsqd must keep and cannot is NSQ's `failed to persist metadata`."""
+    (tmp_path / "sparq.json.new").mkdir()
+    said = last_words("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", folder=tmp_path)
+
+    assert said.startswith("failed to persist metadata - ")
