@@ -52,9 +52,28 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     nsqd_tcp_addresses : str
         ``host:port`` of the nsqds, with commas between them. Either this or:
     lookupd_http_addresses : str
-        ``host:port`` of nsqlookupds. New nsqds join a running query at their log's beginning.
+        ``host:port`` or URL of nsqlookupds. New nsqds join a running query at their log's
+        beginning.
     nsqdTimeoutMs : int, default 60000
         How long an nsqd that is needed may be out of reach before the query fails.
+    tls_v1 : bool, default false
+        Speak TLS with the nsqds. Their certificates are verified, and the hosts' names in them.
+    tls_root_ca_file, tls_cert, tls_key : str
+        Files (PEM), on the driver and on every executor: the authorities to trust in place of the
+        system's; a certificate of our own and its key.
+    tls_min_version : str, default tls1.2
+        The oldest version to speak.
+    tls_insecure_skip_verify : bool, default false
+        Take any certificate, of whomever.
+    snappy, deflate : bool, default false
+        Compress on the way, one or the other, where nsqd offers it.
+    deflate_level : int, default 6
+        From 1 to 9.
+    auth_secret : str
+        For nsqds that ask for AUTH. No log line, plan, progress or error shows it; but it is part
+        of the options that Spark sends to the executors, so protect that way too.
+    lookupd_authorization : bool, default true
+        Send the secret to nsqlookupds, as ``Authorization: Bearer``.
 
     Reading:
 
@@ -103,6 +122,8 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         Messages are gone (failOnDataLoss).
     SupersededError
         Another query reads the channel now.
+    TlsError, AuthRequiredError
+        An nsqd does not offer TLS or is not trusted, or asks for a secret.
     NoRangesError
         An nsqd cannot read ranges of its log (Go's cannot); the error names it.
     RowError

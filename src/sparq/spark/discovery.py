@@ -10,10 +10,11 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from sparq.client.address import Address, parse_address
+from sparq.client.address import Address, lookupd_url
 from sparq.client.errors import WrongPeerError
+from sparq.client.layer_options import LayerOptions
 from sparq.spark.options import Cluster
 
 INTERVAL_SECONDS: Final = 2.0
@@ -27,6 +28,7 @@ class Discovery:
 
     def __init__(self, cluster: Cluster, path: str) -> None:
         self._lookupds = cluster.lookupd_http_addresses
+        self._layers = cluster.layers
         self._path = path
         self._found = dict.fromkeys(cluster.nsqd_tcp_addresses)
         self._ask_at = float("-inf")
@@ -66,7 +68,7 @@ class Discovery:
         failures: list[str] = []
         for address in self._lookupds:
             try:
-                self._found |= dict.fromkeys(_addresses(_get(address, self._path)))
+                self._found |= dict.fromkeys(_addresses(_get(address, self._path, self._layers)))
             except (OSError, http.client.HTTPException) as error:
                 failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
         if len(failures) < len(self._lookupds):
@@ -74,11 +76,15 @@ class Discovery:
         return ConnectionError("; ".join(failures))
 
 
-def _get(address: str, path: str) -> Mapping[str, Any]:
-    host, port = parse_address(address)
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+def _get(address: str, path: str, layers: LayerOptions) -> Mapping[str, Any]:
+    url = urlsplit(lookupd_url(address))
+    connection = _connection(url.scheme, url.hostname or "", url.port, layers)
+    headers = {"Accept": "application/vnd.nsq; version=1.0"}
+    sent = {name: value.encode() for name, value in (headers | layers.lookupd_headers()).items()}
     try:
-        connection.request("GET", path, headers={"Accept": "application/vnd.nsq; version=1.0"})
+        if url.path not in ("", "/"):
+            path = f"{url.path}?{path.partition('?')[2]}"
+        connection.request("GET", path, headers=sent)
         response = connection.getresponse()
         body = response.read(ANSWER_BYTES_MAX)
     finally:
@@ -94,6 +100,15 @@ def _get(address: str, path: str) -> Mapping[str, Any]:
     if not isinstance(answer, dict):
         raise WrongPeerError(f"{address} is no nsqlookupd: it answered {body[:80]!r}")
     return answer
+
+
+def _connection(
+    scheme: str, host: str, port: int | None, layers: LayerOptions
+) -> http.client.HTTPConnection:
+    if scheme == "http":
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+    context = layers.tls_context()
+    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=context)
 
 
 def _addresses(answer: Mapping[str, Any]) -> Iterable[str]:

@@ -8,8 +8,11 @@ SparkNsqError
 └── RowError              a row that cannot become a message
 ```
 
-Options that are wrong are `options.OptionError`; what nsqd refuses is `RemoteError`.
+Options that are wrong are `options.OptionError`; what nsqd refuses is `RemoteError`; TLS or AUTH
+that cannot be had is the client's `TlsError` or `AuthRequiredError`.
 """
+
+from sparq.protocol.errors import RemoteError
 
 
 class SparkNsqError(Exception):
@@ -30,3 +33,12 @@ class SupersededError(SparkNsqError):
 
 class RowError(SparkNsqError):
     """A row that cannot become a message."""
+
+
+def may_pass(refusal: RemoteError) -> bool:
+    """Whether nsqd may think otherwise soon, if it thought so before.
+
+    E_AUTH_FAILED says that no authd has vouched for the secret. They may just be out of reach; a
+    secret that was good once is not given up for that.
+    """
+    return refusal.code == "E_AUTH_FAILED"

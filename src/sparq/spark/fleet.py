@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import getLogger
 from typing import Final
 
+from sparq.client.layer_options import LayerOptions
 from sparq.client.range_reader import Attached, Ends, Place, RangeReader
 from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import Discovery
-from sparq.spark.errors import SupersededError
+from sparq.spark.errors import SupersededError, may_pass
 from sparq.spark.offsets import parse_key
 from sparq.spark.options import SourceOptions
 from sparq.spark.patience import Patience
@@ -39,15 +40,17 @@ class Member:
         ends: the log's ends when they were last asked for.
         committed: where the channel's cursor stands.
         failure: why it is out of reach; None while it is not.
+        known: it was in use once.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, layers: LayerOptions) -> None:
         self.address = address
-        self.reader = RangeReader(address, user_agent="sparq spark source")
+        self.reader = RangeReader(address, user_agent="sparq spark source", layers=layers)
         self.attached: Attached | None = None
         self.ends: Ends | None = None
         self.committed = 0
         self.failure: Exception | None = None
+        self.known = False
         self._retry_at = float("-inf")
         self._pause = RETRY_FIRST_SECONDS
 
@@ -64,7 +67,7 @@ class Member:
             ends = self.reader.ends(topic)
             self.attached = Attached(0, ends, ends.first, ends.first_ordinal)
         self.ends, self.committed = self.attached.ends, self.attached.committed
-        self.failure, self._pause = None, RETRY_FIRST_SECONDS
+        self.failure, self._pause, self.known = None, RETRY_FIRST_SECONDS, True
         return self.attached.ends.log
 
     def down(self, error: Exception) -> None:
@@ -88,6 +91,7 @@ class Fleet:
     def __init__(self, options: SourceOptions) -> None:
         self._topic, self._channel = options.topic, options.channel
         self._timeout_ms = options.cluster.timeout_ms
+        self._layers = options.cluster.layers
         self._discovery = Discovery.of_topic(options.cluster, options.topic)
         self._members: dict[str, Member] = {}
         self._undiscovered: OSError | None = None
@@ -114,7 +118,7 @@ class Fleet:
         """Adds nsqds, such as those of a checkpoint, which nsqlookupd may have forgotten."""
         for address in addresses:
             if address not in self._members:
-                self._members[address] = Member(address)
+                self._members[address] = Member(address, self._layers)
 
     def wait_for(self, logs: Collection[str] | None = None) -> None:
         """Refreshes until these logs (None: all that may be anywhere) are in reach.
@@ -156,6 +160,9 @@ class Fleet:
         except OSError as error:
             member.down(error)
         except RemoteError as refusal:
+            if member.known and may_pass(refusal):
+                member.down(refusal)
+                return
             if self._channel or refusal.code != "E_RANGE_FAILED":
                 raise
             member.rest(RETRY_MAX_SECONDS)  # a batch read of a topic that this nsqd does not have
@@ -195,7 +202,11 @@ class Fleet:
             return question(member.reader)
         except OSError as error:
             member.down(error)
-            return None
+        except RemoteError as refusal:
+            if not may_pass(refusal):
+                raise
+            member.down(refusal)
+        return None
 
     def commit(self, offset: Mapping[str, int]) -> None:
         """Moves the channel's cursors to what has been read, wherever that is news.
@@ -219,6 +230,9 @@ class Fleet:
         except OSError as error:
             member.down(error)
         except RemoteError as refusal:
+            if may_pass(refusal):
+                member.down(refusal)
+                return
             if "superseded" not in refusal.text:
                 raise
             raise SupersededError(

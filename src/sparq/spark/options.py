@@ -4,13 +4,16 @@
    source elsewhere. Case does not matter, as everywhere in Spark.
 2. An option that is wrong is an error that names it, before anything is connected.
 3. Unknown options are ignored: Spark hands its own (`checkpointLocation`, `path`) to every source.
+4. The secret is in no text: no error, log line, plan or progress has it. It travels, though:
+   readers and writers are pickled with their options, for the executors, who need it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeVar
 
-from sparq.client.address import parse_addresses
+from sparq.client.address import lookupd_url, parse_addresses, split_texts
+from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol.names import is_valid_name, quote
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions, parse_positions
 
@@ -86,11 +89,13 @@ class Cluster:
         nsqd_tcp_addresses: as ``host:port``; empty when nsqlookupds are given.
         lookupd_http_addresses: as ``host:port``; empty when nsqds are given.
         timeout_ms: how long an nsqd may be out of reach before what needs it fails.
+        layers: TLS, compression and AUTH on the way to each.
     """
 
     nsqd_tcp_addresses: tuple[str, ...]
     lookupd_http_addresses: tuple[str, ...]
     timeout_ms: int
+    layers: LayerOptions = PLAIN
 
     @classmethod
     def of(cls, given: Given) -> "Cluster":
@@ -101,13 +106,39 @@ class Cluster:
         """
         none: list[str] = []
         nsqds = given.read("nsqd_tcp_addresses", none, parse_addresses)
-        lookupds = given.read("lookupd_http_addresses", none, parse_addresses)
+        lookupds = given.read("lookupd_http_addresses", none, _lookupds)
         if bool(nsqds) == bool(lookupds):
             raise OptionError(
                 "one of the options nsqd_tcp_addresses and lookupd_http_addresses is needed"
                 + (", not both" if nsqds else "")
             )
-        return cls(tuple(nsqds), tuple(lookupds), given.whole("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1))
+        timeout_ms = given.whole("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1)
+        return cls(tuple(nsqds), tuple(lookupds), timeout_ms, _layers(given))
+
+
+def _lookupds(text: str) -> list[str]:
+    """The nsqlookupds, each once."""
+    found = list(dict.fromkeys(split_texts(text)))
+    for each in found:
+        lookupd_url(each)
+    return found
+
+
+def _layers(given: Given) -> LayerOptions:
+    """TLS, compression and AUTH, by the names and defaults of `LayerOptions`."""
+    values: dict[str, Any] = {}
+    for option in fields(LayerOptions):
+        name, default = option.name, option.default
+        if isinstance(default, bool):
+            values[name] = given.flag(name, default)
+        elif isinstance(default, int):
+            values[name] = given.whole(name, default, 1)
+        else:
+            values[name] = given.read(name, default, str)
+    try:
+        return LayerOptions(**values)
+    except ValueError as error:
+        raise OptionError(f"option {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

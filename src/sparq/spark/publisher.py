@@ -2,8 +2,8 @@
 
 1. An MPUB is done when an nsqd has said OK. One without an answer is sent again, so its messages
    may be there twice; none is left out.
-2. What an nsqd refuses because of itself (its disk, its shutdown) goes to another one; what it
-   refuses because of the message is an error.
+2. What an nsqd refuses because of itself (its disk, its shutdown, an authd that is out of reach)
+   goes to another one; what it refuses because of the message, or of the secret, is an error.
 """
 
 from typing import Final
@@ -12,6 +12,7 @@ from sparq.client.blocking import BlockingConnection
 from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import Discovery
 from sparq.spark.encode import MultiPublish
+from sparq.spark.errors import may_pass
 from sparq.spark.options import Cluster
 from sparq.spark.patience import Patience
 
@@ -29,8 +30,10 @@ class Publisher:
 
     def __init__(self, cluster: Cluster, turn: int = 0) -> None:
         self._discovery = Discovery.of_all(cluster)
+        self._layers = cluster.layers
         self._connections: dict[str, BlockingConnection] = {}
         self._turn = turn
+        self._accepted = False
         self._patience = Patience("every nsqd", cluster.timeout_ms)
 
     def publish(self, topic: str, mpub: MultiPublish) -> None:
@@ -40,6 +43,7 @@ class Publisher:
             UnreachableError: for too long no nsqd took it.
             RemoteError: nsqd says that the message or the topic is wrong.
             WrongPeerError: what listens at an address is no nsqd.
+            TlsError, AuthRequiredError: an nsqd does not do what the options ask for.
         """
         self._patience.reset()
         while True:
@@ -70,13 +74,16 @@ class Publisher:
         except RemoteError as refusal:
             if refusal.fatal:
                 self._drop(address)
-            if refusal.code not in _REFUSED_BY_ITSELF:
+            if refusal.code not in _REFUSED_BY_ITSELF and not (
+                self._accepted and may_pass(refusal)
+            ):
                 raise
             return refusal
+        self._accepted = True
         return None
 
     def _connect(self, address: str) -> BlockingConnection:
-        connection = BlockingConnection(address, user_agent="sparq spark sink")
+        connection = BlockingConnection(address, user_agent="sparq spark sink", layers=self._layers)
         self._connections[address] = connection
         return connection
 

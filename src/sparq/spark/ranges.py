@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from logging import getLogger
 from typing import Any, NamedTuple
 
+from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.client.range_reader import RangeData, RangeReader
 from sparq.protocol.errors import RemoteError
-from sparq.spark.errors import DataLossError
+from sparq.spark.errors import DataLossError, may_pass
 from sparq.spark.patience import Patience
 from sparq.spark.worker import settle
 
@@ -65,20 +66,29 @@ class Loss:
         _LOG.warning("%s: going on without", what)
 
 
-def read_range(wanted: Range, columns: Sequence[str], timeout_ms: int, loss: Loss) -> Iterator[Any]:
+def read_range(
+    wanted: Range,
+    columns: Sequence[str],
+    timeout_ms: int,
+    loss: Loss,
+    *,
+    layers: LayerOptions = PLAIN,
+) -> Iterator[Any]:
     """The range's messages as Arrow record batches.
 
     Raises:
         UnreachableError: nsqd stayed out of reach for longer than the timeout.
         DataLossError: messages are gone, if `loss` says so.
-        RemoteError, NoRangesError, WrongPeerError, BatchError: what must not happen.
+        RemoteError, NoRangesError, WrongPeerError, TlsError, AuthRequiredError, BatchError: what
+            must not happen.
     """
     # Only executors need Arrow, and importing it takes a while.
     from sparq.spark.decode import Decoder  # noqa: PLC0415 - executors only
 
     settle()
     decoder = Decoder(wanted.topic, wanted.nsqd, columns)
-    reading = _Reading(wanted, timeout_ms, loss)
+    reader = RangeReader(wanted.address, user_agent="sparq spark task", layers=layers)
+    reading = _Reading(wanted, reader, timeout_ms, loss)
     try:
         for first, data in reading.pieces():
             for rows in decoder.decode(data.batches, first, data.next):
@@ -96,13 +106,13 @@ class _Reading:
         rows: how many messages were decoded so far.
     """
 
-    def __init__(self, wanted: Range, timeout_ms: int, loss: Loss) -> None:
+    def __init__(self, wanted: Range, reader: RangeReader, timeout_ms: int, loss: Loss) -> None:
         self.rows = 0
         self._wanted = wanted
         self._loss = loss
         self._lost = 0
         self._at = wanted.first
-        self._reader = RangeReader(wanted.address, user_agent="sparq spark task")
+        self._reader = reader
         self._patience = Patience(f"nsqd {wanted.address}", timeout_ms)
 
     def pieces(self) -> Iterator[tuple[int, RangeData]]:
@@ -113,9 +123,12 @@ class _Reading:
             except OSError as error:
                 self._patience.wait(error)
             except RemoteError as refusal:
-                if refusal.code != "E_RANGE_FAILED":
+                if may_pass(refusal):
+                    self._patience.wait(refusal)
+                elif refusal.code == "E_RANGE_FAILED":
+                    self._refused(refusal)
+                else:
                     raise
-                self._refused(refusal)
 
     def _pieces_of_one_connection(self) -> Iterator[tuple[int, RangeData]]:
         wanted = self._wanted
@@ -134,7 +147,9 @@ class _Reading:
         except OSError as error:
             self._patience.wait(error)
             return
-        except RemoteError:
+        except RemoteError as error:
+            if may_pass(error):
+                return  # READ meets it again, and waits
             ends = None
         left = wanted.messages - self.rows - self._lost
         if ends is None or ends.log != wanted.log:

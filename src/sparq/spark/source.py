@@ -75,8 +75,10 @@ class _Reader:
         """The rows of one range, as Arrow record batches."""
         if partition.value is None:
             return iter(())  # what Spark makes of a batch read without any partitions
-        timeout_ms = self._options.cluster.timeout_ms
-        return read_range(partition.value, self._columns, timeout_ms, self._loss)
+        cluster, columns = self._options.cluster, self._columns
+        return read_range(
+            partition.value, columns, cluster.timeout_ms, self._loss, layers=cluster.layers
+        )
 
     def _position(self, positions: Positions, key: Key, member: Member) -> int:
         """The index that a position means in one log."""
