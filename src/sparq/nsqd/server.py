@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sparq.nsqd.auth import Authenticator
 from sparq.nsqd.commit import Runner
 from sparq.nsqd.tcp import NANOSECONDS, Connection
 
@@ -56,6 +57,7 @@ class Nsqd:
         self.loop = loop
         self.runner = Runner(loop, self.turn)
         self.connections: set[Connection] = set()
+        self.authenticator = Authenticator(options) if options.auth_http_addresses else None
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()
         self.tcp_port = self.http_port = self.https_port = -1
@@ -173,6 +175,8 @@ class Nsqd:
         await self.settle()
         if self.connections:
             await self._all_gone.wait()
+        if self.authenticator is not None:
+            await self.authenticator.close()
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self.broker.close(self.runner.now())

@@ -21,6 +21,7 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
+from sparq.nsqd.auth import Admission
 from sparq.nsqd.layers import BrokenLayer, Layers, TlsLayer
 from sparq.nsqd.tls import facts_of
 from sparq.protocol import frames
@@ -69,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._shaking_hands = False
         self._transport: asyncio.Transport
         self._session: Session | None = None
+        self._admission: Admission | None = None
         self._magic = b""
         self._reading = True
         self._ending = False
@@ -94,6 +96,8 @@ class Connection(asyncio.Protocol):
         self._ending = True
         self._set_timer(None)
         self._server.forget(self)
+        if self._admission is not None:
+            self._admission.close()
         if self._session is not None:
             self._server.by_session.pop(self._session, None)
             self._broker.disconnect(self._session, self._server.runner.now())
@@ -152,6 +156,10 @@ class Connection(asyncio.Protocol):
         peer = peer_text(self._transport.get_extra_info("peername"))
         self._session = self._broker.connect(peer, now)
         self._server.by_session[self._session] = self
+        if self._server.authenticator is not None:
+            self._admission = Admission(
+                self._server, self._server.authenticator, self._session, self._carry_on
+            )
         self._last_command_ns = now.mono_ns
         self._next_heartbeat_ns = now.mono_ns + self._interval_ns()
         self._arm()
@@ -163,7 +171,12 @@ class Connection(asyncio.Protocol):
         now = self._server.runner.now()
         interval = session.heartbeat_interval_ms
         try:
-            while not session.closing and (command := parser.next()) is not None:
+            while not (session.closing or self._is_asking()):
+                command = parser.next()
+                if command is None:
+                    break
+                if self._admission is not None and self._admission.takes(command, now):
+                    break
                 broker.execute(session, command, now)
                 parser.state = session.parser_state
                 parser.heartbeats = session.heartbeat_interval_ms > 0
@@ -184,11 +197,24 @@ class Connection(asyncio.Protocol):
             self._pause_reading()
         self._server.turn()
 
+    def _is_asking(self) -> bool:
+        """Whether a command waits for an authd, and all that follow wait behind it."""
+        return self._admission is not None and self._admission.is_waiting
+
+    def _carry_on(self) -> None:
+        """The command that waited for an authd is done; those behind it are next."""
+        assert self._session is not None
+        self._parser.state = self._session.parser_state
+        self._last_command_ns = self._server.runner.now().mono_ns
+        self._execute()
+        self.resume_reading()
+
     def _must_wait(self) -> bool:
         session = self._session
         assert session is not None
         return (
             (session.upgrade is not None and not self._shaking_hands)
+            or self._is_asking()
             or session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
             or self._server.is_flooded()
             or self._transport.get_write_buffer_size() > REPLIES_HIGH_WATER_BYTES

@@ -1,0 +1,253 @@
+"""AUTH: asking authds over HTTP what a client may do.
+
+1. Authds are asked in turn from a random one on, each once; the first answer counts (reference:
+   wire.md 1.8). An answer that is not of the right form counts as none.
+2. What waits for an authd is one connection. Its commands wait in their order; the others go on.
+3. A secret never reaches a log, nor does an address that has one in its query.
+4. An answer is bounded in size, and is read in a thread: patterns take a while to compile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import ssl
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+import aiohttp
+from yarl import URL
+
+from sparq.broker import permissions
+from sparq.broker.permissions import AnswerError, Permissions
+from sparq.daemon.lifecycle import StartError
+from sparq.nsqd.lookup_peers import read_limited, timeouts
+from sparq.nsqd.tls import VERSIONS
+from sparq.protocol import commands
+from sparq.protocol.errors import RemoteError
+
+if TYPE_CHECKING:
+    from sparq.broker.session import Session
+    from sparq.nsqd.options import Options
+    from sparq.nsqd.server import Nsqd
+    from sparq.protocol.instant import Instant
+
+ANSWER_BYTES_MAX: Final = 1 << 20
+"""An authd's answer; thousands of authorizations fit."""
+
+ACCEPT: Final = {"Accept": "application/vnd.nsq; version=1.0"}
+
+CHECKED: Final = (
+    commands.Publish,
+    commands.TopicNeeded,
+    commands.DeferredPublish,
+    commands.Subscribe,
+    commands.Attach,
+    commands.Ends,
+    commands.Read,
+    commands.CommitRange,
+)
+"""What permissions are looked at for. (An MPUB is looked at when its line is there.)"""
+
+logger = logging.getLogger(__name__)
+
+
+class AuthError(Exception):
+    """No authd has answered; the text says why, without the secret."""
+
+
+class Client(NamedTuple):
+    """What an authd is told of a client."""
+
+    common_name: str
+    remote_ip: str
+    secret: bytes
+    tls: str
+
+    def query(self) -> str:
+        """As the query of a URL, the secret byte for byte."""
+        return urlencode(self._asdict())
+
+    def lists(self) -> dict[str, list[str]]:
+        """As the values of a JSON object."""
+        texts = {**self._asdict(), "secret": self.secret.decode("utf-8", "replace")}
+        return {key: [value] for key, value in texts.items()}
+
+
+class Authenticator:
+    """Asks the authds that the options name."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises StartError: the root CA of authds cannot be used."""
+        self._urls = [url_of(address) for address in options.auth_http_addresses]
+        self._method = options.auth_http_request_method
+        self._timeouts = timeouts(options)
+        self._context = client_context(options)
+        self._http: aiohttp.ClientSession | None = None
+
+    async def ask(self, client: Client) -> Permissions:
+        """What the client may do.
+
+        Raises:
+            AuthError: no authd says so.
+        """
+        first = random.randrange(len(self._urls))  # noqa: S311 - it spreads load, no more
+        reasons = []
+        for url in self._urls[first:] + self._urls[:first]:
+            try:
+                return await self._ask_one(url, client)
+            except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
+                reasons.append(f"{url.host}:{url.port} {reason_of(error)}")
+        raise AuthError("; ".join(reasons))
+
+    async def close(self) -> None:
+        """Nobody asks any more."""
+        if self._http is not None:
+            await self._http.close()
+
+    async def _ask_one(self, url: URL, client: Client) -> Permissions:
+        status, body = await self._request(url, client)
+        if status == 403 and url.scheme != "https":
+            status, body = await self._request(
+                url.with_scheme("https").with_port(port_in(body)), client
+            )
+        if status != 200:
+            raise AnswerError(f"got response {status}")
+        return await asyncio.to_thread(permissions.read, body)
+
+    async def _request(self, url: URL, client: Client) -> tuple[int, bytes]:
+        if self._http is None:
+            connector = aiohttp.TCPConnector(ssl=self._context, force_close=True)
+            self._http = aiohttp.ClientSession(connector=connector, timeout=self._timeouts)
+        asked: dict[str, Any] = {"headers": ACCEPT}
+        if self._method == "post":
+            asked["json"] = client.lists()
+        else:
+            url = URL(f"{url}{'&' if url.raw_query_string else '?'}{client.query()}", encoded=True)
+        async with self._http.request(self._method.upper(), url, **asked) as answer:
+            return answer.status, await read_limited(answer.content, ANSWER_BYTES_MAX)
+
+
+class Admission:
+    """One connection's AUTH: holds the command that cannot be executed before an authd answers."""
+
+    def __init__(
+        self, nsqd: Nsqd, authenticator: Authenticator, session: Session, go_on: Callable[[], None]
+    ) -> None:
+        """`go_on` is called when the command that was held is done."""
+        self._nsqd = nsqd
+        self._authenticator = authenticator
+        self._session = session
+        self._go_on = go_on
+        self._secret = b""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an authd is being asked."""
+        return self._task is not None
+
+    def takes(self, command: commands.Command, now: Instant) -> bool:
+        """Take a command that has to wait, or leave it to be executed now."""
+        known = self._session.permissions
+        if isinstance(command, commands.Authenticate):
+            if known is not None:
+                return False
+            self._secret = command.secret
+        elif known is None or not (isinstance(command, CHECKED) and known.has_expired(now.mono_ns)):
+            return False
+        self._task = self._nsqd.loop.create_task(self._ask(command))
+        return True
+
+    def close(self) -> None:
+        """The connection is gone."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _ask(self, command: commands.Command) -> None:
+        session, broker = self._session, self._nsqd.broker
+        try:
+            found = await self._authenticator.ask(self._client())
+        except AuthError as error:
+            logger.error("PROTOCOL(V2): [%s] AUTH failed %s", session.remote_address, error)
+            # Why it failed is no business of somebody who may not come in.
+            broker.fail(session, RemoteError("E_AUTH_FAILED", "AUTH failed"))
+        else:
+            now = self._nsqd.runner.now()
+            found.begin(now.mono_ns)
+            if isinstance(command, commands.Authenticate):
+                broker.authorize(session, found)
+            else:
+                session.permissions = found
+                broker.execute(session, command, now)
+        self._task = None
+        self._go_on()
+
+    def _client(self) -> Client:
+        session = self._session
+        host = session.remote_address.rpartition(":")[0].strip("[]")
+        tls = session.tls
+        common_name = "" if tls is None else tls.common_name
+        return Client(common_name, host, self._secret, "false" if tls is None else "true")
+
+
+def url_of(address: str) -> URL:
+    """Where an authd is asked: a whole URL, or /auth at host:port.
+
+    Raises:
+        StartError: it is neither.
+    """
+    try:
+        url = URL(address if "://" in address else f"http://{address}/auth")
+        if url.scheme in ("http", "https") and url.host:
+            return url
+    except ValueError:
+        pass
+    raise StartError(f"--auth-http-address={address} is no address")
+
+
+def client_context(options: Options) -> ssl.SSLContext:
+    """TLS towards authds; the CA is `tls_root_ca_file`, or the system's without one.
+
+    Raises:
+        StartError: the file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=options.tls_root_ca_file or None)
+    except (OSError, ValueError) as error:
+        raise StartError(f"failed to build client TLS config - {error}") from error
+    with warnings.catch_warnings():
+        # Python warns of TLS 1.0 and 1.1; whoever gives the flag knows.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = VERSIONS[options.tls_min_version]
+    return context
+
+
+def port_in(body: bytes) -> int:
+    """The `https_port` that a 403 names.
+
+    Raises:
+        AnswerError: it names none.
+    """
+    try:
+        port = json.loads(body)["https_port"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        port = None
+    if type(port) is not int or not 0 < port < 1 << 16:
+        raise AnswerError("got response 403")
+    return port
+
+
+def reason_of(error: Exception) -> str:
+    """Why an authd has not answered. Texts of aiohttp's errors may hold the URL, and the secret."""
+    if isinstance(error, AnswerError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__
