@@ -1,0 +1,248 @@
+"""Takes a data path over from Go's nsqd, in an order that a kill at any moment cannot hurt.
+
+::
+
+    go-import.tmp/      logs being made; worth nothing
+    go-import/          all logs, synced; import.json says which files they were made of
+    go-nsqd-<time>/     those files, as they were, and import.json
+
+1. Until `go-import.tmp` is renamed nothing else has changed: the next start begins anew.
+2. From then on the import is done: the next start only moves what is not yet in its place.
+3. A data path that has topics of sparq's and files of Go's is refused: which of them is to be
+   believed only its owner knows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from sparq.broker.catalog import TOPICS, Catalog
+from sparq.log.disk import Disk, DiskError
+from sparq.log.go_queue import GoData, GoDataError, go_files, survey
+from sparq.log.scan import read_bytes
+from sparq.nsqd.go_import import MIB, Clock, ImportStopped, Tally, Target, import_topic
+from sparq.protocol.names import directory_name
+
+TEMPORARY = "go-import.tmp"
+COMMITTED = "go-import"
+PLAN = "import.json"
+ASIDE = "go-nsqd-"
+FORMAT = 1
+
+logger = logging.getLogger(__name__)
+
+
+class GoImportError(Exception):
+    """The data path cannot be taken over; the text says why and what to do."""
+
+
+class Switch:
+    """One data path on its way from Go's nsqd to this one."""
+
+    def __init__(
+        self, disk: Disk, data_path: str, *, node_id: int, max_bytes_per_file: int, clock: Clock
+    ) -> None:
+        """`node_id` is that of a data path which has none yet."""
+        self._disk = disk
+        self._data_path = data_path
+        self._catalog = Catalog(disk, data_path, node_id)
+        self._max_bytes_per_file = max_bytes_per_file
+        self._clock = clock
+
+    def run(self, is_stopping: Callable[[], bool]) -> None:
+        """Import what Go's nsqd has left, if it has; else nothing happens.
+
+        Args:
+            is_stopping: asked now and then, from this thread.
+
+        Raises:
+            GoImportError: it cannot be done, nothing is lost.
+            ImportStopped: `is_stopping` was true.
+            DiskError: the data path cannot be read or written.
+            CatalogError: sparq's own part of it cannot be opened.
+        """
+        disk = self._disk
+        if disk.exists(self._path(COMMITTED)):
+            logger.info("going on with the import of Go's data, which was stopped at its end")
+            self._settle()
+        if disk.exists(self._path(TEMPORARY)):
+            logger.info("an import of Go's data was stopped half-way; it begins anew")
+            self._discard()
+        names = go_files(disk, self._data_path)
+        if names:
+            self._refuse_both(names)
+            self._import(is_stopping)
+            self._settle()
+
+    def _refuse_both(self, names: list[str]) -> None:
+        self._catalog.load()
+        if self._catalog.topic_names():
+            raise GoImportError(
+                f"{self._data_path} holds topics of sparq and also files of Go's nsqd"
+                f" ({names[0]}{', ...' if len(names) > 1 else ''}): move the files of the one that"
+                f" is not to be used elsewhere (of sparq: {TOPICS}/ and sparq.json)"
+            )
+
+    def _path(self, *names: str) -> str:
+        return "/".join((self._data_path, *names))
+
+    # Before the rename
+
+    def _import(self, is_stopping: Callable[[], bool]) -> None:
+        try:
+            data = survey(self._disk, self._data_path)
+        except GoDataError as error:
+            raise GoImportError(str(error)) from error
+        needed = sum(queue.size_bytes for queue in data.queues())
+        self._need(needed)
+        for note in data.notes:
+            logger.warning("%s", note)
+        text = "importing the data of Go's nsqd: %d topics, %.1f MiB of messages"
+        logger.info(text, len(data.topics), needed / MIB)
+        tally = Tally(needed, self._clock, is_stopping)
+        try:
+            self._build(data, tally)
+        except ImportStopped:
+            self._discard()
+            raise
+        except DiskError as error:
+            self._give_up(error, needed)
+        text = "imported %s messages; %d places of Go's files were damaged"
+        logger.info(text, f"{tally.messages:,}", tally.damaged)
+
+    def _need(self, size_bytes: int) -> None:
+        """Fail at once where the messages cannot fit."""
+        free = self._disk.free_bytes(self._data_path)
+        if free < size_bytes:
+            raise GoImportError(_too_full(self._data_path, size_bytes, free))
+
+    def _give_up(self, error: DiskError, needed: int) -> None:
+        """Leave as little as possible behind, and say what is to be done."""
+        try:
+            free = self._disk.free_bytes(self._data_path)
+            self._discard()
+        except DiskError as second:
+            logger.warning("the unfinished import stays on the disk: %s", second)
+        if error.is_full:
+            raise GoImportError(_too_full(self._data_path, needed, free)) from error
+        raise GoImportError(
+            f"importing the data of Go's nsqd failed: {error}; its files are as they were"
+        ) from error
+
+    def _build(self, data: GoData, tally: Tally) -> None:
+        """Make everything in the temporary folder, durably; then the rename that makes it count."""
+        disk = self._disk
+        disk.make_directory(self._path(TEMPORARY, TOPICS))
+        for topic in data.topics.values():
+            target = Target(
+                disk,
+                self._path(TEMPORARY, TOPICS, directory_name(topic.name)),
+                node_id=self._catalog.node_id,
+                floor_index=self._catalog.retired_index,
+                max_bytes_per_file=self._max_bytes_per_file,
+                clock=self._clock,
+            )
+            try:
+                import_topic(disk, self._data_path, topic, target, tally)
+            finally:
+                target.close()
+        disk.sync_directory(self._path(TEMPORARY, TOPICS))
+        self._write_plan(data.names)
+        disk.sync_directory(self._path(TEMPORARY))
+        disk.rename(self._path(TEMPORARY), self._path(COMMITTED))
+        disk.sync_directory(self._data_path)
+
+    def _write_plan(self, names: list[str]) -> None:
+        plan = {"format": FORMAT, "aside": self._aside(), "originals": names}
+        file = self._disk.create(self._path(TEMPORARY, PLAN))
+        try:
+            file.append([json.dumps(plan, indent=1).encode() + b"\n"], 0)
+            file.sync()
+        finally:
+            file.close()
+
+    def _aside(self) -> str:
+        """A folder's name that is not taken."""
+        seconds = self._clock().wall_ns // 1_000_000_000
+        name = ASIDE + time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
+        while self._disk.exists(self._path(name)):
+            name += "_"
+        return name
+
+    def _discard(self) -> None:
+        """Delete the temporary folder."""
+        disk = self._disk
+        topics = self._path(TEMPORARY, TOPICS)
+        if disk.exists(topics):
+            for folder in self._within(topics):
+                for file in self._within(folder):
+                    disk.unlink(file)
+                disk.remove_directory(folder)
+            disk.remove_directory(topics)
+        if disk.exists(self._path(TEMPORARY)):
+            for file in self._within(self._path(TEMPORARY)):
+                disk.unlink(file)
+            disk.remove_directory(self._path(TEMPORARY))
+
+    def _within(self, folder: str) -> Iterable[str]:
+        return [f"{folder}/{name}" for name in self._disk.listdir(folder)]
+
+    # After it
+
+    def _settle(self) -> None:
+        """Put the originals aside and the logs in place, whatever of it is done already."""
+        disk = self._disk
+        plan = self._path(COMMITTED, PLAN)
+        if disk.exists(plan):
+            aside, originals = self._read_plan(plan)
+            folder = self._path(aside)
+            disk.make_directory(folder)
+            self._move(((self._path(name), f"{folder}/{name}") for name in originals), folder)
+            topics = self._path(COMMITTED, TOPICS)
+            home = self._path(TOPICS)
+            disk.make_directory(home)
+            moves = [(f"{topics}/{name}", f"{home}/{name}") for name in disk.listdir(topics)]
+            self._move(moves, home)
+            disk.sync_directory(topics)
+            self._move([(plan, f"{folder}/{PLAN}")], folder)
+            logger.info("the files of Go's nsqd are kept in %s", folder)
+        if disk.exists(self._path(COMMITTED, TOPICS)):
+            disk.remove_directory(self._path(COMMITTED, TOPICS))
+        disk.remove_directory(self._path(COMMITTED))
+        disk.sync_directory(self._data_path)
+
+    def _move(self, moves: Iterable[tuple[str, str]], home: str) -> None:
+        """Rename what is not renamed yet, for good."""
+        for old, new in moves:
+            if self._disk.exists(old):
+                self._disk.rename(old, new)
+        self._disk.sync_directory(home)
+        self._disk.sync_directory(self._data_path)
+
+    def _read_plan(self, path: str) -> tuple[str, list[str]]:
+        file = self._disk.open(path)
+        try:
+            text = read_bytes(file, file.size(), 0)
+        finally:
+            file.close()
+        try:
+            plan = json.loads(text)
+            return str(plan["aside"]), [str(name) for name in plan["originals"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise GoImportError(
+                f"{path} is damaged: {error}; move {self._path(COMMITTED)} away to import anew,"
+                f" if no folder {ASIDE}... is there"
+            ) from error
+
+
+def _too_full(data_path: str, needed: int, free: int) -> str:
+    # A message takes 8 bytes more than in Go's files; ledgers and headers take little.
+    about = needed * 5 // 4 // MIB + 1
+    return (
+        f"no space in {data_path} for the data of Go's nsqd: about {about} MiB are needed beside"
+        f" the files, {free // MIB} MiB are free; its files are as they were. Free space, or start"
+        " Go's nsqd until its queues are shorter"
+    )
