@@ -1,0 +1,75 @@
+"""Certificates for tests: an authority, servers that it vouches for, and some not to be trusted.
+
+``certificates(folder)`` writes them as PEM files; each server has its key in the same file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+
+HOSTS = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Where the files are.
+
+    Attributes:
+        authority: trusted by clients; has signed all but the last two.
+        server: good for loopback.
+        elsewhere: good for another host.
+        expired: ran out yesterday.
+        client: a client's.
+        stranger: signed by an authority that nobody trusts.
+        self_signed: by nobody but itself.
+    """
+
+    authority: Path
+    server: Path
+    elsewhere: Path
+    expired: Path
+    client: Path
+    stranger: Path
+    self_signed: Path
+
+
+def certificates(folder: Path) -> Certificates:
+    """Makes them anew."""
+    folder.mkdir(parents=True, exist_ok=True)
+    authority, other = trustme.CA(), trustme.CA()
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    made = Certificates(
+        **{name: folder / f"{name}.pem" for name in Certificates.__dataclass_fields__}
+    )
+    authority.cert_pem.write_to_path(str(made.authority))
+    leaves = {
+        made.server: authority.issue_cert(*HOSTS),
+        made.elsewhere: authority.issue_cert("elsewhere.example"),
+        made.expired: authority.issue_cert(
+            *HOSTS, not_before=yesterday - datetime.timedelta(days=1), not_after=yesterday
+        ),
+        made.client: authority.issue_cert("client", common_name="client"),
+        made.stranger: other.issue_cert(*HOSTS),
+    }
+    for path, leaf in leaves.items():
+        leaf.private_key_and_cert_chain_pem.write_to_path(str(path))
+    # An authority's own certificate is signed by itself.
+    made.self_signed.write_bytes(other.private_key_pem.bytes() + other.cert_pem.bytes())
+    return made
+
+
+def server_context(
+    files: Certificates, cert: Path | None = None, *, ask_client: bool = False
+) -> ssl.SSLContext:
+    """How a server speaks TLS with this certificate, asking clients for theirs if told to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert or files.server)
+    if ask_client:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(files.authority)
+    return context

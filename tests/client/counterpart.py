@@ -1,0 +1,140 @@
+"""nsqd's side of a handshake, as bytes in and bytes out: the pure twin of `client.handshake`.
+
+It grants what its ``facts`` say, upgrades as NSQ's documents have it, answers PING-like commands
+not at all, and keeps every command, with the layers through which it came.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sparq.protocol.compression import Compression, Deflate, Snappy
+
+
+def frame(kind: int, data: bytes) -> bytes:
+    """A frame as nsqd sends it."""
+    return struct.pack(">ii", len(data) + 4, kind) + data
+
+
+class Counterpart:
+    """One connection.
+
+    Attributes:
+        heard: (layers, command's line, its body), in order.
+        layers: those in force: "tls", "snappy", "deflate".
+        behind_json: bytes sent in clear right behind the answer to IDENTIFY.
+        behind_last: frames sent right behind the last answer of the handshake.
+        before_auth: frames sent before the answer to AUTH.
+    """
+
+    def __init__(self, facts: dict[str, Any], context: ssl.SSLContext | None = None) -> None:
+        self.facts = facts
+        self.heard: list[tuple[tuple[str, ...], bytes, bytes]] = []
+        self.layers: tuple[str, ...] = ()
+        self.behind_json = b""
+        self.behind_last = b""
+        self.before_auth = b""
+        self.on_auth: Callable[[bytes], bytes] = lambda secret: frame(0, b'{"identity":"me"}')
+        self._context = context
+        self._compression: Compression | None = None
+        self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls: ssl.SSLObject | None = None
+        self._shaken = False
+        self._plain = b""
+        self._out = b""
+        self._steps = self._serve()
+        next(self._steps)
+
+    def receive(self, data: bytes) -> bytes:
+        """Takes what the client sent; returns what it is sent."""
+        if self._tls is not None:
+            self._arrived.write(data)
+        else:
+            self._inflate(data)
+        if self._tls is not None:
+            self._decrypt()
+        next(self._steps)
+        out, self._out = self._out, b""
+        return out
+
+    def _decrypt(self) -> None:
+        assert self._tls is not None
+        try:
+            if not self._shaken:
+                self._tls.do_handshake()
+                self._shaken = True
+                self.say(frame(0, b"OK"))
+                self._compress()
+            while data := self._tls.read(1 << 20):
+                self._inflate(data)
+        except ssl.SSLWantReadError:
+            pass
+        finally:
+            self._out += self._leaving.read()
+
+    def _inflate(self, data: bytes) -> None:
+        if self._compression is None:
+            self._plain += data
+            return
+        self._compression.feed(data)
+        while piece := self._compression.read():
+            self._plain += piece
+
+    def say(self, data: bytes) -> None:
+        """Sends plain bytes through the layers."""
+        if self._compression is not None:
+            data = self._compression.compress([data])
+        if self._tls is None:
+            self._out += data
+        else:
+            self._tls.write(data)
+            self._out += self._leaving.read()
+
+    def _serve(self) -> Iterator[None]:
+        yield from self._take(4)
+        while True:
+            line = yield from self._line()
+            body = b""
+            if line in (b"IDENTIFY", b"AUTH"):
+                (size,) = struct.unpack(">i", (yield from self._take(4)))
+                body = yield from self._take(size)
+            self.heard.append((self.layers, line, body))
+            if line == b"IDENTIFY":
+                self._identified(json.loads(body))
+            elif line == b"AUTH":
+                self.say(self.before_auth + self.on_auth(body) + self.behind_last)
+
+    def _identified(self, asked: dict[str, Any]) -> None:
+        self.say(frame(0, json.dumps(self.facts).encode()) + self.behind_json)
+        self._asked = asked
+        if asked["tls_v1"] and self.facts.get("tls_v1"):
+            assert self._context is not None
+            self._tls = self._context.wrap_bio(self._arrived, self._leaving, server_side=True)
+            self.layers = ("tls",)
+        else:
+            self._compress()
+
+    def _compress(self) -> None:
+        for name in ("snappy", "deflate"):
+            if self._asked[name] and self.facts.get(name):
+                self._compression = Snappy() if name == "snappy" else Deflate()
+                self.layers += (name,)
+                self.say(frame(0, b"OK"))
+        if not self.facts.get("auth_required"):
+            self.say(self.behind_last)
+
+    def _take(self, size: int) -> Any:
+        while len(self._plain) < size:
+            yield
+        taken, self._plain = self._plain[:size], self._plain[size:]
+        return taken
+
+    def _line(self) -> Any:
+        while b"\n" not in self._plain:
+            yield
+        line, _, self._plain = self._plain.partition(b"\n")
+        return line

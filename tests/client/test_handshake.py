@@ -1,0 +1,331 @@
+"""client.handshake: the order of the upgrades, and everything that must not get past them.
+
+Both sides are bytes in, bytes out: no sockets, any cut.
+"""
+
+import json
+import ssl
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.client.address import Address
+from sparq.client.errors import AuthRequiredError, TlsError, WrongPeerError
+from sparq.client.handshake import Handshake
+from sparq.client.layer_options import LayerOptions
+from sparq.protocol.errors import RemoteError
+from tests.client.certificates import Certificates, certificates, server_context
+from tests.client.counterpart import Counterpart, frame
+
+HERE = Address("127.0.0.1", 4150)
+IDENTITY = {"client_id": "me", "feature_negotiation": True}
+ALL = {"tls_v1": True, "snappy": True, "deflate": True, "max_rdy_count": 2500}
+SECRET = "open sesame"
+KINDS: dict[tuple[str, ...], dict[str, bool]] = {
+    (): {},
+    ("tls",): {"tls_v1": True},
+    ("snappy",): {"snappy": True},
+    ("deflate",): {"deflate": True},
+    ("tls", "snappy"): {"tls_v1": True, "snappy": True},
+    ("tls", "deflate"): {"tls_v1": True, "deflate": True},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def options_of(files: Certificates, **given: Any) -> LayerOptions:
+    """Options that trust the tests' authority wherever they ask for TLS."""
+    if given.get("tls_v1"):
+        given = {"tls_root_ca_file": str(files.authority), **given}
+    return LayerOptions(**given)
+
+
+def begun(options: LayerOptions, address: Address = HERE) -> Handshake:
+    """A handshake that has said nothing yet."""
+    return Handshake(address, options, IDENTITY)
+
+
+def cut(data: bytes, size: int) -> Iterator[bytes]:
+    """The data in chunks."""
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+def talk(client: Handshake, server: Counterpart, size: int = 1 << 20) -> None:
+    """Carries bytes between the two until nothing more is said."""
+    out = client.output()
+    while out:
+        answers = b"".join([server.receive(chunk) for chunk in cut(out, size)])
+        for chunk in cut(answers, size):
+            client.feed(chunk)
+        out = client.output()
+
+
+def plain(client: Handshake) -> bytes:
+    """What came behind the handshake."""
+    data = client.take_rest()
+    while piece := client.layers.read():
+        data += piece
+    return data
+
+
+@pytest.mark.parametrize("size", [1 << 20, 7, 1])
+@pytest.mark.parametrize("auth", [False, True], ids=["open", "auth"])
+@pytest.mark.parametrize("layers", KINDS, ids=lambda layers: "+".join(layers) or "plain")
+def test_upgrades_come_in_their_order(
+    files: Certificates, layers: tuple[str, ...], auth: bool, size: int
+) -> None:
+    """IDENTIFY in clear, TLS, compression, AUTH; what follows in the same bytes is not lost."""
+    server = Counterpart({**ALL, "auth_required": auth}, server_context(files))
+    server.behind_last = frame(0, b"_heartbeat_") + frame(2, b"m" * 40)
+    client = begun(options_of(files, auth_secret=SECRET, **KINDS[layers]))
+    talk(client, server, size)
+
+    assert client.done
+    assert client.facts == server.facts
+    assert [line for _, line, _ in server.heard] == [b"IDENTIFY"] + [b"AUTH"] * auth
+    assert server.heard[0][0] == ()
+    if auth:
+        assert server.heard[1] == (layers, b"AUTH", SECRET.encode())
+        assert client.authorization == {"identity": "me"}
+    assert plain(client) == server.behind_last
+    server.receive(client.layers.seal([b"PU", b"B t\n"]))
+    assert server.heard[-1] == (layers, b"PUB t", b"")
+
+
+def test_identify_asks_for_what_the_options_say(files: Certificates) -> None:
+    """The keys are the wire's, and all are there also when nothing is asked for."""
+    server = Counterpart({})
+    talk(begun(LayerOptions(deflate=True, deflate_level=3)), server)
+
+    asked = json.loads(server.heard[0][2])
+    wanted = {"tls_v1": False, "snappy": False, "deflate": True, "deflate_level": 3}
+    assert asked == {**IDENTITY, **wanted}
+
+
+def test_compression_that_is_not_granted_is_done_without(files: Certificates) -> None:
+    """nsqd may not offer it, or not negotiate at all: the connection is as good."""
+    for facts in ({}, {"snappy": False}):
+        client = begun(LayerOptions(snappy=True))
+        talk(client, Counterpart(facts))
+        assert client.done
+        assert not client.layers
+
+
+def test_tls_that_is_not_granted_is_an_error(files: Certificates) -> None:
+    """Nothing goes on in clear when TLS was asked for, whatever else was granted."""
+    for facts in ({}, {**ALL, "tls_v1": False}, {"auth_required": True}):
+        server = Counterpart(facts)
+        client = begun(options_of(files, tls_v1=True, snappy=True, auth_secret=SECRET))
+        with pytest.raises(TlsError, match="does not offer TLS, which the option tls_v1 asks for"):
+            talk(client, server)
+        assert not client.done
+        assert client.output() == b""
+        assert len(server.heard) == 1
+
+
+def test_nothing_that_came_in_clear_is_taken_for_what_came_by_tls(files: Certificates) -> None:
+    """A frame slipped in behind the answer to IDENTIFY spoils the handshake; it is no frame."""
+    server = Counterpart(ALL, server_context(files))
+    server.behind_json = frame(0, b"OK")
+    client = begun(options_of(files, tls_v1=True))
+
+    with pytest.raises(TlsError):
+        talk(client, server)
+    assert not client.done
+
+
+@pytest.mark.parametrize(
+    ("cert", "address", "text"),
+    [
+        ("stranger", HERE, "unable to get local issuer certificate"),
+        ("self_signed", HERE, "certificate"),
+        ("expired", HERE, "certificate has expired"),
+        ("elsewhere", HERE, "IP address mismatch"),
+        ("server", Address("nsqd.example", 4150), "Hostname mismatch"),
+        ("stranger", Address("/run/nsqd.sock", 0), "unable to get local issuer certificate"),
+    ],
+)
+def test_who_cannot_be_trusted_is_refused(
+    files: Certificates, cert: str, address: Address, text: str
+) -> None:
+    """An unknown authority, another host, an old certificate: no, unless told not to look."""
+    context = server_context(files, getattr(files, cert))
+    client = begun(options_of(files, tls_v1=True, auth_secret=SECRET), address)
+    with pytest.raises(TlsError, match=text) as refused:
+        talk(client, Counterpart({**ALL, "auth_required": True}, context))
+
+    assert "tls_root_ca_file" in str(refused.value)
+    assert str(address) in str(refused.value)
+    assert client.output(), "the peer is told by an alert"
+
+    careless = begun(LayerOptions(tls_insecure_skip_verify=True), address)
+    talk(careless, Counterpart(ALL, context))
+    assert careless.done
+
+
+@pytest.mark.parametrize(("host", "port"), [("::1", 4150), ("localhost", 1), ("/run/nsqd.sock", 0)])
+def test_hosts_that_are_named_in_the_certificate(files: Certificates, host: str, port: int) -> None:
+    """Names and addresses of both kinds; a unix socket has none that could be compared."""
+    client = begun(options_of(files, tls_v1=True), Address(host, port))
+    talk(client, Counterpart(ALL, server_context(files)))
+
+    assert client.done
+
+
+def test_an_nsqd_that_asks_for_a_certificate(files: Certificates) -> None:
+    """With one it goes on; without, nsqd's alert is told, in TLS 1.3 after the handshake."""
+    with pytest.raises(TlsError, match=r"certificate required.*tls_cert"):
+        talk(
+            begun(options_of(files, tls_v1=True)),
+            Quiet(ALL, server_context(files, ask_client=True)),
+        )
+
+    client = begun(options_of(files, tls_v1=True, tls_cert=str(files.client)))
+    talk(client, Counterpart(ALL, server_context(files, ask_client=True)))
+    assert client.done
+
+
+class Quiet(Counterpart):
+    """One that does not raise what it has against the client: it sends its alert only."""
+
+    def receive(self, data: bytes) -> bytes:
+        """As it is, but for errors of TLS."""
+        try:
+            return super().receive(data)
+        except ssl.SSLError:
+            out, self._out = self._out, b""
+            return out
+
+
+def test_old_versions_are_refused(files: Certificates) -> None:
+    """tls_min_version holds on our side too, and says so."""
+    context = server_context(files)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(TlsError, match=r"version.*tls_min_version"):
+        talk(
+            begun(options_of(files, tls_v1=True, tls_min_version="tls1.3")),
+            Quiet(ALL, context),
+        )
+
+    client = begun(options_of(files, tls_v1=True))
+    talk(client, Counterpart(ALL, context))
+    assert client.done
+
+
+# AUTH
+
+
+def test_a_secret_that_is_not_asked_for_is_not_sent() -> None:
+    """nsqd would refuse AUTH (E_AUTH_DISABLED); and nobody gets a secret unasked."""
+    server = Counterpart({"auth_required": False})
+    client = begun(LayerOptions(auth_secret=SECRET))
+    talk(client, server)
+
+    assert client.done
+    assert [line for _, line, _ in server.heard] == [b"IDENTIFY"]
+
+
+def test_a_secret_that_is_missing_is_named() -> None:
+    """The error says which option is needed, for which nsqd."""
+    with pytest.raises(AuthRequiredError, match=r"127.0.0.1:4150 .* option auth_secret"):
+        talk(begun(LayerOptions()), Counterpart({"auth_required": True}))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "E_AUTH_FAILED AUTH failed",
+        "E_UNAUTHORIZED AUTH no authorizations found",
+        "E_AUTH_DISABLED AUTH disabled",
+    ],
+)
+def test_a_secret_that_is_refused(refusal: str) -> None:
+    """nsqd's words, and not ours: the secret is not among them."""
+    server = Counterpart({"auth_required": True})
+    server.on_auth = lambda secret: frame(1, refusal.encode())
+    with pytest.raises(RemoteError) as refused:
+        talk(begun(LayerOptions(auth_secret=SECRET)), server)
+
+    assert f"{refused.value.code} {refused.value.text}" == refusal
+    assert refused.value.fatal
+    assert SECRET not in repr(refused.value)
+
+
+def test_heartbeats_while_an_authd_takes_its_time() -> None:
+    """They are answered, and taken for no answer."""
+    server = Counterpart({"auth_required": True})
+    server.before_auth = 2 * frame(0, b"_heartbeat_")
+    client = begun(LayerOptions(auth_secret=SECRET))
+    talk(client, server)
+
+    assert client.done
+    assert [line for _, line, _ in server.heard] == [b"IDENTIFY", b"AUTH", b"NOP", b"NOP"]
+
+
+# What is no nsqd
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP port"),
+        (frame(0, b"x" * 70_000), "size 70004"),
+        (b"\xff\xff\xff\xff....", "size -1"),
+        (frame(2, b"message"), "type 2"),
+        (frame(0, b"{nonsense"), "no JSON object"),
+        (frame(0, b"[]"), "no JSON object"),
+        (frame(0, b'{"snappy":true}') + b"\x01no snappy", "snappy"),
+        (frame(0, b'{"snappy":true}') + b"\xff\x06\0\0sNaPpY\x01\x14\0\0" + bytes(20), "snappy"),
+    ],
+)
+def test_what_is_no_nsqd_is_said(answer: bytes, text: str) -> None:
+    """HTTP, absurd sizes, other frames, other compressions: the error names what came."""
+    client = begun(LayerOptions(snappy=True))
+    with pytest.raises(WrongPeerError, match=text):
+        client.feed(answer)
+    assert not client.done
+
+
+def test_an_upgrade_that_is_not_confirmed() -> None:
+    """Behind an upgrade an OK is due, nothing else."""
+    deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
+    sealed = deflater.compress(frame(0, b"{}")) + deflater.flush(zlib.Z_SYNC_FLUSH)
+    with pytest.raises(WrongPeerError, match=r"where OK was due \(deflate\)"):
+        begun(LayerOptions(deflate=True)).feed(frame(0, b'{"deflate":true}') + sealed)
+
+
+def test_a_bomb_in_place_of_an_ok() -> None:
+    """A gigabyte of zeros in a megabyte: a frame that may not be, seen after its first piece."""
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = deflater.compress(b"\x7f" * 8) + b"".join(
+        deflater.compress(bytes(1 << 20)) for _ in range(256)
+    )
+    client = begun(LayerOptions(deflate=True))
+    tracemalloc.start()
+    try:
+        with pytest.raises(WrongPeerError, match="size 2139062143"):
+            client.feed(frame(0, b'{"deflate":true}') + bomb)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 << 20
+
+
+def test_the_stage_is_known(tmp_path: Path) -> None:
+    """When a peer hangs up, its client can say what was going on."""
+    client = begun(LayerOptions(snappy=True, auth_secret=SECRET))
+    stages = [client.stage]
+    client.feed(frame(0, b'{"snappy":true,"auth_required":true}'))
+    stages.append(client.stage)
+
+    assert stages == ["IDENTIFY", "snappy"]

@@ -1,0 +1,128 @@
+"""client.layer_options: wrong options are told by name at once; right ones make a context."""
+
+import os
+import pickle
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.client import Config
+from sparq.client.layer_options import PLAIN, LayerOptions
+from tests.client.certificates import Certificates, certificates
+
+SECRET = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def test_defaults_are_go_nsqs() -> None:
+    """Nothing is asked for; TLS, once asked for, is verified and not older than 1.2."""
+    assert LayerOptions() == PLAIN
+    assert not (PLAIN.tls_v1 or PLAIN.snappy or PLAIN.deflate or PLAIN.auth_secret)
+    assert (PLAIN.deflate_level, PLAIN.tls_min_version) == (6, "tls1.2")
+
+    context = LayerOptions(tls_v1=True).tls_context()
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"tls_v1": 1}, TypeError, "tls_v1 takes bool, not int"),
+        ({"snappy": "true"}, TypeError, "snappy takes bool, not str"),
+        ({"deflate_level": True}, TypeError, "deflate_level takes int, not bool"),
+        ({"deflate_level": 0}, ValueError, "deflate_level is 0, not within 1 to 9"),
+        ({"deflate_level": 10}, ValueError, "deflate_level is 10"),
+        ({"snappy": True, "deflate": True}, ValueError, "snappy and deflate exclude each other"),
+        ({"tls_min_version": "ssl3.0"}, ValueError, "tls_min_version is one of tls1.0, tls1.1"),
+        ({"tls_root_ca_file": "/no/such"}, ValueError, "tls_root_ca_file '/no/such': No such"),
+        ({"tls_cert": "/no/such"}, ValueError, "tls_cert '/no/such': No such"),
+        ({"tls_key": "/no/such"}, ValueError, "tls_key is given without tls_cert"),
+        ({"auth_secret": b"x"}, TypeError, "auth_secret takes str, not bytes"),
+        ({"auth_secret": "a\nb"}, ValueError, "auth_secret has characters"),
+    ],
+)
+@pytest.mark.parametrize("kind", [LayerOptions, Config])
+def test_what_is_wrong_is_named(
+    kind: type[LayerOptions], options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    """At construction, by the option's name, whichever options it is part of."""
+    with pytest.raises(error, match=text):
+        kind(**options)
+
+
+def test_files_that_cannot_be_used_are_named(files: Certificates, tmp_path: Path) -> None:
+    """No certificate in it, a key of another one, a key that nobody can open."""
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("nothing\n")
+    for options, text in (
+        ({"tls_root_ca_file": rubbish}, "tls_root_ca_file .*rubbish.pem"),
+        ({"tls_cert": rubbish}, "tls_cert .*rubbish.pem"),
+        ({"tls_cert": files.client, "tls_key": files.server}, "tls_cert .*tls_key .*mismatch"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            LayerOptions(**{name: str(path) for name, path in options.items()})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"tls_root_ca_file": "authority"}, {"tls_cert": "client"}, {"tls_insecure_skip_verify": True}],
+)
+def test_who_names_files_asks_for_tls(files: Certificates, given: dict[str, Any]) -> None:
+    """As in go-nsq: a forgotten tls_v1 does not mean to speak in clear."""
+    options = LayerOptions(
+        **{name: str(getattr(files, it)) if it is not True else it for name, it in given.items()}
+    )
+
+    assert options.tls_v1
+    assert options.asked()["tls_v1"]
+
+
+def test_the_min_version_is_set() -> None:
+    """Also an old one, for who must; it needs ciphers of its own."""
+    for name, version in (("tls1.0", ssl.TLSVersion.TLSv1), ("tls1.3", ssl.TLSVersion.TLSv1_3)):
+        context = LayerOptions(tls_v1=True, tls_min_version=name).tls_context()
+        assert context.minimum_version is version
+
+
+def test_a_renewed_certificate_is_read_again(files: Certificates, tmp_path: Path) -> None:
+    """The same files make the same context; a file that has changed makes another."""
+    root = tmp_path / "root.pem"
+    root.write_bytes(files.authority.read_bytes())
+    options = LayerOptions(tls_root_ca_file=str(root))
+    first = options.tls_context()
+    assert options.tls_context() is first
+    assert options.tls_context(check_host=False) is not first
+
+    renewed = tmp_path / "renewed.pem"
+    renewed.write_bytes(certificates(tmp_path / "other").authority.read_bytes())
+    os.replace(renewed, root)
+    assert options.tls_context() is not first
+
+    root.unlink()
+    with pytest.raises(ValueError, match="tls_root_ca_file"):
+        options.tls_context()
+
+
+@pytest.mark.parametrize("kind", [LayerOptions, Config])
+def test_the_secret_is_not_shown(kind: type[LayerOptions]) -> None:
+    """Whoever logs options does not log it; a copy by pickle has it."""
+    options = kind(auth_secret=SECRET)
+
+    assert SECRET not in repr(options) + str(options)
+    assert pickle.loads(pickle.dumps(options)).auth_secret == SECRET
+
+
+def test_a_secret_goes_to_nsqlookupds_unless_told_not_to() -> None:
+    """As a bearer's token, says go-nsq."""
+    assert LayerOptions(auth_secret="key").lookupd_headers() == {"Authorization": "Bearer key"}
+    assert LayerOptions(auth_secret="key", lookupd_authorization=False).lookupd_headers() == {}
+    assert PLAIN.lookupd_headers() == {}
