@@ -1,5 +1,6 @@
 """A daemon ends on a signal with 0, and with 1 when it cannot start."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import textwrap
 
 import pytest
 
-from sparq.daemon.lifecycle import version_line
+from sparq.daemon.lifecycle import sparq_version, version_line
 
 PROGRAM = """
     import asyncio, logging, sys
@@ -54,5 +55,9 @@ def test_a_failed_start_is_fatal() -> None:
 
 
 def test_the_version_is_the_one_that_clients_compare() -> None:
-    """NSQ's form and number, and what it runs on."""
-    assert version_line("nsqd").startswith("nsqd v1.3.0 (built w/python3.")
+    """NSQ's form and number first, for those who parse it; then sparq's, and what it runs on."""
+    assert re.fullmatch(
+        rf"nsqd v1\.3\.0 \(sparq {re.escape(sparq_version())}, built w/python3\.\d+\.\d+\)",
+        version_line("nsqd"),
+    )
+    assert re.match(r"\d+\.\d+", sparq_version())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sparq.daemon.lifecycle import sparq_version
 from tests.servers import Server, spawn_nsqd
 
 MAGIC = b"  V2"
@@ -324,3 +325,4 @@ def test_identify_negotiates(nsqd: Server) -> None:
     assert answer["msg_timeout"] == 60000
     assert answer["auth_required"] is False
     assert list(answer)[-2:] == ["sparq_version", "sparq_range"]
+    assert answer["sparq_version"] == sparq_version()

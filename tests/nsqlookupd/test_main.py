@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 import subprocess
 import sys
@@ -58,8 +59,9 @@ def test_a_bad_flag_ends_with_2() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    """One line, and no daemon."""
-    assert run("-version").stdout.startswith("nsqlookupd v1.3.0 (built w/")
+    """One line, with the NSQ version that it speaks first, then sparq's; and no daemon."""
+    line = r"nsqlookupd v1\.3\.0 \(sparq [0-9.]+\S*, built w/python3\.\d+\.\d+\)\n"
+    assert re.fullmatch(line, run("-version").stdout)
 
 
 async def test_a_failed_start_leaves_nothing_open() -> None:

@@ -24,6 +24,8 @@ from sparq.log.disk import DiskError, File, RealDisk
 from sparq.nsqd import checks, tls
 from sparq.nsqd.commit import instant
 from sparq.nsqd.gate import gate_of
+from sparq.nsqd.go_import import ImportStopped
+from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.http import Endpoints
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import Options, default_node_id
@@ -34,6 +36,7 @@ from sparq.protocol.identify import Limits
 
 PROGRAM = "nsqd"
 MILLISECOND_NS = 1_000_000
+TOPOLOGY = "topology-aware-consumption"
 READING = ("open", "read", "list", "stat")
 """The operations of a disk that only look; see log/disk.py."""
 
@@ -71,6 +74,11 @@ def broker_options(options: Options) -> BrokerOptions:
         sync_timeout_ns=options.sync_timeout_ns,
         mem_queue_size=options.mem_queue_size,
         requeue_on_disconnect=options.requeue_on_disconnect,
+        max_channel_consumers=options.max_channel_consumers,
+        auth_required=bool(options.auth_http_addresses),
+        topology_aware=TOPOLOGY in options.enable_experiment,
+        topology_region=options.topology_region,
+        topology_zone=options.topology_zone,
         has_lookupd=bool(options.lookupd_tcp_addresses),
         e2e_percentiles=options.e2e_processing_latency_percentiles,
         e2e_window_ns=options.e2e_processing_latency_window_time_ns,
@@ -109,6 +117,7 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
             str(data_path),
             now,
             server_facts={
+                "sparq_version": lifecycle.sparq_version(),
                 "tls": bool(options.tls_cert or options.tls_key),
                 "topology_region": options.topology_region,
                 "topology_zone": options.topology_zone,
@@ -128,6 +137,29 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
             options.node_id,
         )
     return broker
+
+
+async def take_over(options: Options, disk: RealDisk, data_path: Path, stop: asyncio.Event) -> bool:
+    """Import what Go's nsqd has left in the data path, if it has; False: stopped meanwhile.
+
+    Raises:
+        StartError: it cannot be imported; it is as it was.
+    """
+    switch = Switch(
+        disk,
+        str(data_path),
+        node_id=broker_options(options).node_id,
+        max_bytes_per_file=options.max_bytes_per_file,
+        clock=instant,
+    )
+    try:
+        await asyncio.to_thread(switch.run, stop.is_set)
+    except ImportStopped:
+        logger.info("NSQ: stopped while importing; the next start begins the import anew")
+        return False
+    except (GoImportError, CatalogError, DiskError) as error:
+        raise lifecycle.LoadError(f"failed to load metadata - {error}") from error
+    return True
 
 
 class Listeners(NamedTuple):
@@ -184,6 +216,8 @@ async def serve(
     held = lock(disk, data_path)
     certificates = checks.check(options, tls.build)
     listeners = listen(options, has_tls=certificates is not None)
+    if not await take_over(options, disk, data_path, stop):
+        return
     nsqd = Nsqd(options, open_broker(options, disk, data_path), asyncio.get_running_loop())
     nsqd.tls = certificates
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
