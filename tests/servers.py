@@ -89,11 +89,15 @@ class Server:
         """All that the daemon has written so far, over all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
+    def address_flags(self) -> tuple[str, ...]:
+        """Where it is told to listen."""
+        return f"--tcp-address={self.tcp}", f"--http-address={self.http}"
+
     def start(self) -> None:
         """Start the process and wait until it answers ``/ping``."""
         assert self.process is None, f"{self.module} runs already"
-        addresses = (f"--tcp-address={self.tcp}", f"--http-address={self.http}")
-        command = [*self.prefix, sys.executable, "-m", self.module, *addresses, *self.flags]
+        program = (*self.prefix, sys.executable, "-m", self.module)
+        command = [*program, *self.address_flags(), *self.flags]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -1,0 +1,185 @@
+"""Every flag of nsqlookupd: given on the command line and in TOML, and what it does then."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sparq.daemon.flags import flags_of
+from sparq.nsqlookupd.options import Options
+from tests.told import Row, Told, ToldServer, every, keys_are_right, told
+
+WAIT_SECONDS = 30.0
+ATTEMPTS = 5
+
+
+class Nsqd:
+    """One nsqd's connection, by hand."""
+
+    def __init__(self, server: ToldServer) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=15)
+        self._socket.sendall(b"  V1")
+
+    def __enter__(self) -> Nsqd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, command: bytes) -> bytes:
+        """A command and its answer."""
+        self._socket.sendall(command)
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            assert piece, "closed"
+            data += piece
+        return data
+
+    def identify(self, name: str) -> dict[str, object]:
+        """IDENTIFY and the answer."""
+        facts = {"broadcast_address": name, "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
+        body = json.dumps(facts).encode()
+        answer = self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
+        found: dict[str, object] = json.loads(answer)
+        return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def producers(server: ToldServer, path: str) -> list[str]:
+    return [p["broadcast_address"] for p in server.get_json(path)["producers"]]
+
+
+def tcp_address(server: ToldServer) -> None:
+    """nsqds are answered there."""
+    with Nsqd(server) as nsqd:
+        assert nsqd.ask(b"PING\n") == b"OK"
+
+
+def http_address(server: ToldServer) -> None:
+    """Everybody is answered there."""
+    assert server.request("GET", "/ping") == (200, b"OK")
+
+
+def broadcast_address(server: ToldServer) -> None:
+    """nsqds are told so."""
+    with Nsqd(server) as nsqd:
+        assert nsqd.identify("broadcast")["broadcast_address"] == "lookup.example"
+
+
+def inactive_producer_timeout(server: ToldServer) -> None:
+    """A silent nsqd leaves the list while it is still connected; a PING brings it back."""
+    with Nsqd(server) as nsqd:
+        nsqd.identify("silent")
+        nsqd.ask(b"REGISTER t\n")
+        until(lambda: "silent" not in producers(server, "/nodes"))
+        assert producers(server, "/lookup?topic=t") == []
+        for _ in range(100):
+            nsqd.ask(b"PING\n")
+            if "silent" in producers(server, "/nodes"):
+                return
+        raise AssertionError("a PING did not bring it back")
+
+
+def tombstone_lifetime(server: ToldServer) -> None:
+    """A tombstoned nsqd is hidden, and is back long before the 45 s without the flag."""
+    with Nsqd(server) as nsqd:
+        nsqd.identify("hidden")
+        nsqd.ask(b"REGISTER t\n")
+        for _ in range(ATTEMPTS):
+            server.post("/topic/tombstone?topic=t&node=hidden:2")
+            if producers(server, "/lookup?topic=t") == []:
+                break
+        else:
+            raise AssertionError("never hidden")
+        until(lambda: producers(server, "/lookup?topic=t") == ["hidden"])
+
+
+def mistake(server: ToldServer) -> None:
+    """Have an error and an ordinary event logged."""
+    with Nsqd(server) as nsqd:
+        nsqd.ask(b"NONSENSE\n")
+    until(lambda: "E_INVALID invalid command NONSENSE" in server.log_text)
+
+
+def log_level(server: ToldServer) -> None:
+    """What is below the level is not logged."""
+    mistake(server)
+    assert " ERROR: " in server.log_text
+    assert " INFO: " not in server.log_text
+
+
+def log_prefix(server: ToldServer) -> None:
+    """Each line begins with it."""
+    mistake(server)
+    assert all(line.startswith("<lookup> 20") for line in server.log_text.splitlines())
+
+
+def verbose(server: ToldServer) -> None:
+    """Everything is logged, whatever the level."""
+    with Nsqd(server) as nsqd:
+        nsqd.identify("chatty")
+        nsqd.ask(b"PING\n")
+    until(lambda: " DEBUG: CLIENT(" in server.log_text)
+
+
+GROUPS = {
+    "quiet": [
+        Row("tcp-address", "{tcp}", tcp_address),
+        Row("http-address", "{http}", http_address),
+        Row("broadcast-address", "lookup.example", broadcast_address),
+        Row("inactive-producer-timeout", "150ms", inactive_producer_timeout, toml=150),
+        Row("log-level", "ERROR", log_level),
+        Row("log-prefix", "<lookup> ", log_prefix),
+    ],
+    "verbose": [
+        Row("tcp-address", "{tcp}", tcp_address),
+        Row("http-address", "{http}", http_address),
+        Row("tombstone-lifetime", "1.5s", tombstone_lifetime, toml=1500),
+        Row("log-level", "fatal", verbose),
+        Row("verbose", True, verbose, toml="true"),
+    ],
+}
+
+NSQS = """
+version config log-level log-prefix verbose tcp-address http-address broadcast-address
+inactive-producer-timeout tombstone-lifetime
+"""
+"""The flags of NSQ's nsqlookupd (reference: flags.md); the first two have tests in tests/daemon."""
+
+
+@pytest.fixture(scope="module")
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """The daemons that the rows are told to."""
+    with told("sparq.nsqlookupd", tmp_path_factory.mktemp("lookup"), GROUPS) as running:
+        yield running
+
+
+@pytest.mark.behaviour("nsqlookupd.TestConfigFlagParsing")
+@every(GROUPS)
+def test_a_flag_has_its_effect(daemons: Told, group: str, form: str, row: Row) -> None:
+    """The same on the command line and in a file."""
+    row.check(daemons.server(group, form))
+
+
+def test_no_flag_is_missing() -> None:
+    """NSQ's flags, each with a row; and every row has the key that the options have."""
+    ours = {flag.name for flag in flags_of(Options)}
+    assert ours == {row.flag for rows in GROUPS.values() for row in rows}
+    assert ours | {"version", "config"} == set(NSQS.split())
+    keys_are_right(Options, GROUPS)
