@@ -1,0 +1,282 @@
+"""Looks through a data path without changing it: what is in it, and what of it is damaged.
+
+1. Every byte that counts is read: all payloads of sparq's logs, all records of Go's queues.
+2. Depths are what nsqd will show after a start on the same files: of a channel, what it has not
+   finished up to the mark P, less what is deferred; lost messages are not in them.
+3. The disk is one that refuses changes, and nobody else writes to the data path meanwhile.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from sparq.log.cache import BlockCache
+from sparq.log.disk import Disk, DiskError
+from sparq.log.go_queue import GoDataError, GoQueue, GoTopic, go_files, read_queue, survey
+from sparq.log.go_records import BadBytes
+from sparq.log.ledger import Ledger
+from sparq.log.log import Log, LogOptions
+from sparq.log.records import ChannelState, TopicState
+from sparq.protocol.instant import Instant
+from sparq.protocol.names import topic_of_directory
+
+FACTS: Final = "sparq.json"
+TOPICS: Final = "topics"
+IMPORTED: Final = "go-import"
+"""Where an import that was stopped at its very end has its logs."""
+UNFINISHED: Final = "go-import.tmp"
+CACHE_BYTES: Final = 1 << 20
+
+Progress = Callable[[int], None]
+"""Told how many bytes more have been read."""
+
+
+@dataclass(slots=True)
+class Row:
+    """What one topic or channel holds.
+
+    Attributes:
+        channel: empty for what the topic's channels have not come to see yet.
+        depth: messages that wait, without the deferred ones.
+        deferred: messages that wait for their time.
+        attempted: messages that have been delivered before.
+        size_bytes: of the topic's log, or of the queue's files.
+        damage, notes: in words.
+    """
+
+    topic: str
+    channel: str
+    paused: bool
+    depth: int = 0
+    deferred: int = 0
+    attempted: int = 0
+    size_bytes: int = 0
+    damage: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a data path holds.
+
+    Attributes:
+        kind: "go", "sparq" or "both".
+    """
+
+    kind: str
+    rows: list[Row] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def all_damage(self) -> list[str]:
+        """Everything that is damaged."""
+        return [*self.damage, *(text for row in self.rows for text in row.damage)]
+
+    def all_notes(self) -> list[str]:
+        """Everything else an operator should know."""
+        own = (f"{_name(row)}: {text}" for row in self.rows for text in row.notes)
+        return [*self.notes, *own]
+
+
+def _name(row: Row) -> str:
+    return f"{row.topic}:{row.channel}" if row.channel else row.topic
+
+
+def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Findings | None:
+    """Look through a data path; None: neither nsqd has left anything in it.
+
+    Raises:
+        DiskError: a folder or file cannot be opened or read at all.
+    """
+    is_imported = disk.exists(f"{data_path}/{IMPORTED}/{TOPICS}")
+    is_go = bool(go_files(disk, data_path)) and not is_imported
+    is_sparq = disk.exists(f"{data_path}/{FACTS}") or disk.exists(f"{data_path}/{TOPICS}")
+    if not is_go and not is_sparq and not is_imported:
+        return None
+    findings = Findings("go" if is_go else "sparq")
+    if disk.exists(f"{data_path}/{UNFINISHED}"):
+        findings.notes.append("an import was stopped half-way: nsqd will begin it anew")
+    if is_sparq:
+        _check_facts(disk, data_path, findings)
+        _check_topics(disk, f"{data_path}/{TOPICS}", now, progress, findings)
+    if is_imported:
+        findings.notes.append("an import was stopped at its end: nsqd will go on with it")
+        _check_topics(disk, f"{data_path}/{IMPORTED}/{TOPICS}", now, progress, findings)
+    if is_go:
+        if findings.rows:
+            findings.kind = "both"
+            findings.notes.append("topics of sparq and files of Go's nsqd: nsqd will not start")
+        _check_go(disk, data_path, progress, findings)
+    return findings
+
+
+def size_of(disk: Disk, data_path: str) -> int:
+    """About how many bytes `check` will read.
+
+    Raises:
+        DiskError: a folder or file cannot be read.
+    """
+    total = sum(_file_size(disk, f"{data_path}/{name}") for name in go_files(disk, data_path))
+    for home in (f"{data_path}/{TOPICS}", f"{data_path}/{IMPORTED}/{TOPICS}"):
+        for folder in disk.listdir(home) if disk.exists(home) else ():
+            names = disk.listdir(f"{home}/{folder}")
+            logs = (name for name in names if name.endswith(".log"))
+            total += sum(_file_size(disk, f"{home}/{folder}/{name}") for name in logs)
+    return total
+
+
+def _file_size(disk: Disk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+# Go's
+
+
+def _check_go(disk: Disk, data_path: str, progress: Progress, findings: Findings) -> None:
+    try:
+        data = survey(disk, data_path)
+    except GoDataError as error:
+        findings.damage.append(str(error))
+        return
+    findings.notes += data.notes
+    for topic in data.topics.values():
+        findings.rows += _go_rows(disk, data_path, topic, progress)
+
+
+def _go_rows(disk: Disk, data_path: str, topic: GoTopic, progress: Progress) -> Iterator[Row]:
+    own = Row(topic.name, "", topic.paused)
+    _count_queue(disk, data_path, topic.queue, own, progress)
+    rows = []
+    for channel in topic.channels.values():
+        row = Row(topic.name, channel.name, channel.paused)
+        _count_queue(disk, data_path, channel.queue, row, progress)
+        rows.append(row)
+    if rows and not topic.paused:
+        # nsqd lets what the topic holds flow into all its channels at once.
+        for row in rows:
+            row.depth += own.depth
+        own.notes.append(f"its own queue of {own.depth} messages goes to each of its channels")
+        own.depth = 0
+    yield own
+    yield from rows
+
+
+def _count_queue(disk: Disk, data_path: str, queue: GoQueue, row: Row, progress: Progress) -> None:
+    row.notes += queue.notes
+    row.size_bytes = queue.size_bytes
+    for found in read_queue(disk, data_path, queue):
+        if isinstance(found, BadBytes):
+            row.damage.append(str(found))
+            progress(found.size)
+        else:
+            row.depth += len(found)
+            row.attempted += int(np.count_nonzero(found.attempts()))
+            progress(int(found.sizes.sum()))
+    if queue.positions is not None and not row.damage and queue.positions.depth != row.depth:
+        row.notes.append(f"its metadata count {queue.positions.depth} messages")
+
+
+# sparq's
+
+
+def _check_facts(disk: Disk, data_path: str, findings: Findings) -> None:
+    path = f"{data_path}/{FACTS}"
+    if not disk.exists(path):
+        findings.damage.append(f"{path} is missing")
+        return
+    file = disk.open(path)
+    try:
+        facts = json.loads(file.pread(file.size(), 0))
+        findings.notes.append(f"format {int(facts['format'])}, node id {int(facts['node_id'])}")
+    except (ValueError, KeyError, TypeError) as error:
+        findings.damage.append(f"{path} is damaged: {error}")
+    finally:
+        file.close()
+
+
+def _check_topics(
+    disk: Disk, home: str, now: Instant, progress: Progress, findings: Findings
+) -> None:
+    for folder in disk.listdir(home) if disk.exists(home) else ():
+        name = topic_of_directory(folder)
+        if name is None:
+            findings.notes.append(f"{home}/{folder} is no topic's folder")
+            continue
+        try:
+            findings.rows += _sparq_rows(disk, f"{home}/{folder}", name, now, progress)
+        except DiskError as error:
+            findings.damage.append(f"topic {name} cannot be opened: {error}")
+
+
+def _sparq_rows(
+    disk: Disk, folder: str, name: str, now: Instant, progress: Progress
+) -> Iterator[Row]:
+    state, said = Ledger.read(disk, folder)
+    log = Log.open(
+        disk,
+        folder,
+        node_id=0,
+        options=LogOptions(),
+        now=now,
+        floor_index=state.highest_index + 1,
+        cache=BlockCache(CACHE_BYTES),
+    )
+    own = Row(name, "", state.paused, size_bytes=log.size_bytes)
+    for text in said:
+        # An unfinished write is what a kill leaves, no damage.
+        (own.notes if text.endswith("(torn)") else own.damage).append(text)
+    own.damage += _read_through(log, progress)
+    own.damage += map(str, log.damage)
+    if log.torn_bytes:
+        own.notes.append(f"{log.torn_bytes} bytes of an unfinished write at its log's end")
+    mark = _mark(log, state)
+    own.depth = log.messages_between(mark, log.written_end)
+    log.close()
+    yield own
+    dues = {index for index, due_ns in log.due_entries() if due_ns > now.wall_ns}
+    for channel_name, channel in state.channels.items():
+        row = Row(name, channel_name, channel.paused)
+        _count_channel(channel, log, mark, dues, row)
+        waiting = [due_ns > now.wall_ns for due_ns, _ in channel.requeued.values()]
+        row.deferred += sum(waiting)
+        row.depth -= row.deferred
+        yield row
+
+
+def _read_through(log: Log, progress: Progress) -> Iterator[str]:
+    """Verify every batch; what is damaged is the log's to say, what cannot be read is yielded."""
+    index = log.next_stored(0)
+    while index < log.written_end:
+        read = log.load(index)
+        read.run()
+        assert read.place is not None
+        if read.error is not None:
+            yield str(read.error)
+        log.store(read)
+        progress(read.place.extent.size)
+        index = log.next_stored(read.place.extent.end)
+
+
+def _mark(log: Log, state: TopicState) -> int:
+    """P: the end of what the topic's channels may see."""
+    mark = log.written_end
+    if state.paused or not state.channels:
+        mark = min(mark, log.first_index if state.mark is None else state.mark)
+    return max([mark, *(channel.cursor for channel in state.channels.values())])
+
+
+def _count_channel(channel: ChannelState, log: Log, mark: int, dues: set[int], row: Row) -> None:
+    """Count what the channel has not finished, and what of it was published to be deferred."""
+    done = [(first, min(end, mark)) for first, end in channel.finished if first < mark]
+    row.depth = log.messages_between(channel.start, mark)
+    row.depth -= sum(log.messages_between(first, end) for first, end in done)
+    held_back = [i for i in dues - channel.requeued.keys() if channel.start <= i < mark]
+    row.deferred = sum(1 for i in held_back if not any(first <= i < end for first, end in done))
+    row.attempted = sum(1 for _, attempts in channel.requeued.values() if attempts)

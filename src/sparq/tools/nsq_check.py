@@ -1,0 +1,151 @@
+"""The program `nsq_check`: looks through an nsqd's data path while no nsqd uses it.
+
+It reads both kinds: sparq's logs and ledgers, and the queues of Go's nsqd, of which it says what an
+import would find. It changes nothing; while it looks, no nsqd can start there.
+
+Exit status: 0 all is sound, 1 something is damaged, 2 it could not look (usage, a running nsqd, a
+data path that cannot be read or holds nothing).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from sparq.log.check import Findings, Progress, Row, check, size_of
+from sparq.log.disk import DiskError, LookingDisk
+from sparq.protocol.instant import Instant
+
+SOUND, DAMAGED, FAILED = 0, 1, 2
+MIB = 1 << 20
+STEP_SECONDS = 0.2
+KINDS = {
+    "go": "Go's nsqd (not imported yet)",
+    "sparq": "sparq",
+    "both": "sparq and Go's nsqd",
+}
+HEADINGS = ("TOPIC", "CHANNEL", "DEPTH", "DEFERRED", "ATTEMPTED", "MIB", "PAUSED", "DAMAGED")
+
+
+class Failed(Exception):
+    """It could not look; the text says why."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    parser = argparse.ArgumentParser("nsq_check", description="check an nsqd's data path, offline")
+    parser.add_argument("data_path", help="nsqd's --data-path")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args(arguments)
+    try:
+        findings = look(options.data_path)
+    except Failed as failure:
+        sys.stderr.write(f"nsq_check: {failure}\n")
+        return FAILED
+    text = as_json(findings) if options.json else as_text(options.data_path, findings)
+    sys.stdout.write(text)
+    return DAMAGED if findings.all_damage() else SOUND
+
+
+def look(data_path: str) -> Findings:
+    """Look through a data path, holding its lock.
+
+    Raises:
+        Failed: that cannot be done, or there is nothing in it.
+    """
+    disk = LookingDisk()
+    path = os.path.abspath(data_path)
+    if not os.path.isdir(path):
+        raise Failed(f"{data_path}: no such folder")
+    try:
+        held = disk.lock(path)
+        try:
+            now = Instant(time.time_ns(), time.monotonic_ns())
+            findings = check(disk, path, now, terminal_progress(size_of(disk, path)))
+        finally:
+            held.close()
+    except DiskError as error:
+        if error.operation == "lock" and error.number == errno.EWOULDBLOCK:
+            raise Failed(f"{data_path} is in use by an nsqd: stop it first") from error
+        raise Failed(str(error)) from error
+    if findings is None:
+        raise Failed(f"{data_path}: no data of an nsqd")
+    return findings
+
+
+def terminal_progress(total_bytes: int) -> Progress:
+    """Shows on a terminal how far reading has come; elsewhere it shows nothing."""
+    if not sys.stderr.isatty():
+        return lambda _size: None
+    done, shown = 0, 0.0
+
+    def progress(size_bytes: int) -> None:
+        nonlocal done, shown
+        done += size_bytes
+        now = time.monotonic()
+        if now - shown >= STEP_SECONDS:
+            shown = now
+            share = 100 * min(done, total_bytes) // max(total_bytes, 1)
+            sys.stderr.write(f"\r\x1b[Kread {done / MIB:,.0f} MiB, {share} %\r")
+
+    return progress
+
+
+def as_json(findings: Findings) -> str:
+    """The findings as one document."""
+    document = {
+        "kind": findings.kind,
+        "sound": not findings.all_damage(),
+        "topics": [dataclasses.asdict(row) for row in findings.rows],
+        "damage": findings.damage,
+        "notes": findings.notes,
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def as_text(data_path: str, findings: Findings) -> str:
+    """The findings for a person."""
+    damage = findings.all_damage()
+    lines = [f"{data_path}: data of {KINDS[findings.kind]}", ""]
+    if findings.rows:
+        lines += [*table([HEADINGS, *map(_cells, findings.rows)]), ""]
+    lines += [f"damaged: {text}" for text in damage]
+    lines += [f"note: {text}" for text in findings.all_notes()]
+    lines.append(f"damage in {len(damage)} places" if damage else "sound")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    size = f"{row.size_bytes / MIB:,.1f}" if not row.channel or row.size_bytes else ""
+    return (
+        row.topic,
+        row.channel or "-",
+        f"{row.depth:,}",
+        f"{row.deferred:,}",
+        f"{row.attempted:,}",
+        size,
+        "yes" if row.paused else "no",
+        str(len(row.damage)) if row.damage else "-",
+    )
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with aligned columns, the first two to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if at < 2 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
