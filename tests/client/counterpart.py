@@ -1,11 +1,12 @@
 """nsqd's side of a handshake, as bytes in and bytes out: the pure twin of `client.handshake`.
 
-It grants what its ``facts`` say, upgrades as NSQ's documents have it, answers PING-like commands
-not at all, and keeps every command, with the layers through which it came.
+It grants what its ``facts`` say, upgrades as NSQ's documents have it, and keeps every command with
+the layers through which it came.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import struct
@@ -29,6 +30,7 @@ class Counterpart:
         behind_json: bytes sent in clear right behind the answer to IDENTIFY.
         behind_last: frames sent right behind the last answer of the handshake.
         before_auth: frames sent before the answer to AUTH.
+        ended: the client has said farewell.
     """
 
     def __init__(self, facts: dict[str, Any], context: ssl.SSLContext | None = None) -> None:
@@ -38,6 +40,7 @@ class Counterpart:
         self.behind_json = b""
         self.behind_last = b""
         self.before_auth = b""
+        self.ended = False
         self.on_auth: Callable[[bytes], bytes] = lambda secret: frame(0, b'{"identity":"me"}')
         self._context = context
         self._compression: Compression | None = None
@@ -71,6 +74,7 @@ class Counterpart:
                 self._compress()
             while data := self._tls.read(1 << 20):
                 self._inflate(data)
+            self.ended = True
         except ssl.SSLWantReadError:
             pass
         finally:
@@ -83,6 +87,13 @@ class Counterpart:
         self._compression.feed(data)
         while piece := self._compression.read():
             self._plain += piece
+
+    def say_farewell(self) -> bytes:
+        """What ends TLS on this side, to be sent."""
+        assert self._tls is not None
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+        return self._leaving.read()
 
     def say(self, data: bytes) -> None:
         """Sends plain bytes through the layers."""

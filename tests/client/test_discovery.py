@@ -3,7 +3,9 @@
 import asyncio
 import json
 import random
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from aiohttp import web
 
 from sparq.client.config import Config
 from sparq.client.discovery import ANSWER_SIZE_MAX, Discovery, addresses_in, question
+from tests.client.certificates import certificates, server_context
 from tests.client.scripted import until
 from tests.servers import free_port
 
@@ -18,10 +21,12 @@ from tests.servers import free_port
 class Lookupd:
     """A scripted nsqlookupd: lists what it is told to, in whatever form."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+        self.tls = tls
         self.asked: list[str] = []
+        self.heard: list[str | None] = []
         self.status = 200
         self.body: bytes = b""
         self.headers: dict[str, str] = {}
@@ -40,7 +45,7 @@ class Lookupd:
         application.router.add_get("/{path:.*}", self._answer)
         self._runner = web.AppRunner(application)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls).start()
 
     async def stop(self) -> None:
         """Listen no more."""
@@ -50,6 +55,7 @@ class Lookupd:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.path_qs)
+        self.heard.append(request.headers.get("Authorization"))
         return web.Response(status=self.status, body=self.body, headers=self.headers)
 
 
@@ -191,3 +197,33 @@ def test_both_forms_of_the_answer_are_read() -> None:
 
     assert addresses_in({"producers": producers}) == expected
     assert addresses_in({"status_code": 200, "data": {"producers": producers}}) == expected
+
+
+async def test_https_and_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An https nsqlookupd is verified as nsqds are; the secret goes there, and into no log."""
+    files = certificates(tmp_path)
+    secret = "open sesame"
+    good, bad = (Lookupd(server_context(files, cert)) for cert in (files.server, files.stranger))
+    found: list[set[str]] = []
+    options: dict[str, Any] = {"tls_root_ca_file": str(files.authority), "auth_secret": secret}
+    discovery = Discovery(
+        [f"https://{each.address}" for each in (good, bad)],
+        "clicks",
+        Config(lookupd_poll_interval=0.05, **options),
+        random.Random(1),
+    )
+    for each in (good, bad):
+        each.lists("127.0.0.1:4150")
+        await each.start()
+    task = asyncio.create_task(discovery.run(found.append))
+    await until(lambda: found, 30)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    for each in (good, bad):
+        await each.stop()
+
+    assert found[0] == {"127.0.0.1:4150"}
+    assert good.heard[0] == f"Bearer {secret}"
+    assert bad.asked == []
+    assert f"nsqlookupd https://{bad.address}" in caplog.text
+    assert secret not in caplog.text

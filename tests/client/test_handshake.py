@@ -206,6 +206,16 @@ class Quiet(Counterpart):
             return out
 
 
+def test_a_file_that_is_gone(files: Certificates, tmp_path: Path) -> None:
+    """What was there when the options were made may be gone when a connection is: told by name."""
+    root = tmp_path / "root.pem"
+    root.write_bytes(files.authority.read_bytes())
+    options = LayerOptions(tls_root_ca_file=str(root))
+    root.unlink()
+    with pytest.raises(TlsError, match=r"tls_root_ca_file .*root.pem': No such file"):
+        talk(begun(options), Counterpart(ALL, server_context(files)))
+
+
 def test_old_versions_are_refused(files: Certificates) -> None:
     """tls_min_version holds on our side too, and says so."""
     context = server_context(files)
@@ -321,7 +331,7 @@ def test_a_bomb_in_place_of_an_ok() -> None:
     assert peak < 4 << 20
 
 
-def test_the_stage_is_known(tmp_path: Path) -> None:
+def test_the_stage_is_known() -> None:
     """When a peer hangs up, its client can say what was going on."""
     client = begun(LayerOptions(snappy=True, auth_secret=SECRET))
     stages = [client.stage]

@@ -7,22 +7,25 @@ import threading
 import pytest
 
 from sparq.client.errors import WrongPeerError
+from sparq.client.layer_options import LayerOptions
 from sparq.spark import discovery
 from sparq.spark.discovery import Discovery
 from sparq.spark.options import Cluster
+from tests.client.certificates import certificates, server_context
 from tests.servers import free_port
 
 
 class Lookupd:
     """Answers every GET with a status and a body."""
 
-    def __init__(self) -> None:
-        self.status, self.body, self.paths = 200, b"{}", []
+    def __init__(self, tls=None) -> None:
+        self.status, self.body, self.paths, self.secrets = 200, b"{}", [], []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.paths.append(self.path)
+                outer.secrets.append(self.headers["Authorization"])
                 self.send_response(outer.status)
                 self.send_header("Content-Length", str(len(outer.body)))
                 self.end_headers()
@@ -33,6 +36,8 @@ class Lookupd:
 
         self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def knows(self, *addresses: tuple[str, int]) -> None:
@@ -136,3 +141,25 @@ def test_another_program_at_the_address_is_said(lookupd, body):
 
     with pytest.raises(WrongPeerError, match="no nsqlookupd"):
         Discovery.of_topic(Cluster((), (lookupd.address,), 1), "clicks").addresses()
+
+
+def test_https_and_the_secret(tmp_path):
+    """An https nsqlookupd is verified as nsqds are, and gets the secret; a path is kept."""
+    files = certificates(tmp_path)
+    layers = LayerOptions(tls_root_ca_file=str(files.authority), auth_secret="open sesame")
+    for cert, trusted in ((files.server, True), (files.stranger, False)):
+        running = Lookupd(server_context(files, cert))
+        running.knows(("127.0.0.1", 4150))
+        url = f"https://{running.address}/behind/lookup"
+        found = Discovery.of_topic(Cluster((), (url,), 1000, layers), "clicks")
+        try:
+            if trusted:
+                assert ("127.0.0.1:4150",) == found.addresses()
+                assert ["/behind/lookup?topic=clicks"] == running.paths
+                assert ["Bearer open sesame"] == running.secrets
+            else:
+                with pytest.raises(OSError, match=f"nsqlookupd {url}.*certificate"):
+                    found.addresses()
+                assert [] == running.paths
+        finally:
+            running.close()

@@ -121,13 +121,11 @@ class Handshake:
 
     def _start_tls(self) -> Steps:
         self.stage = "TLS"
-        address, options = self._address, self._options
+        address = self._address
         if not self.facts.get("tls_v1"):
             raise TlsError(f"nsqd {address} does not offer TLS, which the option tls_v1 asks for")
-        host = None if address.is_path else address.host
-        tls = Tls(options.tls_context(check_host=host is not None), host)
+        self.layers.tls = tls = self._new_tls()
         tls.feed(self.take_rest())
-        self.layers.tls = tls
         try:
             while not tls.shake_hands():
                 yield
@@ -138,6 +136,14 @@ class Handshake:
                 f"TLS with nsqd {address} failed: {error} "
                 "(see the options tls_root_ca_file, tls_cert, tls_min_version)"
             ) from None
+
+    def _new_tls(self) -> Tls:
+        host = None if self._address.is_path else self._address.host
+        try:
+            context = self._options.tls_context(check_host=host is not None)
+        except ValueError as error:  # a file is gone that was there when the options were made
+            raise TlsError(f"TLS with nsqd {self._address} is not possible: {error}") from None
+        return Tls(context, host)
 
     def _agreed_compression(self) -> Compression | None:
         """What was asked for and is granted."""

@@ -1,0 +1,185 @@
+"""client.connection through layers: bounded turns, damage, farewells; over real sockets.
+
+The other side is the handshake's pure twin behind a listener, so that it can do what no nsqd does.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from sparq.client.config import Config
+from sparq.client.connection import TURN_BYTES, Connection, open_connection
+from sparq.client.errors import ConnectionLostError, TlsError
+from sparq.protocol import commands
+from sparq.protocol.compression import PIECE_BYTES
+from tests.client.certificates import Certificates, certificates, server_context
+from tests.client.counterpart import Counterpart, frame
+from tests.client.scripted import listening, message_frame, until
+
+ALL = {"tls_v1": True, "snappy": True, "deflate": True}
+KINDS: dict[str, dict[str, bool]] = {
+    "tls": {"tls_v1": True},
+    "snappy": {"snappy": True},
+    "deflate": {"deflate": True},
+    "tls+snappy": {"tls_v1": True, "snappy": True},
+    "tls+deflate": {"tls_v1": True, "deflate": True},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+class Nsqd:
+    """What listens: a counterpart, and its socket to say more by."""
+
+    def __init__(self, files: Certificates) -> None:
+        self.counterpart = Counterpart(dict(ALL), server_context(files))
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        self.writer = writer
+        while data := await reader.read(65_536):
+            writer.write(self.counterpart.receive(data))
+
+    def say(self, data: bytes, damage: Callable[[bytearray], None] | None = None) -> None:
+        """Plain bytes, through the layers; what leaves may be damaged on its way."""
+        assert self.writer is not None
+        self.counterpart.say(data)
+        sealed, self.counterpart._out = bytearray(self.counterpart._out), b""
+        if damage is not None:
+            damage(sealed)
+        self.writer.write(sealed)
+
+
+@contextlib.asynccontextmanager
+async def connected(files: Certificates, kind: str) -> AsyncIterator[tuple[Nsqd, Connection]]:
+    """A connection of this kind and its other end."""
+    nsqd = Nsqd(files)
+    options: dict[str, Any] = dict(KINDS[kind])
+    if "tls" in kind:
+        options["tls_root_ca_file"] = str(files.authority)
+    async with listening(nsqd.serve) as address:
+        connection = await open_connection(address, Config(**options))
+        try:
+            yield nsqd, connection
+        finally:
+            await connection.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_commands_and_messages_pass(files: Certificates, kind: str) -> None:
+    """What one turn sends is sealed together; messages come however they were sealed."""
+    async with connected(files, kind) as (nsqd, connection):
+        received: list[bytes] = []
+        connection.on_messages = received.extend
+        for number in range(100):
+            connection.send(commands.fin(b"%016x" % number))
+        await until(lambda: len(nsqd.counterpart.heard) == 101, 30)
+        for number in range(20):
+            nsqd.say(message_frame(number, b"body %d" % number))
+        nsqd.say(b"".join(message_frame(number, bytes(30_000)) for number in range(20, 40)))
+        await until(lambda: len(received) == 40, 30)
+
+    assert [line for _, line, _ in nsqd.counterpart.heard[1:]] == [
+        b"FIN %016x" % number for number in range(100)
+    ]
+    assert received[7].endswith(b"body 7")
+
+
+async def test_what_is_inflated_in_a_turn_is_bounded(files: Certificates) -> None:
+    """64 MiB of zeros arrive in some KiB: the loop gets its turns, and reads no more meanwhile."""
+    async with connected(files, "deflate") as (nsqd, connection):
+        turns: list[int] = []
+        paused: list[bool] = []
+        transport: Any = connection._transport
+
+        def received(messages: list[bytes]) -> None:
+            turns[-1] += sum(map(len, messages))
+
+        def turn() -> None:
+            if turns:
+                paused.append(not transport.is_reading())
+            turns.append(0)
+            if not connection._lost.done():
+                asyncio.get_running_loop().call_soon(turn)
+
+        connection.on_messages = received
+        turn()
+        size, count = 100_000, 640
+        nsqd.say(b"".join(message_frame(number, bytes(size)) for number in range(count)))
+        await until(lambda: sum(turns) == count * (size + 26), 60)
+        assert max(turns) <= TURN_BYTES + PIECE_BYTES + size
+        assert any(paused)
+        await until(transport.is_reading, 30)
+
+
+@pytest.mark.parametrize("kind", ["tls", "snappy", "tls+deflate"])
+async def test_damage_ends_the_connection(files: Certificates, kind: str) -> None:
+    """Bytes that are not what was sent are no messages: requests hear that they are lost."""
+
+    def flip(sealed: bytearray) -> None:
+        sealed[len(sealed) // 2] ^= 1
+
+    async with connected(files, kind) as (nsqd, connection):
+        received: list[bytes] = []
+        connection.on_messages = received.extend
+        answer = connection.request(commands.pub("t", b"1"))
+        nsqd.say(message_frame(1, b"important" * 100), flip)
+        with pytest.raises(ConnectionLostError, match="TLS" if "tls" in kind else kind):
+            await answer
+
+    assert received == []
+
+
+async def test_a_frame_out_of_a_bomb_is_bounded(files: Certificates) -> None:
+    """Compressed, a size costs its sender nothing: above 64 MiB it has to be allowed for."""
+    async with connected(files, "snappy") as (nsqd, connection):
+        nsqd.say((64 << 20 | 5).to_bytes(4, "big") + bytes(4))
+        lost = await connection.ended()
+
+    assert "size 67108869" in str(lost)
+
+
+async def test_farewells(files: Certificates) -> None:
+    """Whoever closes says so inside TLS: to the other it is an end like any other."""
+    async with connected(files, "tls") as (nsqd, connection):
+        assert nsqd.writer is not None
+        nsqd.writer.write(nsqd.counterpart.say_farewell())
+        assert "closed by the peer" in str(await connection.ended())
+
+    async with connected(files, "tls+snappy") as (nsqd, connection):
+        await connection.close()
+        await until(lambda: nsqd.counterpart.ended, 30)
+
+
+async def test_who_hangs_up_in_between_is_told_with_the_stage(files: Certificates) -> None:
+    """A peer that goes during the upgrade, or that is not trusted: both are told at once."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"IDENTIFY\n")
+        writer.write(frame(0, b'{"tls_v1":true}'))
+        await reader.readexactly(100)
+        writer.transport.abort()
+
+    options: dict[str, Any] = {"tls_root_ca_file": str(files.authority)}
+    async with listening(hang_up) as address:
+        with pytest.raises(ConnectionLostError, match=r"\(TLS\)"):
+            await open_connection(address, Config(**options))
+
+    nsqd = Nsqd(files)
+    nsqd.counterpart = Counterpart(ALL, server_context(files, files.stranger))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):  # the client's alert
+            await nsqd.serve(reader, writer)
+
+    async with listening(serve) as address:
+        with pytest.raises(TlsError, match="unable to get local issuer certificate"):
+            await open_connection(address, Config(**options))
