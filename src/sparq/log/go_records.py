@@ -18,7 +18,8 @@ There is no checksum, so what is whole must be told by shape:
    records that it touches, and one more where the head behind it is gone as well: that one may
    have lost its end, and a part of a message is never delivered.
 3. A length that leads exactly to a later record's head has swallowed the records between, if these
-   lead there too and one byte makes the difference. It is taken for damaged.
+   lead there too, are no older than it, and one byte makes the difference. It is taken for
+   damaged. (Records in a body that somebody published are older than the message.)
 4. Memory is bounded by the largest record, at most `LENGTH_MAX`, and a chunk.
 """
 
@@ -307,11 +308,20 @@ class _Reader:
         base = self.base
         own = end - at - LENGTH_SIZE
         heads = self._heads_within(at - base + HEAD_SIZE, end - base - HEAD_SIZE + 1)
+        stamp = self._stamp(at - base)
         for head in heads.tolist():
             shorter = head + base - at - LENGTH_SIZE
-            if _differ_in_one_byte(own, shorter) and self._leads_to(head, end - base):
+            if (
+                _differ_in_one_byte(own, shorter)
+                and self._stamp(head) >= stamp
+                and self._leads_to(head, end - base)
+            ):
                 return int(head + base)
         return None
+
+    def _stamp(self, head: int) -> bytes:
+        """The timestamp of this head of the window, which compares as the number does."""
+        return self.data[head + LENGTH_SIZE : head + LENGTH_SIZE + 8]
 
     def _leads_to(self, head: int, end: int) -> bool:
         """Whether records of the window, from this head on, end exactly here."""

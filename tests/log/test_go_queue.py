@@ -1,0 +1,441 @@
+"""The reader of Go's queues, against files that an independent writer made (tests/go_data.py)."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparq.log.disk import RealDisk
+from sparq.log.go_queue import GoDataError, go_files, read_queue, survey
+from sparq.log.go_queue import GoQueue as Found
+from sparq.log.go_records import CHUNK_BYTES, BadBytes, Records
+from tests.go_data import TIME, GoQueue, record, write_metadata
+
+NAME = "clicks:archive"
+DISK = RealDisk()
+
+
+def found(folder: Path, name: str = NAME) -> Found:
+    """What the survey has of a queue."""
+    (queue,) = [queue for queue in survey(DISK, str(folder)).queues() if queue.name == name]
+    return queue
+
+
+def read(folder: Path, name: str = NAME) -> tuple[list[bytes], list[BadBytes]]:
+    """The bodies of a queue in order, and what could not be read."""
+    bodies: list[bytes] = []
+    bad: list[BadBytes] = []
+    for piece in read_queue(DISK, str(folder), found(folder, name)):
+        if isinstance(piece, Records):
+            bodies += map(bytes, piece.bodies())
+        else:
+            bad.append(piece)
+    return bodies, bad
+
+
+def numbered(count: int, size: int = 20) -> list[bytes]:
+    """Bodies of one size, all different."""
+    return [b"%0*d" % (size, number) for number in range(count)]
+
+
+def various(count: int, seed: int = 5) -> list[bytes]:
+    """Bodies of random bytes and sizes."""
+    chance = random.Random(seed)
+    return [b"%d:" % n + chance.randbytes(chance.randint(1, 400)) for n in range(count)]
+
+
+def without(bodies: list[bytes], *positions: int) -> list[bytes]:
+    return [body for at, body in enumerate(bodies) if at not in positions]
+
+
+# Sound queues
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueue")
+def test_a_queue_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Bodies, timestamps and attempts come out, in order, and the metadata's depth is theirs."""
+    GoQueue(tmp_path, NAME).put(b"one", b"two").put(b"three", attempts=700).close()
+
+    queue = found(tmp_path)
+    (piece,) = read_queue(DISK, str(tmp_path), queue)
+
+    assert isinstance(piece, Records)
+    assert [b"one", b"two", b"three"] == [bytes(body) for body in piece.bodies()]
+    assert [TIME, TIME + 1_000_000, TIME + 2_000_000] == piece.timestamps().tolist()
+    assert [0, 0, 700] == piece.attempts().tolist()
+    assert queue.positions is not None
+    assert 3 == queue.positions.depth
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueRoll")
+def test_a_queue_of_several_files_is_one_queue(tmp_path: Path) -> None:
+    """Files that hold exactly ten records: the eleventh begins the next one."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=10 * (30 + 20)).put(*numbered(11)).close()
+
+    assert (1, 50) == queue.write
+    assert (numbered(11), []) == read(tmp_path)
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueResize")
+def test_files_of_any_size_are_read(tmp_path: Path) -> None:
+    """A queue that was written with one limit for its files, then with another."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(37))
+    queue.max_bytes = 3_000
+    queue.put(*numbered(200)).close()
+
+    assert (numbered(37) + numbered(200), []) == read(tmp_path)
+
+
+def test_reading_begins_at_the_stored_position(tmp_path: Path) -> None:
+    """What was read is left out, in the middle of a file and over files."""
+    GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(95)).take(34).close()
+
+    assert (numbered(95)[34:], []) == read(tmp_path)
+
+
+@pytest.mark.parametrize("make", [numbered, various], ids=["one size", "random"])
+def test_a_long_file_is_read_in_chunks(tmp_path: Path, make: Callable[[int], list[bytes]]) -> None:
+    """Records that lie across the chunks of reading are whole."""
+    bodies = make(60_000)
+    GoQueue(tmp_path, NAME).put(*bodies).close()
+
+    assert (tmp_path / f"{NAME}.diskqueue.000000.dat").stat().st_size > 2 * CHUNK_BYTES
+    assert (bodies, []) == read(tmp_path)
+
+
+def test_large_messages(tmp_path: Path) -> None:
+    """A message may be larger than a chunk, between small ones and at the end."""
+    bodies = [b"a", b"b" * (3 * CHUNK_BYTES), b"c", b"d" * (CHUNK_BYTES - 31), b"e" * CHUNK_BYTES]
+    GoQueue(tmp_path, NAME).put(*bodies).close()
+
+    assert (bodies, []) == read(tmp_path)
+
+
+@pytest.mark.parametrize("first_byte", [0, 1, 0x20], ids=["1970", "1972", "2043"])
+def test_a_clock_that_was_wrong(tmp_path: Path, first_byte: int) -> None:
+    """Timestamps of other times cost nothing as long as no byte is damaged."""
+    data = b""
+    for number in range(500):
+        whole = bytearray(record(b"%d" % number, number))
+        whole[4] = first_byte
+        data += whole
+    (tmp_path / f"{NAME}.diskqueue.000000.dat").write_bytes(data)
+
+    bodies, bad = read(tmp_path)
+
+    assert ([b"%d" % number for number in range(500)], []) == (bodies, bad)
+
+
+def test_a_body_may_hold_records(tmp_path: Path) -> None:
+    """Somebody queues dumps of queues, older than the message: they are bodies like others."""
+    dump = b"".join(record(b"inner %d" % number, number) for number in range(-20, 0))
+    bodies = [b"first", dump, b"x" + dump + b"y", dump * 3, b"last"]
+    GoQueue(tmp_path, NAME).put(*bodies).close()
+
+    assert (bodies, []) == read(tmp_path)
+
+
+# Crashes
+
+
+def test_the_tail_of_a_crash_is_read(tmp_path: Path) -> None:
+    """What was written behind the stored position counts; half a record is named."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=2_000).put(*numbered(30)).close()
+    queue.put(*numbered(100))
+    with queue.path(queue.write[0]).open("ab") as file:
+        file.write(record(b"never finished", 1)[:-3])
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(30) + numbered(100) == bodies
+    assert ["cut off, or its length is damaged"] == [piece.reason for piece in bad]
+
+
+@pytest.mark.parametrize("rest", [1, 3, 4, 5, 15, 29, 31])
+def test_a_torn_record_costs_itself_alone(tmp_path: Path, rest: int) -> None:
+    """However little of the next record was written, the one before it is whole."""
+    queue = GoQueue(tmp_path, NAME).put(*numbered(3))
+    with queue.path(0).open("ab") as file:
+        file.write(record(b"some body", 4)[:rest])
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(3) == bodies
+    assert [rest] == [piece.size for piece in bad]
+
+
+def test_space_that_a_crash_left_empty(tmp_path: Path) -> None:
+    """Zeros at the end of a file cost none of the messages before them."""
+    queue = GoQueue(tmp_path, NAME).put(*various(50))
+    with queue.path(0).open("ab") as file:
+        file.write(bytes(5_000))
+
+    bodies, bad = read(tmp_path)
+
+    assert various(50) == bodies
+    assert [5_000] == [piece.size for piece in bad]
+
+
+def test_a_file_that_was_read_and_deleted_just_before_a_crash(tmp_path: Path) -> None:
+    """The stored position is in a file that is gone: reading begins with the next, without loss."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25)).close()
+    queue.path(0).unlink()
+
+    assert (numbered(25)[10:], []) == read(tmp_path)
+    assert ["data file 0 is missing: taken as read to its end"] == found(tmp_path).notes
+
+
+def test_a_file_that_was_read_and_not_deleted_yet(tmp_path: Path) -> None:
+    """A file before the read position is left out, with a note."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25))
+    old = queue.path(0).read_bytes()
+    queue.take(12).close()
+    queue.path(0).write_bytes(old)
+
+    assert (numbered(25)[12:], []) == read(tmp_path)
+    assert ["has been read" in note for note in found(tmp_path).notes] == [True]
+
+
+@pytest.mark.behaviour("more.missing-diskqueue-metadata")
+@pytest.mark.parametrize("text", [None, b"", b"12\n0,", b"\0" * 20], ids=str)
+def test_without_metadata_everything_counts(tmp_path: Path, text: bytes | None) -> None:
+    """Go's nsqd begins at 0 and overwrites; here all that the files hold is taken."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25))
+    if text is not None:
+        queue.metadata.write_bytes(text)
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(25) == bodies
+    assert (text is not None) == bool(bad)
+
+
+# Damage
+
+
+@pytest.mark.parametrize("position", [0, 1, 500, 998, 999])
+@pytest.mark.parametrize("length", [None, 0, -1, 26, 50, 100, 0x7FFFFFFF, 0x30303030])
+@pytest.mark.parametrize("make", [numbered, various], ids=["one size", "random"])
+def test_a_damaged_length_costs_its_message(
+    tmp_path: Path, make: Callable[[int], list[bytes]], length: int | None, position: int
+) -> None:
+    """Whatever a length has become, all other messages are read, and the place is named."""
+    bodies = make(1_000)
+    queue = GoQueue(tmp_path, NAME).put(*bodies).close()
+    queue.damage_length(position, length)
+
+    kept, bad = read(tmp_path)
+
+    assert without(bodies, position) == kept
+    assert [(str(queue.path(0)), queue.places[position][1])] == [b[:2] for b in bad]
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_every_bit_of_a_length(tmp_path: Path, bit: int) -> None:
+    """Also where the flipped length leads exactly to a later record and swallows some."""
+    bodies = numbered(4_000, size=34)  # with its head a record has 64 bytes: many bits lead to one
+    queue = GoQueue(tmp_path, NAME).put(*bodies).close()
+    queue.damage_length(1_000, (26 + 34) ^ (1 << bit))
+
+    kept, _ = read(tmp_path)
+
+    assert without(bodies, 1_000) == kept
+
+
+def test_many_damaged_lengths(tmp_path: Path) -> None:
+    """Damage after damage, neighbours among them, over several chunks: each costs itself."""
+    bodies = various(30_000)
+    chance = random.Random(11)
+    positions = {*chance.sample(range(30_000), 40), 7_000, 7_001, 7_002}
+    queue = GoQueue(tmp_path, NAME).put(*bodies).close()
+    for position in positions:
+        queue.damage_length(position, chance.randrange(1 << 32))
+
+    kept, bad = read(tmp_path)
+
+    assert without(bodies, *positions) == kept
+    assert 38 <= len(bad) <= len(positions)
+
+
+def test_bytes_of_bodies_and_ids_are_not_looked_at(tmp_path: Path) -> None:
+    """Nothing on the disk tells that these are damaged: the messages are there."""
+    queue = GoQueue(tmp_path, NAME).put(*numbered(50)).close()
+    data = bytearray(queue.path(0).read_bytes())
+    for place, byte in ((queue.places[10][1] + 20, 0xFF), (queue.places[20][1] + 40, 0x00)):
+        data[place] = byte
+    queue.path(0).write_bytes(data)
+
+    bodies, bad = read(tmp_path)
+
+    assert without(numbered(50), 20) == without(bodies, 20)
+    assert [] == bad
+
+
+def test_overwritten_bytes_cost_what_they_touch(tmp_path: Path) -> None:
+    """A page of zeros or of noise in the middle: the messages before and behind it are read."""
+    bodies = various(2_000)
+    queue = GoQueue(tmp_path, NAME).put(*bodies).close()
+    data = queue.path(0).read_bytes()
+    for noise in (bytes(4096), random.Random(3).randbytes(4096)):
+        queue.path(0).write_bytes(data[:102_400] + noise + data[102_400 + 4096 :])
+        spoilt = [
+            position
+            for position, (_, at) in enumerate(queue.places)
+            if at < 102_400 + 4096 and at + 30 + len(bodies[position]) > 102_400
+        ]
+
+        kept, bad = read(tmp_path)
+
+        assert 1 == len(bad)
+        assert without(bodies, *spoilt) == kept
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueCorruption")
+def test_a_truncated_file_costs_its_end(tmp_path: Path) -> None:
+    """The second of three files is cut in the middle of a record, the last has a wrong length."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=1_000).put(*numbered(60)).close()
+    with queue.path(1).open("r+b") as file:
+        file.truncate(10 * 50 - 7)
+    queue.damage_length(50, 0)
+
+    bodies, bad = read(tmp_path)
+
+    assert without(numbered(60), *range(29, 40), 50) == bodies
+    assert [(str(queue.path(1)), 450), (str(queue.path(2)), 500)] == [b[:2] for b in bad]
+
+
+@pytest.mark.parametrize("size", [0, 300, 499, 500, 720])
+def test_a_write_file_that_has_lost_its_end(tmp_path: Path, size: int) -> None:
+    """That the file is shorter than its metadata say is damage, even between two records."""
+    queue = GoQueue(tmp_path, NAME).put(*numbered(20)).take(10).close()
+    with queue.path(0).open("r+b") as file:
+        file.truncate(size)
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(20)[10 : max(10, size // 50)] == bodies
+    assert bad[0].reason.startswith("the file ends before position 1000")
+
+
+def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
+    """A file between others, and the one that was written last."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(55)).close()
+    for number in (2, 3, 5):
+        queue.path(number).unlink()
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(20) + numbered(55)[40:50] == bodies
+    reasons = ["data files 2 to 3 are missing", "data file 5 is missing"]
+    assert reasons == [piece.reason for piece in bad]
+
+
+def test_a_bad_file_is_read_too(tmp_path: Path) -> None:
+    """nsqd renamed it at the first damage and went on with the next one: the rest is rescued."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(30))
+    queue.damage_length(4)
+    queue.path(0).rename(f"{queue.path(0)}.bad")
+    queue.read = (1, 50)
+    queue.close()
+
+    bodies, bad = read(tmp_path)
+
+    assert without(numbered(30), 4, 10) == bodies
+    assert [f"{queue.path(0)}.bad"] == [piece.path for piece in bad]
+    assert "may have been delivered" in found(tmp_path).notes[0]
+
+
+# The data path
+
+
+def test_names_with_dots_colons_and_odd_words(tmp_path: Path) -> None:
+    """A name may look like a part of a file's name."""
+    names = ["a.b", "a.b:c.d", "x.diskqueue.000000.dat", "x.diskqueue.meta:meta.dat", "..:.", "w;c"]
+    for name in names:
+        GoQueue(tmp_path, name).put(name.encode()).close()
+
+    queues = survey(DISK, str(tmp_path)).queues()
+
+    bodies = {
+        queue.name: [
+            bytes(body)
+            for piece in read_queue(DISK, str(tmp_path), queue)
+            if isinstance(piece, Records)
+            for body in piece.bodies()
+        ]
+        for queue in queues
+    }
+    filled = {name: [name.encode()] for name in names if ";" not in name} | {"w:c": [b"w;c"]}
+    assert filled == {name: found for name, found in bodies.items() if found}
+
+
+def test_topics_channels_and_pauses(tmp_path: Path) -> None:
+    """nsqd.dat tells them; queues that it does not know are found by their files."""
+    write_metadata(tmp_path, {"clicks": {"archive": True, "empty": False}, "none": {}}, "none")
+    GoQueue(tmp_path, "clicks:archive").put(b"x").close()
+    GoQueue(tmp_path, "clicks:new").put(b"x").close()
+    GoQueue(tmp_path, "forgotten").put(b"x").close()
+
+    data = survey(DISK, str(tmp_path))
+
+    told = {
+        topic.name: (topic.paused, {c.name: c.paused for c in topic.channels.values()})
+        for topic in data.topics.values()
+    }
+    assert told == {
+        "clicks": (False, {"archive": True, "empty": False, "new": False}),
+        "none": (True, {}),
+        "forgotten": (False, {}),
+    }
+    assert ["nsqd.dat does not know it"] == data.topics["forgotten"].queue.notes
+
+
+def test_ephemeral_and_illegal_names_are_passed_over(tmp_path: Path) -> None:
+    """As Go's nsqd does, with a note; their files still count as Go's."""
+    topics = {"a#ephemeral": {}, "b": {"c#ephemeral": False, "d e": False}, "$": {}}
+    write_metadata(tmp_path, topics)
+    GoQueue(tmp_path, "b:c#ephemeral").put(b"x").close()
+
+    data = survey(DISK, str(tmp_path))
+
+    assert {"b": []} == {topic.name: list(topic.channels) for topic in data.topics.values()}
+    assert 5 == len([note for note in data.notes if "passed over" in note])
+    assert "b:c#ephemeral.diskqueue.000000.dat" in data.names
+
+
+def test_older_metadata(tmp_path: Path) -> None:
+    """Before 1.0 the worker's id stood in the file's name."""
+    write_metadata(tmp_path, {"clicks": {"archive": True}})
+    (tmp_path / "nsqd.dat").rename(tmp_path / "nsqd.123.dat")
+
+    data = survey(DISK, str(tmp_path))
+
+    assert data.topics["clicks"].channels["archive"].paused
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b'{"topics": [{"name": 1}]}', b"\xff\0"], ids=str
+)
+def test_metadata_that_cannot_be_understood(tmp_path: Path, text: bytes) -> None:
+    """Channels without messages would be lost unseen: its owner must decide."""
+    (tmp_path / "nsqd.dat").write_bytes(text)
+
+    with pytest.raises(GoDataError, match=r"nsqd\.dat cannot be read.*move it away"):
+        survey(DISK, str(tmp_path))
+
+
+def test_which_files_are_gos(tmp_path: Path) -> None:
+    """All of them, temporary ones too, and no other."""
+    gos = [
+        "a.diskqueue.000000.dat",
+        "a.diskqueue.000001.dat.bad",
+        "a.diskqueue.meta.dat",
+        "a.diskqueue.meta.dat.77.tmp",
+        "nsqd.dat",
+        "nsqd.dat.123.tmp",
+    ]
+    for name in [*gos, "nsqd.log", "sparq.json", "a.diskqueue.dat", "nsqd.data", "x.dat"]:
+        (tmp_path / name).touch()
+
+    assert gos == go_files(DISK, str(tmp_path))
