@@ -1,0 +1,149 @@
+"""Spark over TLS, compression and AUTH: source and sink with a real session and a real nsqd."""
+
+import contextlib
+import io
+import json
+import os
+from collections import Counter
+
+import pytest
+
+from sparq.client.blocking import BlockingConnection
+from sparq.client.layer_options import LayerOptions
+from sparq.protocol import commands
+from tests.client.authd import READER, SECRET, running_authd
+from tests.client.certificates import certificates
+from tests.servers import spawn_nsqd
+
+pytestmark = [
+    # The first test also waits for the JVM, whatever else the machine is doing.
+    pytest.mark.timeout(400),
+    # Py4J leaves closing its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WAIT_SECONDS = 150
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory, files):
+    """One nsqd that speaks TLS and asks for AUTH."""
+    flags = [f"--tls-cert={files.server}", f"--tls-key={files.server}"]
+    with (
+        running_authd() as authd,
+        spawn_nsqd(
+            tmp_path_factory.mktemp("nsqd"),
+            *flags,
+            "--https-address=127.0.0.1:0",
+            f"--auth-http-address={authd.address}",
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def options(request, files, nsqd):
+    """Spark's options for a topic of the test's own, in Spark's carelessness about case."""
+    return {
+        "topic": request.node.name.removeprefix("test_")[:60],
+        "nsqd_tcp_addresses": nsqd.tcp,
+        "TLS_v1": "true",
+        "tls_root_ca_file": str(files.authority),
+        "SNAPPY": "True",
+        "Auth_Secret": SECRET,
+    }
+
+
+def publish(nsqd, topic: str, bodies: list[bytes]) -> None:
+    """Publishes by MPUBs of 100; the topic has a channel."""
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=any")
+    connection = BlockingConnection(nsqd.tcp, layers=LayerOptions(auth_secret=SECRET))
+    for at in range(0, len(bodies), 100):
+        assert connection.ask(commands.mpub(topic, bodies[at : at + 100])) == b"OK"
+    connection.close()
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def test_a_batch_is_read(spark, nsqd, options):
+    """Answers of megabytes in several tasks, and no plan shows the secret."""
+    bodies = numbered(1000) + [os.urandom(4000) + bytes(4000) for _ in range(1000)]
+    publish(nsqd, options["topic"], bodies)
+    frame = spark.read.format("nsq").options(minPartitions="3", **options).load()
+    rows = frame.collect()
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        frame.explain(extended=True)
+        frame.explain(mode="formatted")
+
+    assert Counter(bodies) == Counter(bytes(row.body) for row in rows)
+    assert frame.rdd.getNumPartitions() >= 3
+    assert "nsq" in shown.getvalue()
+    assert SECRET not in shown.getvalue()
+
+
+def test_a_stream_is_written_to_a_topic(spark, nsqd, options, tmp_path):
+    """From topic to topic, both ways by TLS, snappy and AUTH; no progress shows the secret."""
+    publish(nsqd, options["topic"], numbered(500))
+    copy = options["topic"] + ".copy"
+    publish(nsqd, copy, [b"first"])
+    stream = spark.readStream.format("nsq").options(
+        channel="copy", startingOffsets="earliest", maxOffsetsPerTrigger="200", **options
+    )
+    query = (
+        stream.load()
+        .writeStream.format("nsq")
+        .options(**{**options, "topic": copy, "checkpointLocation": str(tmp_path)})
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(WAIT_SECONDS)
+    told = json.dumps([json.loads(progress.json) for progress in query.recentProgress])
+    copies = spark.read.format("nsq").options(**{**options, "topic": copy}).load().collect()
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+
+    assert query.exception() is None
+    assert Counter([b"first", *numbered(500)]) == Counter(bytes(row.body) for row in copies)
+    assert 0 == nsqd.channel(options["topic"], "copy")["depth"]
+    assert '"numInputRows": 200' in told
+    assert SECRET not in told
+    assert not any(SECRET.encode() in text for text in kept)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"Auth_Secret": "guess"}, "E_AUTH_FAILED AUTH failed"),
+        ({"Auth_Secret": ""}, "the option auth_secret is needed"),
+        ({"Auth_Secret": READER, "sink": "yes"}, "E_UNAUTHORIZED AUTH failed for MPUB"),
+        ({"tls_root_ca_file": "stranger"}, "TLS with nsqd .* failed: .*certificate"),
+        ({"tls_root_ca_file": "/no/such"}, "option tls_root_ca_file '/no/such': No such file"),
+        ({"deflate": "true"}, "option snappy and deflate exclude each other"),
+        ({"tls_min_version": "ssl3.0"}, "option tls_min_version is one of"),
+    ],
+)
+def test_what_is_refused_is_said_through_all_of_spark(spark, files, options, changed, text):
+    """At once, in words for the query's author, and never with the secret."""
+    changed = dict(changed)
+    if changed.get("tls_root_ca_file") == "stranger":
+        changed["tls_root_ca_file"] = str(files.stranger)
+    given = {**options, "topic": "refused", **changed}
+    frame = spark.range(3).selectExpr("CAST(id AS STRING) AS body")
+    with pytest.raises(Exception, match=text) as refused:
+        if given.pop("sink", ""):
+            frame.write.format("nsq").mode("append").options(**given).save()
+        else:
+            spark.read.format("nsq").options(**given).load().collect()
+
+    assert SECRET not in str(refused.value)
+    assert given["Auth_Secret"] in ("", SECRET) or given["Auth_Secret"] not in str(refused.value)
