@@ -2,7 +2,14 @@
 
 import pytest
 
-from sparq.client.address import Address, parse_address, parse_addresses, split_texts
+from sparq.client.address import (
+    Address,
+    lookupd_url,
+    parse_address,
+    parse_addresses,
+    parse_nsqd,
+    split_texts,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +45,23 @@ def test_addresses_come_once_from_text_or_list() -> None:
     assert parse_addresses("a:1, b:2,,a:1") == expected
     assert parse_addresses(["a:1", " b:2", "", "a:1"]) == expected
     assert split_texts("http://x/lookup, y:1") == ["http://x/lookup", "y:1"]
+
+
+def test_an_nsqd_may_be_a_path() -> None:
+    """A text that begins with a slash is a unix socket; a host and a port are as ever."""
+    assert parse_nsqd(" /run/nsqd.sock ") == Address("/run/nsqd.sock", 0)
+    assert str(parse_nsqd("/run/nsqd.sock")) == "/run/nsqd.sock"
+    assert parse_nsqd("/run/nsqd.sock").is_path
+    assert not parse_nsqd("[::1]:4150").is_path
+    assert parse_addresses("/a.sock, [::1]:1, /a.sock") == ["/a.sock", "[::1]:1"]
+    with pytest.raises(ValueError, match="host:port"):
+        parse_nsqd("run/nsqd.sock")
+
+
+def test_an_nsqlookupd_has_a_url() -> None:
+    """``host:port`` means http; a URL is taken as it is; nothing else is."""
+    assert lookupd_url("[::1]:4161") == "http://[::1]:4161"
+    assert lookupd_url("https://x:1/lookup") == "https://x:1/lookup"
+    for text in ("ftp://x", "https://", "x", "/run/lookupd.sock"):
+        with pytest.raises(ValueError, match=r"not (an|the) address of"):
+            lookupd_url(text)

@@ -2,8 +2,10 @@
 
 import pytest
 
+from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions
 from sparq.spark.options import OptionError, SinkOptions, SourceOptions
+from tests.client.certificates import certificates
 
 NSQD = {"nsqd_tcp_addresses": "127.0.0.1:4150"}
 STREAM = {"topic": "clicks", "channel": "archive", **NSQD}
@@ -70,12 +72,54 @@ def test_names_are_known_in_any_case():
         ({"startingOffsets": "soon"}, "option startingOffsets: expected earliest, latest"),
         ({"startingTimestamp": "today"}, "option startingTimestamp"),
         ({"nsqdTimeoutMs": "0"}, "option nsqdTimeoutMs"),
+        ({"tls_v1": "yes"}, "option tls_v1: expected true or false"),
+        ({"deflate_level": "10"}, "option deflate_level is 10, not within 1 to 9"),
+        ({"snappy": "true", "deflate": "true"}, "option snappy and deflate exclude each other"),
+        ({"tls_cert": "/no/such"}, "option tls_cert '/no/such': No such file"),
+        ({"auth_secret": "a\x00b"}, r"^option auth_secret has characters that are not printable$"),
+        ({"nsqd_tcp_addresses": "", "lookupd_http_addresses": "ftp://h"}, "not the address of"),
     ],
 )
 def test_what_is_wrong_is_named(changed, text):
     """The error is about the option, in its own words."""
     with pytest.raises(OptionError, match=text):
         SourceOptions.of(STREAM | changed, stream=True)
+
+
+def test_layers_are_known_in_any_case(tmp_path):
+    """TLS, compression and AUTH have go-nsq's names and defaults; source and sink have them all."""
+    authority = certificates(tmp_path).authority
+    assert PLAIN == SourceOptions.of(STREAM, stream=True).cluster.layers
+    given = {
+        "TLS_V1": "TRUE",
+        "Tls_Root_CA_file": str(authority),
+        "TLS_MIN_VERSION": "tls1.3",
+        "Deflate": "true",
+        "deflate_LEVEL": "3",
+        "AUTH_SECRET": "open sesame",
+        "Lookupd_Authorization": "false",
+    }
+    expected = LayerOptions(
+        tls_root_ca_file=str(authority),
+        tls_min_version="tls1.3",
+        deflate=True,
+        deflate_level=3,
+        auth_secret="open sesame",
+        lookupd_authorization=False,
+    )
+
+    assert expected == SourceOptions.of(STREAM | given, stream=True).cluster.layers
+    assert expected == SinkOptions.of(NSQD | given).cluster.layers
+    assert "open sesame" not in repr(SinkOptions.of(NSQD | given))
+
+
+def test_addresses_of_all_kinds():
+    """nsqds may be paths of unix sockets, nsqlookupds URLs."""
+    nsqds = {"nsqd_tcp_addresses": "/run/nsqd.sock, [::1]:4150"}
+    lookupds = {"lookupd_http_addresses": "https://h:1, h:1, https://h:1", "nsqd_tcp_addresses": ""}
+
+    assert ("/run/nsqd.sock", "[::1]:4150") == SinkOptions.of(nsqds).cluster.nsqd_tcp_addresses
+    assert ("https://h:1", "h:1") == SinkOptions.of(lookupds).cluster.lookupd_http_addresses
 
 
 def test_a_batch_has_no_committed_offset():

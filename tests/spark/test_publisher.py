@@ -100,3 +100,21 @@ def test_a_message_that_is_wrong_is_not_tried_elsewhere(servers, publisher):
     with pytest.raises(RemoteError, match="too big"):
         publisher.publish("t", mpub(b"x"))
     assert servers[1].published == []
+
+
+def test_a_secret_that_was_good_once_is_not_given_up(servers, publisher):
+    """E_AUTH_FAILED at first is the author's to mend; later an authd is just out of reach."""
+    failed = RemoteError("E_AUTH_FAILED", "AUTH failed")
+    servers[0].refuse["Identify"] = failed
+    with pytest.raises(RemoteError, match="E_AUTH_FAILED"):
+        publisher.publish("t", mpub(b"1"))
+
+    servers[0].refuse.clear()
+    publisher.publish("t", mpub(b"2"))
+    for server in servers:
+        server.refuse["MultiPublish"] = failed
+        threading.Timer(0.2, server.refuse.clear).start()
+    publisher.publish("t", mpub(b"3"))
+
+    published = [*servers[0].published, *servers[1].published]
+    assert sorted(body for _, body in published) == [b"2", b"3"]

@@ -76,6 +76,19 @@ def test_waiting_has_an_end(server):
         bodies(wanted, timeout_ms=200)
 
 
+def test_an_authd_that_is_out_of_order_is_waited_for(server):
+    """The driver has read with this secret: E_AUTH_FAILED passes, other refusals do not."""
+    server.refuse["Read"] = RemoteError("E_AUTH_FAILED", "AUTH failed")
+    server.refuse["Ends"] = server.refuse["Read"]
+    threading.Timer(0.3, server.refuse.clear).start()
+
+    assert bodies(range_of(server)) == ALL
+
+    server.refuse["Read"] = RemoteError("E_UNAUTHORIZED", 'AUTH failed for READ on "clicks" ""')
+    with pytest.raises(RemoteError, match="E_UNAUTHORIZED"):
+        bodies(range_of(server))
+
+
 def test_damage_is_data_loss(server):
     """What nsqd says damage has cost fails the read, or is said in the log."""
     wanted = range_of(server)._replace(messages=15)

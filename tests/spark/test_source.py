@@ -420,3 +420,44 @@ def test_a_topic_that_is_nowhere_is_an_error(servers):
 
     with pytest.raises(SparkNsqError, match="no nsqd has a topic clicks"):
         batch_reader(servers[0]).partitions()
+
+
+# AUTH
+
+
+def test_a_secret_that_was_good_once_is_not_given_up(servers, readers):
+    """E_AUTH_FAILED at first is the author's to mend; later its nsqd is just out of reach."""
+    first, second = servers
+    failed = RemoteError("E_AUTH_FAILED", "AUTH failed")
+    first.refuse["Attach"] = failed
+    with pytest.raises(RemoteError, match="E_AUTH_FAILED"):
+        readers().initialOffset()
+
+    first.refuse.clear()
+    reader = readers()
+    start = reader.initialOffset()
+    for name in ("Attach", "Ends", "CommitRange"):
+        first.refuse[name] = failed
+    first.add([b"new"])
+    second.add([b"new"])
+    reader.commit({**start, key(first): 101})
+    assert {**start, key(second): second.end} == reader.latestOffset(start, ALL)
+
+    first.refuse.clear()
+    deadline = time.monotonic() + 30
+    while (latest := reader.latestOffset(start, ALL))[key(first)] != first.end:
+        assert time.monotonic() < deadline, latest
+
+
+def test_a_permission_that_was_withdrawn_fails_the_query(servers, readers):
+    """E_UNAUTHORIZED does not pass by itself: the query says so."""
+    reader = readers()
+    start = reader.initialOffset()
+    gone = RemoteError("E_UNAUTHORIZED", 'AUTH failed for ATTACH on "clicks" "archive"')
+    for name in ("Attach", "Ends"):
+        servers[0].refuse[name] = gone
+
+    deadline = time.monotonic() + 30
+    with pytest.raises(RemoteError, match="E_UNAUTHORIZED"):
+        while time.monotonic() < deadline:
+            reader.latestOffset(start, ALL)
