@@ -7,7 +7,7 @@ from them uses the index that their own pip or npm is set to.
 - build.txt       what builds packages (no build fetches anything unpinned)
 - broker.txt      what nsqd, nsqlookupd and the client need: `pip install sparq`
 - all.txt         that, the pipeline's Spark and the workshop: what `make` installs
-- tests/interop   one file for each foreign client, and nsqjs's package-lock.json
+- tests/interop   for each foreign client its requirements-*.txt or */package-lock.json
 
 uv resolves, in an environment of its own under .venvs; pip alone installs.
 """
@@ -45,21 +45,22 @@ def compile_lock(uv: str, target: Path, *sources: str, requirements: str = "") -
     print(f"{target.relative_to(ROOT)}: {target.read_text().count('==')} packages")
 
 
-def lock_npm() -> None:
-    """nsqjs's lock, without the addresses that npm writes for its own use."""
+def lock_npm(home: Path) -> None:
+    """The lock beside `home`'s package.json, without the addresses that npm writes for itself."""
+    name = home.relative_to(ROOT) / "package-lock.json"
     if shutil.which("npm") is None:
-        print("tests/interop/package-lock.json: left as it is, needs npm")
+        print(f"{name}: left as it is, needs npm")
         return
     with tempfile.TemporaryDirectory() as scratch:
-        shutil.copy(INTEROP / "package.json", scratch)
-        command = ["npm", "install", "--package-lock-only", "--omit=optional"]
+        shutil.copy(home / "package.json", scratch)
+        command = ["npm", "install", "--package-lock-only"]
         subprocess.run([*command, "--no-audit", "--no-fund", "--silent"], check=True, cwd=scratch)
         lock = json.loads((Path(scratch) / "package-lock.json").read_text())
     for package in lock["packages"].values():
         for address in ("resolved", "funding"):
             package.pop(address, None)
-    (INTEROP / "package-lock.json").write_text(json.dumps(lock, indent=2) + "\n")
-    print(f"tests/interop/package-lock.json: {len(lock['packages']) - 1} packages")
+    (ROOT / name).write_text(json.dumps(lock, indent=2) + "\n")
+    print(f"{name}: {len(lock['packages']) - 1} packages")
 
 
 def main() -> None:
@@ -68,10 +69,10 @@ def main() -> None:
     compile_lock(uv, LOCKS / "build.txt", requirements=BUILD)
     compile_lock(uv, LOCKS / "broker.txt", "pyproject.toml")
     compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", "--extra=spark", "--extra=dev")
-    for name in ("pynsq", "gnsq", "ansq"):
-        source = INTEROP / f"requirements-{name}.in"
+    for source in sorted(INTEROP.glob("requirements-*.in")):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
-    lock_npm()
+    for manifest in sorted(INTEROP.glob("*/package.json")):
+        lock_npm(manifest.parent)
 
 
 if __name__ == "__main__":

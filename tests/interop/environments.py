@@ -1,10 +1,11 @@
 """An environment of its own for each foreign client, made on first use and kept in .venvs.
 
 Ordinary pip and npm install what the locks here pin; nothing of sparq is in there. An environment
-is made anew when its lock changes. Where one cannot be made (no npm, no network), the tests that
-want it are skipped and say what they need.
+is made anew when its lock changes. Where one cannot be made (no npm, no network), `Missing` says
+what it needs, once: the other tests of that client do not try again.
 """
 
+import functools
 import hashlib
 import os
 import shutil
@@ -12,65 +13,88 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 HERE = Path(__file__).parent
-ENVIRONMENTS = HERE.parent.parent / ".venvs"
-PYTHON_CLIENTS = ("pynsq", "gnsq", "ansq")
+ROOT = HERE.parent.parent
+ENVIRONMENTS = ROOT / ".venvs"
+BUILD_LOCK = ROOT / "locks" / "build.txt"
 INSTALL_SECONDS_MAX = 240
+
+
+class Missing(Exception):
+    """What this machine would need to run the client."""
+
+
+def is_python(name: str) -> bool:
+    """Whether the client comes from PyPI; the others come from npm."""
+    return (HERE / f"requirements-{name}.txt").exists()
+
+
+def lock_of(name: str) -> Path:
+    """The file that pins the client and all that it needs."""
+    if is_python(name):
+        return HERE / f"requirements-{name}.txt"
+    return HERE / name / "package-lock.json"
 
 
 def client_command(name: str) -> tuple[list[str], dict[str, str]]:
     """How to start client `name`: the command without its job, and its environment variables."""
     home = ENVIRONMENTS / name
-    make_once(name, home)
-    if name in PYTHON_CLIENTS:
-        script = HERE / "clients" / f"{name}_client.py"
-        return [str(home / "bin" / "python"), str(script)], dict(os.environ)
+    reason = made(name, home)
+    if reason:
+        raise Missing(reason)
+    script = HERE / "clients" / f"{name.replace('-', '_')}_client"
+    if is_python(name):
+        return [str(home / "bin" / "python"), f"{script}.py"], dict(os.environ)
     node_path = {"NODE_PATH": str(home / "node_modules")}
-    return ["node", str(HERE / "clients" / f"{name}_client.js")], {**os.environ, **node_path}
+    return ["node", f"{script}.js"], {**os.environ, **node_path}
 
 
-def make_once(name: str, home: Path) -> None:
-    """Install the client's environment unless it is there already, from this very lock."""
-    lock = HERE / (f"requirements-{name}.txt" if name in PYTHON_CLIENTS else "package-lock.json")
+@functools.cache
+def made(name: str, home: Path) -> str:
+    """Install the environment unless it is there from this very lock: "", or what it needs."""
     stamp = home / ".installed"
-    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    wanted = hashlib.sha256(lock_of(name).read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
-        return
+        return ""
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    if name in PYTHON_CLIENTS:
-        install_python(name, home, lock)
-    else:
-        install_node(name, home)
+    try:
+        if is_python(name):
+            install_python(name, home)
+        else:
+            install_node(name, home)
+    except Missing as missing:
+        return str(missing)
     stamp.write_text(wanted)
+    return ""
 
 
-def install_python(name: str, home: Path, lock: Path) -> None:
-    attempt(name, "an index of Python packages", [sys.executable, "-m", "venv", str(home)])
+def install_python(name: str, home: Path) -> None:
+    needs = "an index of Python packages"
+    attempt(name, needs, [sys.executable, "-m", "venv", str(home)])
     pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    install = [*pip, "install", "--quiet", "--require-hashes", "-r", str(lock)]
-    attempt(name, "an index of Python packages", install)
+    install = [*pip, "install", "--quiet", "--require-hashes"]
+    attempt(name, needs, [*install, "-r", str(BUILD_LOCK)])
+    attempt(name, needs, [*install, "--no-build-isolation", "-r", str(lock_of(name))])
 
 
 def install_node(name: str, home: Path) -> None:
     if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("needs node and npm")
+        raise Missing("node and npm")
     for manifest in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / manifest, home)
-    command = ["npm", "ci", "--prefix", str(home), "--omit=optional", "--no-audit", "--no-fund"]
+        shutil.copy(HERE / name / manifest, home)
+    command = ["npm", "ci", "--prefix", str(home), "--no-audit", "--no-fund"]
     attempt(name, "an npm registry", command)
 
 
 def attempt(name: str, needs: str, command: list[str]) -> None:
-    """Run one step of a set-up; a failure skips the test, with the reason."""
+    """Run one step of a set-up; a failure is told as what the client's tests need."""
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:
-        pytest.skip(f"needs {needs} for {name}: none answered in {INSTALL_SECONDS_MAX} s")
+        raise Missing(f"{needs} for {name}: none answered in {INSTALL_SECONDS_MAX} s") from None
     if ran.returncode:
         last = (ran.stderr.strip() or ran.stdout.strip() or "no reason given").splitlines()[-1]
-        pytest.skip(f"needs {needs} for {name}: {last[:200]}")
+        raise Missing(f"{needs} for {name}: {last[:200]}")

@@ -1,200 +1,454 @@
-"""Foreign clients, unmodified, against nsqd found through nsqlookupd.
+"""Foreign clients, unmodified, against nsqd: what each can do, feature by feature.
 
-pynsq, gnsq and ansq from PyPI and nsqjs from npm, each in an environment of its own: publish with
-PUB, MPUB and DPUB, consume, and see that finish, requeue, timeout and touch behave. A client is a
-script under `clients/`; its lines say what it was delivered, nsqd's /stats what came of it.
+A client is a script under `clients/`, run as a process of its own. Its lines say what it was
+delivered; nsqd's /stats, and a proxy that keeps the client's bytes, say what nsqd saw of it. Which
+client has which feature stands in `matrix`; docs/clients.md is made from what comes of this.
 """
 
-import json
-import subprocess
-import threading
-import time
-from collections.abc import Iterator
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Any
 
 import pytest
+import trustme
 
-from tests.interop.environments import client_command
+from tests.interop import matrix
+from tests.interop.authd import SECRET, Authd
+from tests.interop.environments import Missing, client_command
+from tests.interop.matrix import cell
+from tests.interop.proxy import Proxy
+from tests.interop.running import Client, eventually
+from tests.nsqd.small_disk import SmallDisk
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 
-CLIENTS = ("pynsq", "gnsq", "ansq", "nsqjs")
-MSG_TIMEOUT_MS = 1500
-ANSWER_SECONDS = 30
-# What a busy machine may add between a due time and the client's own line about it.
-LATE_MS = 1500
+MSG_TIMEOUT_MS = 2000
+HEARTBEAT_MS = 1000
+ONE_BY_ONE = [f"one {number}" for number in range(20)]
+TOGETHER = [f"together {number} é" for number in range(30)]
+PLANS = {"again": "requeue", "slow": "timeout", "held": "touch"}
+SNAPPY_START = b"\xff\x06\x00\x00sNaPpY"
+Start = Callable[..., Client]
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.parametrize("name", CLIENTS)]
+pytestmark = pytest.mark.timeout(600)
 
 
-class Client:
-    """A running client script, and the lines it has said."""
-
-    def __init__(self, name: str, job: dict[str, Any]) -> None:
-        command, environment = client_command(name)
-        self.process = subprocess.Popen(
-            [*command, json.dumps(job)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.lines: Queue[str] = Queue()
-        self.complaints: list[str] = []
-        self.listeners = [
-            threading.Thread(target=self._listen, args=(self.process.stdout, self.lines.put)),
-            threading.Thread(
-                target=self._listen, args=(self.process.stderr, self.complaints.append)
-            ),
-        ]
-        for listener in self.listeners:
-            listener.start()
-
-    @staticmethod
-    def _listen(stream: Any, take: Any) -> None:
-        for line in stream:
-            take(line)
-        stream.close()
-
-    def next(self, event: str) -> dict[str, Any]:
-        """The next line, which must be about `event`."""
-        try:
-            said = json.loads(self.lines.get(timeout=ANSWER_SECONDS))
-        except Empty:
-            raise AssertionError(f"no {event!r} came:\n{''.join(self.complaints)}") from None
-        assert event == said["event"], (said, "".join(self.complaints))
-        return dict(said)
-
-    def deliveries(self, count: int) -> list[dict[str, Any]]:
-        return [self.next("received") for _ in range(count)]
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for listener in self.listeners:
-            listener.join()
+def job(nsqd: str, topic: str, **wishes: Any) -> dict[str, Any]:
+    """What a script is told; what a test does not wish for is not done."""
+    return {
+        "nsqd": nsqd,
+        "lookupd": None,
+        "topic": topic,
+        "channel": "interop",
+        "publish": [],
+        "multi_publish": [],
+        "defer": [],
+        "defer_ms": 2_000,
+        "insist": None,
+        "consume": True,
+        "plans": {},
+        "msg_timeout_ms": MSG_TIMEOUT_MS,
+        "heartbeat_ms": 30_000,
+        "tls": None,
+        "compression": None,
+        "secret": None,
+        "requeue_ms": 400,
+        "hold_ms": 2 * MSG_TIMEOUT_MS,
+        **wishes,
+    }
 
 
 @pytest.fixture(scope="module")
-def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("interop")) as server:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("interop")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def authority_file(authority: trustme.CA, folder: Path) -> str:
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    return str(folder / "ca.pem")
+
+
+@pytest.fixture(scope="module")
+def lookupd(folder: Path) -> Iterator[Server]:
+    with spawn_nsqlookupd(folder) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def nsqd(lookupd: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    flags = (f"--msg-timeout={MSG_TIMEOUT_MS}ms",)
-    with spawn_nsqd(tmp_path_factory.mktemp("interop"), *flags, lookupds=(lookupd,)) as server:
+def nsqd(lookupd: Server, authority: trustme.CA, folder: Path) -> Iterator[NsqdServer]:
+    """Found through `lookupd`; offers TLS, for which it has a certificate, but asks for nothing."""
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    certificate.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    flags = (
+        f"--msg-timeout={MSG_TIMEOUT_MS}ms",
+        f"--tls-cert={folder / 'server.pem'}",
+        f"--tls-key={folder / 'server.pem'}",
+    )
+    with spawn_nsqd(folder, *flags, lookupds=(lookupd,)) as server:
         yield server
 
 
 @pytest.fixture
-def start(
-    name: str, nsqd: NsqdServer, lookupd: Server, tmp_path: Path
-) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Start the client with a job of its own topic; what a test does not say is not published."""
-    job: dict[str, Any] = {
-        "nsqd": nsqd.tcp,
-        "lookupd": lookupd.http,
-        "topic": f"interop_{tmp_path.name}"[:64],
-        "channel": name,
-        "publish": [],
-        "multi_publish": [],
-        "defer": [],
-        "defer_ms": 3_000,
-        "plan": "finish",
-        "msg_timeout_ms": MSG_TIMEOUT_MS,
-        "requeue_ms": 400,
-        "hold_ms": 2 * MSG_TIMEOUT_MS,
-    }
-    started: list[Client] = []
+def start(name: str) -> Iterator[Start]:
+    """Start the client with a job; it ends with the test."""
+    with ExitStack() as running:
 
-    def start_client(**wishes: Any) -> Client:
-        started.append(Client(name, {**job, **wishes}))
-        started[-1].next("published")
-        return started[-1]
+        def start_client(told: dict[str, Any]) -> Client:
+            client = started(name, told)
+            running.callback(client.close)
+            return client
 
-    yield start_client, job
-    for client in started:
-        client.close()
+        yield start_client
 
 
-def drained(nsqd: NsqdServer, job: dict[str, Any]) -> dict[str, Any]:
+def started(name: str, told: dict[str, Any]) -> Client:
+    try:
+        return Client(name, told)
+    except Missing as missing:
+        pytest.skip(f"needs {missing}")
+
+
+def topic_of(name: str, feature: str) -> str:
+    return f"{name}.{feature}"
+
+
+def drained(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
     """The channel's figures, once nothing in it waits, is in flight or deferred."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while time.monotonic() < deadline:
-        channel = nsqd.channel(job["topic"], job["channel"])
-        waiting = ("depth", "in_flight_count", "deferred_count")
-        if channel and not any(channel[count] for count in waiting):
-            return channel
-        time.sleep(0.02)
-    raise AssertionError(f"not drained: {channel}")
-
-
-def test_publish_and_consume(start: Any, nsqd: NsqdServer) -> None:
-    """All that PUB and MPUB brought is delivered once, found through nsqlookupd, and finished."""
-    client, job = start
-    one_by_one = [f"one {number}" for number in range(20)]
-    together = [f"together {number} é" for number in range(30)]
-
-    deliveries = client(publish=one_by_one, multi_publish=together).deliveries(50)
-
-    assert {(body, 1) for body in one_by_one + together} == {
-        (delivery["body"], delivery["attempts"]) for delivery in deliveries
-    }
-    channel = drained(nsqd, job)
-    assert (50, 0, 0) == tuple(
-        channel[count] for count in ("message_count", "requeue_count", "timeout_count")
+    waiting = ("depth", "in_flight_count", "deferred_count")
+    return eventually(
+        lambda: nsqd.channel(topic, "interop"),
+        lambda channel: bool(channel) and not any(channel[count] for count in waiting),
     )
 
 
-def test_deferred_publish(start: Any, nsqd: NsqdServer) -> None:
+def crowd(
+    request: pytest.FixtureRequest, feature: str, tell: Callable[[str], dict[str, Any]]
+) -> Iterator[dict[str, Client]]:
+    """Clients that work side by side, since what they do is mostly waiting.
+
+    Started are those that a test of this run will ask for, and that can be run here.
+    """
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    wanted = {item.callspec.params["name"] for item in items if feature in item.fixturenames}
+    clients: dict[str, Client] = {}
+    with ExitStack() as running:
+        for name in sorted(wanted):
+            with suppress(Missing):
+                clients[name] = Client(name, tell(name))
+                running.callback(clients[name].close)
+        yield clients
+
+
+def one_of(clients: dict[str, Client], name: str) -> Client:
+    """The client of that name; the test is skipped where it cannot be run."""
+    if name not in clients:
+        try:
+            client_command(name)
+        except Missing as missing:
+            pytest.skip(f"needs {missing}")
+    return clients[name]
+
+
+class Day:
+    """All that a client was delivered of one day's work, and what nsqd's figures say of it."""
+
+    def __init__(self, client: Client, nsqd: NsqdServer) -> None:
+        self.published_after_ms = client.published()["at_ms"]
+        told = client.job
+        bodies = told["publish"] + told["multi_publish"] + told["defer"]
+        again = sum(PLANS.get(body) in ("requeue", "timeout") for body in bodies)
+        self.deliveries = client.deliveries(len(bodies) + again)
+        self.channel = drained(nsqd, told["topic"])
+        self.told_all = client.silent
+
+    def of(self, *bodies: str) -> list[dict[str, Any]]:
+        """The deliveries of these bodies, in their order."""
+        return [delivery for delivery in self.deliveries if delivery["body"] in bodies]
+
+    def attempts(self, *bodies: str) -> list[tuple[str, int]]:
+        return sorted((delivery["body"], delivery["attempts"]) for delivery in self.of(*bodies))
+
+
+@pytest.fixture(scope="module")
+def working(request: pytest.FixtureRequest, nsqd: NsqdServer) -> Iterator[dict[str, Client]]:
+    def tell(name: str) -> dict[str, Any]:
+        deferred = [] if (name, "deferred") in matrix.ABSENT else ["later"]
+        return job(
+            nsqd.tcp,
+            topic_of(name, "day"),
+            publish=[*ONE_BY_ONE, *PLANS],
+            multi_publish=TOGETHER,
+            defer=deferred,
+            plans=PLANS,
+        )
+
+    yield from crowd(request, "working", tell)
+
+
+@pytest.fixture(scope="module")
+def days() -> dict[str, Day]:
+    """The days that are over, by client."""
+    return {}
+
+
+@pytest.fixture
+def day(name: str, working: dict[str, Client], days: dict[str, Day], nsqd: NsqdServer) -> Day:
+    """What a client made of one job that has everything in it."""
+    if name not in days:
+        days[name] = Day(one_of(working, name), nsqd)
+    return days[name]
+
+
+@cell("publish")
+def test_publish(day: Day) -> None:
+    """Each PUB is acknowledged, and its message delivered."""
+    assert sorted(ONE_BY_ONE) == sorted(delivery["body"] for delivery in day.of(*ONE_BY_ONE))
+
+
+@cell("mpub")
+def test_multi_publish(day: Day) -> None:
+    """All messages of an MPUB are delivered, byte for byte."""
+    assert sorted(TOGETHER) == sorted(delivery["body"] for delivery in day.of(*TOGETHER))
+
+
+@cell("deferred")
+def test_deferred_publish(day: Day) -> None:
     """A DPUB is delivered when it is due, never earlier."""
-    client, job = start
+    (later,) = day.of("later")
 
-    consumer = client(publish=["now"], defer=["later"])
-    first, second = consumer.deliveries(2)
-
-    assert ["now", "later"] == [first["body"], second["body"]]
-    assert 1 == second["attempts"]
-    drained(nsqd, job)
+    assert 1 == later["attempts"]
+    assert later["at_ms"] >= day.published_after_ms + job("", "")["defer_ms"]
 
 
-def test_requeue(start: Any, nsqd: NsqdServer) -> None:
+@cell("consume")
+def test_consume(day: Day) -> None:
+    """What is finished is delivered once, and the channel is empty then."""
+    bodies = ONE_BY_ONE + TOGETHER
+
+    assert sorted((body, 1) for body in bodies) == day.attempts(*bodies)
+    assert (1, 1) == (day.channel["requeue_count"], day.channel["timeout_count"])
+    assert day.told_all
+
+
+@cell("requeue")
+def test_requeue(day: Day) -> None:
     """A requeued message comes again after its delay, with one more attempt."""
-    client, job = start
+    first, second = day.of("again")
 
-    first, second = client(publish=["again"], plan="requeue").deliveries(2)
-
-    assert [("again", 1), ("again", 2)] == [(d["body"], d["attempts"]) for d in (first, second)]
-    waited_ms = second["at_ms"] - first["at_ms"]
-    assert job["requeue_ms"] - 5 <= waited_ms <= job["requeue_ms"] + LATE_MS
-    channel = drained(nsqd, job)
-    assert (1, 0) == (channel["requeue_count"], channel["timeout_count"])
+    assert [1, 2] == [first["attempts"], second["attempts"]]
+    assert second["at_ms"] - first["at_ms"] >= job("", "")["requeue_ms"] - 5
+    assert 1 == day.channel["requeue_count"]
 
 
-def test_timeout(start: Any, nsqd: NsqdServer) -> None:
+@cell("timeout")
+def test_timeout(day: Day) -> None:
     """A message that is never answered comes again once its timeout is over."""
-    client, job = start
+    first, second = day.of("slow")
 
-    first, second = client(publish=["slow"], plan="timeout").deliveries(2)
-
-    assert [("slow", 1), ("slow", 2)] == [(d["body"], d["attempts"]) for d in (first, second)]
-    waited_ms = second["at_ms"] - first["at_ms"]
-    assert MSG_TIMEOUT_MS - 20 <= waited_ms <= MSG_TIMEOUT_MS + LATE_MS
-    channel = drained(nsqd, job)
-    assert (0, 1) == (channel["requeue_count"], channel["timeout_count"])
+    assert [1, 2] == [first["attempts"], second["attempts"]]
+    assert second["at_ms"] >= day.published_after_ms + MSG_TIMEOUT_MS - 20
+    assert 1 == day.channel["timeout_count"]
 
 
-def test_touch(start: Any, nsqd: NsqdServer) -> None:
+@cell("touch")
+def test_touch(day: Day) -> None:
     """A message that is touched stays in flight for twice its timeout, and is finished then."""
-    client, job = start
+    assert [("held", 1)] == day.attempts("held")
 
-    consumer = client(publish=["held"], plan="touch")
-    (delivery,) = consumer.deliveries(1)
-    channel = drained(nsqd, job)
 
-    assert ("held", 1) == (delivery["body"], delivery["attempts"])
-    assert (0, 0) == (channel["requeue_count"], channel["timeout_count"])
-    assert consumer.lines.empty()
+@cell("backoff")
+def test_backoff(name: str, start: Start, nsqd: NsqdServer) -> None:
+    """After a failure the client stops all, probes with one, and takes up its full count."""
+    topic = topic_of(name, "backoff")
+    with Proxy(nsqd.tcp) as proxy:
+        client = start(job(proxy.address, topic, publish=["bad"], plans={"bad": "backoff"}))
+        client.published()
+        first, second = client.deliveries(2)
+        words = eventually(
+            lambda: re.findall(rb"RDY \d+|REQ|FIN", proxy.conversation(b"SUB ")),
+            lambda words: b"FIN" in words and words[-2:].count(b"RDY 10") == 1,
+        )
+
+    failed = words.index(b"REQ")
+    probed = words.index(b"RDY 1", failed)
+    assert [1, 2] == [first["attempts"], second["attempts"]]
+    assert b"RDY 0" in words[failed - 1 : failed + 2], words
+    assert b"RDY 10" not in words[failed:probed], words
+    assert words.index(b"FIN") > probed, words
+
+
+class Idler:
+    """A client that consumes what nobody publishes, through a proxy of its own."""
+
+    def __init__(self, name: str, nsqd: NsqdServer, running: ExitStack) -> None:
+        own = None if name in matrix.NO_HEARTBEAT_SETTING else HEARTBEAT_MS
+        self.proxy = running.enter_context(
+            Proxy(nsqd.tcp, heartbeat_ms=HEARTBEAT_MS if own is None else None)
+        )
+        self.job = job(self.proxy.address, topic_of(name, "idle"), heartbeat_ms=own or 30_000)
+
+
+@pytest.fixture(scope="module")
+def idling(
+    request: pytest.FixtureRequest, nsqd: NsqdServer
+) -> Iterator[tuple[dict[str, Client], dict[str, Idler]]]:
+    idlers: dict[str, Idler] = {}
+    with ExitStack() as running:
+
+        def tell(name: str) -> dict[str, Any]:
+            idlers[name] = Idler(name, nsqd, running)
+            return idlers[name].job
+
+        for clients in crowd(request, "idling", tell):
+            yield clients, idlers
+
+
+@cell("heartbeats")
+def test_heartbeats(
+    name: str, idling: tuple[dict[str, Client], dict[str, Idler]], nsqd: NsqdServer
+) -> None:
+    """An idle connection is kept by its answers, and delivers what is published later."""
+    client, idler = one_of(idling[0], name), idling[1][name]
+    client.published()
+    eventually(lambda: idler.proxy.conversation(b"SUB "), lambda said: said.count(b"NOP\n") >= 4)
+    nsqd.post(f"/pub?topic={idler.job['topic']}", b"at last")
+
+    assert ["at last"] == [delivery["body"] for delivery in client.deliveries(1)]
+    assert 1 == sum(b"SUB " in sent for sent in idler.proxy.sent)
+
+
+@cell("discovery")
+def test_discovery(name: str, start: Start, nsqd: NsqdServer, lookupd: Server) -> None:
+    """A consumer that knows only nsqlookupd finds the nsqd that has the topic."""
+    topic = topic_of(name, "discovery")
+    nsqd.post(f"/topic/create?topic={topic}")
+    eventually(lambda: lookupd.get_json("/topics")["topics"], lambda known: topic in known)
+    nsqd.post(f"/pub?topic={topic}", b"found")
+
+    client = start(job(nsqd.tcp, topic, lookupd=lookupd.http))
+    client.published()
+
+    assert ["found"] == [delivery["body"] for delivery in client.deliveries(1)]
+    drained(nsqd, topic)
+
+
+def over(
+    name: str, feature: str, start: Start, nsqd: NsqdServer, **wishes: Any
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Publish and consume over a layer: nsqd's /stats of the consumer, and all that was sent.
+
+    Among the messages is one that is larger than a piece of a compressed stream may be, and one
+    that cannot be made smaller.
+    """
+    topic = topic_of(name, feature)
+    large = matrix.LARGEST.get((name, feature), 200_000)
+    bodies = ["small", secrets.token_hex(large // 2), "large " * (large // 6)]
+    with Proxy(nsqd.tcp) as proxy:
+        told = job(proxy.address, topic, publish=bodies, multi_publish=TOGETHER, **wishes)
+        client = start(told)
+        client.published()
+        delivered = client.deliveries(len(bodies) + len(TOGETHER))
+        consumer = nsqd.channel(topic, "interop")["clients"][0]
+        drained(nsqd, topic)
+        sent = [bytes(one) for one in proxy.sent]
+
+    assert sorted(bodies + TOGETHER) == sorted(delivery["body"] for delivery in delivered)
+    assert 2 == len(sent)
+    return dict(consumer), sent
+
+
+def in_the_clear(sent: list[bytes]) -> list[bytes]:
+    """The commands that can be read among the bytes sent, but for the IDENTIFYs."""
+    words = (b"PUB ", b"SUB ", b"RDY ", b"FIN ")
+    return [word for one in sent for word in words if word in one]
+
+
+@cell("tls")
+def test_tls(name: str, start: Start, nsqd: NsqdServer, authority_file: str) -> None:
+    """Producer and consumer work over TLS."""
+    consumer, sent = over(name, "tls", start, nsqd, tls=authority_file)
+
+    assert consumer["tls"] is True
+    assert [] == in_the_clear(sent)
+
+
+@cell("snappy")
+def test_snappy(name: str, start: Start, nsqd: NsqdServer) -> None:
+    """Producer and consumer work over a snappy stream, which starts right after the IDENTIFY."""
+    consumer, sent = over(name, "snappy", start, nsqd, compression="snappy")
+
+    assert (True, False) == (consumer["snappy"], consumer["deflate"])
+    assert all(b"}" + SNAPPY_START in one for one in sent)
+
+
+@cell("deflate")
+def test_deflate(name: str, start: Start, nsqd: NsqdServer) -> None:
+    """Producer and consumer work over a deflate stream."""
+    consumer, sent = over(name, "deflate", start, nsqd, compression="deflate")
+
+    assert (False, True) == (consumer["snappy"], consumer["deflate"])
+    assert [] == in_the_clear(sent)
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path) -> Iterator[NsqdServer]:
+    """An nsqd that demands AUTH."""
+    with (
+        Authd() as authd,
+        spawn_nsqd(folder, f"--auth-http-address={authd.address}", name="guarded") as server,
+    ):
+        yield server
+
+
+@cell("auth")
+def test_auth(name: str, start: Start, guarded: NsqdServer) -> None:
+    """With a secret that authd knows, producer and consumer are let in."""
+    topic = topic_of(name, "auth")
+    client = start(job(guarded.tcp, topic, publish=["let in"], secret=SECRET))
+    client.published()
+
+    assert ["let in"] == [delivery["body"] for delivery in client.deliveries(1)]
+    drained(guarded, topic)
+
+
+@pytest.fixture(scope="module")
+def disk(folder: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(folder / "small", "24m") as disk:
+        yield disk
+
+
+@pytest.fixture(scope="module")
+def cramped(disk: SmallDisk, folder: Path) -> Iterator[NsqdServer]:
+    """An nsqd on a small disk."""
+    with spawn_nsqd(folder, name="small", prefix=disk.prefix) as server:
+        yield server
+
+
+@cell("refusal")
+def test_refused_publish(name: str, start: Start, cramped: NsqdServer, disk: SmallDisk) -> None:
+    """A full disk's refusal is told to the client's user; with room again, it publishes again."""
+    topic = topic_of(name, "refusal")
+    cramped.post(f"/topic/create?topic={topic}")
+    free = os.statvfs(disk.seen)
+    disk.ballast(free.f_bavail * free.f_frsize)
+    try:
+        client = start(job(cramped.tcp, topic, insist="x" * 65_536, consume=False))
+        client.published()
+        refused = client.next("refused")
+    finally:
+        disk.drop_ballast()
+    last = eventually(
+        lambda: client.next("refused", "accepted"), lambda said: said["event"] == "accepted"
+    )
+
+    assert last["at_ms"] > refused["at_ms"]
+    assert refused["connected"] is (name not in matrix.CLOSES_ON_REFUSAL)

@@ -1,37 +1,80 @@
-"""ansq at work: create_writer and create_reader on asyncio, as its own documentation has it."""
+"""ansq at work: create_writer and create_reader on asyncio, as its own documentation has it.
+
+Neither of the two can send AUTH: with a secret, the connections under them are used instead.
+"""
 
 import asyncio
 
 import ansq
 from ansq.tcp.exceptions import NSQException
-from job import JOB, bodies, received, say, touch_times
+from job import INSIST_SECONDS, JOB, bodies, received, say, touch_times
+
+OPTIONS = ansq.ConnectionOptions(
+    features=ansq.ConnectionFeatures(
+        msg_timeout=JOB["msg_timeout_ms"],
+        heartbeat_interval=JOB["heartbeat_ms"],
+        tls_v1=JOB["tls"] is not None,
+        snappy=JOB["compression"] == "snappy",
+        deflate=JOB["compression"] == "deflate",
+    )
+)
+
+
+async def authorized_connection():
+    host, port = JOB["nsqd"].split(":")
+    connection = await ansq.open_connection(host, int(port), connection_options=OPTIONS)
+    await connection.auth(JOB["secret"])
+    return connection
+
+
+def refused(answer):
+    return isinstance(answer, NSQException) or not answer.is_ok
 
 
 async def publish():
-    writer = await ansq.create_writer(nsqd_tcp_addresses=[JOB["nsqd"]])
+    if JOB["secret"]:
+        writer = await authorized_connection()
+    else:
+        writer = await ansq.create_writer([JOB["nsqd"]], OPTIONS)
     topic = JOB["topic"]
+    say("publishing")
     answers = [await writer.pub(topic, body) for body in bodies("publish")]
     answers += [await writer.dpub(topic, body, JOB["defer_ms"]) for body in bodies("defer")]
     if JOB["multi_publish"]:
         answers.append(await writer.mpub(topic, *bodies("multi_publish")))
-    await writer.close()
     for answer in answers:
-        if isinstance(answer, NSQException) or not answer.is_ok:
+        if refused(answer):
             say("error", text=str(answer))
     say("published")
+    return writer
+
+
+async def insist(writer):
+    while refused(answer := await writer.pub(JOB["topic"], JOB["insist"])):
+        connected = any(connection.is_connected for connection in writer.connections)
+        say("refused", text=answer.text, connected=connected)
+        await asyncio.sleep(INSIST_SECONDS)
+    say("accepted")
 
 
 async def consume():
-    features = ansq.ConnectionFeatures(msg_timeout=JOB["msg_timeout_ms"])
-    reader = await ansq.create_reader(
-        JOB["topic"],
-        JOB["channel"],
-        lookupd_http_addresses=[JOB["lookupd"]],
-        lookupd_poll_interval=1000,
-        connection_options=ansq.ConnectionOptions(features=features),
-    )
-    async for message in reader.messages():
-        await handle(message)
+    if JOB["secret"]:
+        reader = await authorized_connection()
+        await reader.subscribe(JOB["topic"], JOB["channel"], 10)
+    else:
+        reader = await ansq.create_reader(
+            JOB["topic"],
+            JOB["channel"],
+            nsqd_tcp_addresses=None if JOB["lookupd"] else [JOB["nsqd"]],
+            lookupd_http_addresses=[JOB["lookupd"]] if JOB["lookupd"] else None,
+            lookupd_poll_interval=1000,
+            connection_options=OPTIONS,
+        )
+        for connection in reader.connections:
+            await connection.rdy(10)
+    async with asyncio.TaskGroup() as handlers:
+        async for message in reader.messages():
+            handlers.create_task(handle(message))
 
 
 async def handle(message):
@@ -49,8 +92,11 @@ async def handle(message):
 
 
 async def main():
-    await publish()
-    await consume()
+    writer = await publish()
+    if JOB["insist"]:
+        await insist(writer)
+    if JOB["consume"]:
+        await consume()
 
 
 asyncio.run(main())

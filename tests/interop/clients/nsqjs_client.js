@@ -1,16 +1,26 @@
 // nsqjs at work: Writer and Reader, as its own documentation has it.
-// The job and what is said about it: see job.py beside this file.
+const fs = require('fs')
 const { Reader, Writer } = require('nsqjs')
+const { job, say, fail, received, hold, soon } = require('./job.js')
 
-const job = JSON.parse(process.argv[2])
-const started = Date.now()
-
-function say (event, facts) {
-  console.log(JSON.stringify({ event, at_ms: Date.now() - started, ...facts }))
+const [host, port] = job.nsqd.split(':')
+const options = {
+  heartbeatInterval: job.heartbeat_ms / 1000,
+  messageTimeout: job.msg_timeout_ms,
+  tls: job.tls !== null,
+  deflate: job.compression === 'deflate',
+  snappy: job.compression === 'snappy',
+  authSecret: job.secret
 }
+if (job.tls) options.ca = fs.readFileSync(job.tls)
 
-function fail (error) {
-  say('error', { text: String(error) })
+function connected (onError) {
+  return new Promise((resolve) => {
+    const writer = new Writer(host, Number(port), options)
+    writer.on('error', onError)
+    writer.on('ready', () => resolve(writer))
+    writer.connect()
+  })
 }
 
 function published (send) {
@@ -21,6 +31,7 @@ function published (send) {
 }
 
 async function publish (writer) {
+  say('publishing')
   for (const body of job.publish) {
     await published((done) => writer.publish(job.topic, body, done))
   }
@@ -30,39 +41,38 @@ async function publish (writer) {
   if (job.multi_publish.length > 0) {
     await published((done) => writer.publish(job.topic, job.multi_publish, done))
   }
-  say('published', {})
+  say('published')
 }
 
-function handle (message) {
-  say('received', { body: message.body.toString(), attempts: message.attempts })
-  const plan = message.attempts === 1 ? job.plan : 'finish'
-  if (plan === 'finish') message.finish()
-  else if (plan === 'requeue') message.requeue(job.requeue_ms, false)
-  else if (plan === 'touch') {
-    const apart = Math.floor(job.msg_timeout_ms / 3)
-    hold(message, Math.floor(job.hold_ms / apart), apart)
+// A writer that has had an error is closed for good: its user makes another one.
+async function insist () {
+  for (;;) {
+    const writer = await connected(() => {})
+    const error = await new Promise((resolve) => writer.publish(job.topic, job.insist, resolve))
+    if (!error) return say('accepted')
+    say('refused', { text: String(error), connected: writer.ready })
+    await soon()
   }
 }
 
-function hold (message, times, apart) {
-  if (times === 0) return message.finish()
-  message.touch()
-  setTimeout(() => hold(message, times - 1, apart), apart)
-}
-
-const [host, port] = job.nsqd.split(':')
-const writer = new Writer(host, Number(port))
-writer.on('error', fail)
-writer.on('ready', async () => {
-  await publish(writer)
+function consume () {
+  const where = job.lookupd
+    ? { lookupdHTTPAddresses: job.lookupd, lookupdPollInterval: 1 }
+    : { nsqdTCPAddresses: job.nsqd }
   const reader = new Reader(job.topic, job.channel, {
-    lookupdHTTPAddresses: job.lookupd,
-    lookupdPollInterval: 1,
-    maxInFlight: 10,
-    messageTimeout: job.msg_timeout_ms
+    maxInFlight: 10, maxBackoffDuration: 16, ...where, ...options
   })
   reader.on('error', fail)
-  reader.on('message', handle)
+  reader.on('message', (message) => {
+    const plan = received(message.body, message.attempts)
+    if (plan === 'finish') message.finish()
+    else if (plan === 'touch') hold(message)
+    else if (plan !== 'timeout') message.requeue(job.requeue_ms, plan === 'backoff')
+  })
   reader.connect()
+}
+
+connected(fail).then(publish).then(async () => {
+  if (job.insist) await insist()
+  if (job.consume) consume()
 })
-writer.connect()

@@ -1,0 +1,89 @@
+"""nsq-py at work: Client and Reader on plain sockets, as its own documentation has it.
+
+Its client sends AUTH by itself and hands over the answer like any other. For TLS it names version
+1.0 and no other, for which the OpenSSL of today has no ciphers: what that name stands for is set
+here to any version.
+"""
+
+import ssl
+import threading
+import time
+
+from job import INSIST_SECONDS, JOB, bodies, received, say, touch_times
+from nsq.client import Client
+from nsq.reader import Reader
+from nsq.response import Error
+
+OPTIONS = {
+    "auth_secret": JOB["secret"].encode() if JOB["secret"] else None,
+    "connect_timeout": 30,
+    "heartbeat_interval": JOB["heartbeat_ms"],
+    "msg_timeout": JOB["msg_timeout_ms"],
+}
+if JOB["tls"]:
+    OPTIONS["tls_v1"] = True
+    ssl.PROTOCOL_TLSv1 = ssl.PROTOCOL_TLS
+if JOB["compression"]:
+    OPTIONS[JOB["compression"]] = True
+TOPIC = JOB["topic"].encode()
+
+
+def publish():
+    client = Client(nsqd_tcp_addresses=[JOB["nsqd"]], **OPTIONS)
+    say("publishing")
+    answers = client.wait_response() if JOB["secret"] else []
+    for body in bodies("publish"):
+        answers += client.pub(TOPIC, body)
+    if JOB["multi_publish"]:
+        answers += client.mpub(TOPIC, *bodies("multi_publish"))
+    for answer in answers:
+        if isinstance(answer, Error):
+            say("error", text=str(answer))
+    say("published")
+    return client
+
+
+def insist(client):
+    """Publish until it is taken; it is the client's user who has connections checked."""
+    while isinstance((answer := client.pub(TOPIC, JOB["insist"].encode())[0]), Error):
+        connected = any(connection.alive() for connection in client.connections())
+        say("refused", text=str(answer), connected=connected)
+        time.sleep(INSIST_SECONDS)
+        client.check_connections()
+    say("accepted")
+
+
+def consume():
+    where = {"nsqd_tcp_addresses": [JOB["nsqd"]]}
+    if JOB["lookupd"]:
+        where = {"lookupd_http_addresses": ["http://" + JOB["lookupd"]]}
+    reader = Reader(JOB["topic"].encode(), JOB["channel"].encode(), **where, **OPTIONS)
+    for message in reader:
+        handle(message)
+
+
+def handle(message):
+    plan = received(message.body, message.attempts)
+    if plan == "finish":
+        message.fin()
+    elif plan == "requeue":
+        message.req(JOB["requeue_ms"])
+    elif plan == "touch":
+        threading.Thread(target=hold, args=(message,), daemon=True).start()
+
+
+def hold(message):
+    times, apart = touch_times()
+    for _ in range(times):
+        message.touch()
+        time.sleep(apart)
+    message.fin()
+
+
+client = publish()
+if JOB["insist"]:
+    insist(client)
+if JOB["consume"]:
+    consume()
+while True:
+    time.sleep(1)

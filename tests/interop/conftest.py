@@ -1,0 +1,40 @@
+"""The outcome of each test of a client's feature, gathered for docs/clients.md.
+
+A run in which every one of them had an outcome (none skipped, none failed) writes the page. It
+writes what is there already, unless a client, its version or the tables in `matrix` changed.
+"""
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.interop import matrix
+
+OUTCOMES: dict[matrix.Cell, str] = {}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the marker."""
+    config.addinivalue_line("markers", "feature(name): tests this feature of a foreign client")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note what came of a cell."""
+    report = yield
+    marker = item.get_closest_marker("feature")
+    if marker is not None and isinstance(item, pytest.Function) and report.when == "call":
+        one = (item.callspec.params["name"], marker.args[0])
+        if report.passed:
+            OUTCOMES[one] = matrix.WORKS
+        elif hasattr(report, "wasxfail"):
+            OUTCOMES[one] = matrix.FAILS
+    return report
+
+
+def pytest_sessionfinish() -> None:
+    """Write the page when all is known."""
+    if set(OUTCOMES) == matrix.tested_cells():
+        matrix.write(OUTCOMES)

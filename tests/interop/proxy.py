@@ -1,0 +1,99 @@
+"""A listener between a client and nsqd that keeps what the client sends, byte for byte.
+
+It passes on everything as it is, but for one thing where asked: a heartbeat interval is put into
+an IDENTIFY, for a client that has no setting of its own.
+"""
+
+import contextlib
+import io
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Self
+
+CHUNK_BYTES = 1 << 16
+IDENTIFY = b"  V2IDENTIFY\n"
+
+
+class Proxy:
+    """`address` is where clients connect to; `sent` is what each connection has sent so far."""
+
+    def __init__(self, nsqd: str, heartbeat_ms: int | None = None) -> None:
+        host, port = nsqd.split(":")
+        self._nsqd = (host, int(port))
+        self._heartbeat_ms = heartbeat_ms
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.sent: list[bytearray] = []
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments)
+        thread.start()
+        self._threads.append(thread)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._nsqd)
+                self._sockets += (client, server)
+                self.sent.append(bytearray())
+                self._start(self._up, client, server, self.sent[-1])
+                self._start(self._down, client, server)
+
+    def _up(self, client: socket.socket, server: socket.socket, sent: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            if self._heartbeat_ms is not None:
+                self._identify(client, server, sent)
+            while data := client.recv(CHUNK_BYTES):
+                sent += data
+                server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
+
+    @staticmethod
+    def _down(client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(CHUNK_BYTES):
+                client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+
+    def _identify(self, client: socket.socket, server: socket.socket, sent: bytearray) -> None:
+        with client.makefile("rb", buffering=0) as reader:
+            start = read_exactly(reader, len(IDENTIFY))
+            assert start == IDENTIFY, start
+            (size,) = struct.unpack(">i", read_exactly(reader, 4))
+            asked = json.loads(read_exactly(reader, size))
+        body = json.dumps({**asked, "heartbeat_interval": self._heartbeat_ms}).encode()
+        sent += IDENTIFY
+        server.sendall(IDENTIFY + struct.pack(">i", len(body)) + body)
+
+    def conversation(self, word: bytes) -> bytes:
+        """What the connection has sent that has sent `word`; b"" if none has."""
+        return next((bytes(sent) for sent in self.sent if word in sent), b"")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for one in self._sockets:
+            one.close()
+
+
+def read_exactly(reader: io.RawIOBase, size: int) -> bytes:
+    """So many bytes; fewer only at the end of the stream."""
+    data = b""
+    while len(data) < size and (more := reader.read(size - len(data))):
+        data += more
+    return data
