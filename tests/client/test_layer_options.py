@@ -2,7 +2,9 @@
 
 import os
 import pickle
+import re
 import ssl
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +128,14 @@ def test_a_secret_goes_to_nsqlookupds_unless_told_not_to() -> None:
     assert LayerOptions(auth_secret="key").lookupd_headers() == {"Authorization": "Bearer key"}
     assert LayerOptions(auth_secret="key", lookupd_authorization=False).lookupd_headers() == {}
     assert PLAIN.lookupd_headers() == {}
+
+
+def test_the_document_has_every_option() -> None:
+    """docs/tls_and_auth.md names each option, with its default where it has one."""
+    text = (Path(__file__).parents[2] / "docs/tls_and_auth.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    documented = {name: row[2].strip() for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+
+    assert documented == {
+        option.name: str(option.default).lower() for option in fields(LayerOptions)
+    }
