@@ -1,0 +1,449 @@
+"""AUTH against a real authd: what it is asked, what its answers allow, and what fails how."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.broker.session import Session
+from sparq.daemon.lifecycle import StartError
+from sparq.nsqd.auth import Authenticator
+from sparq.nsqd.options import Options
+from sparq.protocol import commands as c
+from tests.nsqd.authd import Authd, answer, entry, running
+from tests.nsqd.daemon import Daemon, start, stop, until
+
+SECRET = b"s3cr3t&=%\xff"
+ALL = answer(entry())
+OK = (0, b"OK")
+
+
+class Talk:
+    """A raw V2 connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def say(self, *data: bytes) -> None:
+        self.writer.write(b"".join(data))
+
+    async def frame(self) -> tuple[int, bytes]:
+        """The next frame's type and data."""
+        async with asyncio.timeout(30):
+            size, kind = struct.unpack(">ii", await self.reader.readexactly(8))
+            return kind, await self.reader.readexactly(size - 4)
+
+    async def ask(self, *data: bytes) -> tuple[int, bytes]:
+        self.say(*data)
+        return await self.frame()
+
+    async def fails(self, text: str, *data: bytes) -> None:
+        """What is said gets this error, and the connection ends."""
+        assert (1, text.encode()) == await self.ask(*data)
+        async with asyncio.timeout(30):
+            assert b"" == await self.reader.read()
+        self.writer.close()
+
+
+@asynccontextmanager
+async def talking(daemon: Daemon, *, secret: bytes = b"") -> AsyncIterator[Talk]:
+    """A connection that has said AUTH, if a secret is given."""
+    talk = Talk(*await asyncio.open_connection("127.0.0.1", daemon.nsqd.tcp_port))
+    talk.say(b"  V2")
+    if secret:
+        kind, _ = await talk.ask(c.auth(secret))
+        assert kind == 0
+    yield talk
+    talk.writer.close()
+
+
+@asynccontextmanager
+async def guarded(folder: Path, *authds: Authd | str, **changes: Any) -> AsyncIterator[Daemon]:
+    """An nsqd that asks these authds."""
+    addresses = tuple(one if isinstance(one, str) else one.address for one in authds)
+    daemon = await start(folder, auth_http_addresses=addresses, **changes)
+    try:
+        yield daemon
+    finally:
+        await stop(daemon)
+
+
+def session_of(daemon: Daemon) -> Session:
+    """The only client's session."""
+    (session,) = daemon.nsqd.broker.sessions.values()
+    return session
+
+
+def expire(daemon: Daemon) -> None:
+    """Let the only client's permissions be too old."""
+    permissions = session_of(daemon).permissions
+    assert permissions is not None
+    permissions.begin(-(1 << 62))
+
+
+@pytest.mark.behaviour("TestClientAuth")
+@pytest.mark.parametrize("method", ["get", "post"])
+async def test_the_authd_is_asked_and_its_answer_is_told(tmp_path: Path, method: str) -> None:
+    """The authd sees secret, address and TLS; the client is told whom it was taken for."""
+    async with (
+        running(answer(entry(), entry("other"))) as authd,
+        guarded(tmp_path, authd, auth_http_request_method=method) as daemon,
+        talking(daemon) as talk,
+    ):
+        said = await talk.ask(c.auth(SECRET))
+
+        expected = (
+            b'{"identity":"somebody","identity_url":"http://example/somebody","permission_count":2}'
+        )
+        assert (0, expected) == said
+        values = {
+            "common_name": "",
+            "remote_ip": "127.0.0.1",
+            "secret": SECRET.decode("utf-8", "replace"),
+            "tls": "false",
+        }
+        assert [(method.upper(), "/auth", values)] == authd.asked
+        assert "application/vnd.nsq; version=1.0" == authd.headers["Accept"]
+        if method == "post":
+            assert "application/json" == authd.headers["Content-Type"]
+        assert OK == await talk.ask(c.sub("t", "c"))
+
+
+async def test_identify_tells_that_auth_is_required(tmp_path: Path) -> None:
+    """Clients with a secret look at `auth_required`."""
+    async with running(ALL) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
+        _, data = await talk.ask(c.identify(b'{"feature_negotiation":true}'))
+
+        assert json.loads(data)["auth_required"] is True
+
+
+async def test_stats_tell_whom_a_client_was_taken_for(tmp_path: Path) -> None:
+    """`authed`, `auth_identity` and `auth_identity_url` of /stats."""
+    async with (
+        running(ALL) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=SECRET) as talk,
+    ):
+        assert OK == await talk.ask(c.sub("t", "c"))
+
+        (client,) = (await daemon.channel("t", "c"))["clients"]
+        assert client["authed"] is True
+        assert client["auth_identity"] == "somebody"
+        assert client["auth_identity_url"] == "http://example/somebody"
+
+
+READ = c.read("t", "00", 0, 1, 9)
+COMMANDS = [
+    ("SUB", c.sub("t", "c"), "c"),
+    ("PUB", c.pub("t", b"x"), ""),
+    ("MPUB", c.mpub("t", [b"x"]), ""),
+    ("MPUB", b"MPUB t\n", ""),  # before its body is read
+    ("DPUB", c.dpub("t", 1, b"x"), ""),
+    ("ATTACH", c.attach("t", "c"), "c"),
+    ("ENDS", c.ends("t"), ""),
+    ("READ", READ, ""),
+    ("COMMIT", c.commit("t", "c", 1, 1), "c"),
+]
+
+
+@pytest.mark.parametrize(("name", "sent", "channel"), COMMANDS)
+async def test_without_auth_nothing_is_allowed(
+    tmp_path: Path, name: str, sent: bytes, channel: str
+) -> None:
+    """Each command that permissions are about is refused before AUTH; no topic is made."""
+    async with running(ALL) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
+        await talk.fails(f"E_AUTH_FIRST AUTH required before {name}", sent)
+
+        assert {} == daemon.nsqd.broker.topics
+        assert [] == authd.asked
+
+
+@pytest.mark.parametrize(("name", "sent", "channel"), COMMANDS)
+async def test_what_no_entry_allows_is_refused(
+    tmp_path: Path, name: str, sent: bytes, channel: str
+) -> None:
+    """Another topic's permission, or the other permission of this topic, does not help."""
+    other = "subscribe" if name.endswith("PUB") else "publish"
+    entries = entry("^other$"), entry("^t$", permissions=(other,))
+    async with (
+        running(answer(*entries)) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=SECRET) as talk,
+    ):
+        await talk.fails(f'E_UNAUTHORIZED AUTH failed for {name} on "t" "{channel}"', sent)
+
+        assert {} == daemon.nsqd.broker.topics
+
+
+async def test_patterns_are_not_anchored(tmp_path: Path) -> None:
+    """An entry for "lick" allows "clicks"; a channel's pattern is held against the channel."""
+    entries = entry("lick", ("^arch", "x$"), ("subscribe",)), entry("lick", (), ("publish",))
+    async with running(answer(*entries)) as authd, guarded(tmp_path, authd) as daemon:
+        async with talking(daemon, secret=SECRET) as talk:
+            assert OK == await talk.ask(c.sub("clicks", "archive"))
+        async with talking(daemon, secret=SECRET) as talk:
+            refused = 'E_UNAUTHORIZED AUTH failed for SUB on "clicks" "my_archive"'
+            await talk.fails(refused, c.sub("clicks", "my_archive"))
+        async with talking(daemon, secret=SECRET) as talk:
+            # Without an entry of channels that matches nothing at all, nobody publishes.
+            await talk.fails(
+                'E_UNAUTHORIZED AUTH failed for PUB on "clicks" ""', c.pub("clicks", b"x")
+            )
+
+
+async def test_who_may_subscribe_may_read_ranges(tmp_path: Path) -> None:
+    """ATTACH and COMMIT need the channel, ENDS and READ any channel of the topic."""
+    entries = entry("^t$", ("^c$",), ("subscribe",))
+    async with (
+        running(answer(entries)) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=SECRET) as talk,
+    ):
+        kind, data = await talk.ask(c.attach("t", "c"))
+        assert kind == 0
+        attached = json.loads(data)
+        assert 0 == (await talk.ask(c.ends("t")))[0]
+        end = int(attached["end"])
+        assert 3 == (await talk.ask(c.read("t", attached["log"], end, end, 9)))[0]
+        assert OK == await talk.ask(c.commit("t", "c", int(attached["epoch"]), end))
+        await talk.fails('E_UNAUTHORIZED AUTH failed for ATTACH on "t" "d"', c.attach("t", "d"))
+
+
+async def test_auth_once(tmp_path: Path) -> None:
+    """A second AUTH is an error, found behind its body."""
+    async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:
+        async with talking(daemon, secret=SECRET) as talk:
+            await talk.fails("E_INVALID AUTH already set", c.auth(b"again"))
+        assert 1 == len(authd.asked)
+
+
+async def test_without_an_authd_auth_is_disabled(tmp_path: Path) -> None:
+    """AUTH is an error where nobody can be asked, and nothing needs it."""
+    async with guarded(tmp_path) as daemon:
+        async with talking(daemon) as talk:
+            await talk.fails("E_AUTH_DISABLED AUTH disabled", c.auth(b"key"))
+        async with talking(daemon) as talk:
+            assert OK == await talk.ask(c.pub("t", b"x"))
+
+
+@pytest.mark.behaviour("TestClientAuth")
+async def test_no_authorizations(tmp_path: Path) -> None:
+    """An authd that knows the client and allows nothing."""
+    async with (
+        running(answer()) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon) as talk,
+    ):
+        await talk.fails("E_UNAUTHORIZED AUTH no authorizations found", c.auth(b"key"))
+
+
+GARBAGE: list[bytes | tuple[int, bytes]] = [
+    (500, ALL),
+    (403, b"{}"),
+    (403, b"["),
+    (404, b""),
+    b"",
+    b"no JSON",
+    b"[]",
+    b"[" * 100_000,
+    answer(entry(), ttl=0),
+    answer(entry(), ttl=-1),
+    answer(entry(), ttl="60"),
+    answer(entry(), ttl=60.5),
+    answer(entry(permissions=("publish", "admin"))),
+    answer(entry(topic="(")),
+    answer(entry(channels=("a**",))),
+    answer(entry(topic="((a{1000}){1000})")),
+    answer(*(entry(topic=f"[a-z]{{{count}}}") for count in range(900, 1000))),
+    answer({"topic": 1}),
+    b'{"ttl":60,"authorizations":{}}',
+    b'{"ttl":60,"authorizations":[1]}',
+    b'{"ttl":60,"identity":1,"authorizations":[]}',
+    answer(entry(topic="x" * (2 << 20))),
+]
+
+
+@pytest.mark.parametrize("said", GARBAGE, ids=lambda said: repr(said)[:40])
+async def test_an_answer_that_says_nothing_is_none(
+    tmp_path: Path, said: bytes | tuple[int, bytes]
+) -> None:
+    """Whatever is not exactly an answer counts as a failure of that authd."""
+    async with running(said) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
+        await talk.fails("E_AUTH_FAILED AUTH failed", c.auth(b"key"))
+
+
+async def test_authds_that_are_down_or_slow(tmp_path: Path) -> None:
+    """One that is not there and one that does not answer in time: AUTH fails, each asked once."""
+    async with running(ALL) as gone:
+        pass
+    async with running(ALL) as slow:
+        slow.open.clear()
+        async with (
+            guarded(tmp_path, gone, slow, http_client_request_timeout_ns=300_000_000) as daemon,
+            talking(daemon) as talk,
+        ):
+            await talk.fails("E_AUTH_FAILED AUTH failed", c.auth(b"key"))
+        assert 1 == len(slow.asked)
+
+
+async def test_another_authd_is_asked_when_one_fails(tmp_path: Path) -> None:
+    """One of two is broken, and one is named by its whole URL: either order ends well."""
+    async with running((500, b"")) as broken, running(ALL) as good:
+        there = f"http://{good.address}/some/where?key=1"
+        async with guarded(tmp_path, broken, there) as daemon:
+            for _ in range(8):
+                async with talking(daemon, secret=SECRET) as talk:
+                    assert OK == await talk.ask(c.pub("t", b"x"))
+        method, path, values = good.asked[0]
+        assert ("GET", "/some/where", "1") == (method, path, values["key"])
+        assert 8 == len(good.asked)
+
+
+async def test_the_secret_is_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever fails, at any level: neither the secret nor the query is logged."""
+    caplog.set_level(logging.DEBUG)
+    async with running(ALL) as gone:
+        pass
+    async with running(b"no JSON", (500, b""), (403, b"")) as authd:
+        async with guarded(tmp_path, gone, authd) as daemon:
+            for _ in range(3):
+                async with talking(daemon) as talk:
+                    await talk.fails("E_AUTH_FAILED AUTH failed", c.auth(b"s3cr3t"))
+        assert "AUTH failed" in caplog.text
+        assert "s3cr3t" not in caplog.text
+    assert "s3cr3t" not in repr(c.Authenticate(b"s3cr3t"))
+
+
+@pytest.mark.behaviour("more.auth-ttl-expiry")
+async def test_permissions_expire(tmp_path: Path) -> None:
+    """After the time to live the next checked command asks again, with the same secret."""
+    async with (
+        running(answer(entry(), ttl=1)) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=b"key") as talk,
+    ):
+
+        async def asked_again() -> bool:
+            assert OK == await talk.ask(c.pub("t", b"x"))
+            return len(authd.asked) == 2
+
+        await until(asked_again)
+        assert "key" == authd.asked[1][2]["secret"]
+
+
+@pytest.mark.behaviour("more.auth-ttl-expiry")
+async def test_expired_permissions_are_renewed_in_the_order_of_the_commands(
+    tmp_path: Path,
+) -> None:
+    """The command that finds them expired waits, all behind it too; nothing overtakes."""
+    async with (
+        running(ALL) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=b"key") as talk,
+    ):
+        expire(daemon)
+        authd.open.clear()
+        talk.say(c.pub("t", b"a"), c.sub("t", "c"), c.dpub("t", 1, b"b"), c.cls())
+
+        async def is_asked() -> bool:
+            return len(authd.asked) == 2
+
+        await until(is_asked)
+        assert {} == daemon.nsqd.broker.topics
+        authd.open.set()
+        replies = [(await talk.frame())[1] for _ in range(4)]
+        assert [b"OK", b"OK", b"OK", b"CLOSE_WAIT"] == replies
+        assert 2 == len(authd.asked)
+
+
+@pytest.mark.behaviour("more.auth-ttl-expiry")
+async def test_renewed_permissions_count_at_once_but_cut_no_subscription(tmp_path: Path) -> None:
+    """What the authd no longer allows is refused with the next command, not before."""
+    async with (
+        running(ALL, answer(entry("^other$"))) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=b"key") as talk,
+    ):
+        assert OK == await talk.ask(c.sub("t", "c"))
+        expire(daemon)
+        talk.say(c.rdy(1))
+        await daemon.post("/pub?topic=t", b"still")
+        kind, data = await talk.frame()
+        assert (2, b"still") == (kind, data[26:])
+        assert 1 == len(authd.asked)
+        await talk.fails('E_UNAUTHORIZED AUTH failed for PUB on "t" ""', c.pub("t", b"x"))
+
+
+@pytest.mark.behaviour("more.auth-ttl-expiry")
+async def test_a_renewal_that_fails(tmp_path: Path) -> None:
+    """No authd answers any more: the command fails, its texts tell nothing of why."""
+    async with (
+        running(ALL, (500, b"")) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=b"key") as talk,
+    ):
+        expire(daemon)
+        await talk.fails("E_AUTH_FAILED AUTH failed", c.pub("t", b"x"), c.pub("t", b"y"))
+        assert {} == daemon.nsqd.broker.topics
+
+
+async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """While one client's AUTH waits, others are served; its own commands wait behind it."""
+    async with (
+        running(ALL) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=b"first") as other,
+        talking(daemon) as talk,
+    ):
+        authd.open.clear()
+        talk.say(c.auth(b"key"), c.pub("mine", b"x"), c.sub("mine", "c"), c.rdy(1))
+
+        async def is_asked() -> bool:
+            return len(authd.asked) == 2
+
+        await until(is_asked)
+        assert OK == await other.ask(c.pub("t", b"x"))
+        assert ["t"] == list(daemon.nsqd.broker.topics)
+        authd.open.set()
+        assert 0 == (await talk.frame())[0]
+        assert [OK, OK] == [await talk.frame(), await talk.frame()]
+        assert b"x" == (await talk.frame())[1][26:]
+
+
+async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> None:
+    """Neither its connection nor the request outlives it."""
+    async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:
+        authd.open.clear()
+        async with talking(daemon) as talk:
+            talk.say(c.auth(b"key"))
+
+            async def is_asked() -> bool:
+                return len(authd.asked) == 1
+
+            await until(is_asked)
+            talk.writer.transport.abort()
+        authd.open.set()
+        async with talking(daemon, secret=b"next") as talk:
+            assert OK == await talk.ask(c.pub("t", b"x"))
+
+
+@pytest.mark.parametrize("address", ["ftp://host/auth", "http://", "host:port"])
+def test_an_address_that_is_none(address: str) -> None:
+    """nsqd does not start with an authd that cannot be asked."""
+    with pytest.raises(StartError, match="is no address"):
+        Authenticator(Options(auth_http_addresses=(address,)))
+
+
+def test_a_root_ca_that_cannot_be_read(tmp_path: Path) -> None:
+    """nsqd does not start, and says which file it is about."""
+    options = Options(auth_http_addresses=("h:1",), tls_root_ca_file=str(tmp_path / "none"))
+    with pytest.raises(StartError, match="failed to build client TLS config"):
+        Authenticator(options)
