@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparq.daemon.address import Listener, listen
+from sparq.daemon.address import Listener
 from sparq.daemon.http import Site
-from sparq.log.disk import RealDisk
-from sparq.nsqd.http import Endpoints
+from sparq.nsqd import tls
 from sparq.nsqd.lookup_peers import LookupPeers
-from sparq.nsqd.main import open_broker
+from sparq.nsqd.main import Listeners, listen, open_broker, start_http
 from sparq.nsqd.options import Options
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
+from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.commands import fin, identify, rdy
 from sparq.protocol.receiver import Receiver, decode_message
 
@@ -26,6 +26,7 @@ class Daemon:
     nsqd: Nsqd
     http: Listener
     site: Site
+    listeners: Listeners
     peers: LookupPeers
 
     async def raw(self, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
@@ -66,23 +67,31 @@ class Daemon:
 
 
 async def start(folder: Path, **changes: Any) -> Daemon:
-    options = Options(
-        tcp_address="127.0.0.1:0", data_path=str(folder), broadcast_address="here", **changes
+    """An nsqd on free ports of loopback, unless the changes of its options say otherwise."""
+    free = "127.0.0.1:0"
+    own = {"tcp_address": free, "http_address": free, "https_address": free}
+    own |= {"data_path": str(folder), "broadcast_address": "here"}
+    options = Options(**{**own, **changes})
+    certificates = tls.build(options)
+    listeners = listen(options, has_tls=certificates is not None)
+    nsqd = Nsqd(options, open_broker(options, MeasuredDisk(), folder), asyncio.get_running_loop())
+    nsqd.tls = certificates
+    nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
+        -1 if listener is None else listener.port for listener in listeners
     )
-    nsqd = Nsqd(options, open_broker(options, RealDisk(), folder), asyncio.get_running_loop())
-    tcp, http = listen(options.tcp_address), listen("127.0.0.1:0")
-    nsqd.tcp_port, nsqd.http_port = tcp.port, http.port
-    await nsqd.start(tcp)
-    site = Site(Endpoints(nsqd).routes())
-    await site.start(http)
+    await nsqd.start(listeners.tcp)
+    site = await start_http(nsqd, listeners)
     peers = LookupPeers(nsqd)
     nsqd.reloader = Reloader(nsqd, peers, lambda: options)
     await peers.start()
-    return Daemon(nsqd, http, site, peers)
+    assert listeners.http is not None
+    return Daemon(nsqd, listeners.http, site, listeners, peers)
 
 
 async def stop(daemon: Daemon) -> None:
-    daemon.http.close()
+    for listener in daemon.listeners[1:]:
+        if listener is not None:
+            listener.close()
     await daemon.nsqd.stop()
     await daemon.peers.stop()
     await daemon.site.stop()

@@ -169,13 +169,11 @@ class Connection(asyncio.Protocol):
         session, parser, broker = self._session, self._parser, self._broker
         assert session is not None
         now = self._server.runner.now()
-        interval = session.heartbeat_interval_ms
+        admission, interval = self._admission, session.heartbeat_interval_ms
         try:
-            while not (session.closing or self._is_asking()):
+            while not session.closing and (admission is None or not admission.is_waiting):
                 command = parser.next()
-                if command is None:
-                    break
-                if self._admission is not None and self._admission.takes(command, now):
+                if command is None or (admission is not None and admission.takes(command, now)):
                     break
                 broker.execute(session, command, now)
                 parser.state = session.parser_state
