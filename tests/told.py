@@ -16,28 +16,36 @@ from typing import Any, TypeAlias
 import pytest
 
 from sparq.daemon.flags import flags_of
-from tests.servers import NsqdServer, start_first
+from tests.servers import NsqdServer, free_port, start_first
 
 FORMS = ("command line", "TOML")
 
 Places: TypeAlias = Mapping[str, str]
-"""What `{name}` in a value stands for; `{tcp}`, `{http}`, `{folder}` are always there."""
+"""What a word in braces in a value stands for: `{tcp}`, `{http}`, `{https}`, `{data}` and `{name}`
+are a daemon's own, the others are the module's."""
 
 
 class ToldServer(NsqdServer):
-    """A daemon whose addresses are in the table like all else, and that may refuse plain HTTP."""
+    """A daemon whose addresses are in the table like all else, and that may refuse plain HTTP.
+
+    `helpers` are what the module's checks share, such as an authd that knows what it was asked.
+    """
 
     def __init__(self, module: str, folder: Path, rows: Iterable[Row], form: str) -> None:
         self.rows = tuple(rows)
         self.form = form
         self.places: dict[str, str] = {}
+        self.helpers: dict[str, Any] = {}
         super().__init__(module, folder, ())
 
     def choose_ports(self) -> None:
         """Take free ports, and write them where the daemon is told of them."""
         super().choose_ports()
-        own = {"tcp": self.tcp, "http": self.http, "folder": str(self.folder)}
-        self.places.update(own)
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        name = "line.example" if self.form == "command line" else "file.example"
+        https = f"127.0.0.1:{free_port()}"
+        self.places.update(tcp=self.tcp, http=self.http, https=https, data=str(data), name=name)
 
     def address_flags(self) -> tuple[str, ...]:
         """Everything that it is told: the flags, or the file's name."""
@@ -102,6 +110,7 @@ class Told:
 
     def __init__(self, module: str, folder: Path, groups: Mapping[str, list[Row]]) -> None:
         self.places: dict[str, str] = {}
+        self.helpers: dict[str, Any] = {}
         self._module = module
         self._folder = folder
         self._groups = groups
@@ -114,6 +123,7 @@ class Told:
             folder.mkdir()
             server = ToldServer(self._module, folder, self._groups[group], form)
             server.places.update(self.places)
+            server.helpers = self.helpers
             start_first(server)
             self._running[group, form] = server
         return self._running[group, form]

@@ -1,0 +1,167 @@
+"""Flags whose effect is on disk, in memory, in the log, or in the figures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.nsqd.effects.common import ADDRESSES, until
+from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
+from tests.told import Row, ToldServer
+
+ATTEMPTS = 5
+
+
+def topic(server: ToldServer, name: str) -> dict[str, Any]:
+    """A topic's part of /stats."""
+    (found,) = server.get_json(f"/stats?format=json&topic={name}")["topics"]
+    return dict(found)
+
+
+def data_path(server: ToldServer) -> None:
+    """The logs are there, and nowhere else."""
+    server.post("/topic/create?topic=placed")
+    data = Path(server.places["data"])
+    assert (data / "topics" / "t-placed").is_dir()
+    assert not (server.folder / "topics").exists()
+
+
+def max_bytes_per_file(server: ToldServer) -> None:
+    """A log goes on in a new file."""
+    for _ in range(8):
+        server.post("/pub?topic=rolling", b"x" * 6000)
+    folder = Path(server.places["data"]) / "topics" / "t-rolling"
+    files = list(folder.glob("*.log"))
+    assert len(files) >= 3
+    assert all(file.stat().st_size <= 20_000 for file in files)
+
+
+def mem_queue_size(server: ToldServer) -> None:
+    """What an #ephemeral channel holds; the rest is dropped."""
+    server.post("/topic/create?topic=small%23ephemeral")
+    server.post("/channel/create?topic=small%23ephemeral&channel=c%23ephemeral")
+    server.post("/mpub?topic=small%23ephemeral", b"x\n" * 20)
+    (channel,) = topic(server, "small%23ephemeral")["channels"]
+    assert channel["depth"] == 5
+
+
+def sync_every(server: ToldServer) -> None:
+    """So many messages may be unsynced; the one that completes them syncs all."""
+    with Line(server) as line:
+        assert line.ask(mpub("unsynced", [b"x"] * 6)) == OK
+        assert topic(server, "unsynced")["unsynced_messages"] == 6
+        assert line.ask(pub("unsynced", b"x")) == OK
+        until(lambda: topic(server, "unsynced")["unsynced_messages"] == 0)
+
+
+def sync_timeout(server: ToldServer) -> None:
+    """What is unsynced is so for no longer than that: well before the 2 s without the flag."""
+    for _ in range(ATTEMPTS):
+        began = time.monotonic()
+        server.post("/pub?topic=soon", b"x")
+        until(lambda: topic(server, "soon")["unsynced_messages"] == 0)
+        if time.monotonic() - began < 1.5:
+            return
+    raise AssertionError("never synced in time")
+
+
+def finish(server: ToldServer, name: str) -> None:
+    """Publish, consume and finish 10 messages."""
+    with Line(server) as line:
+        assert line.ask(sub(name, "c")) == OK
+        assert line.ask(mpub(name, [b"x"] * 10)) == OK
+        line.say(rdy(10))
+        line.say(fin(*line.messages(10)))
+        assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
+
+
+def latency(server: ToldServer, name: str) -> dict[str, Any]:
+    """The channel's latency in /stats."""
+    found: dict[str, Any] = server.channel(name, "c")["e2e_processing_latency"]
+    return found
+
+
+def percentiles(server: ToldServer) -> None:
+    """/stats has these, in descending order."""
+    for _ in range(ATTEMPTS):
+        finish(server, "latency")
+        found = latency(server, "latency")
+        if found["count"]:
+            assert [entry["quantile"] for entry in found["percentiles"]] == [1, 0.95, 0.5]
+            assert all(entry["value"] > 0 for entry in found["percentiles"])
+            return
+    raise AssertionError("never counted")
+
+
+def window_time(server: ToldServer) -> None:
+    """What is older is not counted any more, after ten minutes without the flag."""
+    finish(server, "window")
+    until(lambda: latency(server, "window")["count"] == 0)
+
+
+def log_level(server: ToldServer) -> None:
+    """What is below the level is not logged."""
+    make_errors(server)
+    assert " INFO: " not in server.log_text
+
+
+def log_prefix(server: ToldServer) -> None:
+    """Each line begins with it."""
+    make_errors(server)
+    assert all(line.startswith("<here> 20") for line in server.log_text.splitlines())
+
+
+def make_errors(server: ToldServer) -> None:
+    """Have something logged as a warning or worse, and much that is not."""
+    with Line(server) as line:
+        line.ask(b"NONSENSE\n")
+    server.request("GET", "/ping")
+    server.request("POST", "/mpub?topic=t&binary=maybe", bytes(4))
+    until(lambda: 'deprecated value "maybe" used for /mpub?binary=' in server.log_text)
+
+
+def verbose(server: ToldServer) -> None:
+    """All is logged, whatever the level."""
+    until(lambda: " INFO: TCP: listening on " in server.log_text)
+
+
+def broadcast_address(server: ToldServer) -> None:
+    """Clients are told over HTTP."""
+    assert server.get_json("/info")["broadcast_address"] == server.places["name"]
+
+
+GROUPS = {
+    "storage": [
+        *ADDRESSES,
+        Row("data-path", "{data}", data_path),
+        Row("max-bytes-per-file", 20_000, max_bytes_per_file),
+        Row("mem-queue-size", 5, mem_queue_size),
+        Row("sync-every", 7, sync_every),
+        Row("sync-timeout", "1h", sync_every, toml=3_600_000),
+        Row("log-level", "Warn", log_level),
+        Row("log-prefix", "<here> ", log_prefix),
+        Row("broadcast-address", "{name}", broadcast_address),
+        Row(
+            "e2e-processing-latency-percentile",
+            ["0.5", "1.0,0.95"],
+            percentiles,
+            key="e2e_processing_latency_percentiles",
+            toml=[0.5, 1, 0.95],
+        ),
+    ],
+    "times": [
+        *ADDRESSES,
+        Row("sync-every", 1_000_000, sync_timeout),
+        Row("sync-timeout", "100ms", sync_timeout, toml=100),
+        Row("log-level", "fatal", verbose),
+        Row("verbose", True, verbose),
+        Row(
+            "e2e-processing-latency-percentile",
+            ["0.99"],
+            window_time,
+            key="e2e_processing_latency_percentiles",
+        ),
+        Row("e2e-processing-latency-window-time", "1s", window_time, toml=1000),
+    ],
+}
