@@ -16,6 +16,7 @@ from sparq.broker.options import MILLISECOND_NS, BrokerOptions
 from sparq.broker.publishing import Publish, refusal
 from sparq.broker.session import Session
 from sparq.broker.topics import Leaving, Topics
+from sparq.broker.topology import nearness
 from sparq.log.disk import DiskError
 from sparq.protocol import commands, frames
 from sparq.protocol.errors import RemoteError
@@ -235,6 +236,7 @@ class Conversation:
             raise RemoteError(
                 "E_SUB_FAILED", f"SUB failed consumers for {name} exceeds limit of {most}"
             )
+        session.nearness = nearness(session, self._options)
         channel.subscribe(session)
         session.state = commands.STATE_SUBSCRIBED
         self._answer_when_kept(session, topic, is_new, frames.OK, "SUB")

@@ -6,18 +6,21 @@
 3. Of one run at most half are messages that were out before, while fresh ones can be had; a run of
    one takes turns (decision 12). Those go by the copy path, since their attempts must be patched.
 4. A run ends with the message that fills the session's output.
+5. With topology-aware consumption nobody is served while somebody nearer has an open window.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from sparq.broker import topology
 from sparq.broker.channel import Channel
 from sparq.broker.handout import Handout
 from sparq.broker.in_flight import ranges_of
 from sparq.broker.redelivery import give_again
 from sparq.broker.sampling import Sampler
 from sparq.broker.session import Session
+from sparq.broker.topology import nearest
 from sparq.log.block import Block
 from sparq.protocol.frames import ATTEMPTS_OFFSET
 from sparq.protocol.instant import Instant
@@ -44,12 +47,16 @@ def hand_out(channel: Channel, sampler: Sampler, now: Instant) -> list[Session]:
 def _round(channel: Channel, available: int, served: dict[Session, None], handout: Handout) -> int:
     """One equal share for each ready session; returns how many messages left the queue."""
     ready = channel.ready
-    share = -(-available // len(ready))
+    sessions = nearest(tuple(ready))
+    share = -(-available // len(sessions))
     given = 0
-    for session in tuple(ready):
+    for session in sessions:
         count = min(share, session.window(), available - given)
         if count > 0:
+            sent = session.message_count
             taken = give(handout, session, count)
+            if session.nearness is not None:
+                topology.count(channel, session, session.message_count - sent)
             if not taken:
                 return 0
             served[session] = None

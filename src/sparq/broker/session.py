@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sparq.broker.channel import Channel
     from sparq.broker.permissions import Permissions
     from sparq.broker.range_mode import RangeReader
+    from sparq.broker.topology import Nearness
 
 Buffer = bytes | bytearray | memoryview
 
@@ -59,6 +60,7 @@ class Session:
     Attributes:
         state: 0 before SUB, 3 subscribed, 4 after CLS (the numbers of `/stats`).
         ready_count: the client's RDY; messages flow while `in_flight_count` is below it.
+        nearness: where it is, seen from this nsqd; None when that does not count.
         owner: the number that stands for it in its channel.
         holds: the channels that it reads by ranges.
         uncommitted_bytes: its publishes that are not on disk yet.
@@ -93,6 +95,7 @@ class Session:
         self.user_agent = ""
         self.topology_region = ""
         self.topology_zone = ""
+        self.nearness: Nearness | None = None
         self.tls: TlsFacts | None = None
         self.deflate = self.snappy = False
         self.upgrade: Granted | None = None
