@@ -2,10 +2,12 @@
 
 import logging
 import threading
+import time
 
 import pytest
 
 from sparq.client.errors import WrongPeerError
+from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import DataLossError, UnreachableError
 from sparq.spark.ranges import Loss, Range, read_range
@@ -80,10 +82,20 @@ def test_an_authd_that_is_out_of_order_is_waited_for(server):
     """The driver has read with this secret: E_AUTH_FAILED passes, other refusals do not."""
     server.refuse["Read"] = RemoteError("E_AUTH_FAILED", "AUTH failed")
     server.refuse["Ends"] = server.refuse["Read"]
-    threading.Timer(0.3, server.refuse.clear).start()
+
+    def vouch() -> None:
+        deadline = time.monotonic() + 30
+        while sum(isinstance(each, commands.Read) for each in server.heard) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        server.refuse.clear()
+
+    vouching = threading.Thread(target=vouch)
+    vouching.start()
 
     assert bodies(range_of(server)) == ALL
 
+    vouching.join()
     server.refuse["Read"] = RemoteError("E_UNAUTHORIZED", 'AUTH failed for READ on "clicks" ""')
     with pytest.raises(RemoteError, match="E_UNAUTHORIZED"):
         bodies(range_of(server))
