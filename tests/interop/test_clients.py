@@ -350,8 +350,7 @@ def over(
     that cannot be made smaller.
     """
     topic = topic_of(name, feature)
-    large = matrix.LARGEST.get((name, feature), 200_000)
-    bodies = ["small", secrets.token_hex(large // 2), "large " * (large // 6)]
+    bodies = ["small", secrets.token_hex(100_000), "large " * 30_000]
     with Proxy(nsqd.tcp) as proxy:
         told = job(proxy.address, topic, publish=bodies, multi_publish=TOGETHER, **wishes)
         client = start(told)

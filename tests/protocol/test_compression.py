@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.protocol.compression import (
+    CHUNK_BYTES,
     CHUNK_BYTES_MAX,
     PIECE_BYTES,
     STREAM_IDENTIFIER,
@@ -186,6 +187,19 @@ def test_only_what_is_read_is_inflated() -> None:
     assert PIECE_BYTES == len(first)
     rest = sum(len(piece) for piece in iter(receiver.read, b""))
     assert (4 << 20) == len(first) + rest
+
+
+def test_chunks_are_small() -> None:
+    """A client whose read of 64 KiB must bring a whole chunk gets one, as from Go's nsqd."""
+    data = random.Random(1).randbytes(5 * CHUNK_BYTES + 1)
+    sent = Snappy().compress([data])
+    sizes, at = [], len(STREAM_IDENTIFIER)
+    while at < len(sent):
+        sizes.append(int.from_bytes(sent[at + 1 : at + 4], "little"))
+        at += 4 + sizes[-1]
+
+    assert 6 == len(sizes)
+    assert max(sizes) < CHUNK_BYTES + CHUNK_BYTES // 4
 
 
 def test_chunks_of_zeros_come_piece_by_piece() -> None:

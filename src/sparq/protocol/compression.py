@@ -38,6 +38,10 @@ CHECKSUM_SIZE: Final = 4
 CHUNK_BYTES_MAX: Final = 65_536
 """What one chunk may hold uncompressed, says the format."""
 
+CHUNK_BYTES: Final = 16 << 10
+"""What is put into one chunk here: as much as Go's nsqd gathers before it compresses. pynsq loses
+its connection when a read of 64 KiB brings no whole chunk."""
+
 CHUNK_STORED_MAX: Final = CHECKSUM_SIZE + 32 + CHUNK_BYTES_MAX + CHUNK_BYTES_MAX // 6
 """What a compressor makes of it at worst: the block format's own bound."""
 
@@ -137,16 +141,20 @@ class Snappy:
 
     def compress(self, parts: Iterable[Buffer]) -> bytes:
         """All parts as chunks, the stream's identifier before the first ones."""
-        data = b"".join(parts)
-        if not data:
-            return b""
+        data = memoryview(b"".join(parts))
+        chunks = (
+            self._chunk(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES)
+        )
+        return b"".join(chunks)
+
+    def _chunk(self, data: memoryview) -> memoryview:
         try:
-            chunks = snappy.compress(data)
+            chunk = memoryview(snappy.compress(data))
         except CramjamCompressionError as error:
             raise CompressionError(f"snappy: {error}") from error
         skip = len(STREAM_IDENTIFIER) if self._is_open else 0
         self._is_open = True
-        return bytes(memoryview(chunks)[skip:])
+        return chunk[skip:]
 
     def feed(self, data: Buffer) -> None:
         """Keep what arrived; of padding nothing."""
