@@ -1,0 +1,161 @@
+"""client.blocking through layers: what a peer may do wrong, and that memory is used again.
+
+Threads serve the handshake's pure twin. What goes right is in `test_layers_with_nsqd`.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sparq.client.blocking import BlockingConnection
+from sparq.client.errors import TlsError, WrongPeerError
+from sparq.client.layer_options import LayerOptions
+from sparq.protocol import commands
+from tests.client.certificates import Certificates, certificates, server_context
+from tests.client.counterpart import Counterpart, frame
+
+ALL = {"tls_v1": True, "snappy": True, "deflate": True}
+KINDS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "tls": {"tls_v1": True},
+    "snappy": {"snappy": True},
+    "deflate": {"deflate": True},
+    "tls+snappy": {"tls_v1": True, "snappy": True},
+    "tls+deflate": {"tls_v1": True, "deflate": True},
+}
+Answer = Callable[[Counterpart, socket.socket], None]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def options_of(files: Certificates, kind: str) -> LayerOptions:
+    """Options of one kind that trust the tests' authority."""
+    trusted = {"tls_root_ca_file": str(files.authority)} if "tls" in kind else {}
+    return LayerOptions(**KINDS[kind], **trusted)
+
+
+@contextlib.contextmanager
+def serving(counterpart: Counterpart, answers: list[Answer]) -> Iterator[str]:
+    """A listener for one connection: the handshake, then an answer to each command."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError), listening.accept()[0] as connection:
+            answered = 0
+            while data := connection.recv(1 << 16):
+                connection.sendall(counterpart.receive(data))
+                # One command ahead of the answers: IDENTIFY, which the counterpart has answered.
+                while answered < min(len(answers), len(counterpart.heard) - 1):
+                    answers[answered](counterpart, connection)
+                    answered += 1
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.close()
+        thread.join()
+
+
+def says(data: bytes) -> Answer:
+    """Says this through the layers."""
+
+    def answer(counterpart: Counterpart, connection: socket.socket) -> None:
+        counterpart.say(data)
+        sealed, counterpart._out = counterpart._out, b""
+        connection.sendall(sealed)
+
+    return answer
+
+
+def counterpart_of(files: Certificates) -> Counterpart:
+    """One that offers everything."""
+    return Counterpart(dict(ALL), server_context(files))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_use_the_same_memory(files: Certificates, kind: str) -> None:
+    """Small and large answers arrive whole, each in the memory of the one before."""
+    bodies = [b"a" * 5_000_000, b"b" * 3_000_000, b"c"]
+    answers = [says(frame(3, body)) for body in bodies]
+    with serving(counterpart_of(files), answers) as address:
+        connection = BlockingConnection(address, layers=options_of(files, kind))
+        received = []
+        for body in bodies:
+            connection.send(commands.ends("t"))
+            kind_of_frame, data = connection.receive()
+            assert kind_of_frame == 3
+            assert bytes(data) == body
+            received.append(data)
+        connection.close()
+
+    assert received[0][:1] == received[1][:1] == b"c"
+
+
+@pytest.mark.parametrize("kind", ["tls", "snappy", "tls+deflate"])
+def test_damage_is_an_os_error(files: Certificates, kind: str) -> None:
+    """Another connection may do better: it is retried as a broken connection is."""
+
+    def damaged(counterpart: Counterpart, connection: socket.socket) -> None:
+        counterpart.say(frame(0, b"important" * 1000))
+        sealed = bytearray(counterpart._out)
+        sealed[len(sealed) // 2] ^= 1
+        connection.sendall(sealed)
+
+    with serving(counterpart_of(files), [damaged]) as address:
+        connection = BlockingConnection(address, layers=options_of(files, kind))
+        with pytest.raises(OSError, match=f"{address}: ({kind}|TLS)"):
+            connection.ask(commands.ends("t"))
+
+
+@pytest.mark.parametrize("kind", ["tls", "tls+snappy"])
+def test_a_farewell_is_an_end(files: Certificates, kind: str) -> None:
+    """A peer that closes inside TLS, its socket still open, is not waited for."""
+
+    def farewell(counterpart: Counterpart, connection: socket.socket) -> None:
+        connection.sendall(counterpart.say_farewell())
+
+    with serving(counterpart_of(files), [farewell]) as address:
+        connection = BlockingConnection(address, layers=options_of(files, kind))
+        with pytest.raises(ConnectionResetError, match="closed the connection"):
+            connection.ask(commands.ends("t"))
+
+
+def test_the_beginning_may_fail(files: Certificates) -> None:
+    """Hanging up, distrust, and bytes that nobody asked for: each is told, each closes."""
+
+    class Rude(Counterpart):
+        """Answers IDENTIFY and goes."""
+
+        def receive(self, data: bytes) -> bytes:
+            if self.heard:
+                raise ConnectionAbortedError
+            return super().receive(data)
+
+    context = server_context(files)
+    with (
+        serving(Rude(dict(ALL), context), []) as address,
+        pytest.raises(ConnectionResetError, match=r"\(TLS\)|reset"),
+    ):
+        BlockingConnection(address, layers=options_of(files, "tls"))
+
+    distrusted = Counterpart(dict(ALL), server_context(files, files.expired))
+    with (
+        serving(distrusted, []) as address,
+        pytest.raises(TlsError, match="certificate has expired"),
+    ):
+        BlockingConnection(address, layers=options_of(files, "tls"))
+
+    hasty: Any = Counterpart({})
+    hasty.behind_json = frame(0, b"OK")
+    with serving(hasty, []) as address, pytest.raises(WrongPeerError, match="without a question"):
+        BlockingConnection(address)
