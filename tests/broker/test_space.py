@@ -2,6 +2,8 @@
 
 import errno
 
+import pytest
+
 from sparq.log.reserve import STEP_BYTES
 from sparq.protocol import commands
 from sparq.testing import Fault, MemoryDisk
@@ -43,6 +45,7 @@ def test_health_follows_the_space() -> None:
     assert "the disk has space again" in house.broker.notes
 
 
+@pytest.mark.behaviour("TestSetHealth")
 def test_other_failures_are_ended_by_a_success_only() -> None:
     """Free space says nothing of a disk whose writes fail: a publish that works does."""
     house = House()

@@ -11,6 +11,7 @@ import pytest
 from sparq.daemon.address import ListenError, join, listen, peer_text, split
 
 
+@pytest.mark.behaviour("util.TestTypeOfAddr")
 @pytest.mark.parametrize(
     ("address", "parts"),
     [
@@ -32,9 +33,16 @@ def test_an_address_is_host_and_port_or_a_path(address: str, parts: tuple[str, i
     assert split(address) == parts
 
 
+@pytest.mark.behaviour(
+    "clusterinfo.TestHostNameAddresses",
+    "clusterinfo.TestIPv4Addresses",
+    "clusterinfo.TestIPv6Addresses",
+)
 def test_addresses_are_printed_with_brackets_around_ipv6() -> None:
     """As Go's JoinHostPort; a unix peer has no address."""
     assert join("::1", 80) == "[::1]:80"
+    assert join("10.0.0.1", 80) == "10.0.0.1:80"
+    assert join("host.domain", 80) == "host.domain:80"
     assert peer_text(("1.2.3.4", 5)) == "1.2.3.4:5"
     assert peer_text(("fe80::1", 5, 0, 0)) == "[fe80::1]:5"
     assert peer_text("") == peer_text(None) == ""

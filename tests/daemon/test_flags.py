@@ -155,6 +155,7 @@ def file(folder: Path, text: str) -> str:
     return f"--config={path}"
 
 
+@pytest.mark.behaviour("more.unknown-config-keys")
 def test_a_file_sets_what_the_command_line_does_not(tmp_path: Path) -> None:
     """Flag before file before default; unknown keys do no harm."""
     config = file(tmp_path, 'tcp_address = "f:1"\nid = 4\ndeflate = false\nfuture = [1]\n')

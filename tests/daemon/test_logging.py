@@ -28,6 +28,7 @@ def test_a_line_has_prefix_time_level_and_text(capsys: pytest.CaptureFixture[str
     assert re.fullmatch(rf"\[nsqd\] {when} WARNING: disk 90% full\n", line)
 
 
+@pytest.mark.behaviour("lg.TestLogging")
 def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     """Levels filter, and a second set-up replaces the first."""
     set_up("a ", logging.DEBUG)

@@ -107,7 +107,10 @@ class Consumer:
 
     @classmethod
     async def connect(cls, daemon: Daemon, *commands: bytes) -> "Consumer":
-        connected = await asyncio.open_connection("127.0.0.1", daemon.nsqd.tcp_port)
+        if daemon.nsqd.tcp_port > 0:
+            connected = await asyncio.open_connection("127.0.0.1", daemon.nsqd.tcp_port)
+        else:
+            connected = await asyncio.open_unix_connection(daemon.listeners.tcp.text)
         consumer = cls(*connected)
         consumer.writer.write(b"  V2")
         body = json.dumps({"client_id": "me", "hostname": "h", "user_agent": "test/1"}).encode()

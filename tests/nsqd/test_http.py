@@ -22,6 +22,7 @@ SECOND = 1_000_000_000
 # What it is
 
 
+@pytest.mark.behaviour("http.TestInfo")
 async def test_info_says_who_it_is(nsqd: Daemon) -> None:
     """Ports, limits in nanoseconds and bytes, and where it stands."""
     status, answer = await nsqd.ask("GET", "/info")
@@ -57,6 +58,7 @@ async def test_ping_tells_the_health(nsqd: Daemon, monkeypatch: pytest.MonkeyPat
 # Publishing
 
 
+@pytest.mark.behaviour("TestHTTPpub")
 async def test_a_message_is_published(nsqd: Daemon) -> None:
     """It is kept before the answer, and delivered as it was sent."""
     status, headers, body = await nsqd.raw(
@@ -71,6 +73,7 @@ async def test_a_message_is_published(nsqd: Daemon) -> None:
     await consumer.leave()
 
 
+@pytest.mark.behaviour("TestHTTPpubEmpty", "more.empty-parameters")
 @pytest.mark.parametrize(
     ("target", "body", "status", "message"),
     [
@@ -107,6 +110,7 @@ async def test_a_bad_publish_is_refused(
     assert [t["depth"] for t in (await nsqd.stats())["topics"]] in ([], [0])
 
 
+@pytest.mark.behaviour("more.body-limits-chunked")
 async def test_limits_hold_for_chunked_bodies(nsqd: Daemon) -> None:
     """Without an announced size the real one counts; at the limit a body passes."""
     chunk = b"64\r\n" + b"x" * 100 + b"\r\n"
@@ -120,6 +124,7 @@ async def test_limits_hold_for_chunked_bodies(nsqd: Daemon) -> None:
     assert (huge[0], huge[2]) == (413, b'{"message":"BODY_TOO_BIG"}')
 
 
+@pytest.mark.behaviour("TestHTTPmpub", "TestHTTPmpubEmpty")
 async def test_lines_are_published(nsqd: Daemon) -> None:
     """One message a line; empty lines are none, a carriage return is a character."""
     assert await nsqd.post("/mpub?topic=t", b"\na\n\nb\r\n" + b"x" * 100 + b"\n\n") == b"OK"
@@ -136,6 +141,7 @@ async def test_no_line_is_no_message(nsqd: Daemon, body: bytes) -> None:
     assert (await nsqd.topic("t"))["message_count"] == 0
 
 
+@pytest.mark.behaviour("TestHTTPmpubBinary", "TestHTTPmpubForNonNormalizedBinaryParam")
 @pytest.mark.parametrize("binary", ["true", "1", "yes", ""])
 async def test_binary_bodies_are_published(nsqd: Daemon, binary: str) -> None:
     """Count, then size and bytes; a text that is no boolean means binary."""
@@ -155,6 +161,7 @@ async def test_binary_false_means_lines(nsqd: Daemon) -> None:
     assert (await nsqd.topic("t"))["depth"] == 4
 
 
+@pytest.mark.behaviour("TestHTTPpubDefer")
 @pytest.mark.parametrize("target", ["/pub?topic=t&defer=100", "/mpub?topic=t&defer=100"])
 async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
     """It counts as deferred, and is delivered when it is due, not before."""
@@ -203,6 +210,7 @@ async def test_while_it_stops_nothing_is_changed(nsqd: Daemon) -> None:
 # Topics and channels
 
 
+@pytest.mark.behaviour("TestHTTPV1TopicChannel", "http.TestDeleteTopic")
 async def test_topics_and_channels_come_and_go(nsqd: Daemon) -> None:
     """Creation is idempotent, answers are empty, deletion takes the channels along."""
     for _ in range(2):
@@ -215,6 +223,7 @@ async def test_topics_and_channels_come_and_go(nsqd: Daemon) -> None:
     assert (await nsqd.stats())["topics"] == []
 
 
+@pytest.mark.behaviour("TestHTTPV1TopicChannel", "http.TestEmptyTopic", "http.TestEmptyChannel")
 async def test_pause_and_empty(nsqd: Daemon) -> None:
     """A paused topic gathers; emptying it drops that; emptying a channel drops the channel's."""
     await nsqd.post("/topic/create?topic=t")
@@ -241,6 +250,9 @@ async def test_pause_and_empty(nsqd: Daemon) -> None:
 ON_CHANNELS = ("create", "delete", "empty", "pause", "unpause", "seek")
 
 
+@pytest.mark.behaviour(
+    "TestHTTPV1TopicChannel", "http.TestDeleteTopic", "http.TestEmptyTopic", "http.TestEmptyChannel"
+)
 @pytest.mark.parametrize(
     ("target", "status", "message"),
     [
@@ -280,6 +292,7 @@ async def test_bad_changes_have_nsqs_codes(
     assert await nsqd.ask("POST", target) == (status, b'{"message":"%s"}' % message.encode())
 
 
+@pytest.mark.behaviour("TestPauseMetadata")
 async def test_changes_outlast_a_restart(tmp_path: Path) -> None:
     """What was answered is on disk: channels, pauses, and what was emptied."""
     first = await start(tmp_path)
@@ -363,6 +376,27 @@ def test_any_place_is_read_or_refused(text: str) -> None:
 def test_lines_are_found_by_array_as_by_hand(body: bytes) -> None:
     """The vectorised split is the plain one without its empty pieces."""
     assert list(map(bytes, lines_of(body))) == [line for line in body.split(b"\n") if line]
+
+
+@pytest.mark.behaviour("TestHTTPerrors")
+@pytest.mark.parametrize(
+    ("method", "target", "status", "answer"),
+    [
+        ("POST", "/stats", 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+        ("GET", "/not_found", 404, b'{"message":"NOT_FOUND"}'),
+        ("GET", "/", 404, b'{"message":"NOT_FOUND"}'),
+        ("DELETE", "/topic/delete?topic=t", 405, b'{"message":"METHOD_NOT_ALLOWED"}'),
+    ],
+)
+async def test_what_is_not_there_has_nsqs_answer(
+    nsqd: Daemon, method: str, target: str, status: int, answer: bytes
+) -> None:
+    """A wrong method and a wrong path are told apart, in JSON to the byte."""
+    found, headers, body = await nsqd.raw(f"{method} {target} HTTP/1.1", b"\r\n")
+
+    assert (found, body) == (status, answer)
+    assert headers["x-nsq-content-type"] == "nsq; version=1.0"
+    assert headers["content-type"] == "application/json; charset=utf-8"
 
 
 async def test_every_route_has_one_method(nsqd: Daemon) -> None:

@@ -213,6 +213,7 @@ async def test_silence_is_broken_by_pings(
         assert [node for node, _ in two[0].registry.nodes(instant())] == [producer]
 
 
+@pytest.mark.behaviour("more.disagreeing-lookupds")
 async def test_a_new_topic_learns_its_channels_from_all(two: list[Nsqlookupd]) -> None:
     """The union of what the nsqlookupds know, without ephemeral channels."""
     two[0].registry.create_channel("t#ephemeral", "a")

@@ -91,6 +91,7 @@ def test_keys_of_the_file_are_nsqs() -> None:
     }
 
 
+@pytest.mark.behaviour("more.unknown-config-keys", "nsqd.TestConfigFlagParsing")
 def test_a_file_of_nsq_is_taken(tmp_path: Path) -> None:
     """Every key has its place; what no flag has (nsqadmin's, a later NSQ's) is ignored."""
     config = tmp_path / "nsqd.toml"

@@ -69,6 +69,7 @@ def topics(daemon: Nsqlookupd) -> list[str]:
     return [t for kind, t, _, found in daemon.registry.registrations() if kind == "topic" and found]
 
 
+@pytest.mark.behaviour("TestReconfigure", "stringy.TestUniq")
 async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
     """One, then two, in the order given; what is left forgets this nsqd, the other stays."""
     first, second = map(where, two)

@@ -108,12 +108,14 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.behaviour("nsqlookupd.TestPing", "nsqlookupd.TestInfo")
 async def test_ping_and_info(lookup: Lookup) -> None:
     """It lives, and says which release it speaks."""
     assert await lookup.get("/ping") == b"OK"
     assert await lookup.get("/info") == {"version": "1.3.0"}
 
 
+@pytest.mark.behaviour("nsqlookupd.TestBasicLookupd", "nsqlookupd.TestGetChannels")
 async def test_registered_nsqds_are_found(lookup: Lookup) -> None:
     """/topics, /channels, /lookup, /nodes and /debug agree on who has what."""
     a = await Peer.connect(lookup, "a", "t c1", "t c2")
@@ -144,6 +146,7 @@ async def test_registered_nsqds_are_found(lookup: Lookup) -> None:
     await b.leave()
 
 
+@pytest.mark.behaviour("nsqlookupd.TestBasicLookupd")
 async def test_an_nsqd_that_leaves_is_not_found(lookup: Lookup) -> None:
     """Its topics and channels stay known, with nobody to connect to."""
     a = await Peer.connect(lookup, "a", "t c")
@@ -156,6 +159,12 @@ async def test_an_nsqd_that_leaves_is_not_found(lookup: Lookup) -> None:
     assert await lookup.get("/lookup?topic=t") == {"channels": ["c"], "producers": []}
 
 
+@pytest.mark.behaviour(
+    "nsqlookupd.TestCreateTopic",
+    "nsqlookupd.TestDeleteTopic",
+    "nsqlookupd.TestCreateChannel",
+    "nsqlookupd.TestDeleteChannel",
+)
 async def test_keys_are_created_and_deleted(lookup: Lookup) -> None:
     """Answers are empty 200s; a deleted topic takes its channels along."""
     assert await lookup.ask("POST", "/topic/create?topic=t") == (200, b"")
@@ -170,6 +179,13 @@ async def test_keys_are_created_and_deleted(lookup: Lookup) -> None:
     assert await lookup.get("/channels?topic=u") == {"channels": []}
 
 
+@pytest.mark.behaviour(
+    "nsqlookupd.TestCreateTopic",
+    "nsqlookupd.TestDeleteTopic",
+    "nsqlookupd.TestGetChannels",
+    "nsqlookupd.TestCreateChannel",
+    "nsqlookupd.TestDeleteChannel",
+)
 @pytest.mark.parametrize(
     ("method", "target", "status", "message"),
     [
@@ -223,6 +239,7 @@ class TestShortLives:
             inactive_producer_timeout_ns=400 * MILLISECOND,
         )
 
+    @pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover", "nsqlookupd.TestTombstonedNodes")
     async def test_a_tombstone_hides_and_ends(self, lookup: Lookup) -> None:
         """For its time /lookup has no producer and /nodes a mark; other topics are untouched."""
         a = await Peer.connect(lookup, "a", "t", "u")
@@ -244,6 +261,7 @@ class TestShortLives:
         assert (await lookup.get("/nodes"))["producers"][0]["tombstones"] == [False, False]
         await a.leave()
 
+    @pytest.mark.behaviour("nsqlookupd.TestTombstoneUnregister")
     async def test_a_tombstone_ends_with_the_registration(self, lookup: Lookup) -> None:
         """What was unregistered under a tombstone does not come back with time."""
         a = await Peer.connect(lookup, "a", "t")
@@ -254,6 +272,7 @@ class TestShortLives:
         assert (await lookup.get("/lookup?topic=t"))["producers"] == []
         await a.leave()
 
+    @pytest.mark.behaviour("nsqlookupd.TestInactiveNodes")
     async def test_a_silent_nsqd_is_not_listed(self, lookup: Lookup) -> None:
         """After the timeout it is gone from /nodes and /lookup; a PING brings it back."""
         a = await Peer.connect(lookup, "a", "t")

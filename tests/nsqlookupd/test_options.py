@@ -3,6 +3,8 @@
 import socket
 from pathlib import Path
 
+import pytest
+
 from sparq.daemon.flags import flags_of, parse
 from sparq.nsqlookupd.options import Options
 
@@ -23,6 +25,7 @@ def test_defaults_are_nsqs() -> None:
     )
 
 
+@pytest.mark.behaviour("nsqlookupd.TestConfigFlagParsing")
 def test_flags_and_keys_have_nsqs_names(tmp_path: Path) -> None:
     """Each flag is known by its NSQ name, each key of the file by the same with underscores."""
     assert [flag.name for flag in flags_of(Options)] == [

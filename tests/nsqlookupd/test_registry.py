@@ -1,5 +1,7 @@
 """The registry knows who has what, and for how long that counts."""
 
+import pytest
+
 from sparq.nsqlookupd.registry import Producer, Registry
 from sparq.protocol.instant import Instant
 
@@ -43,6 +45,7 @@ def keys(known: Registry) -> list[tuple[str, str, str, list[str]]]:
     ]
 
 
+@pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
 def test_registering_a_channel_registers_its_topic() -> None:
     """A producer is found by topic; lists are sorted, producers in order of arrival."""
     a, b = producer("a"), producer("b")
@@ -88,6 +91,7 @@ def test_a_producer_that_goes_leaves_its_keys() -> None:
     assert (a.topics, a.channels) == (set(), set())
 
 
+@pytest.mark.behaviour("nsqlookupd.TestChannelUnregister")
 def test_unregistering_a_channel_leaves_the_topic() -> None:
     """The channel's key stays without producers, the topic keeps its own."""
     a = producer("a")
@@ -103,6 +107,7 @@ def test_unregistering_a_channel_leaves_the_topic() -> None:
     assert ("channel", "t", "c", []) in keys(known)
 
 
+@pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
 def test_unregistering_a_topic_leaves_its_channels_too() -> None:
     """A producer without the topic has no channel of it; others keep theirs."""
     a, b = producer("a"), producer("b")
@@ -117,6 +122,7 @@ def test_unregistering_a_topic_leaves_its_channels_too() -> None:
     assert keys(known)[1:] == [("topic", "t", "", ["b"]), ("channel", "t", "c", ["b"])]
 
 
+@pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
 def test_operators_create_and_delete_keys() -> None:
     """Keys without producers come and go; deleting one makes its producers forget it."""
     a = producer("a")
@@ -141,6 +147,7 @@ def test_operators_create_and_delete_keys() -> None:
     assert known.topics() == ["t1", "t2", "t3"]
 
 
+@pytest.mark.behaviour("nsqlookupd.TestRegistrationDB")
 def test_silence_makes_a_producer_inactive() -> None:
     """Up to the timeout it is listed; its next sign of life brings it back."""
     a = producer("a", at(10))
@@ -154,6 +161,7 @@ def test_silence_makes_a_producer_inactive() -> None:
     assert names(known.producers("t", at(410))) == ["a"]
 
 
+@pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover")
 def test_a_tombstone_hides_one_producer_from_one_topic_for_a_while() -> None:
     """Other topics and other nodes are untouched, and /nodes still lists it, marked."""
     a, b = producer("a"), producer("a", port=9)

@@ -1,0 +1,116 @@
+"""What NSQ's own tests say of an nsqd's life: start, stop, start again; where it is registered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.protocol.commands import pub, sub
+from tests.nsqd.daemon import Consumer, start, stop, until
+from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+
+COUNT = 300
+
+
+@pytest.mark.behaviour("TestStartup", "TestUnixSocketStartup")
+@pytest.mark.parametrize("where", ["tcp", "unix"])
+async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, where: str) -> None:
+    """With a small memory and small files: what was finished is gone, the rest is delivered, once;
+    afterwards nothing is left. Over TCP and a unix socket."""
+    address = "127.0.0.1:0" if where == "tcp" else str(tmp_path / "nsqd.sock")
+    told: dict[str, Any] = {
+        "tcp_address": address,
+        "mem_queue_size": 100,
+        "max_bytes_per_file": 10_240,
+    }
+    bodies = [b"%d" % number + b"x" * 100 for number in range(COUNT)]
+    first = await start(tmp_path, **told)
+    await first.post("/topic/create?topic=t")
+    await first.post("/channel/create?topic=t&channel=c")
+    for body in bodies:
+        await first.post("/pub?topic=t", body)
+    consumer = await Consumer.connect(first, sub("t", "c"))
+    half = await consumer.messages(COUNT // 2)
+    await consumer.leave()
+    await stop(first)
+
+    second = await start(tmp_path, **told)
+    assert [t["topic_name"] for t in (await second.stats())["topics"]] == ["t"]
+    assert (await second.channel("t", "c"))["depth"] == COUNT - COUNT // 2
+    consumer = await Consumer.connect(second, sub("t", "c"))
+    rest = await consumer.messages(COUNT - COUNT // 2)
+    assert half + rest == bodies
+
+    async def nothing_is_left() -> bool:
+        channel = await second.channel("t", "c")
+        counts = ("depth", "in_flight_count", "deferred_count")
+        return [channel[count] for count in counts] == [0, 0, 0]
+
+    await until(nothing_is_left)
+    assert (await second.topic("t"))["depth"] == 0
+    await consumer.leave()
+    await stop(second)
+
+
+@pytest.mark.behaviour("TestEphemeralTopicsAndChannels")
+async def test_ephemeral_ones_go_with_the_last_consumer(tmp_path: Path) -> None:
+    """First the channel, with it the topic; nothing of them is on disk, before or after."""
+    nsqd = await start(tmp_path)
+    consumer = await Consumer.connect(nsqd, sub("t#ephemeral", "c#ephemeral"))
+    other = await Consumer.connect(nsqd, pub("t#ephemeral", b"x"))
+    assert await consumer.messages(1) == [b"x"]
+    assert (await nsqd.topic("t%23ephemeral"))["channels"][0]["client_count"] == 1
+    assert list((tmp_path / "topics").iterdir()) == []
+
+    await consumer.leave()
+
+    async def all_gone() -> bool:
+        return bool((await nsqd.stats())["topics"] == [])
+
+    await until(all_gone)
+    await other.leave()
+    await stop(nsqd)
+
+
+async def eventually(look: Callable[[], Any], wanted: Any) -> None:
+    """Wait until what is looked at is as wanted."""
+    async with asyncio.timeout(30):
+        while True:
+            if await asyncio.to_thread(look) == wanted:
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.behaviour("TestCluster")
+async def test_a_cluster_knows_topics_and_channels(tmp_path: Path) -> None:
+    """/debug and /lookup of a live nsqlookupd have this nsqd under both, until they are deleted."""
+    with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
+        nsqd.post("/topic/create?topic=t")
+        nsqd.post("/channel/create?topic=t&channel=ch")
+
+        def registered() -> list[str]:
+            return [key for key, nodes in lookupd.get_json("/debug").items() if nodes]
+
+        await eventually(registered, ["client::", "topic:t:", "channel:t:ch"])
+        debug = lookupd.get_json("/debug")
+        for key in ("topic:t:", "channel:t:ch"):
+            (node,) = debug[key]
+            assert node["hostname"] == nsqd.get_json("/info")["hostname"]
+            assert node["broadcast_address"] == "127.0.0.1"
+            assert (node["tcp_port"], node["http_port"]) == (nsqd.tcp_port, nsqd.http_port)
+            assert node["tombstoned"] is False
+        assert looked_up(lookupd) == (["ch"], [nsqd.tcp_port])
+
+        nsqd.post("/topic/delete?topic=t")
+        await eventually(lambda: looked_up(lookupd), (["ch"], []))
+        await eventually(registered, ["client::"])
+
+
+def looked_up(lookupd: Server) -> tuple[list[str], list[int]]:
+    """The channels of t, and where its nsqds are."""
+    found = lookupd.get_json("/lookup?topic=t")
+    return found["channels"], [node["tcp_port"] for node in found["producers"]]
