@@ -232,6 +232,8 @@ class Client:
                 self._arrived.write(data)
                 continue
             self.writer.write(self._outgoing.read())
+            # With TLS 1.2 nsqd's last word of the handshake and its OK may come together.
+            self._plain += self._read_tls(self.tls)
             return
 
     def deflate(self, level: int = 6) -> None:

@@ -1,0 +1,428 @@
+"""TLS: who is let in, by which version and certificate; over TCP, unix sockets and HTTPS."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sparq.daemon.address import HANDSHAKE_SECONDS
+from sparq.daemon.lifecycle import StartError
+from sparq.nsqd import tls
+from sparq.nsqd.options import Options
+from sparq.nsqd.tls import first_certificate, standard_name
+from sparq.protocol.commands import identify, pub, sub
+from tests.nsqd.daemon import Daemon, start, stop, until
+from tests.nsqd.layered import Certificates, Closed, connected
+
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+Starter = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as found:
+        yield found
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def run(
+    request: pytest.FixtureRequest,
+    stack: AsyncExitStack,
+    tmp_path: Path,
+    certificates: Certificates,
+) -> Starter:
+    """Starts an nsqd with a certificate and these options, at a TCP port or a unix socket."""
+    address = {"tcp_address": str(tmp_path / "s")} if request.param == "unix" else {}
+
+    async def starter(**options: Any) -> Daemon:
+        daemon = await start(tmp_path, **{**certificates.options(**address), **options})
+        stack.push_async_callback(stop, daemon)
+        return daemon
+
+    return starter
+
+
+async def refused(daemon: Daemon, context: ssl.SSLContext) -> None:
+    """A client with this context gets no connection."""
+    async with connected(daemon) as client:
+        with pytest.raises((ssl.SSLError, Closed, ConnectionError)):
+            await client.upgrade(context)
+
+
+async def accepted(daemon: Daemon, context: ssl.SSLContext) -> dict[str, Any]:
+    """A client with this context publishes; the facts of its handshake."""
+    async with connected(daemon) as client:
+        await client.upgrade(context)
+        client.send(pub("t", b"x"))
+        assert b"OK" == await client.response()
+        facts = next(iter(daemon.nsqd.by_session)).tls
+        assert facts is not None
+        return facts._asdict()
+
+
+# V2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.behaviour("TestTLS", "unix.TestTLS")
+async def test_the_handshake_is_told_in_stats(
+    run: Starter, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    """Both versions by default; cipher suite and version stand in /stats in Go's words."""
+    daemon = await run()
+    async with connected(daemon) as client:
+        await client.upgrade(certificates.client(version=version))
+        client.send(pub("t", b"x"))
+        assert b"OK" == await client.response()
+        (stats,) = (await daemon.stats())["producers"]
+
+    assert stats["tls"] is True
+    assert {771: "TLS1.2", 772: "TLS1.3"}[version] == stats["tls_version"]
+    assert stats["tls_cipher_suite"].startswith("TLS_")
+    assert stats["tls_negotiated_protocol_is_mutual"] is True
+
+
+def old(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
+    """A client that speaks an old version only."""
+    with pytest.warns(DeprecationWarning):
+        context.minimum_version = version
+    with pytest.warns(DeprecationWarning):
+        context.maximum_version = version
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    return context
+
+
+async def test_old_versions_need_the_flag(run: Starter, certificates: Certificates) -> None:
+    """TLS 1.1 is refused by default and taken with --tls-min-version=tls1.0."""
+    context = old(certificates.client(), ssl.TLSVersion.TLSv1_1)
+    strict = await run()
+    await refused(strict, context)
+    await accepted(strict, certificates.client())
+
+
+async def test_old_versions_are_taken_by_the_flag(run: Starter, certificates: Certificates) -> None:
+    """With --tls-min-version=tls1.0 clients of TLS 1.1 are served, and new ones too."""
+    loose = await run(tls_min_version="tls1.0")
+    context = old(certificates.client(), ssl.TLSVersion.TLSv1_1)
+
+    assert "TLS1.1" == (await accepted(loose, context))["version"]
+
+
+async def test_the_newest_version_may_be_required(run: Starter, certificates: Certificates) -> None:
+    """--tls-min-version=tls1.3 refuses TLS 1.2."""
+    daemon = await run(tls_min_version="tls1.3")
+
+    await refused(daemon, certificates.client(version=VERSIONS[0]))
+    assert "TLS1.3" == (await accepted(daemon, certificates.client(version=VERSIONS[1])))["version"]
+
+
+@pytest.mark.behaviour("TestTLSRequired", "unix.TestTLSRequired")
+@pytest.mark.parametrize("required", ["true", "tcp-https"])
+async def test_tls_can_be_required(run: Starter, certificates: Certificates, required: str) -> None:
+    """Every command but IDENTIFY is refused without TLS, before and behind an IDENTIFY."""
+    daemon = await run(tls_required=required)
+    for identified in (False, True):
+        async with connected(daemon) as client:
+            if identified:
+                await client.identify()
+            client.send(sub("t", "c"))
+            text = b"E_INVALID cannot SUB in current state (TLS required)"
+            assert text == await client.error()
+    async with connected(daemon) as client:
+        await client.upgrade(certificates.client())
+        client.send(sub("t", "c"))
+        assert b"OK" == await client.response()
+
+
+@pytest.mark.behaviour("TestTLSAuthRequire", "unix.TestTLSAuthRequire")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_any_certificate_will_do(
+    run: Starter, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    """`require`: none is refused; signed by whomever, by itself, expired: taken, and nameless."""
+    daemon = await run(tls_client_auth_policy="require")
+
+    await refused(daemon, certificates.client("", version))
+    for name in ("self-signed", "foreign", "signed", "expired"):
+        facts = await accepted(daemon, certificates.client(name, version))
+        assert "" == facts["common_name"]
+    async with connected(daemon) as client:
+        client.send(sub("t", "c"))
+        text = b"E_INVALID cannot SUB in current state (TLS required)"
+        assert text == await client.error()
+
+
+@pytest.mark.behaviour("TestTLSAuthRequireVerify", "unix.TestTLSAuthRequireVerify")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_only_a_signed_certificate_will_do(
+    run: Starter, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    """`require-verify`: only what the root CA has signed; its common name is believed."""
+    root = str(certificates.folder / "ca.pem")
+    daemon = await run(tls_client_auth_policy="require-verify", tls_root_ca_file=root)
+
+    for name in ("", "self-signed", "foreign", "expired"):
+        await refused(daemon, certificates.client(name, version))
+    facts = await accepted(daemon, certificates.client("signed", version))
+    assert "joe" == facts["common_name"]
+
+
+async def test_another_policy_asks_for_nothing(run: Starter, certificates: Certificates) -> None:
+    """As with NSQ: unknown words mean no client certificate, and TLS is required all the same."""
+    daemon = await run(tls_client_auth_policy="hubba")
+
+    await accepted(daemon, certificates.client())
+    async with connected(daemon) as client:
+        client.send(b"NOP\n")
+        assert b"E_INVALID cannot NOP in current state (TLS required)" == await client.error()
+
+
+async def test_without_a_certificate_tls_is_not_granted(tmp_path: Path) -> None:
+    """The client is told so and goes on in the clear."""
+    daemon = await start(tmp_path)
+    async with connected(daemon) as client:
+        assert (await client.identify(tls_v1=True))["tls_v1"] is False
+        client.send(pub("t", b"x"))
+        assert b"OK" == await client.response()
+    await stop(daemon)
+
+
+async def test_a_handshake_has_a_deadline(run: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks for TLS and says nothing more is dropped; 5 seconds, shortened here."""
+    assert 5.0 == HANDSHAKE_SECONDS
+    monkeypatch.setattr("sparq.nsqd.tcp.HANDSHAKE_SECONDS", 0.05)
+    daemon = await run()
+    async with connected(daemon) as client:
+        assert (await client.identify(tls_v1=True))["tls_v1"]
+        await client.end()
+
+
+async def test_damage_inside_tls_ends_the_connection(
+    run: Starter, certificates: Certificates
+) -> None:
+    """A record that was changed on its way is never taken for a command."""
+    daemon = await run()
+    async with connected(daemon) as client:
+        await client.upgrade(certificates.client())
+        record = bytearray(client.seal(pub("t", b"body")))
+        record[-1] ^= 1
+        client.writer.write(bytes(record))
+        with pytest.raises((Closed, ssl.SSLError)):
+            while True:
+                await client.exactly(1)
+
+    assert [] == (await daemon.stats())["topics"]
+
+
+async def test_heartbeats_go_through_tls(run: Starter, certificates: Certificates) -> None:
+    """They are sealed like everything else; a silent client is dropped after two intervals."""
+    daemon = await run()
+    async with connected(daemon) as client:
+        await client.upgrade(certificates.client(), heartbeat_interval=1000)
+        assert b"_heartbeat_" == await client.response()
+        with pytest.raises(Closed):
+            while True:
+                assert b"_heartbeat_" == await client.response()
+
+
+# Certificates that change
+
+
+async def test_new_handshakes_use_new_certificates(
+    run: Starter, certificates: Certificates, tmp_path: Path
+) -> None:
+    """After a reload; open connections stay, for V2 and HTTPS alike; bad files change nothing."""
+    other = tmp_path / "other"
+    other.mkdir()
+    newer = Certificates.make(other)
+    daemon = await run()
+    assert daemon.nsqd.tls is not None
+    async with connected(daemon) as client:
+        await client.upgrade(certificates.client())
+        daemon.nsqd.tls.load(Options(**newer.options()))
+        client.send(pub("t", b"x"))
+        assert b"OK" == await client.response()
+    await refused(daemon, certificates.client())
+    await accepted(daemon, newer.client())
+    assert 200 == (await https(daemon, newer.client(), "GET", "/ping"))[0]
+
+    with pytest.raises(StartError, match=r"failed to build TLS config - open .*/gone"):
+        daemon.nsqd.tls.load(Options(**newer.options(tls_key=str(tmp_path / "gone"))))
+    await accepted(daemon, newer.client())
+
+
+BAD = {
+    "no such file": ({"tls_cert": "/nowhere/c"}, "open /nowhere/c: no such file or directory"),
+    "no key": ({"tls_key": ""}, "open : no such file or directory"),
+    "a foreign key": ({"tls_key": "foreign.key"}, "[Kk][Ee][Yy]"),
+    "no certificate in it": ({"tls_cert": "server.key"}, ""),
+    "no root CA": ({"tls_root_ca_file": "/nowhere/ca"}, "open /nowhere/ca: no such file"),
+    "no CA in it": ({"tls_root_ca_file": "server.key"}, ""),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_files_that_cannot_be_used_are_named(certificates: Certificates, bad: str) -> None:
+    """The start fails, with what is the matter."""
+    changes, text = BAD[bad]
+    folder = certificates.folder
+    files = {
+        key: value if value.startswith("/") or not value else str(folder / value)
+        for key, value in changes.items()
+    }
+    with pytest.raises(StartError, match=f"^failed to build TLS config - .*{text}"):
+        tls.build(Options(**certificates.options(**files)))
+
+
+def test_no_certificate_is_no_tls() -> None:
+    """Without both flags there is nothing to build."""
+    assert tls.build(Options()) is None
+
+
+# HTTP
+
+
+@asynccontextmanager
+async def session(context: ssl.SSLContext) -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(ssl=context)
+    timeout = aiohttp.ClientTimeout(30)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as found:
+        yield found
+
+
+async def https(
+    daemon: Daemon, context: ssl.SSLContext, method: str, path: str, body: bytes = b""
+) -> tuple[int, bytes]:
+    """One request to the HTTPS port."""
+    url = f"https://localhost:{daemon.nsqd.https_port}{path}"
+    async with session(context) as client, client.request(method, url, data=body) as answer:
+        return answer.status, await answer.read()
+
+
+async def test_https_answers_as_http_does(run: Starter, certificates: Certificates) -> None:
+    """The same routes behind TLS."""
+    daemon = await run()
+    context = certificates.client()
+
+    assert (200, b"OK") == await https(daemon, context, "GET", "/ping")
+    assert (200, b"OK") == await https(daemon, context, "POST", "/pub?topic=t", b"x")
+    assert (200, b"OK") == await daemon.ask("GET", "/ping")
+    status, answer = await https(daemon, context, "GET", "/nowhere")
+    assert (404, {"message": "NOT_FOUND"}) == (status, json.loads(answer))
+
+
+async def plain_is_refused(daemon: Daemon) -> None:
+    text = f'{{"message": "TLS_REQUIRED", "https_port": {daemon.nsqd.https_port}}}'
+    for method, path in (("POST", "/pub?topic=t"), ("GET", "/ping"), ("GET", "/nowhere")):
+        length = b"Content-Length: 1\r\n\r\nx"
+        status, headers, answer = await daemon.raw(f"{method} {path} HTTP/1.1", length)
+        assert (403, text) == (status, answer.decode())
+        assert "application/json; charset=utf-8" == headers["content-type"]
+        assert "nsq; version=1.0" == headers["x-nsq-content-type"]
+
+
+@pytest.mark.behaviour("TestHTTPSRequire")
+async def test_plain_http_is_sent_to_https(run: Starter, certificates: Certificates) -> None:
+    """With TLS required: 403 for every plain request, with the port of HTTPS."""
+    daemon = await run(tls_client_auth_policy="require")
+
+    await plain_is_refused(daemon)
+    context = certificates.client("self-signed")
+    assert (200, b"OK") == await https(daemon, context, "POST", "/pub?topic=t", b"x")
+    assert 1 == daemon.nsqd.broker.topics["t"].depth()
+    with pytest.raises(aiohttp.ClientError):
+        await https(daemon, certificates.client(), "GET", "/ping")
+
+
+@pytest.mark.behaviour("TestHTTPSRequireVerify")
+async def test_https_verifies_certificates(run: Starter, certificates: Certificates) -> None:
+    """The policy of client certificates holds for HTTPS, too."""
+    root = str(certificates.folder / "ca.pem")
+    daemon = await run(tls_client_auth_policy="require-verify", tls_root_ca_file=root)
+
+    await plain_is_refused(daemon)
+    for name in ("", "self-signed", "foreign"):
+        with pytest.raises(aiohttp.ClientError):
+            await https(daemon, certificates.client(name), "GET", "/ping")
+    context = certificates.client("signed")
+    assert (200, b"OK") == await https(daemon, context, "POST", "/pub?topic=t", b"x")
+    assert 1 == daemon.nsqd.broker.topics["t"].depth()
+
+
+@pytest.mark.behaviour("TestTLSRequireVerifyExceptHTTP")
+async def test_plain_http_may_be_let_in(run: Starter, certificates: Certificates) -> None:
+    """tcp-https: V2 clients need TLS and a certificate, plain HTTP does not."""
+    root = str(certificates.folder / "ca.pem")
+    daemon = await run(
+        tls_client_auth_policy="require-verify", tls_root_ca_file=root, tls_required="tcp-https"
+    )
+
+    assert b"OK" == await daemon.post("/pub?topic=t", b"x")
+    await refused(daemon, certificates.client())
+    await accepted(daemon, certificates.client("signed"))
+
+
+# Details
+
+
+def test_the_first_certificate_is_found() -> None:
+    """In the messages of both versions, cut anywhere without harm."""
+    listed = b"\0\0\3abc\0\0\2de"
+    older = b"\x0b\0\0\x0e" + len(listed).to_bytes(3) + listed
+    newer = b"\x0b\0\0\x12\0" + len(listed).to_bytes(3) + listed
+
+    assert b"abc" == first_certificate(older)
+    assert b"abc" == first_certificate(newer)
+    assert b"" == first_certificate(b"\x0b\0\0\3\0\0\0")
+    for at in range(len(newer)):
+        assert first_certificate(newer[:at]) in (b"", b"a", b"ab", b"abc")
+
+
+@pytest.mark.parametrize(
+    ("openssl", "rfc"),
+    [
+        ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"),
+        ("ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"),
+        ("ECDHE-ECDSA-CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"),
+        ("DHE-RSA-AES256-SHA256", "TLS_DHE_RSA_WITH_AES_256_CBC_SHA256"),
+        ("AES128-SHA", "TLS_RSA_WITH_AES_128_CBC_SHA"),
+        ("AES256-GCM-SHA384", "TLS_RSA_WITH_AES_256_GCM_SHA384"),
+    ],
+)
+def test_cipher_suites_have_their_standard_names(openssl: str, rfc: str) -> None:
+    """OpenSSL's own spelling is nobody else's."""
+    assert rfc == standard_name(openssl)
+
+
+async def test_a_silent_client_in_a_handshake_does_not_hold_up_the_end(
+    run: Starter, certificates: Certificates
+) -> None:
+    """nsqd stops while somebody is half way through an upgrade."""
+    daemon = await run()
+    async with connected(daemon) as client:
+        body = json.dumps({"feature_negotiation": True, "tls_v1": True}).encode()
+        client.send(identify(body))
+        await client.response()
+        async with connected(daemon) as other:
+            await other.upgrade(certificates.client())
+            async with asyncio.timeout(30):
+                for connection in tuple(daemon.nsqd.connections):
+                    connection.close()
+                await other.end()
+                await client.end()
+
+            async def all_gone() -> bool:
+                return not daemon.nsqd.connections
+
+            await until(all_gone)
