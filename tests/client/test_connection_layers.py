@@ -93,6 +93,22 @@ async def test_commands_and_messages_pass(files: Certificates, kind: str) -> Non
     assert received[7].endswith(b"body 7")
 
 
+async def test_a_turn_leaves_as_one_record(
+    files: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record for each FIN would double what TLS costs both sides."""
+    async with connected(files, "tls") as (nsqd, connection):
+        written: list[bytes] = []
+        monkeypatch.setattr(connection, "_write", written.append)
+        for number in range(100):
+            connection.send(commands.fin(b"%016x" % number))
+        await until(lambda: written, 30)
+        monkeypatch.undo()
+
+    assert len(written) == 1
+    assert len(written[0]) < 100 * len(commands.fin(bytes(16))) + 50
+
+
 async def test_what_is_inflated_in_a_turn_is_bounded(files: Certificates) -> None:
     """64 MiB of zeros arrive in some KiB: the loop gets its turns, and reads no more meanwhile."""
     async with connected(files, "deflate") as (nsqd, connection):

@@ -137,10 +137,9 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if self._layers is not None:
-            self._write(self._layers.seal(out))
-        else:
-            self._write(out[0] if len(out) == 1 else b"".join(out))
+        # Joined also for TLS: each part would be a record of its own.
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._write(data if self._layers is None else self._layers.seal((data,)))
 
     def _write(self, data: bytes) -> None:
         if data and self._transport is not None and not self._lost.done():
