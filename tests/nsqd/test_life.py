@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,3 +120,40 @@ def looked_up(lookupd: Server) -> tuple[list[str], list[int]]:
     """The channels of t, and where its nsqds are."""
     found = lookupd.get_json("/lookup?topic=t")
     return found["channels"], [node["tcp_port"] for node in found["producers"]]
+
+
+LINE = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (INFO|WARNING): \S.*")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_port_0_is_told_as_the_real_port_and_a_signal_is_the_end(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """nsqlookupd has ports that answer; a signal ends nsqd with 0, and it is forgotten there; each
+    line of the log is in NSQ's form."""
+    free = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    own = ("--broadcast-address=127.0.0.1", f"--data-path={tmp_path}")
+    with spawn_nsqlookupd(tmp_path) as lookupd:
+        command = [sys.executable, "-m", "sparq.nsqd", *free, *own]
+        command.append(f"--lookupd-tcp-address={lookupd.tcp}")
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as nsqd:
+            (node,) = wait_for(lambda: lookupd.get_json("/nodes")["producers"])
+            for port in (node["tcp_port"], node["http_port"]):
+                socket.create_connection(("127.0.0.1", port), timeout=15).close()
+            nsqd.send_signal(number)
+            _, log = nsqd.communicate(timeout=30)
+
+        assert nsqd.returncode == 0
+        assert f"INFO: TCP: listening on 127.0.0.1:{node['tcp_port']}\n" in log
+        assert f"INFO: HTTP: listening on 127.0.0.1:{node['http_port']}\n" in log
+        assert [line for line in log.splitlines() if not LINE.fullmatch(line)] == []
+        assert wait_for(lambda: lookupd.get_json("/nodes") == {"producers": []})
+
+
+def wait_for(look: Callable[[], Any]) -> Any:
+    """What is looked at, once it is something."""
+    deadline = time.monotonic() + 30
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found

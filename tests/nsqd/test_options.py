@@ -1,6 +1,7 @@
 """nsqd's flags have NSQ's names and defaults, save where sparq says otherwise."""
 
 import dataclasses
+import re
 import socket
 from pathlib import Path
 
@@ -112,6 +113,78 @@ def test_a_policy_for_certificates_requires_tls(policy: str) -> None:
     assert options(f"-tls-client-auth-policy={policy}").tls_required == "true"
     also_http = options(f"-tls-client-auth-policy={policy}", "-tls-required=tcp-https")
     assert also_http.tls_required == "tcp-https"
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("-nope", "flag provided but not defined: -nope\n"),
+        ("-log-level=foo", 'invalid value "foo" for flag -log-level: log level must be one of '),
+        ("--tls-min-version=foo", 'invalid value "foo" for flag -tls-min-version: tls version '),
+        ("-tls-required=foo", 'invalid value "foo" for flag -tls-required: parse error\n'),
+        ("-msg-timeout=60", 'invalid value "60" for flag -msg-timeout: parse error\n'),
+        ("-deflate=2", 'invalid boolean value "2" for flag -deflate: parse error\n'),
+        ("-node-id", "flag needs an argument: -node-id\n"),
+        (
+            "--e2e-processing-latency-percentile=0.5,x",
+            'invalid value "0.5,x" for flag -e2e-processing-latency-percentile: parse error\n',
+        ),
+    ],
+)
+def test_a_bad_command_line_ends_with_2(
+    capsys: pytest.CaptureFixture[str], argument: str, reason: str
+) -> None:
+    """The reason in Go's words, then the usage, on stderr."""
+    with pytest.raises(SystemExit) as end:
+        options(argument)
+
+    assert end.value.code == 2
+    text = capsys.readouterr().err
+    assert text.startswith(reason)
+    assert "usage: nsqd [flags]" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('log_level = "foo"', "failed parsing log_level foo"),
+        ('tls_min_version = "foo"', "failed parsing tls_min_version foo"),
+        ('tls_required = "foo"', "failed parsing tls_required foo"),
+        ('msg_timeout = "60"', "ERROR: Resolve failed to coerce value 60 for option msg_timeout"),
+        ("snappy = 1", "ERROR: Resolve failed to coerce value 1 for option snappy"),
+        ('id = "x"', "ERROR: Resolve failed to coerce value x for option id"),
+        ("id = 1\nid = 2", "failed to load config file "),
+    ],
+)
+def test_a_bad_file_ends_with_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, reason: str
+) -> None:
+    """A FATAL line says what is wrong, without usage."""
+    (tmp_path / "nsqd.toml").write_text(line)
+    with pytest.raises(SystemExit) as end:
+        options("-config", f"{tmp_path}/nsqd.toml")
+
+    assert end.value.code == 1
+    text = capsys.readouterr().err
+    assert re.match(r"\[nsqd\] [0-9/]{10} [0-9:]{8}\.[0-9]{6} FATAL: " + re.escape(reason), text)
+    assert text.count("\n") == 1
+
+
+def test_a_file_may_say_it_in_other_types(tmp_path: Path) -> None:
+    """Bare integers are milliseconds, a text with commas is a list, booleans may be texts."""
+    config = tmp_path / "nsqd.toml"
+    config.write_text(
+        'statsd_interval = 1500\nhttp_client_request_timeout = "2m0.5s"\nsnappy = "f"\n'
+        'auth_http_addresses = "a:1,b:2"\nenable_experiment = ["x"]\ntls_required = true\n'
+        'e2e_processing_latency_percentiles = "0.5,0.99"\n'
+    )
+    taken = options(f"-config={config}")
+
+    assert taken.statsd_interval_ns == 1_500_000_000
+    assert taken.http_client_request_timeout_ns == 120_500_000_000
+    assert taken.auth_http_addresses == ("a:1", "b:2")
+    assert (taken.enable_experiment, taken.tls_required, taken.snappy) == (("x",), "true", False)
+    assert taken.e2e_processing_latency_percentiles == (0.99, 0.5)
 
 
 def test_default_node_ids_differ_on_one_host(tmp_path: Path) -> None:

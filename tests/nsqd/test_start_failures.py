@@ -102,3 +102,18 @@ def test_a_data_path_that_cannot_be_written(tmp_path: Path) -> None:
     said = last_words("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", folder=tmp_path)
 
     assert said.startswith("failed to persist metadata - ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "status", "stream"),
+    [("--help", 0, "stdout"), ("--version", 0, "stdout"), ("-x", 2, "stderr")],
+)
+def test_what_is_no_start_has_its_exit_status(flag: str, status: int, stream: str) -> None:
+    """0 for what was asked for, 2 for what was not understood; all on one stream."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sparq.nsqd", flag], capture_output=True, timeout=60, check=False
+    )
+
+    assert done.returncode == status
+    assert getattr(done, stream)
+    assert not (done.stderr if stream == "stdout" else done.stdout)
