@@ -20,17 +20,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note what came of a cell."""
+    """Note what came of a cell; a failure that is not the one known of it is a failure."""
     report = yield
     marker = item.get_closest_marker("feature")
     if marker is not None and isinstance(item, pytest.Function) and report.when == "call":
         one = (item.callspec.params["name"], marker.args[0])
         if report.passed:
             OUTCOMES[one] = matrix.WORKS
-        elif hasattr(report, "wasxfail"):
-            OUTCOMES[one] = matrix.FAILS
+        elif hasattr(report, "wasxfail") and call.excinfo is not None:
+            if matrix.SYMPTOMS[one] in str(call.excinfo.value):
+                OUTCOMES[one] = matrix.FAILS
+            else:
+                report.outcome = "failed"
+                report.longrepr = item.repr_failure(call.excinfo)
+                del report.wasxfail
     return report
 
 

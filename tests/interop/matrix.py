@@ -55,6 +55,11 @@ ABSENT: dict[Cell, str] = {
     ("squeaky", "deflate"): NO_COMPRESSION,
     ("squeaky", "auth"): "The client has no AUTH.",
 }
+# What the client says when it fails: another failure is not the one that is known.
+SYMPTOMS: dict[Cell, str] = {
+    ("ansq", "auth"): "NSQUnauthorized: NSQ server requires client authorization",
+    ("asyncnsq", "tls"): "got an unexpected keyword argument 'loop'",
+}
 BROKEN: dict[Cell, str] = {
     ("ansq", "auth"): (
         "nsqd answers the client's AUTH as it should, but the client never notes that it is"
@@ -75,8 +80,9 @@ NEW_CONNECTION = (
 )
 NOTES: dict[Cell, str] = {
     ("pynsq", "snappy"): (
-        "The client loses its connection when a read brings no whole chunk of the stream: nsqd"
-        " makes chunks of 16 KiB, as Go's does, so that this is rare, but not that it cannot be."
+        "The client loses its connection when a read brings no whole chunk of the stream: Tornado"
+        ' takes for an error what the client means for "not yet". Shown is that it works with'
+        " chunks that come whole: messages of up to 10 kB, ten at a time."
     ),
     ("gnsq", "tls"): GNSQ_LAYERS,
     ("gnsq", "snappy"): GNSQ_LAYERS,
@@ -98,10 +104,11 @@ NOTES: dict[Cell, str] = {
     ("squeaky", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Publisher`.",
 }
 
-# What tests must know of some clients: who closes its connection on any refused publish, and who
-# cannot ask for a heartbeat interval.
+# What tests must know of some clients: who closes its connection on any refused publish, who
+# cannot ask for a heartbeat interval, and who works over a layer only with few and small messages.
 CLOSES_ON_REFUSAL = {"gnsq", "nsq-py", "nsqjs", "squeaky"}
 NO_HEARTBEAT_SETTING = {"squeaky"}
+FEW_AND_SMALL = {("pynsq", "snappy")}
 
 WORKS, FAILS, LACKS = "yes", "fails", "no"
 

@@ -16,6 +16,7 @@ def test_every_reason_belongs_to_a_cell() -> None:
     reasoned = [one for table in tables for one in table]
 
     assert len(set(reasoned)) == len(reasoned)
+    assert set(matrix.SYMPTOMS) == set(matrix.BROKEN)
     assert all(name in matrix.CLIENTS and of in matrix.FEATURES for name, of in reasoned)
 
 

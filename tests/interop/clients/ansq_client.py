@@ -60,7 +60,7 @@ async def insist(writer):
 async def consume():
     if JOB["secret"]:
         reader = await authorized_connection()
-        await reader.subscribe(JOB["topic"], JOB["channel"], 10)
+        await reader.subscribe(JOB["topic"], JOB["channel"], JOB["max_in_flight"])
     else:
         reader = await ansq.create_reader(
             JOB["topic"],
@@ -71,7 +71,7 @@ async def consume():
             connection_options=OPTIONS,
         )
         for connection in reader.connections:
-            await connection.rdy(10)
+            await connection.rdy(JOB["max_in_flight"])
     async with asyncio.TaskGroup() as handlers:
         async for message in reader.messages():
             handlers.create_task(handle(message))

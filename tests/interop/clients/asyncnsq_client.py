@@ -49,7 +49,7 @@ async def consume():
     where = {"nsqd_tcp_addresses": [JOB["nsqd"]]}
     if JOB["lookupd"]:
         where = {"lookupd_http_addresses": [JOB["lookupd"].split(":")]}
-    reader = await create_reader(max_in_flight=10, **where, **OPTIONS)
+    reader = await create_reader(max_in_flight=JOB["max_in_flight"], **where, **OPTIONS)
     await reader.subscribe(JOB["topic"], JOB["channel"])
     async with asyncio.TaskGroup() as handlers:
         async for message in reader.messages():

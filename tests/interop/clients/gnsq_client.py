@@ -99,7 +99,7 @@ def consume():
         JOB["channel"],
         message_handler=handle,
         lookupd_poll_interval=1,
-        max_in_flight=10,
+        max_in_flight=JOB["max_in_flight"],
         **where,
         **OPTIONS,
     ).start()

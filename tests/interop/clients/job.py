@@ -10,6 +10,7 @@ Standard input is the job:
     defer              bodies for one DPUB each, due after `defer_ms`
     insist             a body to publish until it is taken, or null
     consume            whether to consume then
+    max_in_flight      how many messages at most are with the client at a time
     plans              body -> requeue | backoff | timeout | touch, for its first delivery
     msg_timeout_ms     what the client asks for, where it can; so are the next three
     heartbeat_ms

@@ -57,7 +57,13 @@ def consume():
     where = {"nsqd_tcp_addresses": [JOB["nsqd"]]}
     if JOB["lookupd"]:
         where = {"lookupd_http_addresses": ["http://" + JOB["lookupd"]]}
-    reader = Reader(JOB["topic"].encode(), JOB["channel"].encode(), **where, **OPTIONS)
+    reader = Reader(
+        TOPIC,
+        JOB["channel"].encode(),
+        max_in_flight=JOB["max_in_flight"],
+        **where,
+        **OPTIONS,
+    )
     for message in reader:
         handle(message)
 

@@ -60,7 +60,7 @@ function consume () {
     ? { lookupdHTTPAddresses: job.lookupd, lookupdPollInterval: 1 }
     : { nsqdTCPAddresses: job.nsqd }
   const reader = new Reader(job.topic, job.channel, {
-    maxInFlight: 10, maxBackoffDuration: 16, ...where, ...options
+    maxInFlight: job.max_in_flight, maxBackoffDuration: 16, ...where, ...options
   })
   reader.on('error', fail)
   reader.on('message', (message) => {

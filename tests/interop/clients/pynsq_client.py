@@ -72,7 +72,7 @@ def consume():
         JOB["channel"],
         message_handler=handle,
         lookupd_poll_interval=1,
-        max_in_flight=10,
+        max_in_flight=JOB["max_in_flight"],
         max_backoff_duration=16,
         msg_timeout=JOB["msg_timeout_ms"] / 1000,
         **where,

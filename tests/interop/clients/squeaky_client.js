@@ -42,7 +42,11 @@ function consume () {
     ? { lookup: 'http://' + job.lookupd, discoverFrequency: 1000 }
     : { host, port: Number(port) }
   const subscriber = new Subscriber({
-    topic: job.topic, channel: job.channel, concurrency: 10, timeout: job.msg_timeout_ms, ...where
+    topic: job.topic,
+    channel: job.channel,
+    concurrency: job.max_in_flight,
+    timeout: job.msg_timeout_ms,
+    ...where
   })
   subscriber.on('error', fail)
   subscriber.on('message', (message) => {
