@@ -243,3 +243,17 @@ def test_filters_of_the_stats(house: House) -> None:
     assert both is not None
     assert [topic.topic_name for topic in both] == ["a", "b"]
     assert (both[1].channels[0].clients, both[1].channels[0].client_count) == (None, 1)
+
+
+@pytest.mark.behaviour("TestGetTopic", "TestGetChannel")
+def test_a_name_is_one_topic_or_channel(house: House) -> None:
+    """Who asks for the same name gets the same topic and channel, for another another."""
+    first = house.consumer("t", "c")
+    again, other = house.consumer("t", "c"), house.consumer("t", "d")
+    house.consumer("u", "c")
+
+    topics = house.broker.topics
+    assert first.session.channel is again.session.channel
+    assert first.session.channel is not other.session.channel
+    assert {"c": first.session.channel, "d": other.session.channel} == topics["t"].channels
+    assert topics["t"] is not topics["u"]

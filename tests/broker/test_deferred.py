@@ -9,6 +9,7 @@ from sparq.broker.deferred import Delays, DueList
 from sparq.broker.in_flight import NEVER
 
 
+@pytest.mark.behaviour("pqueue.TestPriorityQueue", "pqueue.TestUnsortedInsert")
 def test_delays_come_in_order_of_their_time() -> None:
     """Earliest first, whatever order they were added in; nothing before its time."""
     delays = Delays()
@@ -60,6 +61,7 @@ def test_what_a_restart_finds_due() -> None:
     assert (due.skipped, due.overdue, len(due.pending)) == ([3, 12], [12], 0)
 
 
+@pytest.mark.behaviour("pqueue.TestRemove")
 def test_void_forgets_a_range() -> None:
     """An emptied topic's deferred publishes neither come nor are skipped."""
     due = DueList()

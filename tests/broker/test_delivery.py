@@ -139,6 +139,7 @@ def test_output_of_one_session_is_bounded() -> None:
     assert sum(sizes) == 100 * (1000 + FRAME_OVERHEAD)
 
 
+@pytest.mark.behaviour("TestPausing")
 def test_a_paused_channel_delivers_nothing(house: House) -> None:
     """Pausing a channel stops its deliveries at once, and FIN goes on; resuming goes on."""
     consumer = house.consumer("t", "c", rdy=1)
@@ -155,6 +156,7 @@ def test_a_paused_channel_delivers_nothing(house: House) -> None:
     assert numbers(consumer.messages()) == [1]
 
 
+@pytest.mark.behaviour("TestSampling")
 def test_sampling_finishes_what_it_drops(house: House) -> None:
     """Decision 15: of 10,000 messages about 43 percent are in flight, the others are finished."""
     house.publish("t", *[b"%d" % n for n in range(10_000)])

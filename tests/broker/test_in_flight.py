@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def filled(state: dict[int, int]) -> InFlight:
 states = st.dictionaries(indexes_near, st.integers(1, 2), max_size=80)
 
 
+@pytest.mark.behaviour("in_flight.TestRemove")
 @given(states, st.lists(runs, max_size=4))
 def test_finish_array_and_list_equal_a_dictionary(
     state: dict[int, int], run_list: list[list[int]]
@@ -109,6 +111,7 @@ def test_ranges_of_equals_its_twin(indexes: set[int]) -> None:
     assert ranges_of(np.array(ascending, np.int64)) == ranges_of_few(ascending)
 
 
+@pytest.mark.behaviour("in_flight.TestPriorityQueue", "in_flight.TestUnsortedInsert")
 @given(states, indexes_near)
 def test_expire_takes_exactly_what_is_due(state: dict[int, int], now: int) -> None:
     """What is due comes back with its owner and attempts; the next deadline is not missed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ def by_body(messages: list[Message]) -> dict[bytes, int]:
     return {message.body: message.attempts for message in messages}
 
 
+@pytest.mark.behaviour("more.in-flight-survives-restart")
 def test_in_flight_messages_return_with_one_more_attempt() -> None:
     """Decision 11: what was with a consumer goes out with attempts + 1; what was not, with 1."""
     house = House()
@@ -62,6 +64,7 @@ def test_a_finish_before_an_answer_is_kept() -> None:
     assert set(found) == {message.body for message in messages} - finished
 
 
+@pytest.mark.behaviour("more.delay-kept-on-disk")
 def test_a_delay_survives_with_its_time_and_attempts() -> None:
     """P4: REQ with a delay is due at the same wall time after a crash, never early."""
     house = House()
@@ -81,6 +84,7 @@ def test_a_delay_survives_with_its_time_and_attempts() -> None:
     assert [m.attempts for m in consumer.messages()] == [2]
 
 
+@pytest.mark.behaviour("more.delay-kept-on-disk")
 def test_a_deferred_publish_survives() -> None:
     """P4: DPUB keeps its due time over a crash; what became due meanwhile is delivered at once."""
     house = House()
@@ -133,6 +137,7 @@ def test_pauses_survive() -> None:
     assert consumer.bodies() == [b"before", b"after"]
 
 
+@pytest.mark.behaviour("more.backlog-to-first-channel")
 def test_a_backlog_without_a_channel_survives() -> None:
     """P is durable: what nobody has seen goes to the first channel, also after a restart."""
     house = House()
@@ -146,6 +151,7 @@ def test_a_backlog_without_a_channel_survives() -> None:
     assert house.consumer("t", "second", rdy=10).bodies() == []
 
 
+@pytest.mark.behaviour("TestDeleteLast")
 def test_after_the_last_channel_went_messages_gather() -> None:
     """P stands where the last channel went: a later one gets what came since, over a restart."""
     house = House()

@@ -49,6 +49,21 @@ def test_a_timeout_puts_the_message_back(house: House) -> None:
     assert (channel.timeout_count, channel.requeue_count, channel.in_flight_count) == (1, 0, 1)
 
 
+@pytest.mark.behaviour("TestInFlightWorker")
+def test_all_that_is_due_comes_back_together(house: House) -> None:
+    """250 messages in flight time out at once: none is left in flight, each is ready again."""
+    consumer = house.consumer("t", "c", rdy=250, msg_timeout=1000)
+    house.publish("t", *[b"%d" % number for number in range(250)])
+    assert house.channel("t", "c").in_flight_count == 250
+    consumer.say(commands.rdy(0))
+    house.pass_time(1.0)
+    channel = house.channel("t", "c")
+
+    assert (channel.in_flight_count, channel.depth, channel.timeout_count) == (0, 250, 250)
+    assert house.broker.topics["t"].channels["c"].in_flight.count == 0
+
+
+@pytest.mark.behaviour("TestClientMsgTimeout")
 def test_a_late_finish_fails(house: House) -> None:
     """Nobody else is ready: the message waits, and the late FIN is told so."""
     consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
@@ -64,6 +79,7 @@ def test_a_late_finish_fails(house: House) -> None:
     assert house.channel("t", "c").depth == 1
 
 
+@pytest.mark.behaviour("TestTouch")
 def test_touch_keeps_a_message_up_to_the_maximum() -> None:
     """Each TOUCH gives a full timeout, but delivery + max-msg-timeout is the end."""
     house = House(limits=Limits(max_msg_timeout_ms=2500))
@@ -99,6 +115,7 @@ def test_a_requeue_with_delay_comes_when_due(house: House) -> None:
     assert [m.attempts for m in consumer.messages()] == [2]
 
 
+@pytest.mark.behaviour("TestReqTimeoutRange")
 def test_a_requeue_is_held_to_the_longest_delay(house: House) -> None:
     """REQ beyond max-req-timeout is clamped without a word."""
     consumer = house.consumer("t", "c", rdy=1)
@@ -179,6 +196,7 @@ def test_a_new_channel_gets_no_deferred_publish_from_before_it(house: House) -> 
     assert house.channel("t", "new").deferred_count == 0
 
 
+@pytest.mark.behaviour("more.attempts-beyond-signed")
 def test_attempts_stay_at_their_maximum() -> None:
     """The 16 bits of attempts saturate (decision 15)."""
     house = House()

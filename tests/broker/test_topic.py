@@ -39,6 +39,7 @@ def test_the_first_channel_gets_what_had_gathered(house: House) -> None:
     assert house.topic("t").depth == 0
 
 
+@pytest.mark.behaviour("TestPause")
 def test_a_paused_topic_keeps_what_comes(house: House) -> None:
     """Channels go on with what they have; a channel made meanwhile starts at the mark."""
     consumer = house.consumer("t", "a", rdy=10)
@@ -88,6 +89,7 @@ def test_a_lookup_that_does_not_answer_holds_nobody_for_long() -> None:
     assert b"2" in consumer.bodies()
 
 
+@pytest.mark.behaviour("TestChannelEmpty", "TestChannelEmptyConsumer")
 def test_emptying_a_channel(house: House) -> None:
     """Everything goes: waiting, in flight, delayed, deferred; windows open, late FINs fail."""
     consumer = house.consumer("t", "c", rdy=3)
@@ -146,6 +148,7 @@ def test_deleting_a_channel_ends_its_connections(house: House) -> None:
     assert set(house.broker.topics["t"].channels) == {"d"}
 
 
+@pytest.mark.behaviour("TestDeletes")
 def test_deleting_a_topic(house: House) -> None:
     """Its files go, its clients are disconnected, and one of the same name begins empty, with
     indexes that were never used."""

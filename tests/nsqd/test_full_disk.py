@@ -151,6 +151,7 @@ def all_of(server: NsqdServer, line: Line, count: int) -> list[Message]:
     return messages
 
 
+@pytest.mark.behaviour("TestHealth", "TestChannelHealth")
 def test_every_form_of_publish_is_refused_with_the_reason(
     server: NsqdServer, disk: SmallDisk, publisher: Publisher
 ) -> None:

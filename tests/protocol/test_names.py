@@ -17,6 +17,7 @@ NAMES = st.from_regex(r"[.a-zA-Z0-9_-]{1,54}(#ephemeral)?", fullmatch=True)
 CONFUSABLE = st.text("aA_.x-", min_size=1, max_size=6)
 
 
+@pytest.mark.behaviour("TestChannelTopicNames")
 @pytest.mark.parametrize(
     "name", ["a", ".", "..", "-", "_", "clicks.metrics", "A-b_9", "x" * 64, "x#ephemeral"]
 )
@@ -26,6 +27,7 @@ def test_legal_names(name: str) -> None:
     assert is_valid_name(name.encode())
 
 
+@pytest.mark.behaviour("TestChannelTopicNames")
 @pytest.mark.parametrize(
     "name",
     [
