@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, cast
 
 from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
@@ -47,8 +48,8 @@ REPLIES_HIGH_WATER_BYTES = 4 << 20
 UNCOMMITTED_HIGH_WATER_BYTES = 8 << 20
 """One connection's publishes that are not on disk yet (decision 20)."""
 
-INFLATED_BYTES_PER_TURN = 256 << 10
-"""A connection's layers give so much in one turn; the others come in between (decision 27)."""
+LAYERS_NANOSECONDS_PER_TURN = 10_000_000
+"""So long are a connection's layers read in one turn; the others come in between (decision 27)."""
 
 LINGER_SECONDS = 1.0
 """How long a connection that got a fatal error may take to read it."""
@@ -286,7 +287,7 @@ class Connection(asyncio.Protocol):
         """Execute what the layers hold, so much a turn; True when they hold nothing more."""
         session = self._session
         assert session is not None
-        left = INFLATED_BYTES_PER_TURN
+        until_ns = time.monotonic_ns() + LAYERS_NANOSECONDS_PER_TURN
         try:
             if self._shaking_hands:
                 self._shake_hands(layers)
@@ -299,8 +300,7 @@ class Connection(asyncio.Protocol):
                     return True
                 self._parser.feed(data)
                 self._execute()
-                left -= len(data)
-                if left <= 0:
+                if time.monotonic_ns() >= until_ns:
                     self._server.turn()
                     break
         except BrokenLayer as error:

@@ -23,7 +23,7 @@ from cramjam import DecompressionError, snappy
 
 Buffer = bytes | bytearray | memoryview
 
-PIECE_BYTES: Final = 128 << 10
+PIECE_BYTES: Final = 64 << 10
 """What one `read` gives at most."""
 
 SLICE_BYTES: Final = 16 << 10
