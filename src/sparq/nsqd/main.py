@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sparq.broker.broker import Broker
 from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
-from sparq.daemon import address, flags, lifecycle
+from sparq.daemon import address, files, flags, lifecycle
 from sparq.daemon import logging as log_lines
 from sparq.daemon.http import Site
 from sparq.log.disk import DiskError, File, RealDisk
@@ -220,6 +220,7 @@ async def serve(
         return
     nsqd = Nsqd(options, open_broker(options, disk, data_path), asyncio.get_running_loop())
     nsqd.tls = certificates
+    nsqd.connections_max = files.for_connections(files.raise_limit())
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
         -1 if listener is None else listener.port for listener in listeners
     )

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sparq.daemon import files
 from sparq.nsqd.auth import Authenticator
 from sparq.nsqd.commit import Runner
 from sparq.nsqd.tcp import NANOSECONDS, Connection
@@ -44,6 +45,7 @@ class Nsqd:
         exiting: True from the moment that `stop` begins; publishes over HTTP get EXITING.
         on_changes: called when topics or channels have come or gone.
         tcp_port, http_port, https_port: the real ports, -1 where there is none.
+        connections_max: V2 clients at a time; who comes then is closed at once.
         tls: the certificates for V2 connections; None: no TLS.
         options: what is in force; `reloader`, which whoever builds the daemon sets, changes it.
     """
@@ -57,6 +59,7 @@ class Nsqd:
         self.loop = loop
         self.runner = Runner(loop, self.turn)
         self.connections: set[Connection] = set()
+        self.connections_max = files.UNLIMITED
         self.authenticator = Authenticator(options) if options.auth_http_addresses else None
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()
@@ -65,7 +68,7 @@ class Nsqd:
         self.on_changes: Callable[[], None] = broker.changes.clear
         self._all_gone = asyncio.Event()
         self.exiting = False
-        self._turn_is_due = False
+        self._turn_is_due = self._is_full = False
         self._tick_timer: asyncio.TimerHandle | None = None
         self._listener: Listener | None = None
 
@@ -124,6 +127,17 @@ class Nsqd:
             delay = min(delay, max(0.001, (next_ns - now.mono_ns) / NANOSECONDS))
         self._tick_timer = self.loop.call_later(delay, self._tick)
         self.turn()
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection in, if there is room for one more; False: it has to go."""
+        if len(self.connections) >= self.connections_max:
+            if not self._is_full:
+                logger.warning("TCP: refusing clients beyond %d", self.connections_max)
+            self._is_full = True
+            return False
+        self._is_full = False
+        self.connections.add(connection)
+        return True
 
     def forget(self, connection: Connection) -> None:
         """A connection is over."""

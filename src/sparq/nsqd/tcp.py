@@ -88,8 +88,11 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are not registered as asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
+        if not self._server.admit(self):
+            self._ending = True
+            transport.abort()
+            return
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
-        self._server.connections.add(self)
         self._timer = self._server.loop.call_later(MAGIC_DEADLINE_SECONDS, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
