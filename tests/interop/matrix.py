@@ -33,6 +33,7 @@ FEATURES = {
     "snappy": "snappy",
     "deflate": "deflate",
     "auth": "AUTH",
+    "layers": "all three",
     "refusal": "refused PUB",
 }
 Cell = tuple[str, str]
@@ -44,32 +45,38 @@ ABSENT: dict[Cell, str] = {
     ("ansq", "tls"): "The client raises `NotImplementedError` where nsqd grants this.",
     ("ansq", "snappy"): "The client raises `NotImplementedError` where nsqd grants this.",
     ("ansq", "deflate"): "The client raises `NotImplementedError` where nsqd grants this.",
+    ("ansq", "layers"): "The client raises `NotImplementedError` where nsqd grants this.",
     ("asyncnsq", "backoff"): NO_BACKOFF,
     ("nsq-py", "deferred"): "The client has no command for deferred publishing.",
     ("nsq-py", "backoff"): NO_BACKOFF,
     ("nsq-py", "snappy"): NO_COMPRESSION,
     ("nsq-py", "deflate"): NO_COMPRESSION,
+    ("nsq-py", "layers"): NO_COMPRESSION,
     ("squeaky", "backoff"): NO_BACKOFF,
     ("squeaky", "tls"): "The client has no TLS.",
     ("squeaky", "snappy"): NO_COMPRESSION,
     ("squeaky", "deflate"): NO_COMPRESSION,
     ("squeaky", "auth"): "The client has no AUTH.",
+    ("squeaky", "layers"): "The client has none of the three.",
 }
 # What the client says when it fails: another failure is not the one that is known.
 SYMPTOMS: dict[Cell, str] = {
     ("ansq", "auth"): "NSQUnauthorized: NSQ server requires client authorization",
     ("asyncnsq", "tls"): "got an unexpected keyword argument 'loop'",
+    ("asyncnsq", "layers"): "got an unexpected keyword argument 'loop'",
 }
+ASYNCNSQ_TLS = (
+    "The client starts TLS on a socket that asyncio's transport still owns, with an argument"
+    " `loop` that Python 3.10 took away, and with TLS 1.0 only. Its metadata ask for Python"
+    " 3.6 to 3.9."
+)
 BROKEN: dict[Cell, str] = {
     ("ansq", "auth"): (
         "nsqd answers the client's AUTH as it should, but the client never notes that it is"
         " authorized: its next command raises `NSQUnauthorized` and is not sent."
     ),
-    ("asyncnsq", "tls"): (
-        "The client starts TLS on a socket that asyncio's transport still owns, with an argument"
-        " `loop` that Python 3.10 took away, and with TLS 1.0 only. Its metadata ask for Python"
-        " 3.6 to 3.9."
-    ),
+    ("asyncnsq", "tls"): ASYNCNSQ_TLS,
+    ("asyncnsq", "layers"): ASYNCNSQ_TLS,
 }
 GNSQ_LAYERS = (
     "Its `Producer` cannot take the `OK` after an upgrade (`KeyError`): `NsqdTCPClient`, the"
@@ -87,6 +94,7 @@ NOTES: dict[Cell, str] = {
     ("gnsq", "tls"): GNSQ_LAYERS,
     ("gnsq", "snappy"): GNSQ_LAYERS,
     ("gnsq", "deflate"): GNSQ_LAYERS,
+    ("gnsq", "layers"): GNSQ_LAYERS,
     ("gnsq", "refusal"): f"{NEW_CONNECTION} by itself.",
     ("asyncnsq", "discovery"): (
         "Found this way the client sends no IDENTIFY, so that it has none of its options."

@@ -85,15 +85,18 @@ def lookupd(folder: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def nsqd(lookupd: Server, authority: trustme.CA, folder: Path) -> Iterator[NsqdServer]:
-    """Found through `lookupd`; offers TLS, for which it has a certificate, but asks for nothing."""
+def certified(authority: trustme.CA, folder: Path) -> tuple[str, ...]:
+    """The flags that give an nsqd a certificate."""
+    file = folder / "server.pem"
     certificate = authority.issue_cert("127.0.0.1", "localhost")
-    certificate.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    flags = (
-        f"--msg-timeout={MSG_TIMEOUT_MS}ms",
-        f"--tls-cert={folder / 'server.pem'}",
-        f"--tls-key={folder / 'server.pem'}",
-    )
+    certificate.private_key_and_cert_chain_pem.write_to_path(file)
+    return (f"--tls-cert={file}", f"--tls-key={file}", "--https-address=127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def nsqd(lookupd: Server, certified: tuple[str, ...], folder: Path) -> Iterator[NsqdServer]:
+    """Found through `lookupd`; offers TLS, but asks for nothing."""
+    flags = (f"--msg-timeout={MSG_TIMEOUT_MS}ms", *certified)
     with spawn_nsqd(folder, *flags, lookupds=(lookupd,)) as server:
         yield server
 
@@ -402,13 +405,12 @@ def test_deflate(name: str, start: Start, nsqd: NsqdServer) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(folder: Path) -> Iterator[NsqdServer]:
-    """An nsqd that demands AUTH."""
-    with (
-        Authd() as authd,
-        spawn_nsqd(folder, f"--auth-http-address={authd.address}", name="guarded") as server,
-    ):
-        yield server
+def guarded(certified: tuple[str, ...], folder: Path) -> Iterator[NsqdServer]:
+    """An nsqd that demands AUTH, and offers TLS."""
+    with Authd() as authd:
+        flags = (f"--auth-http-address={authd.address}", *certified)
+        with spawn_nsqd(folder, *flags, name="guarded") as server:
+            yield server
 
 
 @cell("auth")
@@ -420,6 +422,16 @@ def test_auth(name: str, start: Start, guarded: NsqdServer) -> None:
 
     assert ["let in"] == [delivery["body"] for delivery in client.deliveries(1)]
     drained(guarded, topic)
+
+
+@cell("layers")
+def test_all_three(name: str, start: Start, guarded: NsqdServer, authority_file: str) -> None:
+    """TLS, deflate in it and AUTH over both: each is taken up in its turn."""
+    wishes = {"tls": authority_file, "compression": "deflate", "secret": SECRET}
+    consumer, sent = over(name, "layers", start, guarded, **wishes)
+
+    assert (True, True, "ali") == tuple(consumer[of] for of in ("tls", "deflate", "auth_identity"))
+    assert [] == in_the_clear(sent)
 
 
 @pytest.fixture(scope="module")
