@@ -6,6 +6,7 @@ Both sides are bytes in, bytes out: no sockets, any cut.
 import json
 import ssl
 import tracemalloc
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,6 +228,21 @@ def test_old_versions_are_refused(files: Certificates) -> None:
         )
 
     client = begun(options_of(files, tls_v1=True))
+    talk(client, Counterpart(ALL, context))
+    assert client.done
+
+
+def test_old_versions_are_spoken_if_they_must_be(files: Certificates) -> None:
+    """TLS 1.1 is refused by default, and can be had by tls_min_version."""
+    context = server_context(files)
+    context.set_ciphers("DEFAULT@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(TlsError, match="version"):
+        talk(begun(options_of(files, tls_v1=True)), Quiet(ALL, context))
+
+    client = begun(options_of(files, tls_v1=True, tls_min_version="tls1.0"))
     talk(client, Counterpart(ALL, context))
     assert client.done
 
