@@ -113,6 +113,11 @@ class Connection(asyncio.Protocol):
         if session is None or self._ending or session.upgrade is not None:
             return False
         self._at_eof = True
+        try:
+            self._parser.eof()
+        except RemoteError as error:
+            self._broker.fail(session, error)
+            self._server.turn()
         return not session.is_drained()
 
     def data_received(self, data: bytes) -> None:
