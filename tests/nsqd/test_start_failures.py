@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -83,6 +85,19 @@ def test_facts_that_are_damaged_are_not_overwritten(
 
     assert words.startswith(said.format(tmp_path.resolve()))
     assert (tmp_path / "sparq.json").read_bytes() == facts
+
+
+def test_a_data_path_that_gos_nsqd_uses_is_refused(tmp_path: Path) -> None:
+    """Go's nsqd holds the folder itself; an import under its feet would lose messages."""
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        said = last_words("--http-address=127.0.0.1:0", folder=tmp_path)
+    finally:
+        os.close(held)
+
+    assert said.startswith("failed to instantiate nsqd - failed to lock data-path: cannot flock ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_data_path_that_is_not_there(tmp_path: Path) -> None:
