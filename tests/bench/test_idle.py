@@ -1,0 +1,22 @@
+"""The bench of idle connections, small: it counts what it says, within its bounds."""
+
+from pathlib import Path
+
+import uvloop
+from bench.idle import measure, report
+
+from tests.servers import spawn_nsqd
+
+
+def test_two_hundred_idle_connections(tmp_path: Path) -> None:
+    """All are answered and keep their heartbeats; memory stays within its bound."""
+    with spawn_nsqd(tmp_path) as server:
+        found = uvloop.run(measure(server, 200, interval_ms=1000, rounds=2))
+
+    assert 200 == found.connections
+    assert 30 > found.kib_each
+    # Early by the way of the OK at most; how late is the machine's affair.
+    assert -100 < found.late_ms[0] <= found.late_ms[1] <= found.late_ms[2]
+    assert found.alone > 0
+    assert found.beside > 0
+    assert "200 idle connections" in report(found)
