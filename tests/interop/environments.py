@@ -96,5 +96,7 @@ def attempt(name: str, needs: str, command: list[str]) -> None:
     except subprocess.TimeoutExpired:
         raise Missing(f"{needs} for {name}: none answered in {INSTALL_SECONDS_MAX} s") from None
     if ran.returncode:
-        last = (ran.stderr.strip() or ran.stdout.strip() or "no reason given").splitlines()[-1]
-        raise Missing(f"{needs} for {name}: {last[:200]}")
+        said = (ran.stderr.strip() or ran.stdout.strip() or "no reason given").splitlines()
+        # npm ends with where its log is, pip with why it failed.
+        reason = next((line for line in said if line.startswith("npm error")), said[-1])
+        raise Missing(f"{needs} for {name}: {reason[:200]}")
