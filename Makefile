@@ -16,7 +16,7 @@ LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: help check run up test style types layers tidy tests bench latency interop \
+.PHONY: help check run up test style types layers tidy tests bench latency idle interop \
 	proof-kill proof-pipeline format lock venv clean
 
 help: ## this list
@@ -54,6 +54,9 @@ bench: $(READY) ## every figure of speed and memory (ARGS=)
 
 latency: $(READY) ## publish-to-deliver latency at 1,000 messages a second (ARGS=)
 	@$(BIN)/python -m bench.latency $(ARGS)
+
+idle: $(READY) ## 10,000 idle connections: memory, heartbeats, a publisher beside them (ARGS=)
+	@$(BIN)/python -m bench.idle $(ARGS)
 
 interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
 	@$(BIN)/python -m pytest -rs tests/interop
