@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from sparq.broker.in_flight import NEVER
 
 COMPACT_MIN = 1024
 """So many passed entries are kept before the list of skipped indexes is made anew."""
+
+
+_NOTHING: Final = np.empty(0, np.int64)
 
 
 class Delays:
@@ -129,6 +133,8 @@ class DueList:
 
     def pending_between(self, first: int, end: int) -> NDArray[np.int64]:
         """The pending indexes in [first, end), ascending."""
+        if not self.pending:
+            return _NOTHING
         pending = np.fromiter(self.pending, np.int64, len(self.pending))
         return np.sort(pending[(pending >= first) & (pending < end)])
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
 from sparq.log.task import Task, TaskKind
+from sparq.nsqd.timings import COMMITS
 from sparq.protocol.instant import Instant
 
 SWITCH_INTERVAL_SECONDS = 0.0005
@@ -60,7 +61,10 @@ class Worker:
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
+            began = time.perf_counter()
             entry[1].run()
+            if entry[1].kind is TaskKind.COMMIT:
+                COMMITS.observe(time.perf_counter() - began)
             self._report(*entry)
 
 
@@ -141,6 +145,7 @@ class Runner:
         began = time.perf_counter()
         task.run()
         seconds = time.perf_counter() - began
+        COMMITS.observe(seconds)
         self._recent_commit_seconds = 0.8 * self._recent_commit_seconds + 0.2 * seconds
         self._commits_since_probe = 0
         task.done(instant())

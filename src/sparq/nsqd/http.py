@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparq.daemon.durations import SECOND
+from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
-from sparq.nsqd import figures
+from sparq.nsqd import figures, metrics
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import INDEX_LIMIT, Bodies
 from sparq.protocol.identify import NSQ_VERSION
@@ -55,6 +56,7 @@ class Endpoints:
             Route("GET", "/ping", self.ping, plain=True),
             Route("GET", "/info", self.info),
             Route("GET", "/stats", self.stats),
+            Route("GET", "/metrics", self.metrics, plain=True, log=False),
             Route("POST", "/pub", self.publish, log=False),
             Route("POST", "/mpub", self.multi_publish, log=False),
             Route("POST", "/topic/create", self.create_topic),
@@ -112,6 +114,11 @@ class Endpoints:
             self._broker, wanted, self._now()
         )
         return Content(await figures.gathered(pieces), JSON if as_json else TEXT)
+
+    async def metrics(self, _call: Call) -> Content:
+        """The figures for Prometheus."""
+        pieces = metrics.pieces(self._nsqd, self._start_ns, self._now())
+        return Content(await figures.gathered(pieces), CONTENT_TYPE)
 
     # Publishing
 

@@ -1,0 +1,69 @@
+"""Prometheus' text exposition format, written by hand where there are thousands of series.
+
+`prometheus_client` makes the figures of the process itself; a registry of its objects for each
+topic and channel would cost many times what these lines cost.
+
+1. A family is written once, with all its samples behind its HELP and TYPE lines.
+2. Label values are escaped; names are the caller's to get right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def labels(**pairs: str) -> str:
+    """Labels as they stand behind a name."""
+    inner = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs.items())
+    return f"{{{inner}}}"
+
+
+class Family:
+    """One metric and its samples."""
+
+    def __init__(self, name: str, kind: str, text: str) -> None:
+        """`kind` is counter, gauge or histogram; `text` is the help, without line breaks."""
+        self.name = name
+        self._lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}\n"]
+
+    def add(self, value: float, labelled: str = "") -> None:
+        """A sample; `labelled` comes from `labels`."""
+        shown = f"{value:d}" if isinstance(value, int) else repr(value)
+        self._lines.append(f"{self.name}{labelled} {shown}\n")
+
+    def add_histogram(self, bounds: Iterable[float], counts: Iterable[int], total: float) -> None:
+        """Buckets by their upper bounds; of the counts, each of its bucket alone, one is left for
+        what is beyond all bounds. `total` is the sum of all observations."""
+        below = 0
+        for bound, count in zip((*bounds, float("inf")), counts, strict=True):
+            below += count
+            shown = "+Inf" if bound == float("inf") else repr(bound)
+            self._lines.append(f'{self.name}_bucket{{le="{shown}"}} {below}\n')
+        self._lines.append(f"{self.name}_sum {total!r}\n{self.name}_count {below}\n")
+
+    def text(self) -> str:
+        """The family; empty when it has no sample."""
+        return "".join(self._lines) if len(self._lines) > 1 else ""
+
+
+def process_registry() -> CollectorRegistry:
+    """A registry with the figures of this process: CPU, memory, files, interpreter, collector."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left it untyped
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry

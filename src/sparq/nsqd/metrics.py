@@ -1,0 +1,198 @@
+"""`/metrics`: nsqd's figures for Prometheus (docs/monitoring.md lists them).
+
+1. Each figure of `/stats` is a series per topic or channel. Of clients there are sums: a series for
+   each connection would live as short as it, and cost Prometheus for weeks.
+2. Counters end in `_total`, times are in seconds, sizes in bytes; counters begin at 0 with nsqd.
+3. The topics are looked at one by one, so that the loop runs on in between (`figures.gathered`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from prometheus_client import generate_latest
+
+from sparq.broker import stats
+from sparq.daemon.durations import SECOND
+from sparq.daemon.exposition import Family, labels
+from sparq.nsqd.figures import standing
+from sparq.nsqd.timings import REGISTRY
+from sparq.protocol.identify import NSQ_VERSION
+
+if TYPE_CHECKING:
+    from sparq.broker.broker import Broker
+    from sparq.broker.percentiles import Latency
+    from sparq.broker.topic import Topic
+    from sparq.nsqd.server import Nsqd
+    from sparq.protocol.instant import Instant
+
+
+class Shown(NamedTuple):
+    """A figure of `broker/stats.py` as a metric."""
+
+    figure: str
+    name: str
+    kind: str
+    text: str
+
+
+_TOPIC = (
+    Shown("message_count", "messages_total", "counter", "Messages published"),
+    Shown("message_bytes", "message_bytes_total", "counter", "Bytes of their bodies"),
+    Shown("depth", "depth", "gauge", "Messages that no channel may see yet"),
+    Shown("backend_depth", "backend_depth", "gauge", "Those of them beyond --mem-queue-size"),
+    Shown("paused", "paused", "gauge", "1 while the topic is paused"),
+    Shown("log_messages", "log_messages", "gauge", "Messages that the log holds"),
+    Shown("log_bytes", "log_bytes", "gauge", "Bytes of the log on disk"),
+    Shown("unsynced_messages", "unsynced_messages", "gauge", "Messages written but not synced"),
+    Shown("unsynced_bytes", "unsynced_bytes", "gauge", "Bytes written but not synced"),
+    Shown("damaged_messages", "damaged_messages", "gauge", "Messages found unreadable"),
+)
+_CHANNEL = (
+    Shown("message_count", "messages_total", "counter", "Messages put to the channel"),
+    Shown("finish_count", "finished_total", "counter", "Messages finished by consumers"),
+    Shown("requeue_count", "requeued_total", "counter", "Messages requeued by consumers"),
+    Shown("timeout_count", "timed_out_total", "counter", "Messages that timed out in flight"),
+    Shown("depth", "depth", "gauge", "Messages that wait for delivery"),
+    Shown("backend_depth", "backend_depth", "gauge", "Those of them beyond --mem-queue-size"),
+    Shown("in_flight_count", "in_flight", "gauge", "Messages with consumers"),
+    Shown("deferred_count", "deferred", "gauge", "Messages that wait for their time"),
+    Shown("client_count", "clients", "gauge", "Connected consumers"),
+    Shown("ready_count", "ready", "gauge", "Sum of the consumers' RDY counts"),
+    Shown("paused", "paused", "gauge", "1 while the channel is paused"),
+)
+_REACHES = (
+    ("zone", "zone_local_msg_count"),
+    ("region", "region_local_msg_count"),
+    ("global", "global_msg_count"),
+)
+_STATES = {0: "init", 3: "subscribed", 4: "closing"}
+
+
+class _Table:
+    """The metrics of all topics, or of all channels."""
+
+    def __init__(self, prefix: str, shown: tuple[Shown, ...]) -> None:
+        self._families = [(s.figure, Family(f"{prefix}_{s.name}", s.kind, s.text)) for s in shown]
+        name = f"{prefix}_e2e_processing_latency"
+        self._quantiles = Family(
+            f"{name}_seconds", "gauge", "Time from publish to FIN, by configured quantile"
+        )
+        self._samples = Family(f"{name}_samples", "gauge", "FINs in the window of those quantiles")
+        self.families = [family for _, family in self._families]
+        self.families += [self._quantiles, self._samples]
+
+    def add(self, figures: Any, **names: str) -> None:
+        """The figures of one topic or channel."""
+        labelled = labels(**names)
+        for figure, family in self._families:
+            family.add(getattr(figures, figure), labelled)
+        latency: Latency = figures.e2e_processing_latency
+        if latency.percentiles is None:
+            return
+        self._samples.add(latency.count, labelled)
+        for item in latency.percentiles:
+            quantile = labels(**names, quantile=f"{item['quantile']:g}")
+            self._quantiles.add(item["value"] / SECOND, quantile)
+
+
+def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
+    """The exposition, with empty pieces in between where the loop may be let go."""
+    broker = nsqd.broker
+    topics, channels = _Table("nsqd_topic", _TOPIC), _Table("nsqd_channel", _CHANNEL)
+    reaches = Family(
+        "nsqd_channel_deliveries_by_topology_total",
+        "counter",
+        "Deliveries by where the consumer is: in nsqd's zone, its region, or elsewhere",
+    )
+    found = 0
+    for topic in standing(broker, stats.selected(broker, None) or ()):
+        topics.add(stats.of_topic(topic, now), topic=topic.name)
+        yield ""
+        for figures in _of_channels(topic, now):
+            found += 1
+            names = {"topic": topic.name, "channel": figures.channel_name}
+            channels.add(figures, **names)
+            for reach, figure in _REACHES:
+                if count := getattr(figures, figure):
+                    reaches.add(count, labels(**names, reach=reach))
+            yield ""
+    for family in (*_of_broker(nsqd, start_ns, found), _delivery(broker), *_of_clients(broker)):
+        yield family.text()
+    for family in (*topics.families, *channels.families, reaches):
+        yield family.text()
+    yield generate_latest(REGISTRY).decode()
+
+
+def _of_channels(topic: Topic, now: Instant) -> Iterator[stats.ChannelStats]:
+    for channel in stats.channels_of(topic, None):
+        yield stats.of_channel(channel, topic.options.mem_queue_size, now)
+
+
+def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family]:
+    broker = nsqd.broker
+    build = Family("nsqd_build_info", "gauge", "What runs: always 1")
+    build.add(
+        1,
+        labels(
+            version=NSQ_VERSION,
+            sparq_version=version("sparq"),
+            python_version=platform.python_version(),
+        ),
+    )
+    yield build
+    for name, text, value in (
+        ("start_time_seconds", "When nsqd started, in seconds since 1970", start_ns / SECOND),
+        ("healthy", "1, or 0 while the disk refuses writes", broker.health() == "OK"),
+        ("topics", "Topics", len(broker.topics)),
+        ("channels", "Channels of all topics", channel_count),
+        ("uncommitted_bytes", "Publishes that are not on disk yet", broker.backlog_bytes),
+        ("data_path_free_bytes", "Space left for nsqd on its disk", _free_bytes(nsqd)),
+        ("memory_objects", "Blocks that Python has allocated", sys.getallocatedblocks()),
+    ):
+        family = Family(f"nsqd_{name}", "gauge", text)
+        family.add(value)
+        yield family
+
+
+def _free_bytes(nsqd: Nsqd) -> int:
+    facts = os.statvfs(nsqd.options.data_path or ".")
+    return facts.f_bavail * facts.f_frsize
+
+
+def _delivery(broker: Broker) -> Family:
+    waited = broker.waited
+    family = Family(
+        "nsqd_delivery_latency_seconds",
+        "histogram",
+        "Time from publish to first delivery; of messages sent together, the oldest one's",
+    )
+    bounds = (bound_ns / SECOND for bound_ns in waited.bounds_ns)
+    family.add_histogram(bounds, waited.counts, waited.total_ns / SECOND)
+    return family
+
+
+def _of_clients(broker: Broker) -> Iterator[Family]:
+    states = dict.fromkeys(_STATES.values(), 0)
+    features = dict.fromkeys(("tls", "deflate", "snappy", "authed", "sampled", "producer"), 0)
+    for session in broker.sessions.values():
+        states[_STATES[session.state]] += 1
+        features["tls"] += session.tls is not None
+        features["deflate"] += session.deflate
+        features["snappy"] += session.snappy
+        features["authed"] += session.authed
+        features["sampled"] += session.sample_rate > 0
+        features["producer"] += bool(session.pub_counts)
+    connections = Family("nsqd_connections", "gauge", "Connected clients, by state")
+    for state, count in states.items():
+        connections.add(count, labels(state=state))
+    yield connections
+    using = Family("nsqd_connections_using", "gauge", "Connected clients that use a feature")
+    for feature, count in features.items():
+        using.add(count, labels(feature=feature))
+    yield using
