@@ -110,17 +110,34 @@ LEFT_OUT: dict[str, str] = {
 """Lines that no test here asserts, each with the reason."""
 
 
+def both(*names: str) -> pytest.MarkDecorator:
+    """The mark of conversations that NSQ holds over TCP and over a unix socket."""
+    return pytest.mark.behaviour(*_over_both(names))
+
+
+def _over_both(names: Iterable[str]) -> list[str]:
+    return [prefix + name for name in names for prefix in ("Test", "unix.Test")]
+
+
 def marked(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
     """Every (name, place) that is marked in the files' text."""
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == MARKER
-            ):
+            if isinstance(node, ast.Call):
                 place = f"{path.relative_to(TESTS)}:{node.lineno}"
-                yield from ((ast.literal_eval(word), place) for word in node.args)
+                yield from ((name, place) for name in _names_in(node))
+
+
+def _names_in(call: ast.Call) -> list[str]:
+    """The names in a mark; of another call none."""
+    constants = [word.value for word in call.args if isinstance(word, ast.Constant)]
+    words = [word for word in constants if isinstance(word, str)]
+    match call.func:
+        case ast.Attribute(attr=attribute) if attribute == MARKER:
+            return words
+        case ast.Name(id=name) if name == both.__name__:
+            return _over_both(words)
+    return []
 
 
 class Report:

@@ -12,15 +12,11 @@ import pytest
 
 from sparq.protocol.commands import dpub, fin, identify, mpub, pub, rdy, req, sub, touch
 from sparq.protocol.receiver import decode_message
+from tests.behaviours import both
 from tests.nsqd.daemon import Daemon, start, stop, until
 from tests.nsqd.layered import SECONDS, Client, Closed, connected
 
 Starter = Callable[..., Awaitable[Daemon]]
-
-
-def both(*names: str) -> pytest.MarkDecorator:
-    """NSQ's names of a conversation over TCP and over a unix socket."""
-    return pytest.mark.behaviour(*(p + name for name in names for p in ("Test", "unix.Test")))
 
 
 @pytest.fixture(params=["tcp", "unix"])
