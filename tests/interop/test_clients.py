@@ -267,6 +267,8 @@ def test_timeout(day: Day) -> None:
 def test_touch(day: Day) -> None:
     """A message that is touched stays in flight for twice its timeout, and is finished then."""
     assert [("held", 1)] == day.attempts("held")
+    assert 1 == day.channel["timeout_count"], "but for the message that nobody answers"
+    assert day.told_all
 
 
 @cell("backoff")
