@@ -332,7 +332,7 @@ async def plain_is_refused(daemon: Daemon) -> None:
         assert "nsq; version=1.0" == headers["x-nsq-content-type"]
 
 
-@pytest.mark.behaviour("TestHTTPSRequire")
+@pytest.mark.behaviour("TestHTTPSRequire", "more.tls-required-403")
 async def test_plain_http_is_sent_to_https(run: Starter, certificates: Certificates) -> None:
     """With TLS required: 403 for every plain request, with the port of HTTPS."""
     daemon = await run(tls_client_auth_policy="require")
