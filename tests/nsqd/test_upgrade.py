@@ -114,6 +114,7 @@ def pipelined(**asked: Any) -> bytes:
 
 
 @pytest.mark.behaviour("more.pipelining-after-identify")
+@pytest.mark.behaviour("more.pipelining-after-identify")
 @pytest.mark.parametrize("cut", [False, True])
 async def test_plain_commands_behind_identify_are_never_executed(daemon: Daemon, cut: bool) -> None:
     """Injected before the handshake, they are the handshake's to refuse (STARTTLS injection)."""
