@@ -8,12 +8,14 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from sparq.daemon.flags import FileError
 from sparq.daemon.lifecycle import StartError
@@ -22,7 +24,8 @@ from sparq.nsqd.reload import Reloader
 from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options as LookupOptions
 from tests.nsqd.daemon import Daemon
-from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.nsqd.layered import Certificates
+from tests.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
 
 WAIT_SECONDS = 30.0
 
@@ -232,6 +235,15 @@ async def test_bad_certificates_leave_the_old_ones(
     ]
 
 
+async def test_tls_begins_with_a_start(change: Change, caplog: pytest.LogCaptureFixture) -> None:
+    """An nsqd that was started without certificates listens nowhere for them."""
+    change.reloader.load_certificates = None
+    assert change(tls_cert="new.pem").tls_cert == ""
+    assert said(caplog) == [
+        ("WARNING", "SIGHUP: tls_cert has changed: that needs a restart"),
+    ]
+
+
 async def test_a_broken_file_changes_nothing(
     change: Change, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -303,6 +315,47 @@ def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert server.terminate() == 0
     assert "NSQ: bye" not in server.log_text
+
+
+def serial_number(port: int) -> int:
+    """Of the certificate that HTTPS shows in a new handshake."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=15) as plain,
+        context.wrap_socket(plain) as wrapped,
+    ):
+        shown = wrapped.getpeercert(binary_form=True)
+        assert shown is not None
+        return x509.load_der_x509_certificate(shown).serial_number
+
+
+def test_sighup_exchanges_the_certificates(tmp_path: Path) -> None:
+    """New handshakes are shown what the files have now, also under the same names; what cannot be
+    used is an error in the log, and the old certificate stays."""
+    config, folder = tmp_path / "nsqd.toml", tmp_path / "certificates"
+    text = f'tls_cert = "{folder}/server.crt"\ntls_key = "{folder}/server.key"\n'
+    config.write_text(text)
+    folder.mkdir()
+    Certificates.make(folder)
+    port = free_port()
+    https = f"--https-address=127.0.0.1:{port}"
+    with spawn_nsqd(tmp_path, f"--config={config}", https) as server:
+        hangup = Hangup(server, config)
+        first = serial_number(port)
+        Certificates.make(folder)
+        assert serial_number(port) == first
+        hangup(text, "INFO: SIGHUP: no option has changed\n")
+        second = serial_number(port)
+        assert second != first
+
+        (folder / "server.crt").write_text("no certificate")
+        kept = "ERROR: SIGHUP: the certificates stay as they are: failed to build TLS config - "
+        hangup(text, kept)
+        assert serial_number(port) == second
+        hangup(text.replace("server.crt", "none.crt"), kept, "no such file or directory\n")
+        hangup(text.replace("server.", "signed."), 'INFO: SIGHUP: tls_cert is now "')
+        assert serial_number(port) not in (first, second)
 
 
 def test_sighup_of_nsqlookupd_sets_the_level(tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ class Reloader:
 
     Attributes:
         load_certificates: has new TLS handshakes use the files that the options name, as they are
-            now; raises StartError if they cannot be used. Without TLS it does nothing.
+            now; raises StartError if they cannot be used. None: nsqd was started without TLS.
     """
 
     def __init__(self, nsqd: Nsqd, peers: LookupPeers, read: Callable[[], Options]) -> None:
         """`read` makes the options anew from the command line and its file (flags.parse_again)."""
-        self.load_certificates: Callable[[Options], None] = lambda _options: None
+        self.load_certificates: Callable[[Options], None] | None = None
         self._nsqd = nsqd
         self._peers = peers
         self._read = read
@@ -65,6 +65,8 @@ class Reloader:
         self._peers.set_addresses(wanted.lookupd_tcp_addresses)
 
     def _take_certificates(self, wanted: Options) -> bool:
+        if self.load_certificates is None:
+            return False
         try:
             self.load_certificates(wanted)
         except StartError as error:
