@@ -3,7 +3,13 @@
 That a marked test asserts its line is for its reader to judge; that none is forgotten is not.
 """
 
-from tests.behaviours import ALL, LEFT_OUT, TESTS, marked
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import behaviours
+from tests.behaviours import ALL, LEFT_OUT, TESTS, Report, marked
 
 
 def marks() -> dict[str, list[str]]:
@@ -34,3 +40,31 @@ def test_what_is_left_out_is_in_the_table_and_has_no_test() -> None:
 def test_no_line_stands_twice() -> None:
     """The count is a count of lines."""
     assert len(set(ALL)) == len(ALL)
+
+
+def test_a_run_tells_what_was_covered_and_what_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what passed counts; one failure spoils a line; each other has its reason."""
+    monkeypatch.setattr(behaviours, "ALL", ("good", "bad", "skipped", "nobody", "argued"))
+    monkeypatch.setattr(behaviours, "LEFT_OUT", {"argued": "for this reason"})
+    monkeypatch.setattr(behaviours, "is_whole_run", lambda _config: True)
+    outcomes = [("a", "good", "passed"), ("b", "bad", "failed"), ("c", "bad", "passed")]
+    outcomes.append(("d", "skipped", "skipped"))
+    report: Any = Report()
+    lines: list[str] = []
+    items = [
+        SimpleNamespace(nodeid=node, iter_markers=lambda _, n=name: [SimpleNamespace(args=(n,))])
+        for node, name, _ in outcomes
+    ]
+    report.pytest_collection_finish(SimpleNamespace(items=items))
+    for node, _, outcome in outcomes:
+        facts = {"passed": outcome == "passed", "failed": outcome == "failed"}
+        report.pytest_runtest_logreport(SimpleNamespace(nodeid=node, when="call", **facts))
+    report.pytest_terminal_summary(SimpleNamespace(write_line=lines.append), SimpleNamespace())
+
+    assert [
+        "behaviours: 1 of 5 covered",
+        "  left out: bad: its test failed",
+        "  left out: skipped: its test was skipped",
+        "  left out: nobody: no test is marked with it",
+        "  left out: argued: for this reason",
+    ] == lines

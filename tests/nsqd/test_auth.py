@@ -410,6 +410,8 @@ async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> No
             return len(authd.asked) == 2
 
         await until(is_asked)
+        # What it says meanwhile stays in the kernel.
+        assert 1 == sum(not client._reading for client in daemon.nsqd.connections)
         assert OK == await other.ask(c.pub("t", b"x"))
         assert ["t"] == list(daemon.nsqd.broker.topics)
         authd.open.set()
