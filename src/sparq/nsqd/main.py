@@ -31,6 +31,7 @@ from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import Options, default_node_id
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
+from sparq.nsqd.statsd import Statsd
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.identify import Limits
 
@@ -232,12 +233,15 @@ async def serve(
     logger.info("TCP: listening on %s", listeners.tcp.text)
     site = await start_http(nsqd, listeners)
     await peers.start()
+    reports = Statsd(nsqd)
+    reports.start()
     lifecycle.on_hangup(nsqd.reloader.reload)
     await stop.wait()
     logger.info("NSQ: stopping")
     for listener in listeners[1:]:
         if listener is not None:
             listener.close()
+    await reports.stop()
     await nsqd.stop()
     await peers.stop()
     await site.stop()
