@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from sparq.broker.catalog import TOPICS, Catalog
-from sparq.log.disk import Disk, DiskError
+from sparq.log.disk import Disk, DiskError, ensure_directory
 from sparq.log.go_queue import GoData, GoDataError, go_files, survey
 from sparq.log.scan import read_bytes
 from sparq.nsqd.go_import import MIB, Clock, ImportStopped, Tally, Target, import_topic
@@ -135,7 +135,8 @@ class Switch:
     def _build(self, data: GoData, tally: Tally) -> None:
         """Make everything in the temporary folder, durably; then the rename that makes it count."""
         disk = self._disk
-        disk.make_directory(self._path(TEMPORARY, TOPICS))
+        ensure_directory(disk, self._path(TEMPORARY))
+        ensure_directory(disk, self._path(TEMPORARY, TOPICS))
         for topic in data.topics.values():
             target = Target(
                 disk,
@@ -147,8 +148,10 @@ class Switch:
             )
             try:
                 import_topic(disk, self._data_path, topic, target, tally)
-            finally:
+            except (DiskError, ImportStopped):
                 target.close()
+                raise
+            target.close()
         disk.sync_directory(self._path(TEMPORARY, TOPICS))
         self._write_plan(data.names)
         disk.sync_directory(self._path(TEMPORARY))
