@@ -110,6 +110,7 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.tls: ssl.SSLObject | None = None
+        self.was_told_goodbye = False
         self._arrived, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._deflater: Any = None
         self._inflater: Any = None
@@ -152,9 +153,14 @@ class Client:
 
     def _read_tls(self, tls: ssl.SSLObject) -> bytes:
         pieces = []
-        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+        try:
             while piece := tls.read(1 << 16):
                 pieces.append(piece)
+            self.was_told_goodbye = True
+        except ssl.SSLZeroReturnError:
+            self.was_told_goodbye = True
+        except ssl.SSLWantReadError:
+            pass
         return b"".join(pieces)
 
     def _inflate(self, data: bytes) -> bytes:

@@ -207,6 +207,7 @@ async def test_a_fatal_error_is_read_through_the_layers(
 
         assert b"OK" == await client.response()
         assert b"E_INVALID invalid command HUBBA" == await client.error()
+        assert layers[0] is client.was_told_goodbye
     assert 1 == (await daemon.topic("t"))["message_count"]
 
 
@@ -227,6 +228,7 @@ async def test_a_half_closed_client_gets_its_answers(
 
         assert [b"OK"] * 3 == [await client.response() for _ in range(3)]
         await client.end()
+        assert layers[0] is client.was_told_goodbye
 
 
 @pytest.mark.parametrize("layers", UPGRADES)

@@ -93,6 +93,8 @@ def test_what_zlib_deflates_is_inflated(parts: list[bytes], cuts: list[int], flu
     assert not receiver.ended
     assert b"" == inflate(receiver, [deflater.flush(zlib.Z_FINISH)])
     assert receiver.ended
+    assert b"" == inflate(receiver, [data, data])
+    assert not receiver._input
 
 
 @given(parts=PARTS, cuts=CUTS, padding=st.lists(st.binary(max_size=400), max_size=3))

@@ -41,8 +41,9 @@ class TlsLayer:
         self.connection = context.wrap_bio(self._arrived, self._outgoing, server_side=True)
 
     def feed(self, data: Buffer) -> None:
-        """Keep what arrived."""
-        self._arrived.write(data)
+        """Keep what arrived; nothing behind the client's close_notify."""
+        if not self.ended:
+            self._arrived.write(data)
 
     def shake_hands(self) -> bool:
         """Go on with the handshake; True when it is done.

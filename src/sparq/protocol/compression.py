@@ -96,7 +96,9 @@ class Deflate:
         return b"".join(pieces)
 
     def feed(self, data: Buffer) -> None:
-        """Keep what arrived."""
+        """Keep what arrived; nothing behind the stream's end."""
+        if self.ended:
+            return
         if self._input:
             data = b"".join((self._input, data))
         self._input = memoryview(data)
