@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from sparq.protocol import commands as c
 from tests.nsqd.authd import answer, entry, running
@@ -131,3 +132,31 @@ async def test_over_a_unix_socket_the_address_is_empty(
         await client.response()
         (_, _, values), *_ = authd.asked
         assert ("", "false") == (values["remote_ip"], values["tls"])
+
+
+async def test_the_root_ca_is_exchanged(tmp_path: Path, certificates: Certificates) -> None:
+    """SIGHUP: authds are asked with the CA of now; one that cannot be read changes nothing."""
+    place = tmp_path / "root.pem"
+    place.write_bytes((certificates.folder / "ca.pem").read_bytes())
+    other = trustme.CA()
+    certificate = other.issue_cert("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    async with running(ALL, tls=context) as authd:
+        daemon = await start(
+            tmp_path,
+            auth_http_addresses=(f"https://{authd.address}/auth",),
+            tls_root_ca_file=str(place),
+        )
+        try:
+            for root, answered in ((None, False), (other.cert_pem.bytes(), True), (b"", True)):
+                if root is not None:
+                    place.write_bytes(root)
+                    assert daemon.nsqd.reloader is not None
+                    daemon.nsqd.reloader.reload()
+                async with connected(daemon) as client:
+                    client.send(c.auth(b"key"))
+                    kind, data = await client.frame()
+                    assert answered == (kind == 0), data
+        finally:
+            await stop(daemon)

@@ -89,6 +89,14 @@ class Authenticator:
         self._context = client_context(options)
         self._http: aiohttp.ClientSession | None = None
 
+    def load(self, options: Options) -> None:
+        """Trust from now on the root CA that the options name, as it is now.
+
+        Raises:
+            StartError: it cannot be used; the old one stays in use.
+        """
+        self._context = client_context(options)
+
     async def ask(self, client: Client) -> Permissions:
         """What the client may do.
 
@@ -121,9 +129,9 @@ class Authenticator:
 
     async def _request(self, url: URL, client: Client) -> tuple[int, bytes]:
         if self._http is None:
-            connector = aiohttp.TCPConnector(ssl=self._context, force_close=True)
+            connector = aiohttp.TCPConnector(force_close=True)
             self._http = aiohttp.ClientSession(connector=connector, timeout=self._timeouts)
-        asked: dict[str, Any] = {"headers": ACCEPT}
+        asked: dict[str, Any] = {"headers": ACCEPT, "ssl": self._context}
         if self._method == "post":
             asked["json"] = client.lists()
         else:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from sparq.nsqd.options import Options
     from sparq.nsqd.server import Nsqd
 
-CERTIFICATES = ("tls_cert", "tls_key", "tls_root_ca_file")
+ROOT = ("tls_root_ca_file",)
+CERTIFICATES = ("tls_cert", "tls_key", *ROOT)
 LIVE = ("log_level", "verbose", "lookupd_tcp_addresses")
 
 logger = logging.getLogger(__name__)
@@ -59,20 +60,26 @@ class Reloader:
         wanted = None if self._nsqd.exiting else hangup.read_again(self._read)
         if wanted is None:
             return
-        live = (*LIVE, *CERTIFICATES) if self._take_certificates(wanted) else LIVE
+        live = (*LIVE, *self._take_certificates(wanted))
         hangup.take(self._nsqd.options, wanted, live)
         self._keep(**{field: getattr(wanted, field) for field in live})
         self._peers.set_addresses(wanted.lookupd_tcp_addresses)
 
-    def _take_certificates(self, wanted: Options) -> bool:
-        if self.load_certificates is None:
-            return False
+    def _take_certificates(self, wanted: Options) -> tuple[str, ...]:
+        """Which options of certificates count from now on."""
+        authenticator = self._nsqd.authenticator
+        taken: tuple[str, ...] = ()
         try:
-            self.load_certificates(wanted)
+            if self.load_certificates is not None:
+                self.load_certificates(wanted)
+                taken = CERTIFICATES
+            if authenticator is not None:
+                authenticator.load(wanted)
+                taken = taken or ROOT
         except StartError as error:
             logger.error("SIGHUP: the certificates stay as they are: %s", error)
-            return False
-        return True
+            return ()
+        return taken
 
     def _keep(self, **changes: Any) -> None:
         self._nsqd.options = dataclasses.replace(self._nsqd.options, **changes)
