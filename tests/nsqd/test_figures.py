@@ -3,6 +3,8 @@
 import re
 import time
 
+import pytest
+
 from sparq.protocol.commands import pub, rdy, sub
 from tests.nsqd.daemon import Consumer, Daemon, until
 
@@ -67,6 +69,7 @@ CLIENT_KEYS = [
 ]
 
 
+@pytest.mark.behaviour("TestHTTPgetStatusJSON")
 async def test_stats_of_an_empty_nsqd(nsqd: Daemon) -> None:
     """NSQ's keys in NSQ's order; memory only if it is wanted."""
     stats = await nsqd.stats()
@@ -116,6 +119,7 @@ async def test_stats_of_topic_channel_and_clients(nsqd: Daemon) -> None:
     await consumer.leave()
 
 
+@pytest.mark.behaviour("TestHTTPClientStats", "TestStats")
 async def test_filters_of_stats(nsqd: Daemon) -> None:
     """Exact names; what is not found leaves null or nothing; clients can be left out."""
     consumer = await Consumer.connect(nsqd, sub("t", "c"))
@@ -129,6 +133,9 @@ async def test_filters_of_stats(nsqd: Daemon) -> None:
     assert found["topic_name"] == "t"
     half = await nsqd.stats("topic=t&channel=none")
     assert (half["topics"], half["producers"]) == ([], [])
+    for query in ("", "&include_clients=true", "&include_clients=nonsense"):
+        (channel,) = (await nsqd.stats(f"topic=t{query}"))["topics"][0]["channels"]
+        assert [client["client_id"] for client in channel["clients"]] == ["me"]
     without = await nsqd.stats("topic=t&include_clients=false")
     (channel,) = without["topics"][0]["channels"]
     assert (channel["clients"], channel["client_count"]) == (None, 1)
@@ -137,6 +144,7 @@ async def test_filters_of_stats(nsqd: Daemon) -> None:
     await consumer.leave()
 
 
+@pytest.mark.behaviour("TestHTTPgetStatusText")
 async def test_stats_as_text(nsqd: Daemon) -> None:
     """NSQ's lines, column by column; scripts cut them."""
     consumer = await Consumer.connect(nsqd, sub("t", "c"), pub("u", b"x"))

@@ -47,7 +47,7 @@ async def reported(folder: Path, ear: Ear, **changes: Any) -> Daemon:
     return await start(folder, **{**options, **changes})
 
 
-@pytest.mark.behaviour("statsd-packets")
+@pytest.mark.behaviour("more.statsd-packets")
 async def test_a_report_is_exact(tmp_path: Path) -> None:
     """Counters as deltas, gauges as they are, in NSQ's names and order, each line ended."""
     ear = Ear()

@@ -87,7 +87,10 @@ class HttpError(Exception):
 
 
 class Route(NamedTuple):
-    """One endpoint. `plain`: text answers without NSQ's header (/ping). `log`: at INFO."""
+    """One endpoint; a path's last part may be a parameter, as in `/config/:opt`.
+
+    `plain`: text answers without NSQ's header (/ping). `log`: at INFO.
+    """
 
     method: str
     path: str
@@ -253,8 +256,13 @@ class Site:
         """`gate` sees each request first; what it answers is the answer."""
         self._gate = gate
         self._paths: dict[str, dict[str, Route]] = {}
+        self._open_ended: dict[str, dict[str, Route]] = {}
         for route in routes:
-            self._paths.setdefault(route.path, {})[route.method] = route
+            folder, _, name = route.path.rpartition("/")
+            if name.startswith(":"):
+                self._open_ended.setdefault(folder, {})[route.method] = route
+            else:
+                self._paths.setdefault(route.path, {})[route.method] = route
         # Go's router ignores case and trailing slashes when it looks for what was meant.
         self._meant = {_folded(path): path for path in self._paths}
         self._server: web.Server | None = None
@@ -284,7 +292,7 @@ class Site:
             return shut
         began = time.monotonic()
         call = Call(request)
-        methods = self._paths.get(call.path)
+        methods = self._paths.get(call.path) or self._open_ended.get(call.path.rpartition("/")[0])
         route = None if methods is None else methods.get(request.method)
         if route is not None:
             response = await _handle(route, call)

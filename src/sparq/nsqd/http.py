@@ -21,6 +21,7 @@ from sparq.daemon.durations import SECOND
 from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.nsqd import figures, metrics
+from sparq.nsqd.config import Config
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import INDEX_LIMIT, Bodies
 from sparq.protocol.identify import NSQ_VERSION
@@ -70,6 +71,7 @@ class Endpoints:
             Route("POST", "/channel/pause", self.pause_channel),
             Route("POST", "/channel/unpause", self.unpause_channel),
             Route("POST", "/channel/seek", self.seek_channel),
+            *Config(self._nsqd).routes(),
         ]
 
     # What it is and has

@@ -1,0 +1,107 @@
+"""`/config/<option>`: every option's value read over HTTP, two of them written (http.md section 1).
+
+1. An option is named by its key in a configuration file. Text is sent as it is, all else as JSON;
+   what Go keeps as a number (levels, TLS versions) is that number.
+2. What was left to nsqd (node id, ports) is told as it came out.
+3. A URL's user and password are never told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sparq.daemon.flags import flags_of
+from sparq.daemon.http import Call, HttpError, Route
+from sparq.daemon.logging import LEVELS, parse_level
+
+if TYPE_CHECKING:
+    from sparq.nsqd.server import Nsqd
+
+PATH = "/config/:opt"
+
+_LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
+_TLS_REQUIRED = {"false": 0, "true": 1, "tcp-https": 2}
+_TLS_VERSIONS = {"tls1.0": 0x301, "tls1.1": 0x302, "tls1.2": 0x303, "tls1.3": 0x304}
+_USER = re.compile(r"//[^/@]*@")
+
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    "log_level": _LEVEL_NUMBERS.__getitem__,
+    "tls_required": _TLS_REQUIRED.__getitem__,
+    "tls_min_version": _TLS_VERSIONS.__getitem__,
+    "auth_http_addresses": lambda urls: [_USER.sub("//", url) for url in urls],
+}
+
+
+class Config:
+    """The handlers of one nsqd."""
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        self._nsqd = nsqd
+        self._fields = {flag.key: flag.field for flag in flags_of(type(nsqd.options))}
+
+    def routes(self) -> list[Route]:
+        """The table of endpoints."""
+        return [Route("GET", PATH, self.read), Route("PUT", PATH, self.write)]
+
+    def read(self, call: Call) -> Any:
+        """An option's value."""
+        return self._value(call.path.rpartition("/")[2])
+
+    async def write(self, call: Call) -> Any:
+        """Change an option; answers with its new value."""
+        name = call.path.rpartition("/")[2]
+        body = await call.body(self._nsqd.limits.max_msg_size, "INVALID_VALUE")
+        if not body:
+            raise HttpError(413, "INVALID_VALUE")
+        if name == "log_level":
+            self._nsqd.reloader.set_log_level(read_level(body))
+        elif name == "nsqlookupd_tcp_addresses":
+            self._nsqd.reloader.set_lookupd_addresses(read_addresses(body))
+        else:
+            raise HttpError(400, "INVALID_OPTION")
+        return self._value(name)
+
+    def _value(self, name: str) -> Any:
+        field = self._fields.get(name)
+        if field is None:
+            raise HttpError(400, "INVALID_OPTION")
+        value = self._came_out().get(name, getattr(self._nsqd.options, field))
+        return _SHOWN[name](value) if name in _SHOWN else value
+
+    def _came_out(self) -> dict[str, Any]:
+        nsqd, options = self._nsqd, self._nsqd.options
+        return {
+            "id": nsqd.broker.node_id,
+            "broadcast_tcp_port": options.broadcast_tcp_port or nsqd.tcp_port,
+            "broadcast_http_port": options.broadcast_http_port or nsqd.http_port,
+        }
+
+
+def read_level(body: bytes) -> int:
+    """The level that a bare word names.
+
+    Raises:
+        HttpError: 400 INVALID_VALUE, it is no level.
+    """
+    try:
+        return parse_level(body.decode())
+    except ValueError:
+        raise HttpError(400, "INVALID_VALUE") from None
+
+
+def read_addresses(body: bytes) -> list[str]:
+    """A JSON list of `host:port`.
+
+    Raises:
+        HttpError: 400 INVALID_VALUE, it is something else.
+    """
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HttpError(400, "INVALID_VALUE") from None
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise HttpError(400, "INVALID_VALUE")
+    return found

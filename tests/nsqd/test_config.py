@@ -1,0 +1,102 @@
+"""`/config`: options read and written over HTTP."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.flags import flags_of
+from sparq.daemon.http import HttpError
+from sparq.nsqd.config import read_addresses
+from sparq.nsqd.options import Options
+from tests.nsqd.daemon import Daemon, start, stop
+
+INVALID_VALUE = b'{"message":"INVALID_VALUE"}'
+INVALID_OPTION = b'{"message":"INVALID_OPTION"}'
+
+
+@pytest.fixture(autouse=True)
+def level_kept() -> Iterator[None]:
+    """A test may change the level of the whole process."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+
+
+@pytest.mark.behaviour("TestHTTPconfig")
+async def test_lookupd_addresses(nsqd: Daemon) -> None:
+    """Read, replaced by a JSON list, answered and in force."""
+    path = "/config/nsqlookupd_tcp_addresses"
+    assert await nsqd.ask("GET", path) == (200, b"[]")
+    wanted = b'["127.0.0.1:1","localhost:2"]'
+    assert await nsqd.ask("PUT", path, wanted) == (200, wanted)
+    assert await nsqd.ask("GET", path) == (200, wanted)
+    assert list(nsqd.peers._peers) == ["127.0.0.1:1", "localhost:2"]
+    for bad in (b"127.0.0.1:1", b'{"a":1}', b"[1]", b"[null]", b"[" * 90, b"\xff"):
+        assert await nsqd.ask("PUT", path, bad) == (400, INVALID_VALUE)
+    assert await nsqd.ask("GET", path) == (200, wanted)
+    assert await nsqd.ask("PUT", path, b"[]") == (200, b"[]")
+
+
+@pytest.mark.behaviour("TestHTTPconfig")
+async def test_log_level(nsqd: Daemon) -> None:
+    """A bare word in any case; the answer is NSQ's number; it is in force."""
+    for word, number, level in (
+        (b"fatal", b"5", logging.CRITICAL),
+        (b"DEBUG", b"1", logging.DEBUG),
+        (b"Warn", b"3", logging.WARNING),
+    ):
+        assert await nsqd.ask("PUT", "/config/log_level", word) == (200, number)
+        assert await nsqd.ask("GET", "/config/log_level") == (200, number)
+        assert logging.getLogger().level == level
+    assert await nsqd.ask("PUT", "/config/log_level", b"bad") == (400, INVALID_VALUE)
+    assert await nsqd.ask("GET", "/config/log_level") == (200, b"3")
+
+
+async def test_refusals(nsqd: Daemon) -> None:
+    """Empty and too large values, options that are not there or not to be written."""
+    for body in (b"", b"x" * 101):
+        assert await nsqd.ask("PUT", "/config/log_level", body) == (413, INVALID_VALUE)
+    assert await nsqd.ask("PUT", "/config/max_msg_size", b"5") == (400, INVALID_OPTION)
+    assert await nsqd.ask("PUT", "/config/none", b"5") == (400, INVALID_OPTION)
+    assert await nsqd.ask("GET", "/config/none") == (400, INVALID_OPTION)
+    assert (await nsqd.ask("GET", "/config"))[0] == 404
+    assert (await nsqd.ask("GET", "/config/a/b"))[0] == 404
+
+
+async def test_every_option_can_be_read(nsqd: Daemon) -> None:
+    """Text as it is, the rest as JSON; durations in nanoseconds, Go's numbers where it has them."""
+    values = {}
+    for flag in flags_of(Options):
+        status, headers, body = await nsqd.raw(f"GET /config/{flag.key} HTTP/1.1", b"\r\n")
+        assert status == 200
+        is_json = headers["content-type"].startswith("application/json")
+        values[flag.key] = json.loads(body) if is_json else body.decode()
+        assert is_json or isinstance(flag.default, str) or flag.kind.name == "string"
+
+    assert values["id"] == 5
+    assert values["broadcast_address"] == "here"
+    assert values["broadcast_http_port"] == nsqd.nsqd.http_port
+    assert values["msg_timeout"] == 60_000_000_000
+    assert (values["tls_required"], values["tls_min_version"]) == (0, 0x303)
+    assert (values["log_level"], values["statsd_mem_stats"]) == (2, True)
+    assert values["e2e_processing_latency_percentiles"] == []
+
+
+async def test_no_password_is_told(tmp_path: Path) -> None:
+    """Of an authd's URL the user and password stay inside."""
+    nsqd = await start(tmp_path, auth_http_addresses=("http://me:secret@127.0.0.1:1/auth",))
+    answer = await nsqd.ask("GET", "/config/auth_http_addresses")
+    await stop(nsqd)
+
+    assert answer == (200, b'["http://127.0.0.1:1/auth"]')
+
+
+def test_addresses_are_a_list_of_text() -> None:
+    """In the order in which they came."""
+    assert read_addresses(b' ["b:1", "a:2"] ') == ["b:1", "a:2"]
+    with pytest.raises(HttpError):
+        read_addresses(b"[" * 100_000)
