@@ -77,6 +77,7 @@ class Eater:
         assert not self._thread.is_alive()
 
 
+@pytest.mark.behaviour("diskqueue.TestDiskQueueTorture")
 def test_a_stop_under_load_is_quick_and_loses_nothing(tmp_path: Path) -> None:
     """SIGTERM while publishers and a consumer are at work: status 0 within two seconds; what was
     acknowledged is delivered, before or after; nothing comes that was never sent."""
