@@ -1,0 +1,106 @@
+"""nsq_check as a program: its exit status, its table, its JSON; it changes nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from sparq.log.disk import RealDisk
+from sparq.log.ledger import Ledger
+from sparq.testing import ManualClock
+from tests.go_data import GoQueue, write_metadata
+from tests.log.conversations import commit, open_log
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    """(exit status, standard output, standard error)."""
+    command = [sys.executable, "-m", "sparq.tools.nsq_check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """All files with their bytes and when they were changed."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def sparq_path(folder: Path) -> Path:
+    """A data path of sparq's: 100 messages, 30 of which the channel has finished; its log."""
+    clock, disk, topic = ManualClock(), RealDisk(), folder / "topics" / "t-clicks"
+    ledger, _ = Ledger.open(disk, str(topic))
+    log = open_log(disk, clock, str(topic))
+    ledger.created("archive", log.end_index)
+    first = commit(log, [b"a%d" % n for n in range(60)], clock).first_index
+    commit(log, [b"b%d" % n for n in range(40)], clock)
+    ledger.finished("archive", [first, first + 50], [first + 20, first + 60])
+    ledger.requeued("archive", [first + 70], [clock.wall_ns * 2], [3])
+    ledger.flush()
+    log.close()
+    ledger.close()
+    (folder / "sparq.json").write_text('{"format": 1, "node_id": 7, "retired_index": "0"}')
+    return next(topic.glob("*.log"))
+
+
+def test_a_sound_path_of_gos(tmp_path: Path) -> None:
+    """A row a queue, and exit status 0."""
+    GoQueue(tmp_path, "clicks:archive").put(b"a", b"b").put(b"c", attempts=2).close()
+    write_metadata(tmp_path, {"clicks": {"archive": True}})
+    before = contents(tmp_path)
+
+    status, out, err = run(str(tmp_path))
+
+    assert (0, "") == (status, err)
+    assert ["clicks", "archive", "3", "0", "1", "0.0", "yes", "-"] in [
+        line.split() for line in out.splitlines()
+    ]
+    assert out.endswith("sound\n")
+    assert before == contents(tmp_path)
+
+
+def test_a_damaged_path_of_gos(tmp_path: Path) -> None:
+    """Each damaged place is named, and the exit status is 1."""
+    queue = GoQueue(tmp_path, "clicks").put(*[b"%d" % n for n in range(50)]).close()
+    queue.damage_length(20)
+
+    status, out, _ = run("--json", str(tmp_path))
+
+    found = json.loads(out)
+    assert (1, False, "go") == (status, found["sound"], found["kind"])
+    (row,) = found["topics"]
+    assert 49 == row["depth"]
+    assert f"000000.dat: 32 bytes at {queue.places[20][1]}" in row["damage"][0]
+
+
+def test_a_path_of_sparqs(tmp_path: Path) -> None:
+    """Depth is what is not finished and not deferred; a flipped byte costs its batch."""
+    log = sparq_path(tmp_path)
+    before = contents(tmp_path)
+
+    status, out, _ = run("--json", str(tmp_path))
+
+    (own, archive) = json.loads(out)["topics"]
+    assert (0, 0, "") == (status, own["depth"], own["channel"])
+    figures = (archive["depth"], archive["deferred"], archive["attempted"])
+    assert (69, 1, 1) == figures
+    assert before == contents(tmp_path)
+    data = bytearray(log.read_bytes())
+    data[5_000] ^= 1
+    log.write_bytes(data)
+    status, out, _ = run(str(tmp_path))
+    assert 1 == status
+    assert "damaged: " in out
+    assert "60 messages lost" in out
+
+
+def test_what_it_cannot_look_at(tmp_path: Path) -> None:
+    """Exit status 2, and why: no such folder, nothing in it, a running nsqd, wrong usage."""
+    held = RealDisk().lock(str(tmp_path))
+    answers = [run(str(tmp_path / "none")), run(str(tmp_path))]
+    held.close()
+    answers += [run(str(tmp_path)), run()]
+
+    assert [2] * 4 == [status for status, _, _ in answers]
+    texts = ["no such folder", "in use by an nsqd: stop it first", "no data of an nsqd", "usage"]
+    assert all(text in err for text, (_, _, err) in zip(texts, answers, strict=True))
+    assert not (tmp_path / "none").exists()
