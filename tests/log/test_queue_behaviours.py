@@ -1,0 +1,163 @@
+"""What go-diskqueue's own tests assert, of sparq's log, which stands in the disk queue's place."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sparq.log.disk import RealDisk
+from sparq.log.segment import DATA_START
+from sparq.protocol.batch import batch_size
+from sparq.protocol.frames import FRAME_OVERHEAD
+from sparq.testing import ManualClock, MemoryDisk
+from tests.log.conversations import DIRECTORY, commit, open_log, publish, read_all
+
+BODY = b"0123456789"
+BATCH = batch_size(1, FRAME_OVERHEAD + len(BODY), 0)
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueue")
+def test_put_and_read(clock: ManualClock) -> None:
+    """One message in, one message out, and the count says so."""
+    log = open_log(MemoryDisk(), clock)
+    index = publish(log, [BODY], clock)
+
+    assert {index: BODY} == read_all(log)
+    assert 1 == log.end_ordinal
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueRoll")
+def test_the_eleventh_message_begins_a_file(clock: ManualClock) -> None:
+    """Files of exactly ten messages: eleven are in two files, and all are read back in order."""
+    log = open_log(MemoryDisk(), clock, max_bytes_per_file=DATA_START + 10 * BATCH)
+    bodies = [b"%010d" % number for number in range(11)]
+    for body in bodies:
+        publish(log, [body], clock)
+
+    assert [(10, True), (1, False)] == [(s.messages, s.sealed) for s in log.segments()]
+    assert DATA_START + BATCH == log.segments()[1].size_bytes
+    assert bodies == list(read_all(log).values())
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueuePeek")
+def test_reading_takes_nothing(clock: ManualClock) -> None:
+    """A message may be looked at any number of times: count and order stay."""
+    log = open_log(MemoryDisk(), clock)
+    for number in range(10):
+        publish(log, [b"%d" % number], clock)
+
+    looks = [read_all(log) for _ in range(3)]
+
+    assert looks[0] == looks[1] == looks[2]
+    assert [b"%d" % number for number in range(10)] == list(looks[0].values())
+    assert 10 == log.end_ordinal
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueEmpty")
+def test_emptied_twice_and_used_again(clock: ManualClock) -> None:
+    """All files go, in the middle of reading too; twice is no error; what comes then is kept."""
+    disk = MemoryDisk()
+    log = open_log(disk, clock, max_bytes_per_file=DATA_START + 10 * BATCH)
+    for kept in range(2):
+        for _ in range(25):
+            publish(log, [BODY], clock)
+        assert 25 + kept == len(read_all(log))
+        log.seal()
+        first = publish(log, [b"next"], clock)
+        for _ in range(2):
+            for segment in [s for s in log.segments() if s.sealed]:
+                work = log.drop(segment)
+                work.run()
+                assert work.error is None
+        assert {first: b"next"} == read_all(log)
+        assert 1 == len([path for path in disk.paths() if path.endswith(".log")])
+        log.seal()
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueSyncAfterRead")
+def test_synced_after_the_timeout(clock: ManualClock) -> None:
+    """What is not synced at once is due after the timeout; then a power cut leaves all of it."""
+    disk = MemoryDisk()
+    log = open_log(disk, clock, sync_every=1_000, sync_timeout_ns=50_000_000)
+    publish(log, [BODY], clock)
+    read_all(log)
+    assert not log.sync_due(clock.now())
+    clock.advance(50_000_000)
+    assert log.sync_due(clock.now())
+    sync = log.sync_task()
+    assert sync is not None
+    sync.run()
+    log.finish(sync)
+
+    for seed in range(20):
+        assert [BODY] == list(read_all(open_log(disk.crash(seed), clock)).values())
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueTorture")
+def test_many_threads(tmp_path: Path, clock: ManualClock) -> None:
+    """Writers take turns at the log while their commits run in threads; then readers in threads.
+
+    After a reopening exactly what was written is read.
+    """
+    log = open_log(RealDisk(), clock, str(tmp_path), max_bytes_per_file=20_000)
+    turn = threading.Lock()
+
+    def write(writer: int) -> None:
+        for number in range(150):
+            with turn:
+                assert commit(log, [b"%d-%d" % (writer, number)], clock, sync=False).error is None
+
+    _together(write)
+    log.close()
+    again = open_log(RealDisk(), clock, str(tmp_path))
+    counts: list[Counter[bytes]] = []
+    starts = [segment.first_index for segment in again.segments()]
+    reads = [again.load(start) for start in starts for _ in range(4)]
+
+    def read(reader: int) -> None:
+        for work in reads[reader::4]:
+            work.run()
+        with turn:
+            for work in reads[reader::4]:
+                again.store(work)
+            counts.append(Counter(read_all(again).values()))
+
+    _together(read)
+
+    expected = Counter(b"%d-%d" % (w, n) for w in range(4) for n in range(150))
+    assert [expected] * 4 == counts
+
+
+def _together(work: object) -> None:
+    """Run it in four threads, each with its number."""
+    assert callable(work)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueResize")
+@pytest.mark.parametrize("limits", [(10, 3), (3, 10)], ids=["smaller", "larger"])
+def test_another_limit_of_files(clock: ManualClock, limits: tuple[int, int]) -> None:
+    """A log that is opened with another limit has all that it had, and takes more."""
+    disk = MemoryDisk()
+    written = 0
+    for limit in limits:
+        log = open_log(disk, clock, DIRECTORY, max_bytes_per_file=DATA_START + limit * BATCH)
+        assert written == len(read_all(log))
+        for _ in range(25):
+            publish(log, [BODY], clock)
+        written += 25
+        assert max(limits) >= max(segment.messages for segment in log.segments())
+        log.close()
+        clock.advance(1_000_000_000)
+
+    assert 50 == len(read_all(open_log(disk, clock)))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
