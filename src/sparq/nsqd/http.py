@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sparq.daemon.debug import Debug
 from sparq.daemon.durations import SECOND
 from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
@@ -50,6 +51,7 @@ class Endpoints:
         self._broker = nsqd.broker
         self._limits = nsqd.limits
         self._start_ns = time.time_ns()
+        self.debug = Debug()
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
@@ -72,6 +74,8 @@ class Endpoints:
             Route("POST", "/channel/unpause", self.unpause_channel),
             Route("POST", "/channel/seek", self.seek_channel),
             *Config(self._nsqd).routes(),
+            *self.debug.routes(),
+            *self.debug.changing_routes(),
         ]
 
     # What it is and has

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparq.daemon.http import Call, HttpError, Route, topic_channel
+from sparq.daemon.debug import Debug
+from sparq.daemon.exposition import CONTENT_TYPE
+from sparq.daemon.http import Call, Content, HttpError, Route, topic_channel
+from sparq.nsqlookupd import metrics
 from sparq.nsqlookupd.registry import Producer, Registration, Registry
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.instant import Instant
@@ -37,7 +40,13 @@ class Endpoints:
             Route("POST", "/topic/tombstone", self.tombstone_topic),
             Route("POST", "/channel/create", self.create_channel),
             Route("POST", "/channel/delete", self.delete_channel),
+            Route("GET", "/metrics", self.metrics, plain=True, log=False),
+            *Debug().routes(),
         ]
+
+    def metrics(self, _call: Call) -> Content:
+        """The registry's figures for Prometheus."""
+        return Content(metrics.exposition(self._registry, self._now()), CONTENT_TYPE)
 
     def ping(self, _call: Call) -> str:
         """Whether it lives."""

@@ -1,0 +1,244 @@
+"""Go's debug routes with what Python has in their place (docs/http.md lists them).
+
+The paths are Go's, the answers are text: stacks as `module:function:line;...`, one a line with a
+count, which flame graph programs read as they are.
+
+1. Each is bounded: in time, in stacks, in lines. One profile runs at a time; another is refused.
+2. Sampling is done by a thread; the loop goes on meanwhile. A daemon that stops ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import re
+import sys
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TypeVar
+
+from sparq.daemon.http import Call, HttpError, Route
+
+SAMPLES_A_SECOND = 100
+PROFILE_SECONDS_DEFAULT = 30.0
+PROFILE_SECONDS_MAX = 120.0
+DEPTH_MAX = 64
+STACKS_MAX = 10_000
+LINES_MAX = 200
+TASKS_MAX = 1000
+STALL_SECONDS_MIN = 0.001
+
+_PATHS = ("cmdline", "profile", "symbol", "heap", "goroutine", "block", "threadcreate")
+_Found = TypeVar("_Found")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NANOSECONDS = 1_000_000_000
+
+
+def stack_of(frame: FrameType | None) -> str:
+    """A stack from its outermost function, as one line."""
+    names: list[str] = []
+    while frame is not None and len(names) < DEPTH_MAX:
+        code = frame.f_code
+        module = frame.f_globals.get("__name__", "?")
+        names.append(f"{module}:{code.co_qualname}:{frame.f_lineno}")
+        frame = frame.f_back
+    return ";".join(reversed(names))
+
+
+def counted(stacks: Counter[str]) -> str:
+    """Stacks with their counts, the most frequent first."""
+    return "".join(f"{stack} {count}\n" for stack, count in stacks.most_common())
+
+
+def sample(seconds: float, ended: threading.Event) -> Counter[str]:
+    """Look at all other threads' stacks for a while, at most until the event; blocks."""
+    found: Counter[str] = Counter()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    me = threading.get_ident()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not ended.wait(1 / SAMPLES_A_SECOND):
+        for ident, frame in sys._current_frames().items():
+            if ident != me and len(found) < STACKS_MAX:
+                found[f"{names.get(ident, ident)};{stack_of(frame)}"] += 1
+    return found
+
+
+class LoopWatch:
+    """Notes where the loop is while it answers to nothing: what Go calls blocking."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
+        self.stacks: Counter[str] = Counter()
+        self._loop = loop
+        self._stall_seconds = max(STALL_SECONDS_MIN, stall_seconds)
+        self._loop_thread = threading.get_ident()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="loop-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._stall_seconds) and not self._loop.is_closed():
+            answered = threading.Event()
+            with contextlib.suppress(RuntimeError):  # the loop was closed a moment ago
+                self._loop.call_soon_threadsafe(answered.set)
+            if answered.wait(self._stall_seconds):
+                continue
+            frame = sys._current_frames().get(self._loop_thread)
+            if len(self.stacks) < STACKS_MAX:
+                self.stacks[stack_of(frame)] += 1
+            while not answered.wait(1) and not self._stopped.is_set():
+                continue
+
+
+class Debug:
+    """The handlers of one daemon."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._watch: LoopWatch | None = None
+
+    def routes(self) -> list[Route]:
+        """The routes that every daemon has."""
+        handlers = {name: getattr(self, name) for name in _PATHS}
+        routes = [Route("GET", "/debug/pprof/", self.index, plain=True)]
+        for name, handler in handlers.items():
+            routes.append(Route("GET", f"/debug/pprof/{name}", handler, plain=True))
+            if name == "symbol":
+                routes.append(Route("POST", f"/debug/pprof/{name}", handler, plain=True))
+        return routes
+
+    def changing_routes(self) -> list[Route]:
+        """Those that nsqd alone has."""
+        return [
+            Route("PUT", "/debug/setblockrate", self.set_block_rate, plain=True),
+            Route("POST", "/debug/freememory", self.free_memory, plain=True),
+        ]
+
+    def index(self, _call: Call) -> str:
+        """What there is."""
+        return "".join(f"/debug/pprof/{name}\n" for name in _PATHS)
+
+    def cmdline(self, _call: Call) -> str:
+        """The command line, NUL between its words."""
+        return "\0".join(sys.orig_argv)
+
+    def symbol(self, _call: Call) -> str:
+        """Go's answer to "are there symbols": stacks here have names already."""
+        return "num_symbols: 1\n"
+
+    async def profile(self, call: Call) -> str:
+        """Where the threads were in the next `seconds`."""
+        seconds = _seconds(call) or PROFILE_SECONDS_DEFAULT
+        return counted(await self._alone(lambda ended: sample(seconds, ended)))
+
+    async def heap(self, call: Call) -> str:
+        """Objects by type; with `seconds`, where memory was taken meanwhile and not given back."""
+        seconds = _seconds(call)
+        if not seconds:
+            return await self._alone(lambda _ended: objects_by_type())
+        return await self._alone(lambda ended: allocations(seconds, ended))
+
+    def goroutine(self, _call: Call) -> str:
+        """The stacks of all threads and the loop's tasks."""
+        return "\n".join((*thread_stacks(), *task_stacks()))
+
+    def block(self, _call: Call) -> str:
+        """Where the loop was held up since `setblockrate`."""
+        return counted(self._watch.stacks) if self._watch is not None else ""
+
+    def threadcreate(self, _call: Call) -> str:
+        """The threads."""
+        threads = threading.enumerate()
+        return "".join(f"{thread.name} {thread.native_id}\n" for thread in threads)
+
+    def set_block_rate(self, call: Call) -> None:
+        """Note from now on where the loop is held for longer than `rate` ns; 0: no more."""
+        text = call.query.get("rate", "")
+        if not _INTEGER.fullmatch(text):
+            reason = f'strconv.Atoi: parsing "{text}": invalid syntax'
+            raise HttpError(400, f"invalid block rate : {reason}")
+        self.stop()
+        if int(text) > 0:
+            self._watch = LoopWatch(asyncio.get_running_loop(), int(text) / _NANOSECONDS)
+
+    async def free_memory(self, _call: Call) -> None:
+        """Collect garbage, and give free memory back to the system."""
+        await asyncio.to_thread(free_memory)
+
+    def stop(self) -> None:
+        """Watch the loop no more."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+
+    async def _alone(self, look: Callable[[threading.Event], _Found]) -> _Found:
+        if self._busy:
+            raise HttpError(500, "Could not enable profiling: a profile is being taken already")
+        self._busy = True
+        ended = threading.Event()
+        try:
+            return await asyncio.to_thread(look, ended)
+        finally:
+            ended.set()
+            self._busy = False
+
+
+def _seconds(call: Call) -> float:
+    """The parameter `seconds`, bounded; 0 where it is not there, or no number above 0."""
+    text = call.query.get("seconds", "")
+    number = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text)
+    return min(float(text), PROFILE_SECONDS_MAX) if number else 0.0
+
+
+def objects_by_type() -> str:
+    """How many objects of each type the collector knows, the most frequent first."""
+    kinds = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
+    lines = [f"{count} {kind}\n" for kind, count in kinds.most_common(LINES_MAX)]
+    return f"{sys.getallocatedblocks()} allocated blocks\n{''.join(lines)}"
+
+
+def allocations(seconds: float, ended: threading.Event) -> str:
+    """Bytes and blocks that were taken meanwhile and are still held, by line; blocks."""
+    tracemalloc.start()
+    try:
+        ended.wait(seconds)
+        found = tracemalloc.take_snapshot().statistics("lineno")
+    finally:
+        tracemalloc.stop()
+    return "".join(f"{s.size} {s.count} {s.traceback}\n" for s in found[:LINES_MAX])
+
+
+def thread_stacks() -> Iterator[str]:
+    """Each thread, and where it is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        yield _standing(f"thread {names.get(ident, ident)}", stack_of(frame))
+
+
+def task_stacks() -> Iterator[str]:
+    """Each task of the running loop, and where it waits."""
+    for task in list(asyncio.all_tasks())[:TASKS_MAX]:
+        frames = task.get_stack(limit=DEPTH_MAX)
+        places = [stack_of(frame).rpartition(";")[2] for frame in frames]
+        yield _standing(f"task {task.get_name()}", ";".join(places))
+
+
+def _standing(who: str, stack: str) -> str:
+    return "\n".join([f"{who}:", *(f"    {place}" for place in stack.split(";")), ""])
+
+
+def free_memory() -> None:
+    """Collect garbage, and have the C library give back what is free (where it can)."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,208 @@
+"""The debug routes: each shows what it says, within bounds."""
+
+import asyncio
+import ctypes
+import re
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import pytest
+
+from sparq.daemon import debug
+from sparq.daemon.address import listen
+from sparq.daemon.debug import Debug, LoopWatch
+from sparq.daemon.http import Call, Site
+
+Answer = tuple[int, str]
+
+
+class Door:
+    """A site with nothing but the debug routes."""
+
+    def __init__(self) -> None:
+        self.debug = Debug()
+        self.site = Site([*self.debug.routes(), *self.debug.changing_routes()])
+        self.listener = listen("127.0.0.1:0")
+
+    async def ask(self, method: str, target: str) -> Answer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.listener.port)
+        writer.write(f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(60):
+            head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+        return int(head.split()[1]), body
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    door = Door()
+    await door.site.start(door.listener)
+    yield door
+    door.debug.stop()
+    door.listener.close()
+    await door.site.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)
+
+
+def spin(ended: threading.Event) -> None:
+    while not ended.is_set():
+        sum(range(100))
+
+
+async def test_a_profile_shows_who_works(door: Door) -> None:
+    """Collapsed stacks of all threads with counts; the loop answers others meanwhile."""
+    ended = threading.Event()
+    worker = threading.Thread(target=spin, args=(ended,), name="busy-one")
+    worker.start()
+    profile = asyncio.create_task(door.ask("GET", "/debug/pprof/profile?seconds=2"))
+    await until(lambda: door.debug._busy)
+    second = await door.ask("GET", "/debug/pprof/heap")
+    status, text = await profile
+    ended.set()
+    worker.join()
+
+    assert second[0] == 500
+    assert "already" in second[1]
+    assert status == 200
+    assert all(re.fullmatch(r"\S.* \d+", line) for line in text.splitlines())
+    assert re.search(r"^busy-one;.*tests\.daemon\.test_debug:spin:\d+.* \d+$", text, re.M)
+    assert (await door.ask("GET", "/debug/pprof/heap"))[0] == 200
+
+
+def test_seconds_are_bounded() -> None:
+    """Nonsense is the default, too much is the most; a stop ends a profile at once."""
+
+    class Asked:
+        def __init__(self, seconds: str) -> None:
+            self.query = {"seconds": seconds}
+
+    texts = ("", "x", "-5", "0", "1.5", "999999999", "1e9", "nan")
+    assert [debug._seconds(cast(Call, Asked(text))) for text in texts] == [
+        0,
+        0,
+        0,
+        0,
+        1.5,
+        debug.PROFILE_SECONDS_MAX,
+        0,
+        0,
+    ]
+
+    ended = threading.Event()
+    ended.set()
+    began = time.monotonic()
+    debug.sample(100, ended)
+    debug.allocations(100, ended)
+    assert time.monotonic() - began < 50
+
+
+async def test_the_heap_shows_objects_and_allocations(door: Door) -> None:
+    """Objects by type; with seconds, where memory was taken that is still held."""
+
+    class Peculiar:
+        """A type that nobody else has."""
+
+    kept = [Peculiar() for _ in range(20_000)]
+    text = (await door.ask("GET", "/debug/pprof/heap"))[1]
+    assert re.match(r"\d+ allocated blocks\n", text)
+    assert re.search(rf"^{len(kept)} tests\.daemon\.test_debug\..*Peculiar$", text, re.M)
+
+    profile = asyncio.create_task(door.ask("GET", "/debug/pprof/heap?seconds=1"))
+    await until(tracemalloc.is_tracing)
+    held = bytearray(30_000_000)
+    status, text = await profile
+    assert status == 200
+    assert re.match(rf"3\d{{7}} \d+ {re.escape(__file__)}:\d+\n", text)
+    assert len(held) == 30_000_000
+    assert not tracemalloc.is_tracing()
+
+
+async def test_tasks_and_threads_are_shown(door: Door) -> None:
+    """Each task with the line where it waits, each thread with its stack."""
+
+    async def waits_for_ever() -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(waits_for_ever(), name="the-waiting-one")
+    await asyncio.sleep(0)
+    status, text = await door.ask("GET", "/debug/pprof/goroutine?debug=2")
+    task.cancel()
+
+    assert status == 200
+    assert re.search(r"task the-waiting-one:\n    tests\.daemon\S*waits_for_ever:\d+\n", text)
+    assert re.search(r"thread MainThread:\n    \S+:\d+\n", text)
+    status, text = await door.ask("GET", "/debug/pprof/threadcreate")
+    assert re.search(rf"^MainThread {threading.main_thread().native_id}$", text, re.M)
+
+
+async def test_where_the_loop_is_held_up(door: Door) -> None:
+    """From setblockrate on; 0 ends it; a rate that is no number is refused as Go words it."""
+    assert await door.ask("GET", "/debug/pprof/block") == (200, "")
+    assert await door.ask("PUT", "/debug/setblockrate?rate=20000000") == (200, "")
+    watch = door.debug._watch
+    assert isinstance(watch, LoopWatch)
+    deadline = time.monotonic() + 30
+    while not watch.stacks and time.monotonic() < deadline:
+        hold_up()
+        await asyncio.sleep(0)
+    text = (await door.ask("GET", "/debug/pprof/block"))[1]
+    assert re.search(r"test_debug:hold_up:\d+ \d+$", text, re.M)
+
+    refused = await door.ask("PUT", "/debug/setblockrate?rate=x")
+    assert refused == (
+        400,
+        'invalid block rate : strconv.Atoi: parsing "x": invalid syntax',
+    )
+    assert (await door.ask("PUT", "/debug/setblockrate"))[0] == 400
+    assert await door.ask("PUT", "/debug/setblockrate?rate=0") == (200, "")
+    assert await door.ask("GET", "/debug/pprof/block") == (200, "")
+
+
+def hold_up() -> None:
+    time.sleep(0.2)
+
+
+async def test_memory_is_given_back(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cycles are collected, and the C library is asked to trim."""
+    asked: list[int] = []
+
+    class Library:
+        malloc_trim = asked.append
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: Library)
+    cycle = Cycle()
+    gone = cycle.gone
+    del cycle
+    assert await door.ask("POST", "/debug/freememory") == (200, "")
+    assert gone.is_set()
+    assert asked == [0]
+
+
+class Cycle:
+    """Only the collector finds it."""
+
+    def __init__(self) -> None:
+        self.me = self
+        self.gone = threading.Event()
+
+    def __del__(self) -> None:
+        self.gone.set()
+
+
+async def test_the_rest_of_gos_routes(door: Door) -> None:
+    """The list, the command line, symbols by GET and POST; the folder's other name."""
+    assert (await door.ask("GET", "/debug/pprof/"))[1].split("\n")[0] == "/debug/pprof/cmdline"
+    assert (await door.ask("GET", "/debug/pprof"))[0] == 301
+    assert await door.ask("GET", "/debug/pprof/cmdline") == (200, "\0".join(sys.orig_argv))
+    for method in ("GET", "POST"):
+        assert await door.ask(method, "/debug/pprof/symbol") == (200, "num_symbols: 1\n")
+    assert (await door.ask("PUT", "/debug/freememory"))[0] == 405
