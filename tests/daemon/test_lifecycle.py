@@ -18,6 +18,9 @@ PROGRAM = """
         if {fails}:
             raise lifecycle.StartError("listen (x) failed - no")
         print(type(asyncio.get_running_loop()).__module__, flush=True)
+        if {reloads}:
+            lifecycle.on_hangup(lambda: print("reloaded", flush=True))
+            print("ready", flush=True)
         await stop.wait()
         print("stopped", flush=True)
 
@@ -26,8 +29,8 @@ PROGRAM = """
 """
 
 
-def start(fails: bool) -> subprocess.Popen[str]:
-    code = textwrap.dedent(PROGRAM).format(fails=fails)
+def start(*, fails: bool = False, reloads: bool = False) -> subprocess.Popen[str]:
+    code = textwrap.dedent(PROGRAM).format(fails=fails, reloads=reloads)
     return subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -36,13 +39,34 @@ def start(fails: bool) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     """The daemon gets to stop by itself, on uvloop, and the exit status is 0."""
-    with start(fails=False) as process:
+    with start() as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "uvloop\n"
         process.send_signal(number)
         out, err = process.communicate()
 
     assert (out, err, process.returncode) == ("stopped\n", "", 0)
+
+
+def test_sighup_is_no_end() -> None:
+    """It does nothing until a daemon says what it does, and then that, each time."""
+    with start() as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "uvloop\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate()
+    assert (out, process.returncode) == ("stopped\n", 0)
+
+    with start(reloads=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["uvloop\n", "ready\n"]
+        for _ in range(2):
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout.readline() == "reloaded\n"
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate()
+    assert (out, process.returncode) == ("stopped\n", 0)
 
 
 def test_a_failed_start_is_fatal() -> None:
