@@ -100,7 +100,8 @@ class Target:
             disk,
             folder,
             node_id=node_id,
-            options=LogOptions(max_bytes_per_file=max_bytes_per_file),
+            # Synced at the end; between, as often as what is unsynced would fill the memory.
+            options=LogOptions(max_bytes_per_file=max_bytes_per_file, sync_every=1 << 62),
             now=clock(),
             floor_index=floor_index,
             log_id=self.ledger.log_id,
@@ -113,9 +114,8 @@ class Target:
         now = self._clock()
         # What seeks by time go by; a damaged timestamp must not lie in the future.
         published_ns = min(max(int(stamps.max()), 0), now.wall_ns)
-        commit = self.log.begin(
-            [piece.bodies() for piece in records], Instant(published_ns, now.mono_ns), sync=False
-        )
+        published = Instant(published_ns, now.mono_ns)
+        commit = self.log.begin([piece.bodies() for piece in records], published)
         assert commit.batch is not None
         commit.batch.stamp(stamps)
         commit.run()
