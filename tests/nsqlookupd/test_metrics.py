@@ -9,8 +9,8 @@ __all__ = ["lookup", "lookup_options"]
 
 async def test_the_registrys_figures(lookup: Lookup) -> None:
     """nsqds, topics, channels and tombstones, by Prometheus' own parser."""
-    await Peer.connect(lookup, "one", "t c", "u")
-    await Peer.connect(lookup, "two", "t d")
+    one = await Peer.connect(lookup, "one", "t c", "u")
+    two = await Peer.connect(lookup, "two", "t d")
     assert (await lookup.ask("POST", "/topic/tombstone?topic=t&node=two:4151"))[0] == 200
     text = (await lookup.get("/metrics")).decode()
     samples = {
@@ -24,6 +24,8 @@ async def test_the_registrys_figures(lookup: Lookup) -> None:
     assert samples[("nsqlookupd_topic_producers", "t")] == 1
     assert samples[("nsqlookupd_topic_producers", "u")] == 1
     assert ("process_resident_memory_bytes",) in samples
+    await one.leave()
+    await two.leave()
 
 
 async def test_the_debug_routes(lookup: Lookup) -> None:
