@@ -92,15 +92,15 @@ def test_twice(content: dict[str, bytes]) -> None:
     assert content == originals(disk)
 
 
-@pytest.mark.parametrize("power", [False, True], ids=["killed", "power cut"])
-def test_stopped_at_every_operation(content: dict[str, bytes], power: bool) -> None:
-    """At whichever operation it ends, the next start leads to the same: nothing lost or twice."""
+@pytest.mark.parametrize("seed", [None, 0, 1, 2, 3], ids=lambda s: "killed" if s is None else "")
+def test_stopped_at_every_operation(content: dict[str, bytes], seed: int | None) -> None:
+    """At whichever operation it is killed, or the power fails, the next start leads to the same."""
     for at in range(1, operations(content) + 1):
         disk = disk_with(content)
         disk.fail(Fault(at, None))
         with pytest.raises(PowerCut):
             take_over(disk)
-        after = disk.crash(seed=at) if power else disk.killed()
+        after = disk.killed() if seed is None else disk.crash(seed=1_000 * seed + at)
         take_over(after)
 
         assert EXPECTED == depths(after), at
