@@ -1,0 +1,180 @@
+"""What looking at many topics costs: `python -m bench.stats_scale`.
+
+An nsqd with 1,000 topics of 5 channels is asked for `/stats` and `/metrics` over and over, while
+a process of its own sends one message after the other through it and waits for each. Told are how
+long the answers took, and the longest way of a message while one was made, beside the longest while
+none was: what the disk and the machine cost anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import multiprocessing
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tests.servers import Server, spawn_nsqd
+
+from bench.latency import connected, whole_frames
+
+TOPIC = "stall"
+PATHS = ("/stats?format=json", "/stats", "/metrics")
+ANSWER_SECONDS_MAX = 1.0
+STALL_SECONDS_MAX = 0.05
+MAKERS = 8
+PAUSE_SECONDS = 0.3
+
+Way = tuple[float, float]
+"""When a message was sent and when it had arrived, on the machine's monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Figures of one path, in seconds.
+
+    Attributes:
+        answers: how long each answer took.
+        size_bytes: of the last one.
+        longest: of all messages under way while an answer was made.
+    """
+
+    path: str
+    answers: list[float]
+    size_bytes: int
+    longest: float
+
+    def line(self) -> str:
+        """The figures as text."""
+        return (
+            f"{self.path:<20} answers in {min(self.answers) * 1000:.0f} to "
+            f"{max(self.answers) * 1000:.0f} ms, {self.size_bytes / 1e6:.1f} MB; "
+            f"longest delivery meanwhile {self.longest * 1000:.1f} ms"
+        )
+
+
+def make(server: Server, topics: int, channels: int) -> None:
+    """Create the topics and channels, several at a time."""
+
+    def create(numbers: range) -> None:
+        connection = http.client.HTTPConnection(server.http)
+        for number in numbers:
+            name = f"topic{number:05d}"
+            paths = [f"/topic/create?topic={name}"]
+            paths += [f"/channel/create?topic={name}&channel=c{c}" for c in range(channels)]
+            for path in paths:
+                connection.request("POST", path)
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status == 200, path
+        connection.close()
+
+    with ThreadPoolExecutor(MAKERS) as makers:
+        list(makers.map(create, [range(at, topics, MAKERS) for at in range(MAKERS)]))
+
+
+def send_and_wait(port: int, control: Connection) -> None:
+    """One message after the other until something is said; then tell all their ways."""
+    socket = connected(port)  # closed by the end of its process
+    socket.sendall(f"SUB {TOPIC} c\nRDY 1\n".encode())
+    ways: list[Way] = []
+    buffer = bytearray()
+    publish = f"PUB {TOPIC}\n".encode() + struct.pack(">i", 4) + b"body"
+    while not control.poll():
+        began = time.monotonic()
+        socket.sendall(publish)
+        arrived = False
+        while not arrived:
+            buffer += socket.recv(65_536)
+            for kind, data in whole_frames(buffer):
+                if kind == 2:
+                    arrived = True
+                    socket.sendall(b"FIN " + data[10:26] + b"\n")
+                elif data == b"_heartbeat_":
+                    socket.sendall(b"NOP\n")
+        ways.append((began, time.monotonic()))
+    control.send(ways)
+
+
+def ask(server: Server, path: str) -> tuple[float, float, int]:
+    """When the answer was asked for, when it was whole, its size."""
+    connection = http.client.HTTPConnection(server.http)
+    began = time.monotonic()
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read()
+    assert answer.status == 200, path
+    connection.close()
+    return began, time.monotonic(), len(body)
+
+
+def longest_during(ways: Sequence[Way], spans: Sequence[tuple[float, float]]) -> float:
+    """The longest way of a message that overlaps one of the spans."""
+    return max(
+        (end - begin for begin, end in ways for start, stop in spans if begin < stop > start < end),
+        default=0.0,
+    )
+
+
+def measure(topics: int, channels: int, rounds: int) -> tuple[list[Found], float]:
+    """The figures of each path, and the longest delivery while nothing was asked."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sparq-stats-") as folder,
+        spawn_nsqd(Path(folder)) as server,
+    ):
+        make(server, topics, channels)
+        spawn = multiprocessing.get_context("spawn")
+        control, other = spawn.Pipe()
+        sender = spawn.Process(target=send_and_wait, args=(server.tcp_port, other), daemon=True)
+        sender.start()
+        time.sleep(2)
+        quiet_from = time.monotonic()
+        time.sleep(rounds * PAUSE_SECONDS)
+        quiet = (quiet_from, time.monotonic())
+        asked: dict[str, list[tuple[float, float, int]]] = {path: [] for path in PATHS}
+        for path in PATHS * rounds:
+            asked[path].append(ask(server, path))
+            time.sleep(PAUSE_SECONDS)
+        control.send("enough")
+        ways: list[Way] = control.recv()
+        sender.join()
+    found = [
+        Found(
+            path,
+            [stop - start for start, stop, _ in answers],
+            answers[-1][2],
+            longest_during(ways, [(start, stop) for start, stop, _ in answers]),
+        )
+        for path, answers in asked.items()
+    ]
+    return found, longest_during(ways, [quiet])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the promise holds."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--topics", type=int, default=1000)
+    parser.add_argument("--channels", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args(arguments)
+    found, quiet = measure(options.topics, options.channels, options.rounds)
+    print(f"{options.topics} topics x {options.channels} channels")
+    print(f"longest delivery while nothing is asked: {quiet * 1000:.1f} ms")
+    for figures in found:
+        print(figures.line())
+    holds = all(
+        max(f.answers) < ANSWER_SECONDS_MAX and f.longest < STALL_SECONDS_MAX for f in found
+    )
+    print(f"under 1 s, no delivery held up for 50 ms: {'holds' if holds else 'DOES NOT HOLD'}")
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
