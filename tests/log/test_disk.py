@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.log.disk import DiskError, RealDisk, RealFile, ensure_directory
+from sparq.log.disk import DiskError, LookingDisk, RealDisk, RealFile, ensure_directory
 from sparq.log.ledger import Ledger, Reserve
 from sparq.testing import ManualClock
 from tests.log.conversations import open_log, publish, read_all
@@ -205,3 +205,29 @@ def test_log_and_ledger_on_a_real_disk(disk: RealDisk, tmp_path: Path) -> None:
     assert state.channels["archive"].start == log.first_index + 7
     assert {mode(path) for path in (tmp_path / "topics" / "t-clicks").iterdir()} == {0o600}
     assert mode(tmp_path / "topics" / "t-clicks") == 0o700
+
+
+def test_a_disk_for_looking_changes_nothing(tmp_path: Path) -> None:
+    """Files can be read; whatever would change something is refused as on a read-only disk."""
+    path = str(tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"content")
+    disk = LookingDisk()
+    file = disk.open(path)
+    assert b"content" == file.pread(100, 0)
+
+    for change in (
+        lambda: file.append([b"x"], 7),
+        lambda: file.truncate(0),
+        lambda: disk.create(path + "2"),
+        lambda: disk.make_directory(path + "3"),
+        lambda: disk.remove_directory(str(tmp_path)),
+        lambda: disk.rename(path, path + "4"),
+        lambda: disk.unlink(path),
+    ):
+        with pytest.raises(DiskError):
+            change()
+
+    file.close()
+    disk.sync_directory(str(tmp_path))
+    assert ["file"] == disk.listdir(str(tmp_path))
+    assert b"content" == (tmp_path / "file").read_bytes()

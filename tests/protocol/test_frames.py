@@ -236,3 +236,18 @@ def test_take() -> None:
 
     assert f.take(frames, ends, [2, 0, 0]) == single[2] + single[0] + single[0]
     assert f.take(frames, ends, []) == b""
+
+
+@given(MIXED_BODIES, st.data())
+def test_timestamps_are_patched_one_by_one(bodies: list[bytes], data: st.DataObject) -> None:
+    """Each message gets its own; nothing else of the run changes."""
+    count = len(bodies)
+    stamp = st.integers(-(1 << 63), (1 << 63) - 1)
+    stamps = data.draw(st.lists(stamp, min_size=count, max_size=count))
+    frames, ends = f.encode([f.Bodies.of(bodies)], 5, 7, 1)
+
+    patched = f.patch_timestamps(frames, ends, np.array(stamps, np.int64))
+
+    raw = 7 << 54 | 5
+    alone = [plain_frame(bodies[n], raw + n, stamps[n]) for n in range(count)]
+    assert b"".join(alone) == patched
