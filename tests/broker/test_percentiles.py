@@ -58,6 +58,7 @@ def test_a_window_forgets_by_halves() -> None:
     assert [count(at) for at in (106, 109.9, 110, 114.9, 115, 300)] == [21, 21, 20, 20, 0, 0]
     window.add(np.array([MILLISECOND_NS]), 400 * SECOND_NS)
     assert count(404) == 1
+    assert count(500) == 0
 
 
 def test_no_sample_gives_zeros() -> None:

@@ -59,8 +59,8 @@ async def test_a_report_is_exact(tmp_path: Path) -> None:
     reports.start()
     first, second = await ear.packet(), await ear.packet()
     await nsqd.post("/pub?topic=t", b"four")
-    while "message_count:1|c" not in (third := await ear.packet()):
-        assert third == second
+    while (third := await ear.packet()) == second:
+        continue
     await reports.stop()
     await consumer.leave()
     await stop(nsqd)
