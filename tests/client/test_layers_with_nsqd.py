@@ -331,7 +331,7 @@ async def test_unix_sockets_and_ipv6(
 ) -> None:
     """A path and a bracketed address are addresses as any other, for both kinds of connection."""
     if "::1" in place and not has_ipv6():
-        pytest.skip("this machine has no IPv6")
+        pytest.skip("needs IPv6")
     options, layers = options_of(files, kind), LayerOptions(**options_of(files, kind))
     address = place.format(folder=tmp_path, port=free_port())
     nsqd = ElsewhereNsqd(

@@ -15,7 +15,7 @@ OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 LIMIT = 96
 FLOOD = 300
 
-needs_prlimit = pytest.mark.skipif(shutil.which("prlimit") is None, reason="no prlimit here")
+needs_prlimit = pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
 
 
 def connect(server: NsqdServer) -> socket.socket:

@@ -16,7 +16,7 @@ ACCESS_LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log"
 RUN_SECONDS = 900
 
 pytestmark = [
-    pytest.mark.skipif(not ACCESS_LOG.exists(), reason="the sample log is not there"),
+    pytest.mark.skipif(not ACCESS_LOG.exists(), reason="needs the sample log"),
     pytest.mark.timeout(RUN_SECONDS + 60),
 ]
 

@@ -160,7 +160,7 @@ def test_it_reads_what_plain_python_reads(messages):
     assert 0.2 < sum(row["reason"] is not None for row in rows) / len(rows) < 0.6
 
 
-@pytest.mark.skipif(not ACCESS_LOG.exists(), reason="the sample log is not there")
+@pytest.mark.skipif(not ACCESS_LOG.exists(), reason="needs the sample log")
 def test_it_reads_a_real_log(messages):
     """Every line as plain Python reads it; the one whose user agent is never closed is rejected."""
     rows = parsed(messages(ACCESS_LOG.read_bytes().splitlines()))
