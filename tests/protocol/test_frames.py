@@ -81,6 +81,25 @@ def test_encode_equals_the_plain_form(
     assert ends.tolist() == scalar_ends.tolist() == np.cumsum([len(p) for p in plain]).tolist()
 
 
+@given(st.data(), st.integers(1, 60), st.integers(1, 30), st.integers(0, 9), st.booleans())
+def test_encode_of_bodies_at_even_distances(
+    data: st.DataObject, count: int, size: int, gap: int, beside_others: bool
+) -> None:
+    """Places told as a range mean what the same places mean one by one, beside others too."""
+    buffer = data.draw(st.binary(min_size=count * (size + gap) + 3, max_size=count * 40 + 3))
+    places = range(3, 3 + count * (size + gap), size + gap)
+    even = f.Bodies.even(buffer, places, size)
+    listed = f.Bodies(buffer, list(places), [size] * count)
+    other = [f.Bodies.of([b"o" * data.draw(st.sampled_from([size, 31]))] * 20)] * beside_others
+
+    frames, ends = f.encode([*other, even], 5, 1, 9)
+    plain_frames, plain_ends = f.encode_scalar([*other, listed], 5, 1, 9)
+
+    assert frames == plain_frames
+    assert ends.tolist() == plain_ends.tolist()
+    assert even.size_bytes == listed.size_bytes
+
+
 def test_encode_of_irregular_places_with_one_size() -> None:
     """Bodies of one size that do not lie evenly are each found where they are."""
     buffer = bytes(range(256))

@@ -122,6 +122,20 @@ def test_long_runs_of_one_size_and_of_many() -> None:
     assert [bytes(body) for body in bodies] == messages
 
 
+def test_one_size_is_one_run_however_it_is_cut() -> None:
+    """Messages of one size need no arrays, wherever a chunk ends."""
+    messages = [bytes([n, n + 1]) for n in range(200)]
+    body = body_of(messages)
+
+    for cut in range(4 + 16 * 6, len(body)):
+        walk = Walk(0, SIZE_MAX, BODY_MAX)
+        walk.advance(body[:cut])
+        assert walk.advance(body)
+        bodies = walk.bodies(body)
+        assert isinstance(bodies.starts, range)
+        assert [bytes(message) for message in bodies] == messages
+
+
 def test_walk_whole_tells_a_short_body() -> None:
     """Over HTTP the body is there in full, so a lack is an error at once."""
     with pytest.raises(RemoteError, match="failed to read message body"):

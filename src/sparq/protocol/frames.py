@@ -57,6 +57,9 @@ Buffer = bytes | bytearray | memoryview
 Raw = NDArray[np.uint64]
 Ends = NDArray[np.uint32]
 Offsets = list[int] | NDArray[np.int64]
+Starts = range | Offsets
+Run = range | NDArray[np.int64]
+"""Places of things that follow each other; a range where all are of one width."""
 
 _FRAME: Final = struct.Struct(">ii")
 _HEADER: Final = struct.Struct(">iiqH16s")
@@ -92,12 +95,13 @@ class Bodies:
 
     Attributes:
         buffer: holds the bodies, with anything between them.
-        starts: where each body begins, ascending; a list or an int64 array.
-        sizes: the bodies' sizes in bytes; a list or an int64 array, as `starts`.
+        starts: where each body begins, ascending; a list, an int64 array, or a range, which also
+            says that all have one size: a run of equal commands then costs no array at all.
+        sizes: the bodies' sizes in bytes; a list or an int64 array, beside a range a list.
     """
 
     buffer: bytes
-    starts: Offsets
+    starts: Starts
     sizes: Offsets
 
     @classmethod
@@ -105,6 +109,11 @@ class Bodies:
         """Bodies that lie in separate objects, joined."""
         sizes = [len(body) for body in bodies]
         return cls(b"".join(bodies), list(accumulate(sizes, initial=0))[:-1], sizes)
+
+    @classmethod
+    def even(cls, buffer: bytes, starts: range, size: int) -> "Bodies":
+        """Bodies of one size at even distances."""
+        return cls(buffer, starts, [size] * len(starts))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -117,7 +126,20 @@ class Bodies:
     @property
     def size_bytes(self) -> int:
         """The bodies' bytes in all."""
+        if isinstance(self.starts, range):
+            return int(self.sizes[0]) * len(self.starts) if self.starts else 0
         return int(sum(self.sizes)) if isinstance(self.sizes, list) else int(self.sizes.sum())
+
+
+def joined(runs: Sequence[Run]) -> NDArray[np.int64]:
+    """Runs as one array."""
+    # numpy takes a range item by item.
+    return np.concatenate(
+        [
+            np.arange(run.start, run.stop, run.step, np.int64) if isinstance(run, range) else run
+            for run in runs
+        ]
+    )
 
 
 # Ids
@@ -206,11 +228,10 @@ def encode(
     if count < VECTOR_MIN:
         return encode_scalar(pieces, first_index, node_id, timestamp_ns)
     ids = _consecutive_ids(count, first_index, node_id)
-    sizes = _all_sizes(pieces)
-    size = int(sizes[0])
     # Many pieces of few bodies are cheaper cut out one by one than filled in piece by piece.
-    if count >= VECTOR_MIN * len(pieces) and (sizes == size).all():
+    if count >= VECTOR_MIN * len(pieces) and (size := _one_size(pieces)):
         return _encode_equal(pieces, ids, size, timestamp_ns)
+    sizes = _all_sizes(pieces)
     headers = _headers(sizes, ids, timestamp_ns)
     parts: list[Buffer] = [b""] * (2 * count)
     # The last byte of a header is a hex digit, so S34 items keep all their bytes.
@@ -245,13 +266,25 @@ def _consecutive_ids(count: int, first_index: int, node_id: int) -> NDArray[np.u
     return np.frombuffer(hexlify(raw.astype(_BIG_U64).data), np.uint8).reshape(count, ID_SIZE)
 
 
-def _all_sizes(pieces: Sequence[Bodies]) -> NDArray[np.int64]:
-    if len(pieces) == 1:
-        return np.asarray(pieces[0].sizes, np.int64)
-    sizes: list[int] = []
+def _one_size(pieces: Sequence[Bodies]) -> int:
+    """The size of all bodies; 0 where they have several, or none."""
+    size = int(next(piece.sizes[0] for piece in pieces if len(piece.sizes)))
     for piece in pieces:
-        sizes += piece.sizes if isinstance(piece.sizes, list) else piece.sizes.tolist()
-    return np.array(sizes, np.int64)
+        sizes = piece.sizes
+        if not len(sizes) or (isinstance(piece.starts, range) and sizes[0] == size):
+            continue
+        if isinstance(sizes, list):
+            if sizes.count(size) != len(sizes):
+                return 0
+        elif not (sizes == size).all():
+            return 0
+    return size
+
+
+def _all_sizes(pieces: Sequence[Bodies]) -> NDArray[np.int64]:
+    if all(isinstance(piece.sizes, list) for piece in pieces):
+        return np.array([size for piece in pieces for size in piece.sizes], np.int64)
+    return np.concatenate([np.asarray(piece.sizes, np.int64) for piece in pieces])
 
 
 def _headers(
@@ -280,25 +313,25 @@ def _encode_equal(
         following = row + len(piece.sizes)
         _fill(rows[row:following, FRAME_OVERHEAD:], piece)
         row = following
+    # The copy pays: the table's memory is used again while it is hot, which small writes need.
     return rows.tobytes(), np.arange(width, count * width + 1, width, dtype=np.uint32)
 
 
 def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
-    """Copies bodies of one size into the rows: in one step where they lie evenly spaced."""
+    """Copies bodies of one size into the rows: in one step where they are known to lie evenly."""
     count, size = rows.shape
-    starts = np.asarray(piece.starts, np.int64)
-    if count > 1:
-        stride = int(starts[1] - starts[0])
-        if (np.diff(starts) == stride).all():
-            rows[:] = np.ndarray((count, size), np.uint8, piece.buffer, int(starts[0]), (stride, 1))
-            return
+    starts = piece.starts
+    if isinstance(starts, range):
+        strides = (starts.step, 1)
+        rows[:] = np.ndarray((count, size), np.uint8, piece.buffer, starts.start, strides)
+        return
     rows[:] = np.frombuffer(b"".join(_cut(piece)), np.uint8).reshape(count, size)
 
 
 def _cut(piece: Bodies) -> list[bytes] | list[memoryview]:
     """The bodies one by one: copies, or views where these cost less."""
     starts, sizes = piece.starts, piece.sizes
-    if isinstance(starts, list):
+    if isinstance(starts, (list, range)):
         slices = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
     else:
         ends = starts + np.asarray(sizes, np.int64)

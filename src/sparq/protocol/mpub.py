@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import VECTOR_MIN, Bodies
+from sparq.protocol.frames import VECTOR_MIN, Bodies, Run, joined
 
 SCALAR_STEP: Final = 256
 """Messages walked singly before the next look for a run of one size."""
@@ -47,7 +47,7 @@ class Walk:
         self._end_max = at + body_size_max
         self._message_size_max = message_size_max
         self._body_size_max = body_size_max
-        self._ends: list[NDArray[np.int64]] = []
+        self._ends: list[Run] = []
         self._joined = 0
         self._start = at
 
@@ -63,7 +63,7 @@ class Walk:
         if self._count < 0 and not self._take_count(data):
             return False
         while self._seen < self._count:
-            ends = self._equal_run(data)
+            ends: Run | None = self._equal_run(data)
             if ends is None:
                 ends = self._singly(data)
             if not len(ends):
@@ -74,15 +74,19 @@ class Walk:
         self.done = True
         return True
 
-    def _keep(self, ends: NDArray[np.int64]) -> None:
-        """Remembers what a step found.
+    def _keep(self, ends: Run) -> None:
+        """Remembers what a step found: as one run with the one before it, where it goes on.
 
         A body that comes byte by byte makes a step of every message: such crumbs are joined, or
         they would take twenty times the memory of what they tell.
         """
+        last = self._ends[-1] if self._ends else None
+        if isinstance(last, range) and isinstance(ends, range) and last.step == ends.step:
+            self._ends[-1] = range(last.start, ends.stop, last.step)
+            return
         self._ends.append(ends)
         if len(self._ends) - self._joined >= CRUMBS_MAX:
-            self._ends[self._joined :] = [np.concatenate(self._ends[self._joined :])]
+            self._ends[self._joined :] = [joined(self._ends[self._joined :])]
             self._joined += 1
 
     def _take_count(self, data: bytes | bytearray) -> bool:
@@ -97,10 +101,10 @@ class Walk:
         self.need = self.at + 4
         return True
 
-    def _equal_run(self, data: bytes | bytearray) -> NDArray[np.int64] | None:
+    def _equal_run(self, data: bytes | bytearray) -> range | None:
         """The ends of a run of messages of one size here; None where there is no long one."""
         at = self.at
-        if len(data) < at + 4 or self._count - self._seen < VECTOR_MIN:
+        if len(data) < at + 4:
             return None
         (size,) = _SIZE.unpack_from(data, at)
         width = 4 + size
@@ -108,14 +112,30 @@ class Walk:
             return None
         fitting = (min(len(data), self._end_max) - at) // width
         count = min(fitting, self._count - self._seen, RUN_MAX)
+        if count < VECTOR_MIN:
+            return self._few_more(data, width, count)
         # A look at the last of the first few saves the array for messages of many sizes.
-        if count < VECTOR_MIN or _SIZE.unpack_from(data, at + (VECTOR_MIN - 1) * width)[0] != size:
+        if _SIZE.unpack_from(data, at + (VECTOR_MIN - 1) * width)[0] != size:
             return None
         equal = np.ndarray((count,), ">i4", data, at, (width,)) == size
         found = count if equal.all() else int(equal.argmin())
         if found < VECTOR_MIN:
             return None
-        return np.arange(at + width, at + found * width + 1, width, dtype=np.int64)
+        return range(at + width, at + found * width + 1, width)
+
+    def _few_more(self, data: bytes | bytearray, width: int, count: int) -> range | None:
+        """At most so many messages that go on with the run before them; None: not one does.
+
+        The end of a chunk is seldom the end of an MPUB: one of a single size shall stay one run.
+        """
+        last = self._ends[-1] if self._ends else None
+        if not isinstance(last, range) or last.step != width or not count:
+            return None
+        size = width - 4
+        found = 1
+        while found < count and _SIZE.unpack_from(data, self.at + found * width)[0] == size:
+            found += 1
+        return range(self.at + width, self.at + found * width + 1, width)
 
     def _singly(self, data: bytes | bytearray) -> NDArray[np.int64]:
         """The ends of the next messages that are there in full.
@@ -167,11 +187,15 @@ class Walk:
         self.need -= shift
         self._start -= shift
         self._end_max -= shift
-        self._ends = [ends - shift for ends in self._ends]
+        self._ends = [_shifted(ends, shift) for ends in self._ends]
 
     def bodies(self, buffer: bytes) -> Bodies:
         """The messages, once all are there, in a buffer that nobody changes."""
-        ends = self._ends[0] if len(self._ends) == 1 else np.concatenate(self._ends)
+        first = self._ends[0]
+        if len(self._ends) == 1 and isinstance(first, range):
+            size = first.step - 4
+            return Bodies.even(buffer, _moved(first, -size), size)
+        ends = joined(self._ends)
         starts = np.empty_like(ends)
         starts[0] = self._start + 4
         np.add(ends[:-1], 4, out=starts[1:])
@@ -185,6 +209,14 @@ class Walk:
             text = f"MPUB failed to read message({self._seen}) body size"
             return RemoteError("E_BAD_MESSAGE", text)
         return RemoteError("E_BAD_MESSAGE", "MPUB failed to read message body")
+
+
+def _moved(ends: range, by: int) -> range:
+    return range(ends.start + by, ends.stop + by, ends.step)
+
+
+def _shifted(ends: Run, shift: int) -> Run:
+    return _moved(ends, -shift) if isinstance(ends, range) else ends - shift
 
 
 def walk_whole(body: bytes, message_size_max: int, body_size_max: int) -> Bodies:

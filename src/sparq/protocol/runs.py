@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.protocol.commands import Finish
-from sparq.protocol.frames import ID_SIZE, VECTOR_MIN, Bodies
+from sparq.protocol.frames import ID_SIZE, VECTOR_MIN, Bodies, Run, joined
 
 LOOK_MAX: Final = 4_096
 """Rows looked at in one go."""
@@ -110,21 +110,39 @@ def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | No
 
 
 def _longer_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | None:
-    runs: list[NDArray[np.int64]] = []
+    runs: list[Run] = []
     skip = len(line) + 4
     begin = at
     while True:
-        ends = _publish_rows(data, at, line, size_max)
+        ends: range | list[int] | None = _publish_rows(data, at, line, size_max)
         if ends is None:
-            singles = _publishes_singly(data, at, line, size_max)
-            if not runs and len(singles) < VECTOR_MIN:
-                return _few(data, begin, skip, singles)
-            ends = np.array(singles, np.int64)
+            ends = _publishes_singly(data, at, line, size_max)
+            if not runs and len(ends) < VECTOR_MIN:
+                return _few(data, begin, skip, ends)
         if not len(ends):
             break
-        runs.append(ends)
+        _add(runs, ends)
         at = int(ends[-1])
-    ends = runs[0] if len(runs) == 1 else np.concatenate(runs)
+    first = runs[0]
+    if len(runs) == 1 and isinstance(first, range):
+        size = first.step - skip
+        return Bodies.even(data, range(begin + skip, first.stop - size, first.step), size)
+    return _uneven(data, begin, skip, joined(runs))
+
+
+def _add(runs: list[Run], ends: range | list[int]) -> None:
+    """Takes in what follows the runs: as a part of the last one where that goes on."""
+    last = runs[-1] if runs else None
+    if isinstance(last, range):
+        step = last.step
+        onward = range(last[-1] + step, last[-1] + len(ends) * step + 1, step)
+        if ends == onward or (isinstance(ends, list) and ends == list(onward)):
+            runs[-1] = range(last.start, onward.stop, step)
+            return
+    runs.append(np.array(ends, np.int64) if isinstance(ends, list) else ends)
+
+
+def _uneven(data: bytes, begin: int, skip: int, ends: NDArray[np.int64]) -> Bodies:
     starts = np.empty_like(ends)
     starts[0] = begin + skip
     np.add(ends[:-1], skip, out=starts[1:])
@@ -138,7 +156,7 @@ def _few(data: bytes, begin: int, skip: int, ends: list[int]) -> Bodies | None:
     return Bodies(data, starts, [end - start for start, end in zip(starts, ends, strict=True)])
 
 
-def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> NDArray[np.int64] | None:
+def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> range | None:
     """The ends of PUBs of one size that begin here; None where there are not many."""
     head_size = len(line) + 4
     if len(data) < at + head_size:
@@ -148,7 +166,8 @@ def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> NDArray[n
     if not 0 < size <= size_max:
         return None
     head = data[at : at + head_size]
-    count = min((len(data) - at) // width, LOOK_MAX)
+    fitting = (len(data) - at) // width
+    count = min(fitting, LOOK_MAX)
     if count < VECTOR_MIN or not data.startswith(head, at + (VECTOR_MIN - 1) * width):
         return None
     found = _equal_heads(data, at, head, width, min(count, LOOK_FIRST))
@@ -156,7 +175,7 @@ def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> NDArray[n
         found = _equal_heads(data, at, head, width, count)
     if found < VECTOR_MIN:
         return None
-    return np.arange(at + width, at + found * width + 1, width, dtype=np.int64)
+    return range(at + width, at + found * width + 1, width)
 
 
 def _equal_heads(data: bytes, at: int, head: bytes, width: int, count: int) -> int:
