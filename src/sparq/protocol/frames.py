@@ -133,13 +133,14 @@ class Bodies:
 
 def joined(runs: Sequence[Run]) -> NDArray[np.int64]:
     """Runs as one array."""
-    # numpy takes a range item by item.
-    return np.concatenate(
-        [
-            np.arange(run.start, run.stop, run.step, np.int64) if isinstance(run, range) else run
-            for run in runs
-        ]
-    )
+    return np.concatenate([_as_array(run) for run in runs])
+
+
+def _as_array(run: Run) -> NDArray[np.int64]:
+    # From a range itself numpy would take item by item.
+    if isinstance(run, range):
+        return np.arange(run.start, run.stop, run.step, dtype=np.int64)
+    return run
 
 
 # Ids
