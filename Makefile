@@ -16,8 +16,10 @@ LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
-.PHONY: help check run up test style types layers tidy tests bench latency idle interop \
-	proof-kill proof-pipeline format lock venv clean
+PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
+	net spark museum kill
+.PHONY: help check run up test style types layers tidy tests bench latency idle interop security \
+	proofs $(PROOFS) format lock venv clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -61,11 +63,15 @@ idle: $(READY) ## 10,000 idle connections: memory, heartbeats, a publisher besid
 interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
 	@$(BIN)/python -m pytest -rs tests/interop
 
-proof-kill: $(READY) ## kill -9 of nsqd under load, N=50 times, and the control that must fail
-	@$(BIN)/python -m proofs.kill --kills $(or $(N),50) $(if $(SEED),--seed $(SEED)) $(ARGS)
+security: $(READY) ## the security table: a test for each row, counted
+	@$(BIN)/python -m pytest -rs tests/security $(ARGS)
 
-proof-pipeline: $(READY) ## N=10 runs of the pipeline with an nsqd and the Spark driver killed
-	@$(BIN)/python -m proofs.pipeline --runs $(or $(N),10) $(if $(SEED),--seed $(SEED)) $(ARGS)
+proofs: $(READY) ## every proof, about half an hour; writes GUARANTEES.md (ARGS=)
+	@$(BIN)/python -m proofs $(ARGS)
+
+# One proof: make crash, make power ... (N= how much, SEED=, ARGS=). CONTRIBUTING.md lists them.
+$(PROOFS): $(READY)
+	@$(BIN)/python -m proofs.$@ $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 format: $(READY) ## let ruff put the format right
 	@$(BIN)/ruff check --fix --quiet . || true
