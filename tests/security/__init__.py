@@ -1,0 +1,1 @@
+"""The security table: what a hostile peer tries, a test for each row of `rows.py`."""
