@@ -1,4 +1,4 @@
-"""kill -9 of nsqd under load, again and again, and a count of what was lost: `make proof-kill`.
+"""kill -9 of nsqd under load, again and again, and a count of what was lost: `make kill`.
 
 Four publishers (PUB and MPUB, one at a time and pipelined) and three consumers (RDY 1, 200, 2500)
 work on one topic with two channels. `live` is consumed all the while. `late` is consumed only at
@@ -11,37 +11,37 @@ with the write moved behind the OK (late_commit.py) messages are lost, with fini
 (late_finish.py) messages return. Every run prints its seed.
 """
 
-import argparse
 import asyncio
-import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.servers import NsqdServer
 
+from proofs import outcome
 from proofs.checker import Verdict, check, lost_commands, total
+from proofs.crew import NSQD, Crew, is_drained, started, wait_until
 from proofs.history import History
+from proofs.outcome import Outcome, Plan, progress
 from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
 
-ROOT = Path(__file__).parent.parent
 TOPIC = "proof"
 LIVE, LATE = "live", "late"
 ROUND_KILLS = 10
 LOAD_SECONDS = (0.05, 1.2)
 KILLED_WHILE_STARTING = 0.15
 STARTING_SECONDS = (0.02, 0.6)
-DRAIN_SECONDS = 120
 FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=60s")
 CONTROL_KILLS = 5
 SHOWN_MAX = 40
 LATE_COMMIT, LATE_FINISH = "proofs.late_commit", "proofs.late_finish"
+PROMISES = ("P1", "P3", "P9")
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class Proof:
         began = time.monotonic()
         await asyncio.to_thread(self.server.start)
         self.recoveries.append(time.monotonic() - began)
-        print(f"\r  {self.history.kills} kills ", end="", file=sys.stderr, flush=True)
+        progress(f"{self.history.kills} kills")
 
     async def kill_while_starting(self) -> None:
         start = asyncio.create_task(asyncio.to_thread(self.server.start))
@@ -117,50 +117,12 @@ class Proof:
     async def drain(self) -> None:
         """Consume both channels to their ends."""
         async with Crew(self.consumer(LATE, 3), self.consumer(LATE, 4)):
-            await asyncio.to_thread(self.wait_drained)
-
-    def wait_drained(self) -> None:
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while not self.is_drained():
-            assert time.monotonic() < deadline, f"not drained in {DRAIN_SECONDS} s"
-            time.sleep(0.05)
-
-    def is_drained(self) -> bool:
-        figures = [self.server.channel(TOPIC, channel) for channel in (LIVE, LATE)]
-        waiting = ("depth", "in_flight_count", "deferred_count")
-        return all(figure and not any(figure[key] for key in waiting) for figure in figures)
+            await asyncio.to_thread(
+                wait_until, lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained"
+            )
 
     async def post(self, action: str, query: str) -> None:
         await asyncio.to_thread(self.server.post, f"/{action}?{query}")
-
-
-class Crew:
-    """Actors at work for as long as the block lasts."""
-
-    def __init__(self, *actors: Publisher | Consumer) -> None:
-        self.actors = actors
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> None:
-        self.tasks = [asyncio.create_task(actor.live()) for actor in self.actors]
-
-    async def __aexit__(self, *_: object) -> None:
-        ended = [task for task in self.tasks if task.done()]
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        for task in ended:
-            task.result()
-
-
-def started(folder: Path, module: str = "sparq.nsqd", flags: Sequence[str] = ()) -> NsqdServer:
-    """An nsqd of this module with its data in `folder`."""
-    if module == "sparq.nsqd":
-        return spawn_nsqd(folder, *FLAGS, *flags)
-    os.environ["PYTHONPATH"] = str(ROOT)
-    server = NsqdServer(module, folder, (f"--data-path={folder}", *FLAGS, *flags))
-    server.start()
-    return server
 
 
 @contextmanager
@@ -174,52 +136,41 @@ def data_folder(keep: Path | None) -> Iterator[Path]:
             yield Path(folder)
 
 
-def prove(
-    seed: int, kills: int, module: str = "sparq.nsqd", keep: Path | None = None
+def attempt(
+    seed: int, kills: int, module: str = NSQD, keep: Path | None = None
 ) -> tuple[Verdict, Proof]:
     """One run in a folder of its own; what it says about the messages, and the run itself."""
-    with data_folder(keep) as folder:
-        server = started(folder, module)
-        with server:
-            proof = Proof(seed, server)
-            return asyncio.run(proof.run(kills)), proof
+    with data_folder(keep) as folder, started(folder, module, FLAGS) as server:
+        proof = Proof(seed, server)
+        return asyncio.run(proof.run(kills)), proof
 
 
-def report(proof: Proof, verdict: Verdict) -> None:
-    print(f"\rkills {proof.history.kills} · slowest recovery {max(proof.recoveries) * 1000:.0f} ms")
-    print(verdict.line())
-
-
-def controls_fail(seed: int) -> bool:
-    """Whether each guard is seen to be needed: without it, the same proof fails."""
-    print("control, with the write behind the OK: must lose messages")
-    without_commit, proof = prove(seed, CONTROL_KILLS, LATE_COMMIT)
-    report(proof, without_commit)
-    print("control, with finishes written late: must bring messages back")
-    without_finish, proof = prove(seed, CONTROL_KILLS, LATE_FINISH)
-    report(proof, without_finish)
-    return without_commit.lost > 0 and without_finish.returned > 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The proof and its control; the exit status says whether both came out as they must."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--no-control", action="store_true", help="leave the control runs out")
-    parser.add_argument("--keep", type=Path, help="keep nsqd's data and log in this new folder")
-    options = parser.parse_args(arguments)
-    print(f"repeat with: make proof-kill N={options.kills} SEED={options.seed}")
-    verdict, proof = prove(options.seed, options.kills, keep=options.keep)
-    report(proof, verdict)
-    held = verdict.holds
+def prove(plan: Plan) -> Outcome:
+    """The proof and its controls."""
+    verdict, proof = attempt(plan.seed, plan.count, keep=plan.keep)
     for line in islice(lost_commands(proof.history), SHOWN_MAX):
         print(f"  lost on {line}")
-    if not options.no_control:
-        held = controls_fail(options.seed) and held
-    print("the proof holds" if held else "THE PROOF FAILED")
-    return 0 if held else 1
+    slowest = max(proof.recoveries) * 1000
+    figures = (
+        f"kills {proof.history.kills:,} · {verdict.line()} · slowest recovery {slowest:,.0f} ms"
+    )
+    held, control = verdict.holds, ""
+    if plan.control:
+        failed, control = controls(plan.seed)
+        held = held and failed
+    return Outcome(PROMISES, figures, held, control)
+
+
+def controls(seed: int) -> tuple[bool, str]:
+    """Whether each guard is seen to be needed, and what the proof said without it."""
+    late_commit, _ = attempt(seed, CONTROL_KILLS, LATE_COMMIT)
+    late_finish, _ = attempt(seed, CONTROL_KILLS, LATE_FINISH)
+    text = (
+        f"with the write behind the OK: lost {late_commit.lost:,} · "
+        f"with finishes written late: returned {late_finish.returned:,}"
+    )
+    return late_commit.lost > 0 and late_finish.returned > 0, text
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(outcome.run("kill", prove, count=50, of="kills"))

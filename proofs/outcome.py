@@ -28,11 +28,14 @@ class Plan:
         seed: of all chances.
         count: how much: of what, the proof's own help says.
         control: whether the control is run too.
+        keep: a new folder in which the data of the proof is to be kept, for a look afterwards;
+            None: what the proof writes is removed.
     """
 
     seed: int
     count: int
     control: bool = True
+    keep: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ def run(
     parser.add_argument("--count", type=int, default=count, help=f"{of} (default {count})")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--no-control", action="store_true", help="leave the control run out")
+    parser.add_argument("--keep", type=Path, help="keep what it writes in this new folder")
     parser.add_argument("--json", type=Path, help="write the outcome to this file, too")
     given = parser.parse_args(arguments)
     repeat = f"make {verb} SEED={given.seed}" + (
@@ -103,7 +107,7 @@ def run(
     )
     print(f"repeat with: {repeat}", flush=True)
     began = time.monotonic()
-    outcome = prove(Plan(given.seed, given.count, not given.no_control))
+    outcome = prove(Plan(given.seed, given.count, not given.no_control, given.keep))
     seconds = round(time.monotonic() - began, 1)
     outcome = replace(outcome, verb=verb, repeat=repeat, seconds=seconds)
     if given.json is not None:

@@ -2,7 +2,7 @@
 
 import pytest
 from proofs.checker import lost_commands
-from proofs.kill import LATE_COMMIT, LATE_FINISH, prove
+from proofs.kill import LATE_COMMIT, LATE_FINISH, attempt
 
 KILLS = 3
 
@@ -10,7 +10,7 @@ KILLS = 3
 @pytest.mark.timeout(180)
 def test_nothing_acknowledged_is_lost_by_kill_9() -> None:
     """Three kills under load: all acknowledged messages come, no answered FIN is undone."""
-    verdict, proof = prove(seed=20261121, kills=KILLS)
+    verdict, proof = attempt(seed=20261121, kills=KILLS)
 
     assert proof.history.kills >= KILLS
     assert verdict.acknowledged > 0
@@ -20,7 +20,7 @@ def test_nothing_acknowledged_is_lost_by_kill_9() -> None:
 @pytest.mark.timeout(180)
 def test_the_proof_finds_a_late_commit() -> None:
     """With the write moved behind the OK the same check finds lost messages."""
-    verdict, _ = prove(seed=20261121, kills=KILLS, module=LATE_COMMIT)
+    verdict, _ = attempt(seed=20261121, kills=KILLS, module=LATE_COMMIT)
 
     assert verdict.lost > 0, verdict.line()
 
@@ -28,7 +28,7 @@ def test_the_proof_finds_a_late_commit() -> None:
 @pytest.mark.timeout(180)
 def test_the_proof_finds_a_late_finish() -> None:
     """With what is finished written late the same check finds messages that return."""
-    verdict, _ = prove(seed=20261121, kills=KILLS, module=LATE_FINISH)
+    verdict, _ = attempt(seed=20261121, kills=KILLS, module=LATE_FINISH)
 
     assert verdict.returned > 0, verdict.line()
     assert 0 == verdict.lost, verdict.line()
