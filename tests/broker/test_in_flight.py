@@ -74,6 +74,37 @@ def test_finish_array_and_list_equal_a_dictionary(
         assert arrays.indexes().tolist() == lists.indexes().tolist() == sorted(state)
 
 
+@given(states, indexes_near, st.integers(1, 60))
+def test_finish_of_a_range_equals_a_dictionary(
+    state: dict[int, int], first: int, count: int
+) -> None:
+    """A range of indexes means what the same indexes mean one by one."""
+    in_flight = filled(state)
+    run = range(first, first + count)
+
+    freed = in_flight.finish(run, 1)
+
+    assert plain(freed) == expected_finish(state, list(run), 1)
+    assert in_flight.indexes().tolist() == sorted(state)
+
+
+def test_a_page_used_again_remembers_nothing() -> None:
+    """What stood in a page that became empty is not told of the messages that use it next."""
+    before, after = InFlight(), InFlight()
+    published = np.full(3, 7, np.int64)
+    before.note_many(np.arange(3), np.full(3, 9), 1, now_ns=1, deadline_ns=2)
+    before.note_published(np.arange(3), published)
+    assert before.finish(range(3), 1).freed == 3
+
+    after.note_run(0, 2, 4, now_ns=5, deadline_ns=100)
+
+    assert after.next_deadline_ns() == 100
+    assert after.indexes().tolist() == [0, 1]
+    assert after.release(1, 4) == 1
+    after.note_published(np.arange(1), published[:1] + 1)
+    assert after.published(range(1), 4).tolist() == [8]
+
+
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 60))
 def test_consecutive_run_equals_scattered_path(count: int, skip: int, stray: int) -> None:
     """The quick way for runs in order gives what the general way gives, also for strays in it."""

@@ -59,6 +59,35 @@ def test_finish_run_equals_line_by_line(
         assert list(finish.raw_ids) == [int(text, 16) for text in ids]
 
 
+@given(
+    st.one_of(st.integers(0, (1 << 64) - 1), st.just((1 << 64) - 30)),
+    st.integers(16, 80),
+    st.lists(st.tuples(st.integers(0, 80 * FIN_WIDTH), st.sampled_from(b"0fFG \n_+")), max_size=2),
+    OTHER_LINES,
+)
+def test_finishes_in_order_equal_line_by_line(
+    first: int, count: int, changes: list[tuple[int, int]], other: bytes
+) -> None:
+    """Ids that ascend without a gap are taken at one look, and not one that is spoilt among them."""
+    ids = [(first + n) % (1 << 64) for n in range(count)]
+    lines = bytearray(b"".join(c.fin(b"%016x" % raw) for raw in ids))
+    for at, byte in changes:
+        lines[at % len(lines)] = byte
+    data = bytes(lines) + other
+
+    finish = finish_run(data, 0)
+
+    found = plain_finishes(data, 0)
+    if finish is None:
+        assert found == []
+    else:
+        assert [finish.id_text(at) for at in range(len(finish))] == found[: len(finish)]
+        assert list(finish.raw_ids) == [int(text, 16) for text in found[: len(finish)]]
+        assert len(finish) in (len(found), 16)
+        if not changes and other in (b"", b"F") and ids[-1] > ids[0]:
+            assert isinstance(finish.raw_ids, range) or ids[-1] == (1 << 64) - 1
+
+
 def test_a_long_run_is_bounded() -> None:
     """One look takes at most so many; the rest is the next run."""
     data = b"".join(c.fin(b"%016x" % n) for n in range(LOOK_MAX + 100))

@@ -27,7 +27,7 @@ from sparq.broker.skips import Skips
 from sparq.broker.stream import Stream
 from sparq.protocol.commands import Finish, Requeue, Touch
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import INDEX_BITS
+from sparq.protocol.frames import INDEX_BITS, INDEX_LIMIT, Run
 from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
@@ -120,14 +120,7 @@ class Channel:
 
     def finish(self, session: Session, command: Finish, now: Instant) -> None:
         """FIN, a run of them."""
-        raw = command.raw_ids
-        indexes: list[int] | NDArray[np.int64]
-        if isinstance(raw, list):
-            base = self._id_base
-            indexes = [number - base for number in raw]
-        else:
-            # Another node's ids wrap to indexes that no page can hold.
-            indexes = (raw - self._raw_base).view(np.int64)
+        indexes = self._indexes(command.raw_ids)
         if self.latencies is not None:
             published_ns = self.in_flight.published(indexes, session.owner)
             self.latencies.add(now.wall_ns - published_ns, now.mono_ns)
@@ -140,6 +133,17 @@ class Channel:
             self.opened(session)
         for position, why in freed.failures:
             session.reply_error(refusal("FIN", command.id_text(position), why))
+
+    def _indexes(self, raw: range | list[int] | NDArray[np.uint64]) -> Run | list[int]:
+        """What ids say here; another node's are indexes that no page can hold."""
+        base = self._id_base
+        if isinstance(raw, range):
+            if base <= raw.start and raw.stop <= base + INDEX_LIMIT:
+                return range(raw.start - base, raw.stop - base)
+            raw = np.arange(raw.start, raw.stop, dtype=np.uint64)
+        if isinstance(raw, list):
+            return [number - base for number in raw]
+        return (raw - self._raw_base).view(np.int64)
 
     def requeue(self, session: Session, command: Requeue, now: Instant) -> None:
         """REQ: ready again at once, or after a while.

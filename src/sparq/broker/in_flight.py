@@ -21,12 +21,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.protocol.frames import Run
+
 Indexes = NDArray[np.int64]
 
 PAGE_BITS: Final = 12
 PAGE_SIZE: Final = 1 << PAGE_BITS
 PAGE_MASK: Final = PAGE_SIZE - 1
 NEVER: Final = (1 << 63) - 1
+SPARE_PAGES_MAX: Final = 16
 
 NOT_IN_FLIGHT: Final = 0
 NOT_OWNED: Final = -1
@@ -82,6 +85,11 @@ class Page:
         if self.attempts is None:
             return np.ones(len(offsets), np.uint16)
         return self.attempts[offsets]
+
+
+_SPARE_PAGES: Final[list[Page]] = []
+"""Pages without a message, of all channels: one that keeps up empties its page in every turn, and
+needs one in the next."""
 
 
 def ranges_of(indexes: Indexes) -> tuple[list[int], list[int]]:
@@ -175,7 +183,7 @@ class InFlight:
                 page.published = np.zeros(PAGE_SIZE, np.int64)
             page.published[indexes[low:high] & PAGE_MASK] = wall_ns[low:high]
 
-    def published(self, indexes: list[int] | Indexes, owner: int) -> Indexes:
+    def published(self, indexes: Run | list[int], owner: int) -> Indexes:
         """When those of the messages were published that are with this owner, each told once."""
         ascending = np.unique(np.asarray(indexes, np.int64))
         mine = ascending[self._owners(ascending) == owner]
@@ -192,15 +200,21 @@ class InFlight:
     def _page(self, key: int) -> Page:
         page = self._pages.get(key)
         if page is None:
-            page = self._pages[key] = Page()
+            page = self._pages[key] = _SPARE_PAGES.pop() if _SPARE_PAGES else Page()
         return page
 
     # Coming back
 
-    def finish(self, indexes: list[int] | Indexes, owner: int) -> Freed:
+    def finish(self, indexes: Run | list[int], owner: int) -> Freed:
         """Free a run of messages; a message named twice is freed once and fails once."""
         if isinstance(indexes, list):
             return self._finish_few(indexes, owner)
+        if isinstance(indexes, range):
+            if self._owns_range(indexes.start, indexes.stop, owner):
+                self._free_range(indexes.start, indexes.stop)
+                return Freed([indexes.start], [indexes.stop], len(indexes), [])
+            indexes = np.arange(indexes.start, indexes.stop, dtype=np.int64)
+            return self._finish_many(indexes, owner)
         count = len(indexes)
         first = int(indexes[0])
         end = first + count
@@ -287,6 +301,10 @@ class InFlight:
         page.count -= count
         if not page.count:
             del self._pages[key]
+            if len(_SPARE_PAGES) < SPARE_PAGES_MAX:
+                page.attempts = page.published = None
+                page.deadline_min = NEVER
+                _SPARE_PAGES.append(page)
 
     def release(self, index: int, owner: int) -> int:
         """Take one message back from its owner.

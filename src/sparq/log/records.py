@@ -30,6 +30,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -41,6 +42,8 @@ Indexes = Sequence[int] | NDArray[np.int64]
 
 _RECORD: Final = struct.Struct("<BBHI")
 _INDEX: Final = struct.Struct("<q")
+_RANGE: Final = struct.Struct("<qq")
+HEADS_KEPT: Final = 4_096
 _REQUEUED_SIZE: Final = 20
 
 
@@ -104,13 +107,22 @@ def encode(kind: Kind, channel: str = "", data: bytes = b"", *, flag: bool = Fal
     return _RECORD.pack(kind, len(name), flag, len(name) + len(data)) + name + data
 
 
+@lru_cache(HEADS_KEPT)
+def _head(kind: Kind, channel: str, size: int) -> bytes:
+    """How the records begin of which there is one in every turn."""
+    name = channel.encode()
+    return _RECORD.pack(kind, len(name), False, len(name) + size) + name
+
+
 def encode_index(kind: Kind, channel: str, index: int) -> bytes:
     """A record that says one index."""
-    return encode(kind, channel, _INDEX.pack(index))
+    return _head(kind, channel, _INDEX.size) + _INDEX.pack(index)
 
 
 def encode_ranges(kind: Kind, channel: str, firsts: Indexes, ends: Indexes) -> bytes:
     """A record of ranges."""
+    if len(firsts) == 1:
+        return _head(kind, channel, _RANGE.size) + _RANGE.pack(firsts[0], ends[0])
     return encode(kind, channel, _longs(firsts) + _longs(ends))
 
 

@@ -150,12 +150,13 @@ class Finish:
     """A run of FINs.
 
     Attributes:
-        raw_ids: the ids' numbers: a list below 16 of them, else a uint64 array of shape (n,).
+        raw_ids: the ids' numbers: a range where they ascend without a gap, a list below 16 of them,
+            else a uint64 array of shape (n,).
             ``frames.INVALID_ID`` stands for an id that cannot be any message's.
         text: the ids as they came, 16 bytes each, for error texts.
     """
 
-    raw_ids: list[int] | NDArray[np.uint64]
+    raw_ids: range | list[int] | NDArray[np.uint64]
     text: bytes
 
     def __len__(self) -> int:
