@@ -36,6 +36,7 @@ from sparq.pipeline.report import Labels, Output, Run, report_of, text_of
 
 TOPIC = "clicks"
 CHANNELS = ("archive", "metrics", "spam_analysis")
+APPLICATION = "sparq.pipeline.app"
 RESTARTS_MAX = 50
 POLL_SECONDS = 0.25
 STOP_SECONDS = 120.0
@@ -72,7 +73,7 @@ class App:
 
     def start(self) -> None:
         """Start it, or start it again from its checkpoint."""
-        command = [sys.executable, "-m", "sparq.pipeline.app", "--data", str(self.folders.data)]
+        command = [sys.executable, "-m", APPLICATION, "--data", str(self.folders.data)]
         command += ["--lookupd-http", self.lookupd, "--topic", TOPIC]
         self.folders.logs.mkdir(parents=True, exist_ok=True)
         with (self.folders.logs / "app.log").open("ab") as log:

@@ -1,23 +1,25 @@
-"""Whole runs of the pipeline, an nsqd and the Spark driver killed in each: `make proof-pipeline`.
+"""Whole runs of the pipeline, with nsqds and the Spark driver killed in each: `make spark`.
 
-Each run is `sparq run` on clicks of its own. While clicks are published and read, one nsqd is
+Each run is `sparq run` on clicks of its own. While clicks are published and read, an nsqd is
 killed with kill -9, and the Spark driver in the middle of a micro-batch: Spark has written down
 what the batch shall read, and not yet that it has read it. Which nsqd, which of the driver's
 processes (its Python, its JVM, or all of them) and when, is chance, from the seed. The runner
 starts again what has died; then its audit must hold, and the archive, counted here once more, must
 have every message once.
+
+The control is a run whose reader does not keep to a batch that the checkpoint has planned
+(careless_run.py): after a kill it reads on to wherever the log ends now. Messages must be found
+twice in its archive.
 """
 
-import argparse
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,11 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from proofs import outcome
+from proofs.crew import ROOT
+from proofs.kill import data_folder
+from proofs.outcome import Outcome, Plan, progress
 
 QUERIES = ("archive", "metrics", "spam_analysis")
 POLL_SECONDS = 0.02
@@ -34,6 +41,13 @@ NSQD_KILL_SECONDS = (0.0, 4.0)
 BATCH_KILL_SECONDS = (0.0, 0.25)
 DRIVER_PARTS = ("python", "jvm", "group")
 RUNNING = ("publishing", "draining")
+CLICKS = 100_000
+CONTROL_CLICKS = 40_000
+NSQD_KILLS, DRIVER_KILLS = 2, 3
+SMALL_BATCHES = "proofs.small_batches"
+CARELESS = "proofs.careless_reader"
+PATHS = {**os.environ, "PYTHONPATH": str(ROOT)}
+PROMISES = ("P14",)
 
 
 @dataclass(slots=True)
@@ -44,6 +58,7 @@ class PipelineRun:
     seed: int
     count: int
     chance: random.Random
+    module: str = SMALL_BATCHES
     process: subprocess.Popen[bytes] = field(init=False)
     kills: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
@@ -51,9 +66,9 @@ class PipelineRun:
     def start(self) -> None:
         """`sparq run`, with what it prints in a file beside its data."""
         words = ["run", "--data", self.data, "--seed", self.seed, "--count", self.count]
-        command = [sys.executable, "-m", "sparq.cli", *map(str, words)]
+        command = [sys.executable, "-m", self.module, *map(str, words)]
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=PATHS)
 
     @property
     def log_path(self) -> Path:
@@ -121,6 +136,11 @@ class PipelineRun:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(60)
 
+    def expected(self) -> int:
+        """The rows that the archive must have: what the logs have taken, but for the unreadable."""
+        report = json.loads((self.data / "report.json").read_text())
+        return int(report["logged"] - report["rejected"])
+
     def complaints(self) -> Iterator[str]:
         """What is wrong with how the run came out; nothing is as it must be."""
         report = json.loads((self.data / "report.json").read_text())
@@ -182,45 +202,70 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def prove(folder: Path, seed: int, count: int) -> list[str]:
-    """One run with its kills; what was wrong with it."""
-    run = PipelineRun(folder / f"run-{seed}", seed, count, random.Random(f"{seed} kills"))
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run came to: what was wrong with it, and the rows of its archive."""
+
+    wrong: list[str]
+    kills: int = 0
+    expected: int = 0
+    found: int = 0
+    distinct: int = 0
+
+
+def attempt(folder: Path, seed: int, count: int, module: str = SMALL_BATCHES) -> Result:
+    """One run with its kills."""
+    run = PipelineRun(folder / f"run-{seed}", seed, count, random.Random(f"{seed} kills"), module)
     run.start()
+    expected = found = distinct = 0
     try:
-        steps = [run.kill_nsqd, run.kill_driver]
+        steps = [run.kill_nsqd] * NSQD_KILLS + [run.kill_driver] * DRIVER_KILLS
         run.chance.shuffle(steps)
         for step in steps:
             step()
         status = run.end()
-        wrong = list(run.complaints()) if status == 0 else [f"exit status {status}"]
+        if (run.data / "report.json").exists():
+            expected = run.expected()
+            found, distinct = archived(run.data / "archive")
+            wrong = list(run.complaints())
+        else:
+            wrong = [f"exit status {status}"]
     except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
         wrong = [repr(error)]
     finally:
         run.stop()
     seconds = time.monotonic() - run.began
     print(f"seed {seed}: killed {', '.join(run.kills)}; {seconds:.0f} s; {wrong or 'holds'}")
-    if wrong:
+    if wrong and module == SMALL_BATCHES:
         print(run.log_path.read_text(errors="replace")[-4000:])
-    return wrong
+    return Result(wrong, len(run.kills), expected, found, distinct)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The runs; the exit status says whether every audit held."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--count", type=int, default=100_000, help="clicks of one run")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 16))
-    parser.add_argument("--keep", type=Path, help="keep what the runs write in this folder")
-    options = parser.parse_args(arguments)
-    print(f"repeat with: make proof-pipeline N={options.runs} SEED={options.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="sparq-proof-") as scratch:
-        folder = (options.keep or Path(scratch)).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        seeds = range(options.seed, options.seed + options.runs)
-        failed = [seed for seed in seeds if prove(folder, seed, options.count)]
-    print(f"runs {options.runs} · audits held {options.runs - len(failed)} · failed {failed}")
-    return 1 if failed else 0
+def prove(plan: Plan) -> Outcome:
+    """Runs until so many processes were killed, and the control."""
+    with data_folder(plan.keep) as scratch:
+        folder = scratch.resolve()
+        results: list[Result] = []
+        while (kills := sum(result.kills for result in results)) < plan.count:
+            progress(f"{kills} kills")
+            results.append(attempt(folder, plan.seed + len(results), CLICKS))
+            if results[-1].wrong:
+                break
+        held = not any(result.wrong for result in results)
+        control = ""
+        if plan.control:
+            careless = attempt(folder / "control", plan.seed, CONTROL_CLICKS, CARELESS)
+            again = careless.found - careless.distinct
+            control = f"with a reader that does not keep to the checkpoint: rows twice {again:,}"
+            held = held and again > 0
+    figures = (
+        f"kills {sum(result.kills for result in results)} · "
+        f"rows expected {sum(result.expected for result in results):,} · "
+        f"found {sum(result.found for result in results):,} · "
+        f"distinct {sum(result.distinct for result in results):,}"
+    )
+    return Outcome(PROMISES, figures, held, control)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(outcome.run("spark", prove, count=10, of="processes killed"))

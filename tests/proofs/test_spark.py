@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from proofs.pipeline import PipelineRun, archived, driver_pids
+from proofs.spark import PipelineRun, archived, driver_pids
 
 
 def plant(folder: Path, *names: str) -> None:

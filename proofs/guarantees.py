@@ -1,0 +1,132 @@
+"""GUARANTEES.md: each promise beside its proof, and what the last run of that proof came to.
+
+Pure: results in, a page of text out. The results of all proofs lie in results.json, so that some
+can be run again while the rows of the others stay, each with the date and commit of its own run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proofs.outcome import Outcome
+from proofs.promises import FOREWORD, NOT_PROMISED, PROMISES, Promise
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "proofs" / "results.json"
+PAGE = ROOT / "GUARANTEES.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An outcome, and when and on what it came about."""
+
+    outcome: Outcome
+    date: str
+    commit: str
+
+    @property
+    def state(self) -> str:
+        """In a word or some: holds, FAILED, or skipped and why."""
+        if self.outcome.skipped:
+            return f"skipped: {self.outcome.skipped}"
+        return "holds" if self.outcome.held else "**FAILED**"
+
+
+@dataclass(slots=True)
+class Book:
+    """What is known of all proofs.
+
+    Attributes:
+        machine: facts of the machine of the last run, by name.
+        results: by verb.
+    """
+
+    machine: dict[str, str] = field(default_factory=dict)
+    results: dict[str, Result] = field(default_factory=dict)
+
+
+def read(path: Path = RESULTS) -> Book:
+    """What was written by `write`; an empty book where nothing is."""
+    if not path.exists():
+        return Book()
+    found = json.loads(path.read_text())
+    return Book(found["machine"], {name: parse(row) for name, row in found["results"].items()})
+
+
+def parse(row: Mapping[str, Any]) -> Result:
+    """A result as it lies in results.json."""
+    return Result(parse_outcome(row["outcome"]), row["date"], row["commit"])
+
+
+def parse_outcome(row: Mapping[str, Any]) -> Outcome:
+    """An outcome as `outcome.run` writes it with --json."""
+    return Outcome(**{**row, "promises": tuple(row["promises"])})
+
+
+def write(book: Book, path: Path = RESULTS) -> None:
+    """Keep the book."""
+    path.write_text(json.dumps(asdict(book), indent=1, ensure_ascii=False) + "\n")
+
+
+def page(book: Book, verbs: Iterable[str]) -> str:
+    """The whole of GUARANTEES.md."""
+    parts = [
+        "# What sparq guarantees",
+        "Written by `make proofs`. The promises stand in `proofs/promises.py`, the proofs beside "
+        "it; each names the command that repeats it.",
+        FOREWORD,
+        "## The promises",
+        *(section(promise, book) for promise in PROMISES),
+        "## What is not promised",
+        "\n".join(f"- {text}" for text in NOT_PROMISED),
+        "## The proofs",
+        "A control is the same proof with a guard of nsqd switched off: it must fail, else the "
+        "proof shows nothing, and does not hold.",
+        *(proof(verb, book.results.get(verb)) for verb in verbs),
+        "## The machine of the last run",
+        "\n".join(f"- {name}: {value}" for name, value in book.machine.items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def section(promise: Promise, book: Book) -> str:
+    """One promise, the figures of its first proof that was run, and where the others are."""
+    lines = [f"**{promise.name} {promise.title}.** {promise.text}", ""]
+    known = [verb for verb in promise.proofs if verb in book.results]
+    shown = [verb for verb in known if book.results[verb].outcome.figures]
+    if shown:
+        first = book.results[shown[0]]
+        lines += [f"> [`make {shown[0]}`](#{shown[0]}): {first.state}. {first.outcome.figures}", ""]
+    others = [verb for verb in promise.proofs if verb not in shown[:1]]
+    if others:
+        lines.append(("Also " if shown else "") + ", ".join(mention(verb, book) for verb in others))
+    return "\n".join(lines).rstrip()
+
+
+def mention(verb: str, book: Book) -> str:
+    """A proof in passing, with what it came to."""
+    result = book.results.get(verb)
+    return f"[`make {verb}`](#{verb}) ({result.state if result else 'not run yet'})"
+
+
+def proof(verb: str, result: Result | None) -> str:
+    """One proof: what it came to, its control, how to repeat it."""
+    return "\n".join([f"### {verb}", "", *proof_lines(result)])
+
+
+def proof_lines(result: Result | None) -> Iterator[str]:
+    if result is None:
+        yield "- not run yet"
+        return
+    outcome = result.outcome
+    yield f"- {' '.join(outcome.promises)}: {result.state}"
+    if outcome.figures:
+        yield f"- {outcome.figures}"
+    if outcome.control:
+        yield f"- control: {outcome.control}"
+    when = f"{result.date}, commit {result.commit}, {outcome.seconds:,.0f} s"
+    yield f"- `{outcome.repeat}` ({when})" if outcome.repeat else f"- {when}"

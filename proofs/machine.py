@@ -1,0 +1,54 @@
+"""The machine that a proof ran on, in the words of GUARANTEES.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+
+SYNCS = 400
+PAGE_BYTES = 4096
+
+
+def facts() -> dict[str, str]:
+    """What figures depend on, by name."""
+    median, late = sync_latencies_ms()
+    return {
+        "cores": str(os.cpu_count()),
+        "memory": f"{memory_bytes() / 2**30:.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "file system of the data": file_system(Path(tempfile.gettempdir())),
+        "fdatasync of 4 KiB appended": f"{median:.2f} ms at p50, {late:.2f} ms at p99",
+    }
+
+
+def memory_bytes() -> int:
+    """What is built in."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system that holds a folder: the mount whose path is the longest."""
+    place, kind = "", "unknown"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, rest = line.partition(" - ")
+        mounted = mount.split(" ")[4]
+        if folder.resolve().is_relative_to(mounted) and len(mounted) >= len(place):
+            place, kind = mounted, rest.split(" ")[0]
+    return kind
+
+
+def sync_latencies_ms() -> tuple[float, float]:
+    """(p50, p99) of appending a page and syncing it, where proofs keep their data."""
+    took = []
+    with tempfile.NamedTemporaryFile(prefix="sparq-sync-") as file:
+        for _ in range(SYNCS):
+            os.write(file.fileno(), bytes(PAGE_BYTES))
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took.append((time.perf_counter() - began) * 1000)
+    took.sort()
+    return took[SYNCS // 2], took[SYNCS * 99 // 100]
