@@ -11,13 +11,14 @@ import pytest
 
 from sparq.log.disk import DiskError, LookingDisk, RealDisk, RealFile, ensure_directory
 from sparq.log.ledger import Ledger, Reserve
+from sparq.log.open_files import KeepingDisk
 from sparq.testing import ManualClock
 from tests.log.conversations import open_log, publish, read_all
 
 
-@pytest.fixture
-def disk() -> RealDisk:
-    return RealDisk()
+@pytest.fixture(params=["any number of files", "one file at a time"])
+def disk(request: pytest.FixtureRequest) -> RealDisk:
+    return RealDisk() if request.param == "any number of files" else KeepingDisk(1)
 
 
 def mode(path: Path) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.files import OWN_MIN, UNLIMITED, for_connections
+from sparq.daemon.files import OWN, PART_MIN, SPARE, UNLIMITED, shares
 from sparq.protocol.commands import pub
 from tests.servers import NsqdServer, spawn_nsqd
 
@@ -31,6 +31,24 @@ def publishes(connection: socket.socket, magic: bytes = b"") -> bool:
         return False
 
 
+def connect_http(server: NsqdServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.http_port), timeout=30)
+
+
+def is_answered(connection: socket.socket) -> bool:
+    """Whether a request over this connection is answered; False when it was closed."""
+    try:
+        connection.sendall(b"GET /ping HTTP/1.1\r\nHost: nsqd\r\n\r\n")
+        return connection.recv(1 << 12).startswith(b"HTTP/1.1 200")
+    except ConnectionError:
+        return False
+
+
+def is_served(server: NsqdServer) -> bool:
+    with connect_http(server) as connection:
+        return is_answered(connection)
+
+
 @needs_prlimit
 def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
     """Beyond the limit connections are closed at once; those within, HTTP and the logs go on."""
@@ -42,7 +60,7 @@ def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
         taken = [c for c in flood if publishes(c, b"  V2")]
 
         # One place may still be the probe's that asked whether the server has started.
-        assert len(taken) in (for_connections(LIMIT) - 1, for_connections(LIMIT) - 2)
+        assert len(taken) in (shares(LIMIT).connections - 1, shares(LIMIT).connections - 2)
         assert publishes(first)
         assert (200, b"OK") == server.request("POST", "/pub?topic=new", b"x")
         assert 1 == server.log_text.count("refusing clients beyond")
@@ -57,12 +75,49 @@ def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
         assert any(is_taken() for _ in range(1000))
 
 
-def test_some_files_are_kept_from_connections() -> None:
-    """An eighth, and never less than the least; one connection there is always room for."""
-    assert 17_500 == for_connections(20_000)
-    assert 64 == for_connections(64 + OWN_MIN)
-    assert 1 == for_connections(8)
-    assert UNLIMITED == for_connections(-1)
+@needs_prlimit
+def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
+    """Beyond the limit HTTP connections are closed at once; clients and the logs go on."""
+    prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
+    with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
+        first = stack.enter_context(connect(server))
+        assert publishes(first, b"  V2")
+        flood = [stack.enter_context(connect_http(server)) for _ in range(FLOOD)]
+        taken = [connection for connection in flood if is_answered(connection)]
+
+        # Some places may still be those of the probes that asked whether the server has started.
+        assert shares(LIMIT).http - 3 <= len(taken) <= shares(LIMIT).http
+        assert publishes(first)
+        assert publishes(stack.enter_context(connect(server)), b"  V2")
+        assert 1 <= server.log_text.count("HTTP: refusing clients beyond")
+        for connection in flood:
+            connection.close()
+        assert any(is_served(server) for _ in range(1000))
+
+
+@needs_prlimit
+def test_topics_beyond_the_files_work_all_the_same(tmp_path: Path) -> None:
+    """With more topics than open files all take messages, and give them after a restart."""
+    prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
+    with spawn_nsqd(tmp_path, prefix=prefix) as server:
+        for _ in range(2):
+            for number in range(LIMIT):
+                assert (200, b"OK") == server.request("POST", f"/pub?topic=t{number}", b"x")
+        server.restart()
+        topics = server.get_json("/stats?format=json")["topics"]
+
+        assert {f"t{number}": 2 for number in range(LIMIT)} == {
+            topic["topic_name"]: topic["depth"] for topic in topics
+        }
+
+
+def test_files_are_shared_out() -> None:
+    """An eighth for logs, one for HTTP, never less than the least; a client always has room."""
+    assert (2_500, 2_500, 14_968) == shares(20_000)
+    assert (PART_MIN, PART_MIN, 16) == shares(64)
+    assert 1 == shares(8).connections
+    assert sum(shares(20_000)) + OWN + SPARE == 20_000
+    assert shares(UNLIMITED) == shares(-1)
 
 
 @needs_prlimit

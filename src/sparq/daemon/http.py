@@ -19,12 +19,13 @@ import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote_plus
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from sparq.daemon import files
 from sparq.daemon.address import Listener, peer_text
 from sparq.protocol.names import is_valid_name
 
@@ -249,12 +250,30 @@ def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
     return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
 
 
+class Refusal(asyncio.Protocol):
+    """A connection that there is no room for."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it at once."""
+        cast(asyncio.Transport, transport).abort()
+
+
 class Site:
     """The routes of a daemon, and the server that answers them."""
 
-    def __init__(self, routes: Iterable[Route], gate: Gate | None = None) -> None:
-        """`gate` sees each request first; what it answers is the answer."""
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        gate: Gate | None = None,
+        connections_max: int = files.UNLIMITED,
+    ) -> None:
+        """`gate` sees each request first; what it answers is the answer.
+
+        Beyond `connections_max` connections, who comes is closed at once.
+        """
         self._gate = gate
+        self._connections_max = connections_max
+        self._is_full = False
         self._paths: dict[str, dict[str, Route]] = {}
         self._open_ended: dict[str, dict[str, Route]] = {}
         for route in routes:
@@ -278,7 +297,17 @@ class Site:
                 logger=_protocol_logger,
                 lingering_time=LINGER_SECONDS,
             )
-        await listener.serve(self._server, tls)
+        await listener.serve(self._admit, tls)
+
+    def _admit(self) -> asyncio.BaseProtocol:
+        server = self._server
+        assert server is not None
+        was_full, self._is_full = self._is_full, len(server.connections) >= self._connections_max
+        if not self._is_full:
+            return server()
+        if not was_full:
+            logger.warning("HTTP: refusing clients beyond %d", self._connections_max)
+        return Refusal()
 
     async def stop(self) -> None:
         """Finish what is being answered, then close all connections. The listeners are closed."""

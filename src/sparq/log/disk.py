@@ -215,6 +215,14 @@ class RealFile:
         except OSError as error:
             raise _failed("stat", self.path, error) from error
 
+    def identity(self) -> tuple[int, int]:
+        """What tells this file from every other, whatever their paths."""
+        try:
+            facts = os.fstat(self._fd)
+        except OSError as error:
+            raise _failed("stat", self.path, error) from error
+        return facts.st_dev, facts.st_ino
+
     def close(self) -> None:
         """See `File`. An error of close says nothing that a sync has not said."""
         try:
@@ -226,11 +234,11 @@ class RealFile:
 class RealDisk:
     """The operating system's files."""
 
-    def open(self, path: str) -> RealFile:
+    def open(self, path: str) -> File:
         """See `Disk`."""
         return self._open("open", path, os.O_RDWR)
 
-    def create(self, path: str) -> RealFile:
+    def create(self, path: str) -> File:
         """See `Disk`."""
         return self._open("create", path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 

@@ -190,7 +190,8 @@ def listen(options: Options, *, has_tls: bool = False) -> Listeners:
 async def start_http(nsqd: Nsqd, listeners: Listeners) -> Site:
     """Answer HTTP and HTTPS, where they are."""
     _, http, https = listeners
-    site = Site(Endpoints(nsqd).routes(), gate_of(nsqd.options, nsqd.https_port))
+    gate = gate_of(nsqd.options, nsqd.https_port)
+    site = Site(Endpoints(nsqd).routes(), gate, nsqd.http_connections_max)
     if http is not None:
         await site.start(http)
         logger.info("HTTP: listening on %s", http.text)
@@ -213,7 +214,8 @@ async def serve(
     Raises:
         StartError: it cannot start.
     """
-    disk = MeasuredDisk()
+    share = files.shares(files.raise_limit())
+    disk = MeasuredDisk(share.logs)
     held = lock(disk, data_path)
     certificates = checks.check(options, tls.build)
     listeners = listen(options, has_tls=certificates is not None)
@@ -221,7 +223,8 @@ async def serve(
         return
     nsqd = Nsqd(options, open_broker(options, disk, data_path), asyncio.get_running_loop())
     nsqd.tls = certificates
-    nsqd.connections_max = files.for_connections(files.raise_limit())
+    nsqd.connections_max = share.connections
+    nsqd.http_connections_max = share.http
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
         -1 if listener is None else listener.port for listener in listeners
     )

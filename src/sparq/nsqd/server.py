@@ -46,6 +46,7 @@ class Nsqd:
         on_changes: called when topics or channels have come or gone.
         tcp_port, http_port, https_port: the real ports, -1 where there is none.
         connections_max: V2 clients at a time; who comes then is closed at once.
+        http_connections_max: HTTP and HTTPS clients at a time, likewise.
         tls: the certificates for V2 connections; None: no TLS.
         options: what is in force; `reloader`, which whoever builds the daemon sets, changes it.
     """
@@ -59,7 +60,7 @@ class Nsqd:
         self.loop = loop
         self.runner = Runner(loop, self.turn)
         self.connections: set[Connection] = set()
-        self.connections_max = files.UNLIMITED
+        self.connections_max = self.http_connections_max = files.UNLIMITED
         self.authenticator = Authenticator(options) if options.auth_http_addresses else None
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()

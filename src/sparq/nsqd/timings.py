@@ -11,7 +11,8 @@ from typing import Final
 from prometheus_client import Histogram
 
 from sparq.daemon.exposition import process_registry
-from sparq.log.disk import RealDisk, RealFile
+from sparq.log.disk import RealFile
+from sparq.log.open_files import KeepingDisk
 
 REGISTRY: Final = process_registry()
 
@@ -48,7 +49,7 @@ class MeasuredFile(RealFile):
             SYNCS.observe(time.perf_counter() - began)
 
 
-class MeasuredDisk(RealDisk):
+class MeasuredDisk(KeepingDisk):
     """The operating system's files, with timed syncs."""
 
     def _open(self, operation: str, path: str, flags: int) -> RealFile:

@@ -1,0 +1,292 @@
+"""Open files are few: those used longest ago are closed, and opened again when they are needed.
+
+Each topic appends to two files, and a process may have only so many open; a thousand topics must
+not need two thousand of them (decision 28). `KeepingDisk` is the operating system's files with a
+bound on how many are open at a time. Rules:
+
+1. A file is opened again by its path, which its owner does not change while it holds the file, and
+   must then be the same file as before.
+2. A file with data that no sync has covered is synced before it is closed: the kernel may forget
+   what went wrong with the data of a file that nobody has open. A failure is kept for the next
+   `sync`. Files without such data go first.
+3. A file in use by some thread stays open, even beyond the bound: hence the spare ones.
+4. Where the process has no file left, because others took more than their share, one more of these
+   is closed. What finds none then fails with the system's reason, and may be tried again.
+"""
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from sparq.log.disk import Buffer, DiskError, RealDisk, RealFile
+
+UNBOUNDED: Final = 1 << 20
+TRIES: Final = 3
+"""How often an open is tried while others take the files that are let go for it."""
+
+_NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+Result = TypeVar("Result")
+
+
+class KeptFile:
+    """A file that is open while it is used, and maybe in between.
+
+    Attributes:
+        path: where it is.
+    """
+
+    __slots__ = ("_closed", "_failure", "_files", "_identity", "_open", "dirty", "path", "users")
+
+    def __init__(self, files: "OpenFiles", opened: RealFile) -> None:
+        """Use `OpenFiles.keep`."""
+        self.path = opened.path
+        self.users = 0
+        self.dirty = False
+        self._files = files
+        self._open: RealFile | None = opened
+        self._identity = opened.identity()
+        self._failure: DiskError | None = None
+        self._closed = False
+
+    def append(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """See `File`."""
+        opened = self._files.take(self, "write")
+        try:
+            self.dirty = True
+            opened.append(buffers, offset)
+        finally:
+            self._files.give_back(self)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `File`."""
+        opened = self._files.take(self, "read")
+        try:
+            return opened.pread(size, offset)
+        finally:
+            self._files.give_back(self)
+
+    def sync(self) -> None:
+        """See `File`. A file that is not open was synced before it was closed."""
+        if self._open is None and not self.dirty and not self._closed:
+            self._tell_failure()
+            return
+        opened = self._files.take(self, "sync")
+        try:
+            # What is written from here on is another sync's.
+            self.dirty = False
+            self._tell_failure()
+            opened.sync()
+        finally:
+            self._files.give_back(self)
+
+    def _tell_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def truncate(self, size: int) -> None:
+        """See `File`."""
+        opened = self._files.take(self, "truncate")
+        try:
+            self.dirty = True
+            opened.truncate(size)
+        finally:
+            self._files.give_back(self)
+
+    def reserve(self, size: int) -> None:
+        """See `File`."""
+        opened = self._files.take(self, "reserve")
+        try:
+            self.dirty = True
+            opened.reserve(size)
+        finally:
+            self._files.give_back(self)
+
+    def size(self) -> int:
+        """See `File`."""
+        opened = self._files.take(self, "stat")
+        try:
+            return opened.size()
+        finally:
+            self._files.give_back(self)
+
+    def close(self) -> None:
+        """See `File`."""
+        self._closed = True
+        self._files.let_go(self)
+
+    # What `OpenFiles` does with it, under its lock
+
+    @property
+    def opened(self) -> RealFile | None:
+        """The open file; None: it takes none of the process's files now."""
+        return self._open
+
+    def open_again(self, operation: str, open_path: Callable[[str], RealFile]) -> RealFile:
+        """Open it by its path (rule 1).
+
+        Raises:
+            DiskError: it was closed by its owner, cannot be opened, or is another file now.
+        """
+        if self._closed:
+            # Nothing is known of a file that is not held, not even after a write that never was.
+            raise DiskError(operation, self.path, errno.EBADF, restored=operation != "write")
+        again = open_path(self.path)
+        if again.identity() != self._identity:
+            again.close()
+            raise DiskError(operation, self.path, errno.ESTALE)
+        self._open = again
+        return again
+
+    def shut(self) -> None:
+        """Close it for now (rule 2)."""
+        opened, self._open = self._open, None
+        if opened is None:
+            return
+        if self.dirty and not self._closed:
+            try:
+                opened.sync()
+            except DiskError as error:
+                self._failure = error
+            self.dirty = False
+        opened.close()
+
+
+class OpenFiles:
+    """The files of a process that are open now, the one used longest ago first.
+
+    Attributes:
+        count_max: how many may be open, but for those in use.
+    """
+
+    def __init__(self, count_max: int, open_again: Callable[[str], RealFile]) -> None:
+        """`open_again` opens an existing file to read and write."""
+        self.count_max = count_max
+        self._open_again = open_again
+        self._lock = threading.Lock()
+        self._by_use: OrderedDict[KeptFile, None] = OrderedDict()
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._by_use)
+
+    def keep(self, open_first: Callable[[], RealFile]) -> KeptFile:
+        """A file that was just opened; room is made for it.
+
+        Raises:
+            DiskError: it cannot be opened.
+        """
+        with self._lock:
+            self._make_room()
+        opened = self.trying(open_first)
+        with self._lock:
+            kept = KeptFile(self, opened)
+            self._by_use[kept] = None
+        return kept
+
+    def take(self, kept: KeptFile, operation: str) -> RealFile:
+        """Use a file, which stays open until it is given back.
+
+        Raises:
+            DiskError: it is closed for good, or cannot be opened again; it is not to be given back.
+        """
+        with self._lock:
+            opened = kept.opened
+            if opened is None:
+                opened = self._open_once_more(kept, operation)
+            kept.users += 1
+            self._by_use.move_to_end(kept)
+            return opened
+
+    def _open_once_more(self, kept: KeptFile, operation: str) -> RealFile:
+        self._make_room()
+        for tries_left in reversed(range(TRIES)):
+            try:
+                opened = kept.open_again(operation, self._open_again)
+                break
+            except DiskError as error:
+                if error.number not in _NONE_LEFT or not tries_left or not self._shut_one():
+                    raise
+        self._by_use[kept] = None
+        return opened
+
+    def give_back(self, kept: KeptFile) -> None:
+        """One use of a file is over."""
+        with self._lock:
+            kept.users -= 1
+            if len(self._by_use) > self.count_max:
+                self._shut_one()
+
+    def let_go(self, kept: KeptFile) -> None:
+        """Its owner needs a file no more."""
+        with self._lock:
+            self._by_use.pop(kept, None)
+            kept.shut()
+
+    def trying(self, attempt: Callable[[], Result]) -> Result:
+        """Do what needs one of the process's files, in any thread; where none is left, make room.
+
+        Raises:
+            DiskError: it failed for another reason, or nothing more can be closed.
+        """
+        for _ in range(TRIES):
+            try:
+                return attempt()
+            except DiskError as error:
+                if error.number not in _NONE_LEFT:
+                    raise
+                with self._lock:
+                    if not self._shut_one():
+                        raise
+        return attempt()
+
+    def _make_room(self) -> None:
+        while len(self._by_use) >= self.count_max and self._shut_one():
+            pass
+
+    def _shut_one(self) -> bool:
+        """Close the file used longest ago, clean ones first; False: all are in use."""
+        victim: KeptFile | None = None
+        for kept in self._by_use:
+            if kept.users == 0:
+                victim = victim or kept
+                if not kept.dirty:
+                    victim = kept
+                    break
+        if victim is None:
+            return False
+        del self._by_use[victim]
+        victim.shut()
+        return True
+
+
+class KeepingDisk(RealDisk):
+    """The operating system's files, not too many of them open at a time."""
+
+    def __init__(self, open_files_max: int = UNBOUNDED) -> None:
+        self.files = OpenFiles(open_files_max, self._again)
+
+    def open(self, path: str) -> KeptFile:
+        """See `Disk`."""
+        return self.files.keep(lambda: self._open("open", path, os.O_RDWR))
+
+    def create(self, path: str) -> KeptFile:
+        """See `Disk`."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        return self.files.keep(lambda: self._open("create", path, flags))
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Disk`."""
+        return self.files.trying(lambda: super(KeepingDisk, self).listdir(path))
+
+    def sync_directory(self, path: str) -> None:
+        """See `Disk`."""
+        self.files.trying(lambda: super(KeepingDisk, self).sync_directory(path))
+
+    def _again(self, path: str) -> RealFile:
+        return self._open("open", path, os.O_RDWR)

@@ -1,0 +1,235 @@
+"""A bound on open files: what was closed to keep it is opened again, and nothing is lost by it."""
+
+import errno
+import os
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.log.disk import DiskError, RealFile
+from sparq.log.log import Log, LogOptions
+from sparq.log.open_files import KeepingDisk, KeptFile
+from sparq.protocol.frames import Bodies
+from sparq.protocol.instant import Instant
+
+
+def open_count() -> int:
+    """How many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def no_more_files() -> Iterator[None]:
+    """This process may open no file beyond those that it has now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest - open_count() + 2)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(highest, *held) + 1, hard))
+    try:
+        filling = []
+        while True:
+            try:
+                filling.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                break
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held + filling:
+            os.close(fd)
+
+
+def made(disk: KeepingDisk, folder: Path, count: int) -> list[KeptFile]:
+    return [disk.create(f"{folder}/{number}") for number in range(count)]
+
+
+def test_no_more_are_open_than_may_be(tmp_path: Path) -> None:
+    """Of many files some are open, and all can be written, read, synced, cut and reserved."""
+    disk = KeepingDisk(3)
+    before = open_count()
+    files = made(disk, tmp_path, 20)
+    for round_number in range(3):
+        for file in files:
+            file.append([b"%d" % round_number], round_number)
+            file.sync()
+            assert open_count() - before <= 3
+
+    assert [b"012"] * 20 == [file.pread(9, 0) for file in files]
+    for file in files:
+        file.truncate(1)
+        file.reserve(2)
+    assert [2] * 20 == [file.size() for file in files]
+    assert 3 == disk.files.count == open_count() - before
+    for file in files:
+        file.close()
+    assert 0 == disk.files.count == open_count() - before
+
+
+def test_those_used_last_stay_open(tmp_path: Path) -> None:
+    """What is used all the time is never opened again."""
+    disk = KeepingDisk(2)
+    busy, *others = made(disk, tmp_path, 5)
+    busy.size()
+    opened = busy.opened
+    for other in others:
+        busy.append([b"x"], busy.size())
+        busy.sync()
+        other.append([b"x"], 0)
+        other.sync()
+
+    assert busy.opened is opened
+    assert 2 == disk.files.count
+
+
+def test_what_is_unsynced_stays_open_before_what_is_synced(tmp_path: Path) -> None:
+    """A file used longer ago, but with data that no sync covers, is closed later."""
+    disk = KeepingDisk(2)
+    dirty, clean = made(disk, tmp_path, 2)
+    dirty.append([b"x"], 0)
+    clean.append([b"x"], 0)
+    clean.sync()
+
+    disk.create(f"{tmp_path}/one more")
+
+    assert dirty.opened is not None
+    assert clean.opened is None
+
+
+def test_an_unsynced_file_is_synced_before_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next sync has nothing to do; and if that first one failed, says so, once."""
+    disk = KeepingDisk(1)
+    synced: list[str] = []
+    fails = False
+
+    def sync(file: RealFile) -> None:
+        synced.append(file.path)
+        if fails:
+            raise DiskError("sync", file.path, errno.EIO)
+
+    monkeypatch.setattr(RealFile, "sync", sync)
+    first = disk.create(f"{tmp_path}/1")
+    first.append([b"x"], 0)
+    second = disk.create(f"{tmp_path}/2")
+    first.sync()
+    assert [first.path] == synced
+
+    first.append([b"y"], 1)
+    fails = True
+    second.append([b"x"], 0)
+    assert [first.path] * 2 == synced
+    fails = False
+    with pytest.raises(DiskError) as caught:
+        first.sync()
+    assert ("sync", errno.EIO) == (caught.value.operation, caught.value.number)
+    first.sync()
+    assert b"xy" == first.pread(9, 0)
+
+
+def test_another_file_of_the_same_path_is_not_taken_for_it(tmp_path: Path) -> None:
+    """What was put in a file's place while it was closed is neither read nor written."""
+    disk = KeepingDisk(1)
+    first, _second = made(disk, tmp_path, 2)
+    os.rename(first.path, f"{tmp_path}/elsewhere")
+    Path(first.path).write_bytes(b"another")
+
+    for use in (lambda: first.append([b"x"], 0), lambda: first.pread(1, 0), first.size):
+        with pytest.raises(DiskError) as caught:
+            use()
+        assert errno.ESTALE == caught.value.number
+    assert b"another" == Path(first.path).read_bytes()
+
+
+def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
+    """Whoever has closed a file cannot use it again."""
+    disk = KeepingDisk(1)
+    file = disk.create(f"{tmp_path}/1")
+    file.close()
+    file.close()
+
+    for use in (lambda: file.append([b"x"], 0), file.sync, file.size):
+        with pytest.raises(DiskError) as caught:
+            use()
+        assert errno.EBADF == caught.value.number
+
+
+@pytest.mark.usefixtures("no_more_files")
+def test_without_any_file_left_one_of_its_own_is_closed(tmp_path: Path) -> None:
+    """A new file, a folder's sync and list go on when others took all the files there are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    disk = KeepingDisk()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft + 2, hard))
+    files = made(disk, tmp_path, 4)
+    for file in files:
+        file.append([b"x"], 0)
+        file.sync()
+    disk.sync_directory(str(tmp_path))
+
+    assert ["0", "1", "2", "3"] == disk.listdir(str(tmp_path))
+    assert 2 >= disk.files.count
+
+
+@pytest.mark.usefixtures("no_more_files")
+def test_with_nothing_to_close_the_system_says_why(tmp_path: Path) -> None:
+    """Where not one file can be had, the refusal says so."""
+    disk = KeepingDisk()
+    for attempt in (
+        lambda: disk.create(f"{tmp_path}/1"),
+        lambda: disk.sync_directory(str(tmp_path)),
+    ):
+        with pytest.raises(DiskError) as caught:
+            attempt()
+        assert errno.EMFILE == caught.value.number
+        assert "too many open files" in str(caught.value)
+
+
+def test_threads_share_few_files(tmp_path: Path) -> None:
+    """Appends, reads and syncs from several threads never meet a file that another has closed."""
+    disk = KeepingDisk(2)
+    files = made(disk, tmp_path, 6)
+    wrong: list[BaseException] = []
+
+    def work(file: KeptFile) -> None:
+        try:
+            for number in range(200):
+                file.append([b"%03d" % number], 3 * number)
+                assert b"%03d" % number == file.pread(3, 3 * number)
+                if number % 10 == 0:
+                    file.sync()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(file,)) for file in files]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [] == wrong
+    assert [600] * 6 == [file.size() for file in files]
+    assert 2 == disk.files.count
+
+
+def test_many_logs_share_few_files(tmp_path: Path) -> None:
+    """Logs that append in turn, with fewer files than logs, read back all they have stored."""
+    disk = KeepingDisk(3)
+    now = Instant(1_790_000_000_000_000_000, 1)
+    options = LogOptions(max_bytes_per_file=16_000)
+    folders = [f"{tmp_path}/{number}" for number in range(10)]
+    logs = [Log.open(disk, folder, node_id=1, options=options, now=now) for folder in folders]
+    for _ in range(20):
+        for log in logs:
+            commit = log.begin([Bodies.of([b"x" * 900])], now, None, sync=True)
+            commit.run()
+            log.finish(commit)
+            assert commit.error is None
+    for log in logs:
+        log.close()
+    assert 0 == disk.files.count
+
+    again = [Log.open(disk, folder, node_id=1, options=options, now=now) for folder in folders]
+    assert [20] * 10 == [log.end_ordinal for log in again]
