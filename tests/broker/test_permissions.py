@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from sparq.broker.permissions import REMEMBERED_MAX, TTL_MAX, AnswerError, read
+from sparq.broker import permissions as module
+from sparq.broker.permissions import (
+    AUTHORIZATIONS_MAX,
+    COMPILED_MAX,
+    HEAVY_STEPS,
+    INSTRUCTIONS_MAX,
+    PATTERNS_MAX,
+    QUESTION_STEPS_MAX,
+    REMEMBERED_MAX,
+    TTL_MAX,
+    AnswerError,
+    read,
+)
 from tests.broker.house import SECOND_NS, House
 
 
@@ -22,18 +34,81 @@ def test_what_an_answer_allows() -> None:
     for _ in range(2):
         assert permissions.allows("t1")
         assert permissions.allows("t1", "c")
-        assert permissions.allows_reading("t1")
+        assert permissions.allows("t1", None)
         assert not permissions.allows("u")
-        assert not permissions.allows_reading("u")
+        assert not permissions.allows("u", None)
     assert ("me", "", 1) == (permissions.identity, permissions.identity_url, permissions.count)
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """A client that asks for ever new names costs no memory."""
+    """A client that asks for ever new names costs no memory; the newest are those remembered."""
     permissions = read(said())
     for number in range(REMEMBERED_MAX + 10):
         assert permissions.allows(f"t{number}")
+    assert (f"t{number}", "") in permissions._known
     assert REMEMBERED_MAX == len(permissions._known)
+
+
+def entries(count: int, **changes: Any) -> bytes:
+    """An answer of so many authorizations."""
+    one = {"topic": "x", "channels": [], "permissions": ["publish"], **changes}
+    return said(authorizations=[one] * count)
+
+
+@pytest.mark.parametrize(
+    ("fits", "does_not", "why"),
+    [
+        (entries(AUTHORIZATIONS_MAX), entries(AUTHORIZATIONS_MAX + 1), "authorizations"),
+        (
+            entries(1, channels=["c"] * (PATTERNS_MAX - 1)),
+            entries(1, channels=["c"] * PATTERNS_MAX),
+            "patterns",
+        ),
+        (
+            entries(INSTRUCTIONS_MAX // 1001, topic="x{1000}"),
+            entries(INSTRUCTIONS_MAX // 1001 + 1, topic="x{1000}"),
+            "too large",
+        ),
+        (entries(1), entries(1, channels=["[a-z]{1000}"] * (INSTRUCTIONS_MAX // 1000)), "large"),
+    ],
+    ids=["authorizations", "patterns", "topics", "channels"],
+)
+def test_an_answer_is_bounded(fits: bytes, does_not: bytes, why: str) -> None:
+    """In authorizations, in patterns, and in the programs that these become."""
+    assert read(fits).count
+    with pytest.raises(AnswerError, match=why):
+        read(does_not)
+
+
+def test_what_cannot_be_told_in_time_is_not_allowed() -> None:
+    """Behind patterns that eat up the steps of a question nothing is looked at."""
+    slow = {"topic": "(.?){600}b$", "channels": [".*"], "permissions": ["publish"]}
+    good = {"topic": "t", "channels": [".*"], "permissions": ["publish"]}
+    count = QUESTION_STEPS_MAX // (600 * 60)
+    permissions = read(said(authorizations=[slow] * (count + 1) + [good]))
+
+    assert permissions.allows("t")
+    assert not permissions.allows("t" * 64)
+
+
+def test_which_questions_take_long() -> None:
+    """Those of an answer with large patterns, the first time; never those of a small one."""
+    large, small = read(entries(1, topic="x{999}")), read(said())
+    assert not small.is_heavy("t", "c")
+    for channel in ("", "c", None):
+        assert large.is_heavy("t", channel)
+        large.allows("t", channel)
+        assert not large.is_heavy("t", channel)
+    assert 1000 * 64 > HEAVY_STEPS
+
+
+def test_small_patterns_are_compiled_once() -> None:
+    """A bounded number of them is kept for the next client's answer, and no large one."""
+    module._compiled.clear()
+    read(entries(1, topic="^a$", channels=["b{900}", "c" * 900]))
+    assert ["^a$"] == list(module._compiled)
+    read(entries(1, channels=[f"^c{number}$" for number in range(COMPILED_MAX + 5)]))
+    assert 0 < len(module._compiled) <= COMPILED_MAX
 
 
 def test_the_time_to_live() -> None:

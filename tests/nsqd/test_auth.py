@@ -420,6 +420,25 @@ async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> No
         assert b"x" == (await talk.frame())[1][26:]
 
 
+async def test_patterns_that_take_long_hold_up_their_own_client_alone(tmp_path: Path) -> None:
+    """Each look is followed by a pause, in which others are served; the order stays."""
+    slow = entry("(.?){250}b$", permissions=("publish",))
+    async with (
+        running(answer(slow, entry("^t", (".*",))), answer(entry("^other$"))) as authd,
+        guarded(tmp_path, authd) as daemon,
+        talking(daemon, secret=b"slow") as talk,
+        talking(daemon, secret=b"quick") as other,
+    ):
+        topics = [f"t{number}".ljust(64, "-") for number in range(20)]
+        talk.say(*(c.pub(topic, b"x") for topic in topics), c.pub("u", b"x"))
+        for _ in range(3):
+            assert OK == await other.ask(c.pub("other", b"x"))
+        assert len(daemon.nsqd.broker.topics) < 1 + len(topics)
+        for _ in topics:
+            assert OK == await talk.frame()
+        assert (1, b'E_UNAUTHORIZED AUTH failed for PUB on "u" ""') == await talk.frame()
+
+
 async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> None:
     """Neither its connection nor the request outlives it."""
     async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.protocol.patterns import INSTRUCTIONS_MAX, Pattern, PatternError
+from sparq.protocol.patterns import (
+    INSTRUCTIONS_MAX,
+    TEXT_MAX,
+    Patience,
+    Pattern,
+    PatternError,
+    TooLong,
+)
 
 ATOMS = st.sampled_from(
     ["a", "b", ".", "[ab]", "[^a]", "[a-c_]", r"\d", r"\w", r"\.", "(?:)", "^", "$", r"\b"]
@@ -113,6 +120,7 @@ def test_gos_syntax(pattern: str, matching: str, other: str | None) -> None:
         "(" * 1000 + ")" * 1000,
         "((a{1000}){1000}){1000}",
         "a{1000}" * (INSTRUCTIONS_MAX // 1000 + 1),
+        "a" * (TEXT_MAX + 1),
     ],
 )
 def test_what_go_would_not_compile_is_refused(pattern: str) -> None:
@@ -140,3 +148,23 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 
     assert not found.search("a" * 63 + "-")
     assert len(found) <= INSTRUCTIONS_MAX
+
+
+@given(PATTERNS, NAMES, st.integers(0, 30))
+def test_steps_are_bounded(pattern: str, name: str, steps: int) -> None:
+    """A search ends within its steps or is given up; one that ends is right."""
+    found, patience = Pattern(pattern), Patience(steps)
+    try:
+        answer = found.search(name, patience)
+    except TooLong:
+        assert patience.steps < 0
+        return
+    assert patience.steps >= 0
+    assert found.search(name) == answer
+
+
+def test_what_is_anchored_is_given_up_at_once() -> None:
+    """A thousand patterns that name a topic from its beginning cost little."""
+    patience = Patience(10)
+
+    assert not Pattern("^clicks.*$").search("x" * 64, patience)

@@ -138,11 +138,7 @@ class Conversation:
             return
         if session.permissions is None:
             raise RemoteError("E_AUTH_FIRST", f"AUTH required before {command}")
-        if reads:
-            allowed = session.permissions.allows_reading(topic)
-        else:
-            allowed = session.permissions.allows(topic, channel)
-        if not allowed:
+        if not session.permissions.allows(topic, None if reads else channel):
             text = f'AUTH failed for {command} on "{topic}" "{channel}"'
             raise RemoteError("E_UNAUTHORIZED", text)
 

@@ -7,20 +7,30 @@ with a `topic` pattern, `channels` patterns and `permissions` (reference: wire.m
 2. Patterns are searched for, unanchored. To publish, an entry of `channels` must match the empty
    string; an entry without channels lets nobody publish.
 3. What was asked once is remembered: publishing asks with each command.
+4. An answer is bounded in what it may hold, and a question in the steps that it may take: one that
+   takes more is answered with no. So nobody's patterns stop the other clients.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from sparq.broker.options import SECOND_NS
-from sparq.protocol.patterns import Pattern, PatternError
+from sparq.protocol.names import NAME_SIZE_MAX
+from sparq.protocol.patterns import Patience, Pattern, PatternError, TooLong
 
-INSTRUCTIONS_MAX: Final = 50_000
-"""The programs of all patterns of one answer; they bound how long one question can take."""
+AUTHORIZATIONS_MAX: Final = 1_000
+PATTERNS_MAX: Final = 5_000
+INSTRUCTIONS_MAX: Final = 20_000
+"""The programs of all patterns of one answer; they bound what it costs in memory."""
+
+QUESTION_STEPS_MAX: Final = 60_000
+"""About 25 ms; a thousand anchored patterns take 3,000, a thousand others 30,000 for most names."""
+
+HEAVY_STEPS: Final = 20_000
+"""From here on questions are asked one at a time, with pauses (nsqd/auth.py)."""
 
 REMEMBERED_MAX: Final = 1_024
 TTL_MAX: Final = 10 * 365 * 86_400
@@ -29,7 +39,11 @@ TTL_MAX: Final = 10 * 365 * 86_400
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
 
-pattern = lru_cache(maxsize=1_024)(Pattern)
+COMPILED_MAX: Final = 1_024
+COMPILED_SIZE_MAX: Final = 200
+"""Characters, and instructions, of a pattern that is kept for the next client's answer."""
+
+_compiled: dict[str, Pattern] = {}
 
 
 class AnswerError(ValueError):
@@ -44,13 +58,17 @@ class Authorization:
     channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
-    def allows(self, permission: str, topic: str, channel: str) -> bool:
-        """Whether this entry allows it; the channel is empty for publishing."""
-        return (
-            permission in self.permissions
-            and self.topic.search(topic)
-            and any(one.search(channel) for one in self.channels)
-        )
+    def allows(self, permission: str, topic: str, channel: str | None, patience: Patience) -> bool:
+        """Whether this entry allows it; the channel is empty for publishing, None for any.
+
+        Raises:
+            TooLong: it cannot be told in so many steps.
+        """
+        if permission not in self.permissions or not self.topic.search(topic, patience):
+            return False
+        if channel is None:
+            return bool(self.channels)
+        return any(one.search(channel, patience) for one in self.channels)
 
 
 class Permissions:
@@ -69,8 +87,10 @@ class Permissions:
         self.count = len(entries)
         self._ttl_ns = ttl_s * SECOND_NS
         self._entries = entries
-        self._known: dict[tuple[str, str], bool] = {}
+        self._known: dict[tuple[str, str | None], bool] = {}
         self._expires_ns = 0
+        size = sum(len(one) for entry in entries for one in (entry.topic, *entry.channels))
+        self._is_heavy = size * NAME_SIZE_MAX > HEAVY_STEPS
 
     def begin(self, mono_ns: int) -> None:
         """The time to live begins."""
@@ -80,23 +100,31 @@ class Permissions:
         """Whether the authd must be asked again."""
         return mono_ns >= self._expires_ns
 
-    def allows(self, topic: str, channel: str = "") -> bool:
-        """Whether the client may subscribe to the channel; without one, publish to the topic."""
+    def is_heavy(self, topic: str, channel: str | None) -> bool:
+        """Whether the answer to this may take milliseconds."""
+        return self._is_heavy and (topic, channel) not in self._known
+
+    def allows(self, topic: str, channel: str | None = "") -> bool:
+        """Whether the client may subscribe to the channel.
+
+        Without a channel: whether it may publish to the topic. None: whether it may subscribe to
+        some channel of the topic, and so read its log.
+        """
         key = topic, channel
         known = self._known.get(key)
         if known is None:
-            permission = SUBSCRIBE if channel else PUBLISH
-            known = any(entry.allows(permission, topic, channel) for entry in self._entries)
-            if len(self._known) < REMEMBERED_MAX:
-                self._known[key] = known
+            if len(self._known) >= REMEMBERED_MAX:
+                del self._known[next(iter(self._known))]
+            known = self._known[key] = self._ask(topic, channel)
         return known
 
-    def allows_reading(self, topic: str) -> bool:
-        """Whether the client may subscribe to some channel of the topic, and so read its log."""
-        return any(
-            SUBSCRIBE in entry.permissions and entry.channels and entry.topic.search(topic)
-            for entry in self._entries
-        )
+    def _ask(self, topic: str, channel: str | None) -> bool:
+        permission = PUBLISH if channel == "" else SUBSCRIBE
+        patience = Patience(QUESTION_STEPS_MAX)
+        try:
+            return any(e.allows(permission, topic, channel, patience) for e in self._entries)
+        except TooLong:
+            return False
 
     def reply_data(self) -> bytes:
         """The data of the response frame to AUTH."""
@@ -120,9 +148,7 @@ def read(body: bytes) -> Permissions:
         raise AnswerError("the answer is no JSON") from None
     if not isinstance(answer, dict):
         raise AnswerError("the answer is no JSON object")
-    entries = tuple(_entry(entry) for entry in _list(answer, "authorizations", dict))
-    if sum(len(one) for e in entries for one in (e.topic, *e.channels)) > INSTRUCTIONS_MAX:
-        raise AnswerError("its patterns are too large")
+    entries = _entries(_list(answer, "authorizations", dict))
     ttl_s = _value(answer, "ttl", int, 0)
     if ttl_s <= 0:
         raise AnswerError(f"invalid TTL {ttl_s} (must be >0)")
@@ -131,19 +157,52 @@ def read(body: bytes) -> Permissions:
     return Permissions(identity, url, min(ttl_s, TTL_MAX), entries)
 
 
-def _entry(entry: dict[str, Any]) -> Authorization:
+def _entries(said: list[dict[str, Any]]) -> tuple[Authorization, ...]:
+    """The authorizations, counted as they are read: too many are never held."""
+    if len(said) > AUTHORIZATIONS_MAX:
+        raise AnswerError(f"more than {AUTHORIZATIONS_MAX} authorizations")
+    entries = []
+    patterns = instructions = 0
+    for one in said:
+        patterns += 1 + len(_list(one, "channels", str))
+        if patterns > PATTERNS_MAX:
+            raise AnswerError(f"more than {PATTERNS_MAX} patterns")
+        entry = _entry(one, INSTRUCTIONS_MAX - instructions)
+        instructions += len(entry.topic) + sum(map(len, entry.channels))
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _entry(entry: dict[str, Any], room: int) -> Authorization:
     permissions = frozenset(_list(entry, "permissions", str))
     for unknown in permissions - {SUBSCRIBE, PUBLISH}:
         raise AnswerError(f"unknown permission {unknown[:100]!r}")
-    channels = tuple(_pattern(text) for text in _list(entry, "channels", str))
-    return Authorization(_pattern(_value(entry, "topic", str, "")), channels, permissions)
+    topic = _pattern(_value(entry, "topic", str, ""))
+    room -= len(topic)
+    channels = []
+    for text in _list(entry, "channels", str):
+        channels.append(_pattern(text))
+        room -= len(channels[-1])
+        if room < 0:
+            break
+    if room < 0:
+        raise AnswerError("its patterns are too large")
+    return Authorization(topic, tuple(channels), permissions)
 
 
 def _pattern(text: str) -> Pattern:
+    known = _compiled.get(text)
+    if known is not None:
+        return known
     try:
-        return pattern(text)
+        found = Pattern(text)
     except PatternError as error:
         raise AnswerError(f"invalid pattern {text[:100]!r}: {error}") from None
+    if len(text) <= COMPILED_SIZE_MAX and len(found) <= COMPILED_SIZE_MAX:
+        if len(_compiled) >= COMPILED_MAX:
+            _compiled.clear()
+        _compiled[text] = found
+    return found
 
 
 def _value(answer: dict[str, Any], key: str, kind: type, default: Any) -> Any:

@@ -7,7 +7,7 @@ never backtracks; Python's `re` does, and one bad pattern would stop every clien
    at most instructions x characters, whatever the pattern.
 2. What Go would not compile is refused: look-around, back references, repeats over 1,000.
 3. Names are ASCII. A character beyond ASCII in a pattern is legal and matches nothing.
-4. The size of a program is bounded.
+4. The sizes of a pattern and of its program are bounded, and whoever asks may bound the steps too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import sys
 from typing import Final, NamedTuple, NoReturn
 
 INSTRUCTIONS_MAX: Final = 5_000
+TEXT_MAX: Final = 8 << 10
+"""Characters of a pattern: room for hundreds of names."""
+
 REPEAT_MAX: Final = 1_000
 """RE2's bound."""
 DEPTH_MAX: Final = 50
@@ -73,6 +76,25 @@ class PatternError(ValueError):
     """The pattern is none that Go would compile, or its program is too large."""
 
 
+class TooLong(Exception):
+    """A question took more steps than it may."""
+
+
+class Patience:
+    """How many steps one question may still take, over all the patterns that it needs."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def take(self, steps: int) -> None:
+        """Note steps that were taken; raises TooLong when they were too many."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise TooLong
+
+
 class _Step(NamedTuple):
     """An instruction: a set of characters to take, an assertion, or a fork (both empty)."""
 
@@ -114,27 +136,41 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         """Raises PatternError."""
+        if len(text) > TEXT_MAX:
+            raise PatternError("the pattern is too long")
         # Most patterns of most authds are plain words.
         self._literal = None if _METAS & set(text) else text
         self._steps = [_Step(0, "", ())]  # the match
         self._start = 0
         if self._literal is None:
             self._start = self._compile(_Reader(text).read(), 0)
+        self._is_anchored = self._steps[self._start].assertion == "begin"
 
     def __len__(self) -> int:
         """The number of instructions, which bounds what a match costs."""
         return len(self._steps)
 
-    def search(self, text: str) -> bool:
-        """Whether the pattern matches anywhere in a name, as Go's MatchString."""
+    def search(self, text: str, patience: Patience | None = None) -> bool:
+        """Whether the pattern matches anywhere in a name, as Go's MatchString.
+
+        Raises:
+            TooLong: it takes more steps than `patience` has; a step is a visit to an instruction.
+        """
+        if patience is not None:
+            patience.take(1)
         if self._literal is not None:
             return self._literal in text
         threads: set[int] = set()
         for at in range(len(text) + 1):
-            threads.add(self._start)
-            threads = self._follow(threads, text, at)
+            if at == 0 or not self._is_anchored:
+                threads.add(self._start)
+            elif not threads:
+                return False
+            threads, steps = self._follow(threads, text, at)
             if 0 in threads:
                 return True
+            if patience is not None:
+                patience.take(steps)
             if at < len(text):
                 threads = self._take(threads, ord(text[at]))
         return False
@@ -145,11 +181,13 @@ class Pattern:
         steps = self._steps
         return {steps[at].targets[0] for at in threads if steps[at].mask >> code & 1}
 
-    def _follow(self, threads: set[int], text: str, at: int) -> set[int]:
-        """The threads, with all that they reach without taking a character."""
+    def _follow(self, threads: set[int], text: str, at: int) -> tuple[set[int], int]:
+        """The threads, with all that they reach without taking a character; how many steps."""
         reached: set[int] = set()
         waiting = list(threads)
+        steps = 0
         while waiting:
+            steps += 1
             thread = waiting.pop()
             if thread in reached:
                 continue
@@ -157,7 +195,7 @@ class Pattern:
             step = self._steps[thread]
             if not step.mask and (not step.assertion or _holds(step.assertion, text, at)):
                 waiting += step.targets
-        return reached
+        return reached, steps
 
     # Compiling, from the back: each node is told where to go on
 
