@@ -6,6 +6,7 @@ import errno
 import json
 
 import pytest
+from xxhash import xxh3_64_hexdigest
 
 from sparq.broker.catalog import Catalog, CatalogError, Removal
 from sparq.testing import Fault, MemoryDisk
@@ -29,7 +30,12 @@ def test_a_data_path_keeps_its_node_id() -> None:
 
     assert (first.id, again.attempts) == (again.id, 2)
     assert int(first.id, 16) >> 54 == house.broker.node_id == 5
-    assert facts(house.disk) == {"format": 1, "node_id": 5, "retired_index": "0"}
+    assert facts(house.disk) == {
+        "format": 1,
+        "node_id": 5,
+        "retired_index": "0",
+        "checksum": xxh3_64_hexdigest(b"1 5 0"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,31 @@ def test_a_strange_data_path_is_refused(text: bytes) -> None:
 
     with pytest.raises(CatalogError):
         house.crash()
+
+
+def test_each_bit_of_the_facts() -> None:
+    """A flipped bit is found before it is believed, or changes nothing: a wrong node id would make
+    every FIN of a stored message fail."""
+    house = House(node_id=513)
+    text = house.disk.data(f"{PATH}/sparq.json")
+    whole = bytes(text)
+    for bit in range(8 * len(whole)):
+        text[:] = whole
+        text[bit // 8] ^= 1 << bit % 8
+        try:
+            house.crash()
+        except CatalogError:
+            continue
+        assert house.broker.node_id == 513
+
+
+def test_facts_without_a_checksum_are_believed() -> None:
+    """The first version wrote none, and its data paths are opened."""
+    house = House(node_id=5)
+    house.disk.data(f"{PATH}/sparq.json")[:] = b'{"format": 1, "node_id": 77, "retired_index": "8"}'
+    house.crash()
+
+    assert house.broker.node_id == 77
 
 
 def test_the_facts_are_replaced_as_a_whole() -> None:

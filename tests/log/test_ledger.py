@@ -421,6 +421,31 @@ def test_without_any_space_records_wait() -> None:
     assert len(finished(Ledger.open(disk, DIRECTORY)[1])) == 499
 
 
+def test_what_a_channel_is_known_by_is_written_twice() -> None:
+    """One damaged block, of a creation or of a checkpoint, costs no channel; it is reported."""
+    for checkpointed in (False, True):
+        disk = MemoryDisk()
+        ledger, _ = Ledger.open(disk, DIRECTORY)
+        ledger.created("c", 5)
+        ledger.flush()
+        if checkpointed:
+            work = ledger.checkpoint_task(TopicState(channels={"c": ChannelState(5, 5)}))
+            assert work is not None
+            work.run()
+            ledger.finish(work)
+        path = next(path for path in disk.paths() if ("checkpoint" in path) is checkpointed)
+        whole = bytes(disk.data(path))
+        assert whole.count(b"SPQL") == 2
+        for at in (whole.index(b"SPQL") + 20, whole.rindex(b"SPQL") + 20):
+            disk.data(path)[:] = whole
+            disk.data(path)[at] ^= 1
+
+            again, state = Ledger.open(disk, DIRECTORY)
+
+            assert state.channels == {"c": ChannelState(5, 5)}
+            assert len(again.damage) == 1
+
+
 def test_records_of_a_newer_version_are_reported() -> None:
     """A kind that this version does not know is passed over, not fatal, and not silent."""
     disk = MemoryDisk()

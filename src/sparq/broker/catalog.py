@@ -7,17 +7,15 @@ It is replaced as a whole: temporary file, sync, rename, sync of the folder.
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from sparq.log.disk import Disk, DiskError
+from sparq.log.facts import FACTS, FORMAT, Facts, FactsError, decode
 from sparq.log.ledger_work import with_reserve
 from sparq.log.reserve import Reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.names import directory_name, topic_of_directory
 
-FORMAT: Final = 1
-FACTS: Final = "sparq.json"
 TOPICS: Final = "topics"
 TRASH: Final = "trash"
 
@@ -65,23 +63,15 @@ class Catalog:
         finally:
             file.close()
         try:
-            facts = json.loads(text)
-            version, node_id = int(facts["format"]), int(facts["node_id"])
-            retired_index = int(facts["retired_index"])
-        except (ValueError, KeyError, TypeError) as error:
+            version, self.node_id, self.retired_index = decode(text)
+        except FactsError as error:
             raise CatalogError(f"{self._path(FACTS)} is damaged: {error}") from error
         if version != FORMAT:
             raise CatalogError(f"{self._path(FACTS)} has format {version}, this is {FORMAT}")
-        self.node_id, self.retired_index = node_id, retired_index
 
     def facts(self) -> bytes:
         """What `sparq.json` is to hold."""
-        facts = {
-            "format": FORMAT,
-            "node_id": self.node_id,
-            "retired_index": str(self.retired_index),
-        }
-        return json.dumps(facts).encode() + b"\n"
+        return Facts(FORMAT, self.node_id, self.retired_index).encode()
 
     def save(self, facts: bytes) -> None:
         """Write the facts, all or nothing."""
@@ -110,7 +100,7 @@ class Catalog:
         """The folder of a topic, which is there for good when this returns."""
         folder = self.folder(topic_name)
         if not self.disk.exists(folder):
-            self.disk.make_directory(folder)
+            with_reserve(self.reserve, lambda: self.disk.make_directory(folder))
             self.disk.sync_directory(self._path(TOPICS))
         return folder
 

@@ -6,7 +6,6 @@
 3. The disk is one that refuses changes, and nobody else writes to the data path meanwhile.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +14,7 @@ import numpy as np
 
 from sparq.log.cache import BlockCache
 from sparq.log.disk import Disk, DiskError
+from sparq.log.facts import FACTS, FactsError, decode
 from sparq.log.go_queue import GoDataError, GoQueue, GoTopic, go_files, read_queue, survey
 from sparq.log.go_records import BadBytes
 from sparq.log.ledger import Ledger
@@ -23,7 +23,6 @@ from sparq.log.records import ChannelState, TopicState
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import topic_of_directory
 
-FACTS: Final = "sparq.json"
 TOPICS: Final = "topics"
 IMPORTED: Final = "go-import"
 """Where an import that was stopped at its very end has its logs."""
@@ -193,9 +192,9 @@ def _check_facts(disk: Disk, data_path: str, findings: Findings) -> None:
         return
     file = disk.open(path)
     try:
-        facts = json.loads(file.pread(file.size(), 0))
-        findings.notes.append(f"format {int(facts['format'])}, node id {int(facts['node_id'])}")
-    except (ValueError, KeyError, TypeError) as error:
+        facts = decode(file.pread(file.size(), 0))
+        findings.notes.append(f"format {facts.format}, node id {facts.node_id}")
+    except FactsError as error:
         findings.damage.append(f"{path} is damaged: {error}")
     finally:
         file.close()

@@ -75,6 +75,7 @@ class Ledger:
         self._file: File | None = None
         self._salt = 0
         self._parts: list[bytes] = []
+        self._twice = False
         self._unsynced: list[File] = []
         self._retired: list[File] = []
         self._sync: LedgerSync | None = None
@@ -124,6 +125,7 @@ class Ledger:
     def created(self, channel: str, start: int) -> None:
         """A channel exists, and its messages are those from `start` on."""
         self._append(records.encode_index(Kind.CREATED, channel, start))
+        self._twice = True
 
     def deleted(self, channel: str) -> None:
         """A channel exists no more."""
@@ -171,10 +173,15 @@ class Ledger:
             return
         file = self._file
         assert file is not None
-        block = ledger_file.encode_block(b"".join(self._parts), self.size_bytes, self._salt)
+        noted = b"".join(self._parts)
+        block = ledger_file.encode_block(noted, self.size_bytes, self._salt)
+        if self._twice:
+            # Damage to its only record would cost a channel all that it has not seen yet.
+            block += ledger_file.encode_block(noted, self.size_bytes + len(block), self._salt)
         with_reserve(self._reserve, lambda: file.append([block], self.size_bytes))
         self.size_bytes += len(block)
         self._parts = []
+        self._twice = False
         self.written_mark = self.appended_mark
         self._flushes_until_retry -= 1
         if not self._unsynced or self._unsynced[-1] is not file:
@@ -331,8 +338,12 @@ class Ledger:
                 self._forget_file(path)
                 continue
             contents = ledger_file.read(self._disk, path)
+            last: memoryview | None = None
             for block in contents.blocks:
-                replay.apply(block)
+                # What is written twice counts once.
+                if block != last:
+                    replay.apply(block)
+                last = block
             self._note_damage(path, contents)
             log_id = contents.header.log_id if contents.header else log_id
             self._generation = max(self._generation, generation)

@@ -121,7 +121,8 @@ class Checkpoint:
         self._fresh = fresh
         self._reserve = reserve
         block = ledger_file.encode_block(state, DATA_START, header.salt)
-        self._data = ledger_file.encode_header(header) + block
+        copy = ledger_file.encode_block(state, DATA_START + len(block), header.salt)
+        self._data = b"".join((ledger_file.encode_header(header), block, copy))
         self.mark = mark
         self.size_bytes = len(self._data)
         self.error: DiskError | None = None
