@@ -127,7 +127,7 @@ class BlockingConnection:
         data = self.ask(*parts)
         try:
             answer = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise self._unexpected(f"{data[:80]!r} where a JSON object was due")

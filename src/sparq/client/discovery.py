@@ -126,7 +126,14 @@ async def _producers(
             body += chunk
             if len(body) > ANSWER_SIZE_MAX:
                 raise ValueError(f"an answer of more than {ANSWER_SIZE_MAX} bytes")
-    return addresses_in(json.loads(body))
+    return addresses_in(_parsed(body))
+
+
+def _parsed(body: bytes | bytearray) -> Any:
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("an answer that is nested too deep") from None
 
 
 def addresses_in(answer: Any) -> set[str]:
@@ -145,6 +152,6 @@ def addresses_in(answer: Any) -> set[str]:
         try:
             address = Address(str(producer["broadcast_address"]), int(producer["tcp_port"]))
             found.add(str(parse_address(str(address))))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             log.warning("left out a producer without a usable address: %.200r", producer)
     return found

@@ -212,7 +212,7 @@ def _facts(answer: bytes) -> dict[str, Any]:
         return {}
     try:
         facts = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
         raise WrongPeerError(f"{answer[:80]!r} is no JSON object, which was due")

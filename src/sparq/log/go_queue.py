@@ -185,7 +185,7 @@ def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
     path = f"{data_path}/{name}"
     try:
         topics = _parse_metadata(_read_all(disk, path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GoDataError(
             f"{path} cannot be read: {error}. Repair it, or move it away to import the queues"
             " without channels that are empty and without pauses"

@@ -234,7 +234,7 @@ class Switch:
         try:
             plan = json.loads(text)
             return str(plan["aside"]), [str(name) for name in plan["originals"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise GoImportError(
                 f"{path} is damaged: {error}; move {self._path(COMMITTED)} away to import anew,"
                 f" if no folder {ASIDE}... is there"

@@ -95,7 +95,7 @@ def _get(address: str, path: str, layers: LayerOptions) -> Mapping[str, Any]:
         raise ConnectionError(f"HTTP status {response.status}: {body[:200]!r}")
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         raise WrongPeerError(f"{address} is no nsqlookupd: it answered {body[:80]!r}")
