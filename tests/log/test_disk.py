@@ -11,7 +11,7 @@ import pytest
 
 from sparq.log.disk import DiskError, LookingDisk, RealDisk, RealFile, ensure_directory
 from sparq.log.ledger import Ledger, Reserve
-from sparq.log.open_files import KeepingDisk
+from sparq.nsqd.open_files import KeepingDisk
 from sparq.testing import ManualClock
 from tests.log.conversations import open_log, publish, read_all
 

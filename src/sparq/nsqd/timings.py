@@ -12,7 +12,7 @@ from prometheus_client import Histogram
 
 from sparq.daemon.exposition import process_registry
 from sparq.log.disk import RealFile
-from sparq.log.open_files import KeepingDisk
+from sparq.nsqd.open_files import KeepingDisk
 
 REGISTRY: Final = process_registry()
 

@@ -143,7 +143,7 @@ class KeptFile:
         return again
 
     def shut(self) -> None:
-        """Close it for now (rule 2)."""
+        """Let the process have its file back, until the next use (rule 2)."""
         opened, self._open = self._open, None
         if opened is None:
             return

@@ -11,7 +11,7 @@ import pytest
 
 from sparq.log.disk import DiskError, RealFile
 from sparq.log.log import Log, LogOptions
-from sparq.log.open_files import KeepingDisk, KeptFile
+from sparq.nsqd.open_files import KeepingDisk, KeptFile
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import Instant
 
