@@ -109,8 +109,17 @@ class Bookkeeper:
 
     def checkpoint(self, now: Instant) -> None:
         """Begin to replace the records so far by the state they have led to."""
-        if not self._working:
-            self._hand_out(self.ledger.checkpoint_task(self._snapshot(now)))
+        if self._working:
+            return
+        try:
+            work = self.ledger.checkpoint_task(self._snapshot(now))
+        except DiskError as error:
+            # Nothing has changed: what there is goes on being appended to, and may be synced.
+            self._fail(error)
+            self._call(error)
+            self._agenda.schedule(self, now.mono_ns + self._sync_timeout_ns)
+        else:
+            self._hand_out(work)
 
     def _hand_out(self, work: LedgerSync | Checkpoint | None) -> None:
         if work is not None:
