@@ -161,6 +161,28 @@ def test_a_full_disk_takes_finishes() -> None:
     assert house.channel("t", "c").depth == 0
 
 
+def test_a_full_disk_takes_channels_and_pauses() -> None:
+    """Decision 28: a channel can be made on it, paused and deleted, all of it for good."""
+    house = House(MemoryDisk(capacity_bytes=8 << 20))
+    house.consumer("t", "old")
+    producer = house.connect()
+    answers = [b"OK"]
+    while answers == [b"OK"]:
+        producer.say(commands.mpub("t", [b"x" * 200] * 50))
+        answers = producer.answers()
+
+    for number in range(200):
+        assert house.consumer("t", f"new{number}").answers() == [b"OK"]
+    house.broker.pause_channel("t", "new1", True, house.clock.now())
+    house.broker.delete_channel("t", "old", house.clock.now())
+    house.turn()
+    house.crash()
+
+    channels = house.broker.topics["t"].channels
+    assert {f"new{number}" for number in range(200)} == set(channels)
+    assert [name for name, channel in channels.items() if channel.paused] == ["new1"]
+
+
 class PartlyForbidden(MemoryDisk):
     """A disk on which one folder's files may not be opened."""
 

@@ -100,7 +100,7 @@ class Catalog:
         """The folder of a topic, which is there for good when this returns."""
         folder = self.folder(topic_name)
         if not self.disk.exists(folder):
-            with_reserve(self.reserve, lambda: self.disk.make_directory(folder))
+            self.disk.make_directory(folder)
             self.disk.sync_directory(self._path(TOPICS))
         return folder
 
