@@ -104,6 +104,29 @@ def test_damaged_file_header_is_read_from_its_copy() -> None:
     assert log.end_index > max(messages)
 
 
+@pytest.mark.parametrize("size", [0, 100, DATA_START, DATA_START + 9])
+def test_file_that_lost_all_is_told_by_the_next(size: int) -> None:
+    """A file cut in its head looks like one that was being made, but a later file names it."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=5_500)
+    messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
+    log.close()
+    path = disk.paths()[1]
+    (gone,) = [s for s in log.segments() if s.path == path]
+    data = disk.data(path)
+    data[:COPY_OFFSET] = bytes(COPY_OFFSET)
+    data[COPY_OFFSET:DATA_START] = bytes(DATA_START - COPY_OFFSET)
+    del data[size:]
+
+    log = open_log(disk, clock)
+
+    kept = {i: body for i, body in messages.items() if not gone.first_index <= i < gone.end_index}
+    assert read_all(log) == kept
+    assert [(d.first, d.end, d.messages, d.path) for d in log.damage] == [
+        (gone.first_index, gone.end_index, gone.messages, path)
+    ]
+
+
 def test_lost_end_of_an_older_file_is_told_by_the_next() -> None:
     """A file that lost its end: the next one's base ordinal says how many messages are missing."""
     disk, clock = MemoryDisk(), ManualClock()

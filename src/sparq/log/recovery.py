@@ -10,7 +10,7 @@
 
 import errno
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from sparq.log import reading
 from sparq.log.disk import Disk, DiskError, File
@@ -28,6 +28,16 @@ from sparq.protocol import batch
 from sparq.protocol.batch import HAS_DUES, Header
 
 VERIFY_BYTES: Final = 16 << 20
+NO_HEADER: Final = "no readable file header"
+
+
+class Unread(NamedTuple):
+    """A file by whose name there should be messages of this log, and there are none."""
+
+    first: int
+    path: str
+    size: int
+    reason: str
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +49,7 @@ class Recovered:
         log_id: as the files say; None without files.
         ceiling: no index from here on has been given by a run that left files.
         epoch: the latest run that left files; 0: none.
+        unread: files that hold none of the log's messages, whatever their names say.
         damage: what cannot be read.
         torn_bytes: bytes behind the last batch of the newest file.
         dues: (index, due time in ns since 1970) of the deferred publishes.
@@ -48,6 +59,7 @@ class Recovered:
     log_id: bytes | None = None
     ceiling: int = 0
     epoch: int = 0
+    unread: list[Unread] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     torn_bytes: int = 0
     dues: list[tuple[int, int]] = field(default_factory=list)
@@ -71,13 +83,16 @@ def recover(disk: Disk, directory: str, log_id: bytes | None) -> Recovered:
         if segment.header.log_id == found.log_id:
             found.segments.append(segment)
         else:
-            found.damage.append(_unreadable(segment.path, 0, "file of another log"))
+            first = first_index_of(segment.path.rpartition("/")[2]) or 0
+            found.unread.append(Unread(first, segment.path, 0, "file of another log"))
     found.segments.sort(key=lambda segment: (segment.first_index, segment.header.generation))
     for position, segment in enumerate(found.segments):
         found.ceiling = max(found.ceiling, segment.header.ceiling)
         found.epoch = max(found.epoch, segment.header.epoch)
         _scan(disk, segment, _limit(found.segments, position), found)
     _compare_ordinals(found)
+    costs = (_damage_of(unread, found.segments) for unread in found.unread)
+    found.damage += [damage for damage in costs if damage is not None]
     if found.segments:
         _verify_tail(disk, found.segments[-1], found)
     return found
@@ -100,15 +115,25 @@ def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
             file.close()
         if header is not None:
             segments.append(Segment(path, header, size=size))
-        elif size > DATA_START:
-            found.damage.append(_unreadable(path, size, "no readable file header", first))
-        # A smaller file was being made when its run ended: nothing of it was acknowledged.
+        else:
+            found.unread.append(Unread(first, path, size, NO_HEADER))
     return segments
 
 
-def _unreadable(path: str, size: int, reason: str, first: int = 0) -> Damage:
-    end = first + CEILING_SPAN if first else 0
-    return Damage(first, end, 0, path, 0, size, reason)
+def _damage_of(unread: Unread, segments: list[Segment]) -> Damage | None:
+    """What an unread file has cost: the file behind it tells, if it is there.
+
+    None: the file was being made when its run ended. Nothing of it was acknowledged.
+    """
+    first, path, size, reason = unread
+    after = next((s for s in segments if s.header.previous_first == first), None)
+    if after is None or any(s.first_index == first for s in segments):
+        # No later file names it, or one of the same name but for the generation took its place.
+        is_new = size <= DATA_START and reason == NO_HEADER
+        return None if is_new else Damage(first, first + CEILING_SPAN, 0, path, 0, size, reason)
+    before = next((s for s in reversed(segments) if s.first_index < first), None)
+    lost = after.header.base_ordinal - before.end_ordinal if before is not None else 0
+    return Damage(first, after.first_index, lost, path, 0, size, reason)
 
 
 def _choose_id(all_headers: list[SegmentHeader], log_id: bytes | None) -> bytes | None:
