@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+CPUCLOCK_SCHED = 2
+"""Linux: the id of another process's CPU clock is made of its pid and this."""
+
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process, from the scheduler's own nanosecond counters."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0])
-    return total / 1e9
+    """CPU time of a process, ended threads too: its own clock, in the scheduler's nanoseconds."""
+    return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
 def memory_mib(pid: int) -> float:

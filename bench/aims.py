@@ -1,0 +1,69 @@
+"""The aims: ratios to Go's nsqd in memory, with sparq syncing before each OK; met or missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.results import REFERENCE, Cell, Result
+
+
+def rate(cell: Cell) -> float:
+    """Messages a second."""
+    return cell.rate
+
+
+def server_us(cell: Cell) -> float:
+    """Server CPU a message."""
+    return cell.server_us
+
+
+def median_ms(cell: Cell) -> float:
+    """The median of times."""
+    return cell.quantile_ms(0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A ratio on a line: at least `ratio` where `is_least`, at most otherwise."""
+
+    line: str
+    figure: Callable[[Cell], float]
+    ratio: float
+    is_least: bool
+    key: str = "sparq"
+
+    def verdict(self, results: Sequence[Result]) -> str:
+        """How it stands; "" when it was not measured."""
+        for result in results:
+            if result.name == self.line and {self.key, REFERENCE} <= result.cells.keys():
+                found = self.figure(result.cells[self.key]) / self.figure(result.cells[REFERENCE])
+                is_met = found >= self.ratio if self.is_least else found <= self.ratio
+                name = (self.figure.__doc__ or "").rstrip(".").lower()
+                bound = "at least" if self.is_least else "at most"
+                word = "met" if is_met else "MISSED"
+                return f"  {self.line:<44}{name:<24}{found:>8.3f}  {bound} {self.ratio:g}: {word}"
+        return ""
+
+
+MPUB, PUB = "MPUB, pipelined, 200 of 200 B", "PUB, pipelined, 200 B"
+DELIVER = "deliver + FIN, 1 consumer, RDY 2500"
+AIMS = (
+    Aim(MPUB, server_us, 0.4, is_least=False),
+    Aim(PUB, server_us, 0.3, is_least=False),
+    Aim(DELIVER, server_us, 0.06, is_least=False),
+    Aim(MPUB, rate, 1.5, is_least=True),
+    Aim(PUB, rate, 3, is_least=True),
+    Aim(DELIVER, rate, 10, is_least=True),
+    Aim("fan-out, 10 channels, a consumer each", rate, 20, is_least=True),
+    Aim("HTTP /pub, 1 connection", rate, 1.3, is_least=True),
+    Aim("HTTP /pub, 10 connections", rate, 1.3, is_least=True),
+    Aim("PUB, one at a time, 200 B", rate, 1.0, is_least=True, key="sparq-later"),
+    Aim("latency at 50 msg/s, RDY 100", median_ms, 0.01, is_least=False),
+)
+
+
+def report(results: Sequence[Result]) -> str:
+    """Each aim that was measured, met or missed."""
+    verdicts = [verdict for aim in AIMS if (verdict := aim.verdict(results))]
+    return "\n".join(["aims, as ratios to Go's nsqd in memory:", *verdicts]) if verdicts else ""

@@ -1,0 +1,310 @@
+"""The lines of the table: each is a run against any peer that can do it.
+
+1. A run is bounded in time, not in messages: what takes part differs a thousandfold. It counts what
+   was moved between two moments, the first of which lies behind the start where a queue may be
+   filled on the way, and at the start where a full queue is emptied.
+2. Each run has a topic of its own, so that runs meet the same broker and nothing of each other.
+3. While messages are published and consumed at once, the publisher stays at most `LAG` ahead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from bench import load
+from bench.generator import (
+    DEADLINE_SECONDS,
+    Consumer,
+    Figures,
+    Run,
+    add_consumer,
+    add_publisher,
+    fill,
+    request_of,
+)
+from bench.peers.nsq import NsqPeer
+from bench.peers.peer import Peer, Publishing, Taken
+
+BATCH = 200
+BATCH_WINDOW = 16
+WINDOW = 2000
+LAG = 5000
+WARM_SECONDS = 0.1
+FILL_SECONDS = 0.8
+STAMP = struct.Struct(">q")
+_topics = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the table.
+
+    Attributes:
+        name: what it says there.
+        needs: what a peer must be able to do.
+        run: one run, so many seconds long.
+        seconds: how long a run needs to be at least.
+        has_times: its runs give times of requests or deliveries.
+    """
+
+    name: str
+    needs: frozenset[str]
+    run: Callable[[Peer, float], Coroutine[None, None, Figures]]
+    seconds: float = 0.0
+    has_times: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How messages are published, and to how many channels.
+
+    Attributes:
+        size: bytes of a body.
+        batch: messages in a request; 1: a request of one message.
+        window: requests unanswered at a time on each connection.
+        over_http: by POST.
+        channels: that the topic has; `ready` each of its consumers, `consumers` of each channel.
+    """
+
+    size: int = 200
+    batch: int = 1
+    window: int = WINDOW
+    connections: int = 1
+    over_http: bool = False
+    channels: int = 0
+    consumers: int = 0
+    ready: int = 2500
+
+    @property
+    def names(self) -> list[str]:
+        """The channels' names."""
+        return [f"ch{number}" for number in range(self.channels)]
+
+    def publishing(self, peer: Peer, topic: str) -> Publishing:
+        """A connection for its requests."""
+        if self.over_http:
+            return cast(NsqPeer, peer).publishing_http(topic)
+        return peer.publishing(topic, batches=self.batch > 1)
+
+
+def new_topic() -> str:
+    """A name that no run had."""
+    return f"bench{next(_topics)}"
+
+
+def publish(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
+    """Publishing alone; channels, if any, are not read."""
+
+    async def measure(peer: Peer, seconds: float) -> Figures:
+        topic, body = new_topic(), load.body(shape.size)
+        peer.prepare(topic, shape.names, shape.ready)
+        run = Run(peer, lambda: sum(each.answered for each in publishers) * shape.batch)
+        publishers = []
+        try:
+            for _ in range(shape.connections):
+                publishing = shape.publishing(peer, topic)
+                request = request_of(publishing, body, shape.batch)
+                publishers.append(await add_publisher(run, publishing, request, shape.window))
+            for publisher in publishers:
+                publisher.begin()
+            await run.go_on(WARM_SECONDS)
+            run.times.clear()
+            begin = run.mark()
+            await run.go_on(seconds)
+            return run.since(begin)
+        finally:
+            run.close()
+            peer.drop(topic, shape.names)
+
+    return measure
+
+
+def deliver(
+    ready: int, consumers: int, count: int, size: int = 200
+) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
+    """Emptying a full channel, each message acknowledged."""
+
+    async def measure(peer: Peer, seconds: float) -> Figures:
+        topic = new_topic()
+        peer.prepare(topic, ["ch0"], ready * consumers)
+        total = await fill(peer, topic, load.body(size), count, FILL_SECONDS)
+        found: list[Consumer] = []
+
+        def changed(_: Taken) -> None:
+            if sum(each.taken for each in found) >= total:
+                run.finish()
+
+        run = Run(peer, lambda: sum(each.taken for each in found))
+        try:
+            for _ in range(consumers):
+                consuming = peer.consuming(topic, "ch0", size, ready)
+                found.append(await add_consumer(run, consuming, changed))
+            begin = run.mark()
+            for consumer in found:
+                consumer.begin()
+            await run.go_on(seconds)
+            return run.since(begin)
+        finally:
+            run.close()
+            peer.drop(topic, ["ch0"])
+
+    return measure
+
+
+def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
+    """Publishing while each channel is read; a message counts once all channels have it."""
+
+    async def measure(peer: Peer, seconds: float) -> Figures:
+        topic, body = new_topic(), load.body(shape.size)
+        batch = shape.batch if "batch" in peer.can else 1
+        window = shape.window if batch > 1 else WINDOW
+        peer.prepare(topic, shape.names, shape.ready)
+        found: list[Consumer] = []
+        run = Run(peer, lambda: min(each.taken for each in found))
+        try:
+            publishing = peer.publishing(topic, batches=batch > 1)
+            request = request_of(publishing, body, batch)
+            ahead = LAG // batch
+            publisher = await add_publisher(run, publishing, request, min(window, ahead), ahead)
+
+            def changed(_: Taken) -> None:
+                publisher.allow(ahead + min(each.taken for each in found) // batch)
+
+            for name in shape.names:
+                consuming = peer.consuming(topic, name, shape.size, shape.ready)
+                found.append(await add_consumer(run, consuming, changed))
+            for consumer in found:
+                consumer.begin()
+            publisher.begin()
+            await run.go_on(WARM_SECONDS)
+            begin = run.mark()
+            await run.go_on(seconds)
+            return run.since(begin)
+        finally:
+            run.close()
+            peer.drop(topic, shape.names)
+
+    return measure
+
+
+def latency(rate: int, ready: int) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
+    """From just before a message is sent until its consumer has it, at an even pace."""
+
+    async def measure(peer: Peer, seconds: float) -> Figures:
+        topic = new_topic()
+        body = load.body(200)
+        peer.prepare(topic, ["ch0"], ready)
+
+        def changed(taken: Taken) -> None:
+            now = time.monotonic_ns()
+            run.times.extend((now - stamp) / 1e9 for stamp in taken.stamps)
+
+        run = Run(peer, lambda: consumer.taken)
+        try:
+            consuming = peer.consuming(topic, "ch0", len(body), ready)
+            consuming.taker.is_stamped = True
+            consumer = await add_consumer(run, consuming, changed)
+            publishing = peer.publishing(topic, batches=False)
+            publisher = await add_publisher(run, publishing, b"-", WINDOW, 0)
+            consumer.begin()
+            await run.go_on(WARM_SECONDS)
+            begin = run.mark()
+            due = time.monotonic()
+            for _ in range(max(1, int(seconds * rate))):
+                due += 1 / rate
+                await run.go_on(max(0.0, due - time.monotonic()))
+                stamped = STAMP.pack(time.monotonic_ns()) + body[8:]
+                publisher.transport.write(publishing.one(stamped))
+            deadline = due + DEADLINE_SECONDS
+            while consumer.taken < max(1, int(seconds * rate)) and time.monotonic() < deadline:
+                await run.go_on(0.01)
+            return run.since(begin)
+        finally:
+            run.close()
+            peer.drop(topic, ["ch0"])
+
+    return measure
+
+
+ANY: frozenset[str] = frozenset()
+BATCHES, CHANNELS, HTTP = frozenset({"batch"}), frozenset({"channels"}), frozenset({"http"})
+
+
+def publishing_lines() -> Sequence[Line]:
+    """Publishing, over TCP and HTTP."""
+    mpub = Shape(batch=BATCH, window=BATCH_WINDOW)
+    found = [
+        Line("MPUB, pipelined, 200 of 200 B", BATCHES, publish(mpub)),
+        Line(
+            "MPUB, pipelined, 200 of 1 KiB",
+            BATCHES,
+            publish(Shape(size=1024, batch=BATCH, window=BATCH_WINDOW)),
+        ),
+        Line(
+            "MPUB, one at a time, 200 of 200 B",
+            BATCHES,
+            publish(Shape(batch=BATCH, window=1)),
+            has_times=True,
+        ),
+        Line("PUB, pipelined, 200 B", ANY, publish(Shape())),
+        Line("PUB, pipelined, 1 KiB", ANY, publish(Shape(size=1024))),
+        Line(
+            "PUB, pipelined, 200 B, 10 connections", ANY, publish(Shape(connections=10, window=200))
+        ),
+        Line("PUB, one at a time, 200 B", ANY, publish(Shape(window=1)), has_times=True),
+    ]
+    for path, batch in (("/pub", 1), ("/mpub", BATCH)):
+        for connections in (1, 10):
+            shape = Shape(batch=batch, window=1, connections=connections, over_http=True)
+            noun = "connection" if connections == 1 else "connections"
+            found.append(Line(f"HTTP {path}, {connections} {noun}", HTTP, publish(shape)))
+    return found
+
+
+def delivering_lines() -> Sequence[Line]:
+    """Deliver and finish, and both at once."""
+    found = []
+    for consumers in (1, 50):
+        for ready, count in ((1, 20_000), (200, 100_000), (2500, 200_000)):
+            noun = "consumer" if consumers == 1 else "consumers"
+            name = f"deliver + FIN, {consumers} {noun}, RDY {ready}"
+            found.append(Line(name, ANY, deliver(ready, consumers, count)))
+    found.append(
+        Line("deliver + FIN, 1 consumer, RDY 2500, 1 KiB", ANY, deliver(2500, 1, 50_000, 1024))
+    )
+    both = Shape(batch=BATCH, window=BATCH_WINDOW, channels=1)
+    found.append(Line("both at once, 200 B, RDY 2500", ANY, at_once(both)))
+    return found
+
+
+def fan_out_lines() -> Sequence[Line]:
+    """One topic, many channels."""
+    found = []
+    for channels in (1, 10, 50):
+        noun = "channel" if channels == 1 else "channels"
+        shape = Shape(batch=BATCH, window=BATCH_WINDOW, channels=channels)
+        name = f"fan-out, {channels} {noun}"
+        found.append(Line(f"{name}, no consumers", BATCHES | CHANNELS, publish(shape)))
+        found.append(Line(f"{name}, a consumer each", CHANNELS, at_once(shape)))
+    return found
+
+
+def latency_lines() -> Sequence[Line]:
+    """How long a message is on its way when there is time."""
+    return [
+        Line(f"latency at {rate:,} msg/s, RDY 100", ANY, latency(rate, 100), 1.0, has_times=True)
+        for rate in (50, 1000)
+    ]
+
+
+LINES: tuple[Line, ...] = (
+    *publishing_lines(),
+    *delivering_lines(),
+    *fan_out_lines(),
+    *latency_lines(),
+)

@@ -1,0 +1,71 @@
+"""Who takes part in the bench: sparq, Go's nsqd, and the brokers that Debian packages.
+
+A file each; `CONTESTANTS` is all of them with their settings, in the order of the table. Those that
+the machine lacks are named as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers import beanstalkd, go_nsqd, nats, nsq, rabbitmq, redis
+from bench.peers.peer import Peer, needs
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A broker under a setting.
+
+    Attributes:
+        key: names it on the command line.
+        label: names it in the table.
+        make: makes it, with its data in a new folder.
+        missing: why it cannot run here; "" if it can.
+        parts: of "speed" and "backlog": where it takes part.
+    """
+
+    key: str
+    label: str
+    make: Callable[[Path], Peer]
+    missing: Callable[[], str]
+    parts: frozenset[str] = frozenset({"speed", "backlog"})
+
+
+SPEED, BACKLOG = frozenset({"speed"}), frozenset({"backlog"})
+
+
+def there() -> str:
+    """sparq is always there."""
+    return ""
+
+
+CONTESTANTS: tuple[Contestant, ...] = (
+    Contestant("sparq", "sparq, sync before OK", nsq.Sparq, there),
+    Contestant("sparq-later", "sparq, NSQ's sync policy", nsq.SparqLater, there, SPEED),
+    Contestant("go", "Go's nsqd, in memory", go_nsqd.GoInMemory, go_nsqd.missing, SPEED),
+    Contestant("go-synced", "Go's nsqd, synced", go_nsqd.GoSynced, go_nsqd.missing, SPEED),
+    Contestant("go-default", "Go's nsqd, defaults", go_nsqd.GoNsqd, go_nsqd.missing, BACKLOG),
+    Contestant("redis", "Redis Streams, always", redis.Redis, needs("redis-server"), SPEED),
+    Contestant(
+        "redis-later", "Redis Streams, everysec", redis.RedisEverySecond, needs("redis-server")
+    ),
+    Contestant("nats", "NATS JetStream, file", nats.Nats, needs("nats-server")),
+    Contestant("rabbitmq", "RabbitMQ, durable", rabbitmq.Rabbitmq, rabbitmq.missing),
+    Contestant(
+        "beanstalkd", "beanstalkd, sync each", beanstalkd.Beanstalkd, needs("beanstalkd"), SPEED
+    ),
+    Contestant(
+        "beanstalkd-later", "beanstalkd, 50 ms", beanstalkd.BeanstalkdLater, needs("beanstalkd")
+    ),
+)
+
+
+def chosen(part: str, keys: Sequence[str]) -> tuple[Contestant, ...]:
+    """Those of a part of the bench, or only some of them; absent ones too."""
+    return tuple(
+        contestant
+        for contestant in CONTESTANTS
+        if part in contestant.parts and (not keys or contestant.key in keys)
+    )

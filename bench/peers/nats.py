@@ -1,0 +1,124 @@
+"""NATS JetStream: a stream in a file, a push consumer for each channel, explicit acknowledgement.
+
+It has its default sync interval (two minutes) and no batches: a publisher pipelines. A consumer's
+RDY count is the channel's `max_ack_pending`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, RefusedError, Taken
+
+HELLO = b'CONNECT {"verbose":false,"pedantic":false,"headers":false}\r\nPING\r\n'
+
+
+def publish(subject: bytes, body: bytes, reply: bytes) -> bytes:
+    """A PUB that asks for an answer."""
+    return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(body), body)
+
+
+def answers(data: bytes) -> int:
+    """Counts acknowledgements of the stream.
+
+    Raises:
+        RefusedError: an error among them.
+    """
+    if b'"error"' in data or b"-ERR" in data:
+        raise RefusedError(data.decode(errors="replace")[:200])
+    return data.count(b'"seq"')
+
+
+class NatsTaker:
+    """Deliveries into an empty answer to each, which acknowledges it."""
+
+    is_stamped = False
+
+    def __init__(self, size: int) -> None:
+        head = rb"MSG \S+ \d+ (\S+) %d\r\n(.{8}).{%d}\r\n" % (size, size - 8)
+        self._pattern = re.compile(head, re.DOTALL)
+        self._rest = b""
+
+    def take(self, data: bytes) -> Taken:
+        """Acknowledge whole messages."""
+        data = self._rest + data
+        found = list(self._pattern.finditer(data))
+        self._rest = data[found[-1].end() :] if found else data
+        reply = b"".join([b"PUB %s 0\r\n\r\n" % match[1] for match in found])
+        stamps = [int.from_bytes(match[2], "big") for match in found] if self.is_stamped else ()
+        return Taken(len(found), reply, stamps)
+
+
+class Nats(Peer):
+    """nats-server with JetStream."""
+
+    can = frozenset({"channels"})
+
+    def make_program(self) -> Program:
+        """Its store in the folder."""
+        place = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder)]
+        return Program(["nats-server", *place], self.folder, self.port)
+
+    def hello(self) -> Dialogue:
+        """A connection that is told who we are."""
+        dialogue = Dialogue(self.port)
+        dialogue.line()
+        dialogue.send(HELLO)
+        assert dialogue.line() == b"PONG"
+        return dialogue
+
+    def inbox(self, dialogue: Dialogue) -> bytes:
+        """Where answers to this connection go, and to no other."""
+        name = b"answers.%d" % dialogue.sock.getsockname()[1]
+        dialogue.send(b"SUB %s 1\r\n" % name)
+        return name
+
+    def ask(self, subject: str, question: dict[str, Any]) -> None:
+        """One request to JetStream's API.
+
+        Raises:
+            RefusedError: its answer is an error.
+        """
+        dialogue = self.hello()
+        body = json.dumps(question).encode()
+        subject = f"$JS.API.{subject}"
+        dialogue.send(publish(subject.encode(), body, self.inbox(dialogue)))
+        size = int(dialogue.line().rsplit(b" ", 1)[1])
+        answer = json.loads(dialogue.exactly(size))
+        dialogue.close()
+        if "error" in answer:
+            raise RefusedError(f"{subject}: {answer['error']}")
+
+    def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
+        """A stream and its durable consumers."""
+        stream = {"name": topic, "subjects": [topic], "storage": "file", "retention": "limits"}
+        self.ask(f"STREAM.CREATE.{topic}", stream)
+        for channel in channels:
+            config = {
+                "durable_name": channel,
+                "deliver_subject": f"to.{topic}.{channel}",
+                "deliver_group": "group",
+                "ack_policy": "explicit",
+                "deliver_policy": "all",
+                "max_ack_pending": ready,
+            }
+            question = {"stream_name": topic, "config": config}
+            self.ask(f"CONSUMER.DURABLE.CREATE.{topic}.{channel}", question)
+
+    def drop(self, topic: str, channels: Sequence[str]) -> None:
+        """The stream with its consumers."""
+        self.ask(f"STREAM.DELETE.{topic}", {})
+
+    def publishing(self, topic: str, *, batches: bool) -> Publishing:
+        """PUB, each answered by the stream."""
+        dialogue = self.hello()
+        inbox, subject = self.inbox(dialogue), topic.encode()
+        return Publishing(dialogue.done(), answers, lambda body: publish(subject, body, inbox))
+
+    def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
+        """The consumer's subject, shared with the channel's other consumers."""
+        begin = f"SUB to.{topic}.{channel} group 1\r\n".encode()
+        return Consuming(self.hello().done(), begin, NatsTaker(size))

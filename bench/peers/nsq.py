@@ -1,0 +1,196 @@
+"""NSQ's protocol as the bench speaks it; sparq and Go's nsqd differ only in how they start."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tests.servers import free_port
+
+from bench.load import FIN_SIZE, FRAME_OVERHEAD, ID, MAGIC, OK
+from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, RefusedError, Taken
+
+BODY_AT = FRAME_OVERHEAD
+STAMP = slice(BODY_AT, BODY_AT + 8)
+IDENTIFY = json.dumps({"heartbeat_interval": -1}).encode()
+HELLO = MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(IDENTIFY)) + IDENTIFY
+
+
+class Oks:
+    """Counts OKs, which all have one size."""
+
+    def __init__(self) -> None:
+        self._received = 0
+
+    def __call__(self, data: bytes) -> int:
+        """How many became whole.
+
+        Raises:
+            RefusedError: an error frame among them.
+        """
+        if b"E_" in data:
+            raise RefusedError(data.decode(errors="replace")[:200])
+        answers, self._received = divmod(self._received + len(data), len(OK))
+        return answers
+
+
+def http_answers(data: bytes) -> int:
+    """Counts HTTP answers with status 200.
+
+    Raises:
+        RefusedError: another status.
+    """
+    answers = data.count(b"HTTP/1.1 200")
+    if answers != data.count(b"HTTP/1.1 "):
+        raise RefusedError(data.decode(errors="replace")[:200])
+    return answers
+
+
+class NsqTaker:
+    """Message frames of one size into FINs, a read at a time."""
+
+    is_stamped = False
+
+    def __init__(self, size: int) -> None:
+        self._width = size + FRAME_OVERHEAD
+        self._rest = b""
+
+    def take(self, data: bytes) -> Taken:
+        """One FIN for each whole frame."""
+        if self._rest:
+            data = self._rest + data
+        count = len(data) // self._width
+        self._rest = data[count * self._width :]
+        if not count:
+            return Taken(0, b"")
+        frames = np.frombuffer(data, np.uint8, count * self._width).reshape(count, self._width)
+        fins = np.empty((count, FIN_SIZE), np.uint8)
+        fins[:, :4] = np.frombuffer(b"FIN ", np.uint8)
+        fins[:, 4:20] = frames[:, ID]
+        fins[:, 20] = ord("\n")
+        stamps = stamps_of(frames[:, STAMP]) if self.is_stamped else ()
+        return Taken(count, fins.tobytes(), stamps)
+
+
+def stamps_of(columns: np.ndarray) -> list[int]:
+    """Eight columns of bytes as numbers."""
+    found: list[int] = np.ascontiguousarray(columns).view(">i8").ravel().tolist()
+    return found
+
+
+class NsqPeer(Peer):
+    """A daemon that understands nsqd's flags."""
+
+    can = frozenset({"batch", "channels", "http"})
+    command: Sequence[str] = ()
+    flags: Sequence[str] = ()
+
+    def make_program(self) -> Program:
+        """With its data in the folder."""
+        self.http_port = free_port()
+        places = (
+            f"--tcp-address=127.0.0.1:{self.port}",
+            f"--http-address=127.0.0.1:{self.http_port}",
+            "--broadcast-address=127.0.0.1",
+            f"--data-path={self.folder}",
+        )
+        return Program((*self.command, *places, *self.flags), self.folder, self.port)
+
+    def post(self, path: str) -> None:
+        """One POST that must be answered with 200."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
+        try:
+            connection.request("POST", path)
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise RefusedError(f"{path}: {answer.status} {text}")
+
+    def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
+        """Over HTTP."""
+        self.post(f"/topic/create?topic={topic}")
+        for channel in channels:
+            self.post(f"/channel/create?topic={topic}&channel={channel}")
+
+    def drop(self, topic: str, channels: Sequence[str]) -> None:
+        """With all its channels."""
+        self.post(f"/topic/delete?topic={topic}")
+
+    def hello(self) -> Dialogue:
+        """A connection without heartbeats."""
+        dialogue = Dialogue(self.port)
+        self.ask(dialogue, HELLO)
+        return dialogue
+
+    def ask(self, dialogue: Dialogue, command: bytes) -> None:
+        """A command that must be answered with OK."""
+        dialogue.send(command)
+        size = struct.unpack(">i", dialogue.exactly(4))[0]
+        answer = dialogue.exactly(size)
+        if answer != OK[4:]:
+            raise RefusedError(answer.decode(errors="replace"))
+
+    def publishing(self, topic: str, *, batches: bool) -> Publishing:
+        """PUB and MPUB."""
+        one, many = (f"{name} {topic}\n".encode() for name in ("PUB", "MPUB"))
+        return Publishing(
+            self.hello().done(),
+            Oks(),
+            lambda body: one + sized(body),
+            lambda body, count: many + sized(batch(body, count)),
+        )
+
+    def publishing_http(self, topic: str) -> Publishing:
+        """POST /pub and /mpub, the latter binary."""
+        return Publishing(
+            Dialogue(self.http_port).done(),
+            http_answers,
+            lambda body: http_post(f"/pub?topic={topic}", body),
+            lambda body, count: http_post(f"/mpub?topic={topic}&binary=true", batch(body, count)),
+        )
+
+    def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
+        """SUB now, RDY to begin."""
+        dialogue = self.hello()
+        self.ask(dialogue, f"SUB {topic} {channel}\n".encode())
+        return Consuming(dialogue.done(), f"RDY {ready}\n".encode(), NsqTaker(size))
+
+
+def sized(body: bytes) -> bytes:
+    """With its size before it."""
+    return struct.pack(">i", len(body)) + body
+
+
+def batch(body: bytes, count: int) -> bytes:
+    """The body of an MPUB of equal messages."""
+    return struct.pack(">i", count) + sized(body) * count
+
+
+def http_post(path: str, body: bytes) -> bytes:
+    """A whole request on a connection that stays."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class Sparq(NsqPeer):
+    """sparq with its defaults: fdatasync before each OK."""
+
+    command = (sys.executable, "-m", "sparq.nsqd")
+
+
+class SparqLater(Sparq):
+    """sparq with NSQ's sync policy: every 2,500 messages, and every 2 seconds."""
+
+    flags = ("--sync-every=2500",)
+
+
+def is_there(path: str) -> bool:
+    """Whether a path names a file."""
+    return bool(path) and Path(path).is_file()

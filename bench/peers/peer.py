@@ -1,0 +1,253 @@
+"""What the bench asks of a broker: processes of its own, and bytes to speak to it.
+
+1. A peer runs on a free loopback port, with its data below the bench's folder, and ends with it.
+2. Topics, queues and log-ins are set up over blocking sockets, before anything is measured.
+3. While it is measured a peer is functions over bytes: requests are built before, `answers` counts
+   what was answered, a `Taker` turns deliveries into acknowledgements. No peer knows the loop.
+4. Each message is acknowledged by itself, whatever shorter ways a broker has: so does NSQ.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tests.servers import free_port
+
+from bench.measure import cpu_seconds, memory_mib
+
+START_SECONDS = 90.0
+POLL_SECONDS = 0.005
+SOCKET_BYTES = 1 << 20
+
+
+class RefusedError(Exception):
+    """A broker answered with an error."""
+
+
+class Taken(NamedTuple):
+    """What came in one read: messages, the bytes that acknowledge them, their stamps if asked."""
+
+    messages: int
+    reply: bytes
+    stamps: Sequence[int] = ()
+
+
+class Taker(Protocol):
+    """Turns the bytes of one consumer's connection into acknowledgements."""
+
+    is_stamped: bool
+    """Whether the first eight bytes of each body are to be read."""
+
+    def take(self, data: bytes) -> Taken:
+        """Bytes as they come, in any pieces."""
+
+
+def no_batches(body: bytes, count: int) -> bytes:
+    """The `many` of a broker that publishes one message at a time."""
+    raise RefusedError("publishes one message at a time")
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """A connection that is ready to publish.
+
+    Attributes:
+        answers: counts the requests that bytes from the server answer; raises RefusedError.
+        one: the request that publishes a body.
+        many: the request that publishes a body so many times at once.
+    """
+
+    sock: socket.socket
+    answers: Callable[[bytes], int]
+    one: Callable[[bytes], bytes]
+    many: Callable[[bytes, int], bytes] = no_batches
+
+
+@dataclass(frozen=True, slots=True)
+class Consuming:
+    """A connection that is ready to consume once `begin` is sent."""
+
+    sock: socket.socket
+    begin: bytes
+    taker: Taker
+
+
+class Dialogue:
+    """A blocking socket that is spoken to in turn, for what is set up before a run."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=START_SECONDS)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._data = b""
+
+    def send(self, data: bytes) -> None:
+        """All of it."""
+        self.sock.sendall(data)
+
+    def exactly(self, size: int) -> bytes:
+        """The next so many bytes."""
+        while len(self._data) < size:
+            self._receive()
+        found, self._data = self._data[:size], self._data[size:]
+        return found
+
+    def line(self) -> bytes:
+        """Up to the next line's end, which is dropped."""
+        while b"\r\n" not in self._data:
+            self._receive()
+        found, _, self._data = self._data.partition(b"\r\n")
+        return found
+
+    def _receive(self) -> None:
+        data = self.sock.recv(65_536)
+        if not data:
+            raise RefusedError("the broker closed the connection")
+        self._data += data
+
+    def close(self) -> None:
+        """Leave."""
+        self.sock.close()
+
+    def done(self) -> socket.socket:
+        """The socket, for the event loop."""
+        assert not self._data, self._data[:200]
+        self.sock.setblocking(False)
+        return self.sock
+
+
+class Program:
+    """A server process that listens on `port` once it has started, and all below it."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        port: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.command = list(command)
+        self.folder = folder
+        self.port = port
+        self.environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it listens.
+
+        Raises:
+            RefusedError: it ended, or did not listen in time; with the end of what it said.
+        """
+        path = self.folder / "output.txt"
+        with path.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command,
+                cwd=self.folder,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._listens():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                text = path.read_text(errors="replace")[-2000:]
+                raise RefusedError(f"{self.command[0]} did not start:\n{text}")
+            time.sleep(POLL_SECONDS)
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            return True
+        return False
+
+    def pids(self) -> list[int]:
+        """The process and all below it."""
+        assert self._process is not None
+        found = [self._process.pid]
+        for pid in found:
+            with contextlib.suppress(OSError):
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    found += map(int, (task / "children").read_text().split())
+        return found
+
+    def kill(self) -> None:
+        """End it at once, with all below it."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+class Peer(abc.ABC):
+    """A broker under one setting."""
+
+    can: frozenset[str] = frozenset()
+    """Of "batch", "channels" and "http": what a broker must be able to do for some lines."""
+
+    http_port = 0
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.port = free_port()
+        self.program = self.make_program()
+
+    @abc.abstractmethod
+    def make_program(self) -> Program:
+        """How the server is started."""
+
+    def start(self) -> None:
+        """Start the server."""
+        self.program.start()
+
+    def close(self) -> None:
+        """End the server and forget its data."""
+        self.program.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the server without warning; its data stay."""
+        self.program.kill()
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all its processes."""
+        return sum(cpu_seconds(pid) for pid in self.program.pids())
+
+    def memory_mib(self) -> float:
+        """Resident memory of all its processes."""
+        return sum(memory_mib(pid) for pid in self.program.pids())
+
+    @abc.abstractmethod
+    def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
+        """Make a topic with channels, each of whose consumers will together hold `ready`."""
+
+    @abc.abstractmethod
+    def drop(self, topic: str, channels: Sequence[str]) -> None:
+        """Delete the topic, as far as the broker can."""
+
+    @abc.abstractmethod
+    def publishing(self, topic: str, *, batches: bool) -> Publishing:
+        """A connection for requests, all of them of `many` or all of `one`."""
+
+    @abc.abstractmethod
+    def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
+        """A connection for messages of one size, of which it holds at most `ready`."""
+
+
+def needs(program: str) -> Callable[[], str]:
+    """Why a peer cannot run: its program is missing; "" if it is there."""
+    return lambda: "" if shutil.which(program) else f"needs {program}"
