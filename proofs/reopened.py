@@ -1,0 +1,216 @@
+"""A data path opened again, in this process: what a start on it reports, and what it delivers.
+
+The broker is nsqd's own; what is left out is the process around it and its sockets. So a proof can
+look at thousands of damaged or torn data paths, on a real disk or on one in memory.
+
+1. The clock stands still but where the proof moves it: nothing here depends on the machine's speed.
+2. What a consumer is given is read as bytes, as the wire has them, and not by sparq's own client.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Self
+
+from proofs import wire
+from sparq.broker.broker import Broker
+from sparq.broker.options import BrokerOptions
+from sparq.broker.stats import ChannelStats, TopicStats
+from sparq.log.disk import Disk
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import Bodies
+from sparq.protocol.parser import Parser
+from sparq.testing import ManualClock
+
+READY = 2500
+TURNS_MAX = 100_000
+SECOND_NS = 1_000_000_000
+FRAME_SIZE = 34
+_MESSAGE = struct.Struct(">qH16s")
+INDEX_BITS = 54
+
+
+class Delivery(NamedTuple):
+    """One delivered message."""
+
+    timestamp_ns: int
+    attempts: int
+    id: bytes
+    body: bytes
+
+    @property
+    def index(self) -> int:
+        """Its place in the log."""
+        return int(self.id, 16) & ((1 << INDEX_BITS) - 1)
+
+
+class Reopened:
+    """A broker on a data path.
+
+    Attributes:
+        report: what an operator reads at the start.
+        errors: what its consumers were refused.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        data_path: str,
+        *,
+        clock: ManualClock | None = None,
+        options: BrokerOptions | None = None,
+    ) -> None:
+        """Start on what the path holds; raises what a start raises."""
+        self.clock = clock or ManualClock(time.time_ns())
+        self.broker = Broker(options or BrokerOptions(), disk, data_path, self.clock.now(), seed=1)
+        self.report = self.broker.load(self.clock.now())
+        self.errors: list[str] = []
+        self.turn()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """A clean stop, and the files closed."""
+        self.broker.close(self.clock.now())
+        self.turn()
+        for topic in self.broker.topics.values():
+            topic.close()
+
+    def turn(self) -> None:
+        """Turns, until nothing is left to do."""
+        for _ in range(TURNS_MAX):
+            self.broker.end_turn(self.clock.now())
+            tasks = self.broker.take_tasks()
+            for task in tasks:
+                task.run()
+                task.done(self.clock.now())
+            if not tasks and not self.broker.busy:
+                return
+        raise AssertionError("the broker does not come to rest")
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass and the broker see to what is due."""
+        self.clock.advance(int(seconds * SECOND_NS))
+        self.broker.tick(self.clock.now())
+        self.turn()
+
+    def publish(self, topic: str, bodies: list[bytes], defer_ms: int = 0) -> None:
+        """Publish, and see that it is kept."""
+        answers: list[RemoteError | None] = []
+        now = self.clock.now()
+        self.broker.publish(topic, Bodies.of(bodies), now, answers.append, defer_ms=defer_ms)
+        self.turn()
+        assert answers == [None], answers
+
+    def create(self, topic: str, channel: str) -> None:
+        """A channel that gets everything from here on."""
+        self.broker.create_topic(topic, self.clock.now())
+        self.broker.create_channel(topic, channel, self.clock.now())
+        self.turn()
+
+    def consumer(self, topic: str, channel: str) -> Consumer:
+        """A client that has subscribed; it asks for nothing yet."""
+        return Consumer(self, topic, channel)
+
+    def drain(self, topic: str, channel: str, *, finish: bool = True) -> list[Delivery]:
+        """Everything that the channel delivers, each message finished."""
+        return list(self.deliveries(topic, channel, finish=finish))
+
+    def deliveries(self, topic: str, channel: str, *, finish: bool = True) -> Iterator[Delivery]:
+        """See `drain`."""
+        consumer = self.consumer(topic, channel)
+        while found := consumer.take(READY):
+            yield from found
+            if finish:
+                consumer.finish(found)
+        consumer.leave()
+
+    def topic(self, name: str) -> TopicStats:
+        """The topic's figures."""
+        found = self.broker.snapshot(self.clock.now(), name).topics
+        assert found
+        return found[0]
+
+    def channel(self, topic: str, name: str) -> ChannelStats:
+        """The channel's figures."""
+        found = self.broker.snapshot(self.clock.now(), topic, name).topics
+        assert found
+        return found[0].channels[0]
+
+    def said(self) -> str:
+        """All that an operator could have read so far."""
+        return "\n".join([*self.report, *self.broker.notes])
+
+
+class Consumer:
+    """A client with one subscription; what it says and hears are bytes."""
+
+    def __init__(self, home: Reopened, topic: str, channel: str) -> None:
+        self.home = home
+        self.session = home.broker.connect("127.0.0.1:1", home.clock.now())
+        self.parser = Parser(home.broker.limits)
+        self.buffer = bytearray()
+        self.say(wire.sub(topic, channel))
+        assert self.heard() == []
+
+    def say(self, data: bytes) -> None:
+        """Send commands; the broker takes its turns."""
+        broker, now = self.home.broker, self.home.clock.now()
+        self.parser.feed(data)
+        while (command := self.parser.next()) is not None:
+            broker.execute(self.session, command, now)
+            self.parser.state = self.session.parser_state
+        self.home.turn()
+
+    def heard(self) -> list[Delivery]:
+        """The messages that have come; an error is noted."""
+        for part in self.session.take_output():
+            self.buffer += part
+        found, at, data = [], 0, bytes(self.buffer)
+        while at < len(data):
+            size, kind = struct.unpack_from(">ii", data, at)
+            end = at + 4 + size
+            if kind == wire.FRAME_MESSAGE:
+                timestamp_ns, attempts, name = _MESSAGE.unpack_from(data, at + 8)
+                found.append(Delivery(timestamp_ns, attempts, name, data[at + FRAME_SIZE : end]))
+            elif kind == wire.FRAME_ERROR:
+                self.home.errors.append(data[at + 8 : end].decode())
+            at = end
+        self.buffer.clear()
+        return found
+
+    def take(self, count: int) -> list[Delivery]:
+        """What comes at this RDY; it is in flight afterwards."""
+        self.say(b"RDY %d\n" % count)
+        return self.heard()
+
+    def finish(self, found: list[Delivery]) -> None:
+        """FIN, in one chunk."""
+        self.say(b"".join([b"FIN %s\n" % one.id for one in found]))
+
+    def requeue(self, found: list[Delivery], delay_ms: int) -> None:
+        """REQ, in one chunk."""
+        self.say(b"".join([b"REQ %s %d\n" % (one.id, delay_ms) for one in found]))
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self.home.broker.disconnect(self.session, self.home.clock.now())
+        self.home.turn()
+
+
+@contextmanager
+def replaced(holder: object, name: str, value: object) -> Iterator[None]:
+    """Have something of sparq be something else for a while: how a guard is switched off here."""
+    usual = getattr(holder, name)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        setattr(holder, name, usual)
