@@ -32,7 +32,10 @@ max-deflate-level snappy enable-experiment
 """
 """The flags of NSQ's nsqd (reference: flags.md); the first two have tests in tests/daemon."""
 
-OURS = {"requeue-on-disconnect"}
+OURS = {
+    *("requeue-on-disconnect", "retention-bytes", "retention-time"),
+    *("max-channel-lag-bytes", "max-channel-lag-time"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -228,7 +228,7 @@ class Broker:
         if now.mono_ns >= self._next_trim_ns:
             self._next_trim_ns = now.mono_ns + TRIM_EVERY_NS
             for topic in self.topics.values():
-                topic.trim()
+                topic.trim(now)
             self._topics.look_for_space()
         next_ns = self._agenda.next_timer_ns()
         if self.topics:

@@ -50,6 +50,7 @@ class Channel:
         hold: the range reader that has this channel, if one does.
         latencies: of the messages finished lately; None: not measured.
         finish_count: messages finished by whoever has subscribed so far.
+        voided_count: unread messages that a lag limit has taken from the channel.
         zone_local_count, region_local_count, global_count: deliveries by where the consumer is;
             only counted for topology-aware consumption.
         base_ordinal: messages before the first that was put to this channel (for message_count).
@@ -78,7 +79,7 @@ class Channel:
         self.requeue_count = 0
         self.timeout_count = 0
         self.latencies: Window | None = None
-        self.finish_count = 0
+        self.finish_count = self.voided_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.scheduled_ns = NEVER
         self._last_owner = 0
@@ -308,6 +309,17 @@ class Channel:
             count = log.ordinal_at(end) - log.ordinal_at(first) - due.count_between(first, end)
             self.skips.add(first, end, count)
         self.memory.voided(first, end)
+
+    def overrun(self, end: int) -> int:
+        """Give up what is unread before an index; returns how many messages those were."""
+        end = min(end, self.stream.end)
+        if self.cursor >= end:
+            return 0
+        before = self.fresh_count()
+        self.void(self.cursor, end)
+        voided = before - self.fresh_count()
+        self.voided_count += voided
+        return voided
 
     def bound(self, count_max: int) -> None:
         """Drop the newest unread messages beyond a number of them (decision 16)."""

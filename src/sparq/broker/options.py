@@ -27,6 +27,8 @@ class BrokerOptions:
         ephemeral_bytes_max: bound in bytes of one ephemeral topic (decision 16).
         requeue_on_disconnect: a dropped connection's messages are ready again at once.
         max_channel_consumers: how many clients may consume one channel; 0: any number.
+        max_topics, max_channels, max_topic_bytes: bounds on what clients make, channels and bytes
+            those of one topic (see `broker.limits`); 0: none.
         auth_required: whether clients must say AUTH before they publish or consume.
         topology_aware: whether clients of this nsqd's zone come first, then those of its region.
         topology_region, topology_zone: where this nsqd is.
@@ -37,6 +39,9 @@ class BrokerOptions:
         e2e_percentiles: quantiles (0, 1] of the time from publish to FIN; none: not measured.
         e2e_window_ns: what span of time they cover.
         cache_bytes: the shared cache of verified blocks (decision 21).
+        retention_bytes, retention_time_ns: what a log keeps though no channel needs it; 0: nothing.
+        max_channel_lag_bytes, max_channel_lag_time_ns: how far a channel may fall behind before
+            its oldest unread messages are voided (decision 32); 0: any far.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -48,6 +53,9 @@ class BrokerOptions:
     ephemeral_bytes_max: int = 64 << 20
     requeue_on_disconnect: bool = False
     max_channel_consumers: int = 0
+    max_topics: int = 0
+    max_channels: int = 0
+    max_topic_bytes: int = 0
     auth_required: bool = False
     topology_aware: bool = False
     topology_region: str = ""
@@ -60,3 +68,7 @@ class BrokerOptions:
     e2e_percentiles: tuple[float, ...] = ()
     e2e_window_ns: int = 600 * SECOND_NS
     cache_bytes: int = 64 << 20
+    retention_bytes: int = 0
+    retention_time_ns: int = 0
+    max_channel_lag_bytes: int = 0
+    max_channel_lag_time_ns: int = 0

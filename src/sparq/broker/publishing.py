@@ -52,18 +52,20 @@ def refusal(command: str, reason: str, *, fatal: bool) -> RemoteError:
 
 
 class Publishing:
-    """The publishes of one topic."""
+    """The publishes of one topic; `pending_bytes` are the bodies that are not in its log yet."""
 
     def __init__(self, topic: Topic, agenda: Agenda, options: BrokerOptions) -> None:
         self._topic = topic
         self._agenda = agenda
         self._options = options
+        self.pending_bytes = 0
         self._waiting: deque[Publish] = deque()
 
     def add(self, publish: Publish) -> None:
         """Have a publish committed with the turn's end."""
         self._waiting.append(publish)
         self._agenda.backlog_bytes += publish.size_bytes
+        self.pending_bytes += publish.size_bytes
         self._agenda.gathering[self._topic] = None
 
     def begin(self, now: Instant) -> None:
@@ -74,7 +76,7 @@ class Publishing:
         batch = self._next_batch()
         pieces = [publish.bodies for publish in batch]
         if self._topic.ephemeral:
-            pieces = self._that_fit(pieces)
+            pieces = self._that_fit(pieces, now)
         commit = log.begin(pieces, now, None if self._topic.ephemeral else _dues(batch))
         if self._topic.ephemeral:
             commit.run()
@@ -96,9 +98,9 @@ class Publishing:
             batch.append(waiting.popleft())
         return batch
 
-    def _that_fit(self, pieces: list[Bodies]) -> list[Bodies]:
+    def _that_fit(self, pieces: list[Bodies], now: Instant) -> list[Bodies]:
         """What an ephemeral topic takes; the newest beyond its bounds are dropped."""
-        room = self._topic.ephemeral_room()
+        room = self._topic.ephemeral_room(now)
         kept: list[Bodies] = []
         for piece in pieces:
             kept.append(Bodies(piece.buffer, piece.starts[:room], piece.sizes[:room]))
@@ -118,6 +120,7 @@ class Publishing:
             self._stored(commit, batch, now)
         for publish in batch:
             agenda.backlog_bytes -= publish.size_bytes
+            self.pending_bytes -= publish.size_bytes
             if commit.error is None:
                 publish.done(None)
             else:
@@ -140,6 +143,7 @@ class Publishing:
         waiting, self._waiting = self._waiting, deque()
         for publish in waiting:
             self._agenda.backlog_bytes -= publish.size_bytes
+            self.pending_bytes -= publish.size_bytes
             publish.done(refusal(publish.command, "exiting", fatal=True))
 
 

@@ -87,6 +87,7 @@ class ChannelStats:
     cursor: str
     finish_count: int
     ready_count: int
+    voided_count: int
 
 
 @dataclass(slots=True)
@@ -217,6 +218,7 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         cursor=str(channel.cursor),
         finish_count=channel.finish_count,
         ready_count=sum(session.ready_count for session in channel.sessions.values()),
+        voided_count=channel.voided_count,
     )
 
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from sparq.broker import retention
 from sparq.broker.agenda import Agenda
 from sparq.broker.bookkeeping import Bookkeeper
 from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.in_flight import NEVER
+from sparq.broker.limits import LimitReached, check
 from sparq.broker.memory import Durable, Forgetful, Memory
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions
 from sparq.broker.percentiles import OFF, Latency, Window, merged
@@ -162,9 +164,14 @@ class Topic:
     # Channels
 
     def create_channel(self, name: str) -> Channel:
-        """The channel of this name; a new one starts at P."""
+        """The channel of this name; a new one starts at P.
+
+        Raises:
+            LimitReached: it would be a new one, and there may be no more.
+        """
         channel = self.channels.get(name)
         if channel is None:
+            check(len(self.channels), self.options.max_channels, "channels")
             channel = self.channels[name] = self._make_channel(name)
             self.had_channel = True
             if self.books is not None and not channel.ephemeral:
@@ -206,9 +213,15 @@ class Topic:
         if self.waits_for_lookup:
             for name in names:
                 if not is_ephemeral(name):
-                    self.create_channel(name)
+                    self._create_known(name)
             self.waits_for_lookup = False
             self.advance()
+
+    def _create_known(self, name: str) -> None:
+        try:
+            self.create_channel(name)
+        except LimitReached as limit:
+            self.agenda.notes.append(f"channel {self.name}:{name} is not made: {limit}")
 
     # Administration
 
@@ -330,14 +343,18 @@ class Topic:
 
     # Trimming
 
-    def trim(self) -> None:
-        """Drop the segments that nobody needs any more."""
-        sealed = [s for s in self.stream.log.segments() if s.sealed]
-        unneeded = self._unneeded(sealed)
+    def trim(self, now: Instant) -> None:
+        """Drop the segments that nobody needs any more and that retention does not keep."""
+        segments = self.stream.log.segments()
+        if not self.ephemeral:
+            self._limit_lag(retention.lag_floor(segments, self.options, now))
+        unneeded = self.unneeded([segment for segment in segments if segment.sealed])
+        if not self.ephemeral:
+            unneeded = retention.expired(unneeded, segments, self.options, now)
         if not unneeded:
             return
         if self.books is not None and not self.books.is_synced():
-            self.books.when_synced(self._trim_when_synced)
+            self.books.when_synced(lambda error: self._trim_when_synced(error, now))
             return
         for segment in unneeded:
             self._drop(segment)
@@ -355,11 +372,20 @@ class Topic:
 
         self.stream.errands.submit(drop, dropped)
 
-    def _trim_when_synced(self, error: DiskError | None) -> None:
+    def _trim_when_synced(self, error: DiskError | None, now: Instant) -> None:
         if error is None:
-            self.trim()
+            self.trim(now)
 
-    def _unneeded(self, segments: list[SegmentInfo]) -> list[SegmentInfo]:
+    def _limit_lag(self, floor: int) -> None:
+        for channel in self.channels.values():
+            voided = channel.overrun(floor)
+            if voided:
+                self.agenda.notes.append(
+                    f"channel {self.name}:{channel.name} is too far behind:"
+                    f" its {voided} oldest unread messages are voided"
+                )
+
+    def unneeded(self, segments: list[SegmentInfo]) -> list[SegmentInfo]:
         """Those that lie before P and every cursor, without an unfinished message in them."""
         ends = [self.stream.end, *(channel.cursor for channel in self.channels.values())]
         passed = [s for s in segments if s.end_index <= min(ends)]
@@ -397,10 +423,10 @@ class Topic:
         windows = [c.latencies for c in self.channels.values() if c.latencies is not None]
         return merged(windows, quantiles, now.mono_ns)
 
-    def ephemeral_room(self) -> int:
+    def ephemeral_room(self, now: Instant) -> int:
         """How many messages more an ephemeral topic takes now."""
         if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max // 2:
-            self.trim()
+            self.trim(now)
         if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max:
             return 0
         if self.flows():

@@ -76,6 +76,9 @@ def broker_options(options: Options) -> BrokerOptions:
         mem_queue_size=options.mem_queue_size,
         requeue_on_disconnect=options.requeue_on_disconnect,
         max_channel_consumers=options.max_channel_consumers,
+        max_topics=options.max_topics,
+        max_channels=options.max_channels,
+        max_topic_bytes=options.max_topic_bytes,
         auth_required=bool(options.auth_http_addresses),
         topology_aware=TOPOLOGY in options.enable_experiment,
         topology_region=options.topology_region,
@@ -83,6 +86,10 @@ def broker_options(options: Options) -> BrokerOptions:
         has_lookupd=bool(options.lookupd_tcp_addresses),
         e2e_percentiles=options.e2e_processing_latency_percentiles,
         e2e_window_ns=options.e2e_processing_latency_window_time_ns,
+        retention_bytes=options.retention_bytes,
+        retention_time_ns=options.retention_time_ns,
+        max_channel_lag_bytes=options.max_channel_lag_bytes,
+        max_channel_lag_time_ns=options.max_channel_lag_time_ns,
     )
 
 
@@ -224,6 +231,8 @@ async def serve(
     nsqd = Nsqd(options, open_broker(options, disk, data_path), asyncio.get_running_loop())
     nsqd.tls = certificates
     nsqd.connections_max = share.connections
+    if options.max_connections > 0:
+        nsqd.connections_max = min(share.connections, options.max_connections)
     nsqd.http_connections_max = share.http
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
         -1 if listener is None else listener.port for listener in listeners

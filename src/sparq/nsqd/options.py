@@ -97,6 +97,30 @@ class Options:
         name="sync-timeout",
     )
 
+    retention_bytes: int = option(
+        0, "bytes of each log that stay for replay though all channels have finished them", kind=INT
+    )
+    retention_time_ns: int = option(
+        0,
+        "how long messages stay for replay after their publish though all channels have finished"
+        " them",
+        kind=DURATION,
+        name="retention-time",
+    )
+    max_channel_lag_bytes: int = option(
+        0,
+        "bytes of a log that a channel may have unread; beyond, whole files of its oldest are voided"
+        " for it and counted; 0: any number",
+        kind=INT,
+    )
+    max_channel_lag_time_ns: int = option(
+        0,
+        "how old a channel's unread messages may grow; older ones are voided for it, in whole files,"
+        " and counted; 0: any age",
+        kind=DURATION,
+        name="max-channel-lag-time",
+    )
+
     # What it allows
     msg_timeout_ns: int = option(
         60 * SECOND,
@@ -147,6 +171,12 @@ class Options:
     max_channel_consumers: int = option(
         0, "consumers that one channel may have; 0: any number", kind=INT
     )
+    max_topics: int = option(0, "topics that there may be; 0: any number, here and below", kind=INT)
+    max_channels: int = option(0, "channels that one topic may have", kind=INT)
+    max_topic_bytes: int = option(
+        0, "bytes of one topic's log that its channels may have unfinished", kind=INT
+    )
+    max_connections: int = option(0, "TCP clients that may be connected at a time", kind=INT)
     enable_experiment: tuple[str, ...] = option(
         (), "turn an experiment on: topology-aware-consumption", kind=STRING
     )

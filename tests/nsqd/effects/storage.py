@@ -76,6 +76,55 @@ def finish(server: ToldServer, name: str) -> None:
         assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
 
 
+def finish_files(server: ToldServer, name: str) -> None:
+    """Publish ten files of messages and finish them all."""
+    with Line(server) as line:
+        assert line.ask(sub(name, "c")) == OK
+        line.say(rdy(30))
+        for _ in range(30):
+            assert line.ask(pub(name, b"x" * 6000)) == OK
+            line.say(fin(*line.messages(1)))
+        assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
+
+
+def fall_behind(server: ToldServer, name: str) -> None:
+    """Publish ten files of messages to a channel that nobody reads, and see the oldest voided."""
+    server.post(f"/topic/create?topic={name}")
+    server.post(f"/channel/create?topic={name}&channel=c")
+    for _ in range(30):
+        server.post(f"/pub?topic={name}", b"x" * 6000)
+    until(lambda: server.channel(name, "c")["voided_count"])
+    figures = server.channel(name, "c")
+    assert figures["voided_count"] + figures["depth"] == 30
+
+
+def max_channel_lag_bytes(server: ToldServer) -> None:
+    """A channel has no more unread than that, and the files of the rest go."""
+    fall_behind(server, "behind")
+    until(lambda: server.channel("behind", "c")["depth"] * 6000 <= 40_000)
+
+
+def max_channel_lag_time(server: ToldServer) -> None:
+    """What is older and unread is voided, but for the file that is being written to."""
+    fall_behind(server, "late")
+    until(lambda: server.channel("late", "c")["depth"] <= 3)
+
+
+def retention_bytes(server: ToldServer) -> None:
+    """So much stays of what all have finished, and no more."""
+    finish_files(server, "kept-bytes")
+    until(lambda: topic(server, "kept-bytes")["log_bytes"] <= 90_000)
+    assert topic(server, "kept-bytes")["log_bytes"] >= 40_000
+
+
+def retention_time(server: ToldServer) -> None:
+    """What all have finished stays for so long."""
+    finish_files(server, "kept-time")
+    # Who looks after the one topic's files has looked after the other's before.
+    fall_behind(server, "then-behind")
+    assert topic(server, "kept-time")["log_messages"] == 30
+
+
 def latency(server: ToldServer, name: str) -> dict[str, Any]:
     """The channel's latency in /stats."""
     found: dict[str, Any] = server.channel(name, "c")["e2e_processing_latency"]
@@ -132,6 +181,20 @@ def broadcast_address(server: ToldServer) -> None:
 
 
 GROUPS = {
+    "kept for a time": [
+        *ADDRESSES,
+        Row("data-path", "{data}", data_path),
+        Row("max-bytes-per-file", 20_000, max_bytes_per_file),
+        Row("retention-time", "1h", retention_time, toml=3_600_000),
+        Row("max-channel-lag-bytes", 40_000, max_channel_lag_bytes),
+    ],
+    "kept up to a size": [
+        *ADDRESSES,
+        Row("data-path", "{data}", data_path),
+        Row("max-bytes-per-file", 20_000, max_bytes_per_file),
+        Row("retention-bytes", 40_000, retention_bytes),
+        Row("max-channel-lag-time", "50ms", max_channel_lag_time, toml=50),
+    ],
     "storage": [
         *ADDRESSES,
         Row("data-path", "{data}", data_path),
