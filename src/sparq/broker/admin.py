@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sparq.broker.agenda import Agenda
 from sparq.broker.channel import Channel, SeekTarget
+from sparq.broker.limits import LimitReached
 from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
 from sparq.log.disk import DiskError
@@ -28,6 +29,8 @@ class Admin:
             topic = self._topics.get_or_create(name, now)
         except Leaving as leaving:
             raise RemoteError("EXITING", str(leaving)) from leaving
+        except LimitReached as limit:
+            raise RemoteError("LIMIT_REACHED", str(limit)) from limit
         except DiskError as error:
             self._agenda.fail(f"topic {name} cannot be created: {error}", error)
             raise RemoteError("INTERNAL_ERROR", error.reason) from error
@@ -53,7 +56,10 @@ class Admin:
     def create_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Make sure that the channel exists; its topic must."""
         topic = self._topic(topic_name)
-        topic.create_channel(name)
+        try:
+            topic.create_channel(name)
+        except LimitReached as limit:
+            raise RemoteError("LIMIT_REACHED", str(limit)) from limit
         _keep(topic)
 
     def delete_channel(self, topic_name: str, name: str, now: Instant) -> None:

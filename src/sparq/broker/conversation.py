@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sparq.broker import range_mode
 from sparq.broker.agenda import Agenda
+from sparq.broker.limits import LimitReached, check_room
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions
 from sparq.broker.publishing import Publish, refusal
 from sparq.broker.session import Session
@@ -160,17 +161,22 @@ class Conversation:
         if defer_ms:
             delay_ns = defer_ms * MILLISECOND_NS
             due = Instant(now.wall_ns + delay_ns, now.mono_ns + delay_ns)
-        topic = self._topics.by_name.get(topic_name)
-        if topic is None:
-            try:
+        try:
+            topic = self._topics.by_name.get(topic_name)
+            if topic is None:
                 topic = self._topics.get_or_create(topic_name, now)
-            except Leaving as leaving:
-                done(refusal(command, str(leaving), fatal=True))
-                return
-            except DiskError as error:
-                self._agenda.fail(f"topic {topic_name} cannot be created: {error}", error)
-                done(refusal(command, error.reason, fatal=False))
-                return
+            if self._options.max_topic_bytes:
+                check_room(topic, len(bodies), size_bytes)
+        except Leaving as leaving:
+            done(refusal(command, str(leaving), fatal=True))
+            return
+        except LimitReached as limit:
+            done(refusal(command, str(limit), fatal=False))
+            return
+        except DiskError as error:
+            self._agenda.fail(f"topic {topic_name} cannot be created: {error}", error)
+            done(refusal(command, error.reason, fatal=False))
+            return
         topic.publishing.add(Publish(command, bodies, size_bytes, due, done))
 
     def _publish(self, session: Session, command: commands.Publish, now: Instant) -> None:
@@ -212,7 +218,7 @@ class Conversation:
         if command.topic not in self._topics.by_name:
             try:
                 self._topics.get_or_create(command.topic, now)
-            except (Leaving, DiskError):
+            except (Leaving, LimitReached, DiskError):
                 return  # the MPUB itself, which follows, is told
 
     # Consuming
@@ -244,13 +250,13 @@ class Conversation:
         code = f"E_{command}_FAILED"
         try:
             found = self._topics.get_or_create(topic, now)
-        except Leaving as leaving:
-            raise RemoteError(code, f"{command} failed {leaving}") from leaving
+            is_new = name not in found.channels
+            return found, found.create_channel(name), is_new
+        except (Leaving, LimitReached) as reason:
+            raise RemoteError(code, f"{command} failed {reason}") from reason
         except DiskError as error:
             self._agenda.fail(f"topic {topic} cannot be created: {error}", error)
             raise RemoteError(code, f"{command} failed {error.reason}") from error
-        is_new = name not in found.channels
-        return found, found.create_channel(name), is_new
 
     def _answer_when_kept(
         self, session: Session, topic: Topic, is_new: bool, answer: bytes, command: str

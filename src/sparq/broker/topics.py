@@ -12,6 +12,7 @@ from __future__ import annotations
 from sparq.broker.agenda import Agenda
 from sparq.broker.catalog import Catalog, Removal
 from sparq.broker.channel import Channel
+from sparq.broker.limits import check, file_bytes
 from sparq.broker.options import BrokerOptions
 from sparq.broker.space import SpaceWatch
 from sparq.broker.topic import Topic
@@ -101,7 +102,7 @@ class Topics:
             folder,
             node_id=catalog.node_id,
             options=LogOptions(
-                max_bytes_per_file=options.max_bytes_per_file,
+                max_bytes_per_file=file_bytes(options.max_bytes_per_file, options.max_topic_bytes),
                 sync_every=options.sync_every,
                 sync_timeout_ns=options.sync_timeout_ns,
             ),
@@ -118,6 +119,7 @@ class Topics:
 
         Raises:
             Leaving: a topic of this name is on its way out.
+            LimitReached: it would be a new one, and there may be no more.
             DiskError: its files cannot be made.
         """
         topic = self.by_name.get(name)
@@ -128,6 +130,7 @@ class Topics:
             raise Leaving("exiting")
         if name in self.unopened:
             raise Leaving(self.unopened[name])
+        check(len(self.by_name), self._options.max_topics, "topics")
         if is_ephemeral(name):
             log = MemoryLog(node_id=self._catalog.node_id, now=now)
             topic = Topic(name, log, None, self._agenda, self._options)

@@ -61,6 +61,8 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "INVALID_OPTION": _http(400),
     "INVALID_VALUE": _http(400),
     "MSG_EMPTY": _http(400),
+    "UNAUTHORIZED": _http(401),
+    "LIMIT_REACHED": _http(403),
     "TOPIC_NOT_FOUND": _http(404),
     "CHANNEL_NOT_FOUND": _http(404),
     "NOT_FOUND": _http(404),
