@@ -68,7 +68,7 @@ def test_finish_run_equals_line_by_line(
 def test_finishes_in_order_equal_line_by_line(
     first: int, count: int, changes: list[tuple[int, int]], other: bytes
 ) -> None:
-    """Ids that ascend without a gap are taken at one look, and not one that is spoilt among them."""
+    """Ids that ascend without a gap are taken at one look, and none that is spoilt among them."""
     ids = [(first + n) % (1 << 64) for n in range(count)]
     lines = bytearray(b"".join(c.fin(b"%016x" % raw) for raw in ids))
     for at, byte in changes:

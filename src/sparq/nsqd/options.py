@@ -109,14 +109,14 @@ class Options:
     )
     max_channel_lag_bytes: int = option(
         0,
-        "bytes of a log that a channel may have unread; beyond, whole files of its oldest are voided"
-        " for it and counted; 0: any number",
+        "bytes of a log that a channel may have unread; beyond, whole files of its oldest are"
+        " voided for it and counted; 0: any number",
         kind=INT,
     )
     max_channel_lag_time_ns: int = option(
         0,
-        "how old a channel's unread messages may grow; older ones are voided for it, in whole files,"
-        " and counted; 0: any age",
+        "how old a channel's unread messages may grow; older ones are voided for it, in whole"
+        " files, and counted; 0: any age",
         kind=DURATION,
         name="max-channel-lag-time",
     )
