@@ -17,6 +17,7 @@ from proofs.history import ChannelHistory, Command, History, Outcome
 RECONNECT_SECONDS = 0.02
 REQUEUE_SHARE = 0.01
 REQUEUE_MS_MAX = 200
+MARKER_REFUSED = b"E_PUB_FAILED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class Consumer(Actor):
                 if kind == wire.FRAME_MESSAGE:
                     answers.append(self.delivered(wire.message(data)))
                 elif kind == wire.FRAME_ERROR:
-                    self.noted.refused += 1
+                    self.answered_by_error(data)
                 elif subscribed:
                     self.acknowledged()
                 else:
@@ -174,6 +175,13 @@ class Consumer(Actor):
                 return b"REQ %s %d\n" % (message.id, self.chance.randint(0, REQUEUE_MS_MAX))
             self.unmarked.append(author.key)
         return b"FIN %s\n" % message.id
+
+    def answered_by_error(self, data: bytes) -> None:
+        """A FIN or REQ was refused; or the disk refused a marker: the next stands for it."""
+        if data.startswith(MARKER_REFUSED):
+            self.unmarked[:0] = self.marked.popleft()
+        else:
+            self.noted.refused += 1
 
     def acknowledged(self) -> None:
         """A marker was answered: the FINs before it are kept from now on."""

@@ -1,0 +1,202 @@
+"""nsqd with few open files and many who want them: `make fds`.
+
+A daemon that may have 64 open files serves a witness: publishers and consumers on one topic, whose
+files are small and roll all the while.
+
+1. So many connections come at once and stay. Those within the daemon's share are served, the others
+   are closed. The witness must not notice: no connection of its own breaks, no publish is refused,
+   files roll on; and topics, of which there are more than files, can be made and written.
+2. Then the limit sinks below what is open already, so that not one more file can be had. Publishes
+   are refused with a reason as soon as a file must be rolled; when the limit is back they go on by
+   themselves. The flood goes, and who comes then is served.
+3. All is drained, and the checker counts.
+
+The control (unshared_files.py) shares nothing out: there the flood must hurt the witness.
+"""
+
+import asyncio
+import resource
+import shutil
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException
+
+from tests.servers import NsqdServer
+
+from proofs import outcome, wire
+from proofs.checker import Verdict, check, total
+from proofs.company import WAIT_SECONDS, Witness, until
+from proofs.crew import NSQD, data_folder, started
+from proofs.outcome import Outcome, Plan, progress, skipped
+
+FILES = 64
+TOPICS = 100
+FLAGS = ("--max-bytes-per-file=262144", "--msg-timeout=60s")
+PREFIX = ("sh", "-c", f'ulimit -n {FILES} && exec "$@"', "sh")
+STEP_COMMANDS = 1_000
+"""How many commands the witness must have answered in each step, some files' worth."""
+UNSHARED = "proofs.unshared_files"
+REFUSALS_MIN = 20
+PROMISES = ("P12", "P7")
+OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one run came to.
+
+    Attributes:
+        taken, turned_away: connections of the flood.
+        hurt: connections of the witness that broke, and publishes refused, in the flood.
+        topics: those made and written in the flood, of TOPICS.
+        refused: publishes refused while no file could be had.
+        resumed: whether publishing went on by itself, and newcomers were served at the end.
+        verdict: the checker's.
+    """
+
+    taken: int = 0
+    turned_away: int = 0
+    hurt: int = 0
+    topics: int = 0
+    refused: int = 0
+    resumed: bool = False
+    verdict: Verdict | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether nobody was hurt and nothing lost."""
+        unhurt = self.hurt == 0 and self.topics == TOPICS and self.turned_away > 0
+        verdict = self.verdict
+        return unhurt and self.refused > 0 and self.resumed and bool(verdict and verdict.holds)
+
+
+@dataclass(slots=True)
+class Flood:
+    """Connections that are opened at once and held."""
+
+    address: str
+    held: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def comes(self, count: int) -> int:
+        """Connect so many; how many are served."""
+        return sum(await asyncio.gather(*(self.connect() for _ in range(count))))
+
+    async def connect(self) -> bool:
+        """One more; whether a publish over it is answered."""
+        host, _, port = self.address.rpartition(":")
+        with suppress(OSError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                self.held.append(writer)
+                writer.write(b"  V2" + wire.pub("flood", b"x"))
+                return await reader.readexactly(len(OK)) == OK
+        return False
+
+    def goes(self) -> None:
+        """Close all."""
+        for writer in self.held:
+            writer.transport.abort()
+        self.held.clear()
+
+
+class Proof:
+    """One run against one nsqd."""
+
+    def __init__(self, plan: Plan, server: NsqdServer) -> None:
+        self.count = plan.count
+        self.server = server
+        self.found = Findings()
+        self.witness = Witness.of(server, plan.seed)
+        self.flood = Flood(server.tcp)
+
+    async def run(self, *, is_control: bool) -> Findings:
+        """All steps; of a control only what shows that the guard is needed."""
+        await asyncio.to_thread(self.witness.make_topic)
+        try:
+            async with self.witness.at_work():
+                await self.witness.goes_on(STEP_COMMANDS)
+                await self.under_flood()
+                if not is_control:
+                    await self.without_files()
+                    await self.without_flood()
+                    await self.witness.drained()
+        finally:
+            self.flood.goes()
+        self.found.verdict = total(check(self.witness.history).values())
+        return self.found
+
+    async def under_flood(self) -> None:
+        """Many come; the witness and the operator go on."""
+        progress("flood")
+        witness, found = self.witness, self.found
+        refused, connections = witness.refused(), witness.connections()
+        found.taken = await self.flood.comes(self.count)
+        found.turned_away = self.count - found.taken
+        await witness.goes_on(STEP_COMMANDS, or_refused=True)
+        found.topics = await asyncio.to_thread(self.write_topics)
+        found.hurt = witness.refused() - refused + witness.connections() - connections
+
+    def write_topics(self) -> int:
+        """A message to each of many topics over HTTP; how many took it."""
+        taken = 0
+        for number in range(TOPICS):
+            with suppress(OSError, HTTPException):
+                taken += self.server.request("POST", f"/pub?topic=other.{number}", b"x")[0] == 200
+        return taken
+
+    async def without_files(self) -> None:
+        """Not one more file can be had, until something is refused; then as before."""
+        progress("no files")
+        before, pid = self.witness.refused(), self.server.pid
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, FILES))
+        try:
+            await until(lambda: self.witness.refused() >= before + REFUSALS_MIN, "refused")
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+        await self.witness.goes_on(STEP_COMMANDS)
+        self.found.refused = self.witness.refused() - before
+
+    async def without_flood(self) -> None:
+        """Who comes when the others have gone is served."""
+        self.flood.goes()
+
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not self.found.resumed and time.monotonic() < deadline:
+            self.found.resumed = await self.flood.connect()
+
+
+def attempt(plan: Plan, module: str = NSQD) -> Findings:
+    """One run in a folder of its own."""
+    keep = plan.keep if module == NSQD else None
+    with data_folder(keep) as folder, started(folder, module, FLAGS, PREFIX) as server:
+        return asyncio.run(Proof(plan, server).run(is_control=module != NSQD))
+
+
+def prove(plan: Plan) -> Outcome:
+    """The proof and its control."""
+    if shutil.which("sh") is None:
+        return skipped(PROMISES, "needs a shell with ulimit")
+    found = attempt(plan)
+    assert found.verdict is not None
+    figures = (
+        f"connections {plan.count:,} with {FILES} files: served {found.taken:,}, "
+        f"refused {found.turned_away:,} · existing sessions hurt {found.hurt:,} · "
+        f"topics written meanwhile {found.topics:,}/{TOPICS} · segment roll under EMFILE: "
+        f"refused ({found.refused:,} publishes), then {'resumed' if found.resumed else 'STUCK'} · "
+        f"{found.verdict.line()}"
+    )
+    held, control = found.holds, ""
+    if plan.control:
+        without = attempt(plan, UNSHARED)
+        control = (
+            f"with files shared out to nobody: existing sessions hurt {without.hurt:,}, "
+            f"topics written {without.topics:,}/{TOPICS}"
+        )
+        held = held and without.hurt > 0 and without.topics < TOPICS
+    return Outcome(PROMISES, figures, held, control)
+
+
+if __name__ == "__main__":
+    sys.exit(outcome.run("fds", prove, count=500, of="connections"))

@@ -1,0 +1,14 @@
+"""The proof of few files holds, and its control fails."""
+
+from proofs.fds import TOPICS, prove
+from proofs.outcome import Plan
+
+
+def test_few_files_serve_all_the_same() -> None:
+    """A flood hurts nobody; without any file left publishes are refused, and go on afterwards."""
+    found = prove(Plan(seed=1, count=100))
+
+    assert found.held, found
+    assert f"topics written meanwhile {TOPICS}/{TOPICS}" in found.figures
+    assert "then resumed" in found.figures
+    assert "nobody" in found.control
