@@ -100,13 +100,14 @@ class Case:
         bodies = self.sound.bodies[topic]
         done = self.sound.finished if channel == PARTLY else set()
         came = home.drain(topic, channel)
-        found = {one.index for one in came}
+        found = {one.log_index for one in came}
         missing = bodies.keys() - done - found
         harmed = self.harmed(topic)
         lost = missing & harmed
         said = home.said()
         tell = self.tally.note
-        tell("corrupt", sum(bodies.get(one.index) != one.body for one in came), self.damage, said)
+        corrupt = sum(bodies.get(one.log_index) != one.body for one in came)
+        tell("corrupt", corrupt, self.damage, said)
         tell("outside", len(missing - harmed), self.damage, f"{channel}: {said}")
         again = found & done or len(came) > len(found)
         told = said and (not lost or "lost" in said or "unfinished write" in said)
@@ -130,7 +131,7 @@ class Case:
         home.publish(topic, [AFTERWARDS])
         came = home.drain(topic, channel)
         is_whole = [one.body for one in came] == [AFTERWARDS]
-        reused = any(one.index <= max(self.sound.bodies[topic]) for one in came)
+        reused = any(one.log_index <= max(self.sound.bodies[topic]) for one in came)
         self.tally.note("stuck", int(not is_whole), self.damage, home.said())
         self.tally.note("stuck", len(home.errors), self.damage, "; ".join(home.errors[:1]))
         self.tally.note("reused", int(reused), self.damage, home.said())

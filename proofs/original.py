@@ -113,7 +113,7 @@ def work(home: Reopened, chance: random.Random) -> set[int]:
     consumer.requeue(taken[100:120], 0)
     consumer.leave()
     home.pass_time(3)
-    return {one.index for one in taken[:100]}
+    return {one.log_index for one in taken[:100]}
 
 
 def other_segment(chance: random.Random) -> bytes:

@@ -42,7 +42,7 @@ class Delivery(NamedTuple):
     body: bytes
 
     @property
-    def index(self) -> int:
+    def log_index(self) -> int:
         """Its place in the log."""
         return int(self.id, 16) & ((1 << INDEX_BITS) - 1)
 

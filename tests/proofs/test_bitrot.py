@@ -10,6 +10,7 @@ from proofs.reopened import replaced
 
 from proofs import bitrot, damages, original
 from sparq.log import recovery
+from sparq.protocol import batch
 
 
 @pytest.mark.timeout(300)
@@ -42,7 +43,7 @@ def test_the_proof_sees_loss_beside_the_damage() -> None:
     first = next(one for one in sound.batches if one.path == path)
     damage = damages.flip(sound.files, path, first.offset + 20, 1)
 
-    with replaced(bitrot.batch, "check_header", lambda *_: False):
+    with replaced(batch, "check_header", lambda *_: False):
         Case(sound, damage, tally, running=False).run()
 
     assert tally.wrong["outside"] > 0
