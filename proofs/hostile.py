@@ -1,0 +1,158 @@
+"""Millions of hostile inputs to everything that reads what others wrote.
+
+Targets: the parser, a broker executing its commands, IDENTIFY, answers of authds and nsqlookupds,
+the client's receiver, both compressions, MPUB and queries of HTTP, nsqlookupd's protocol, the HTTP
+sites of both daemons, and the files of a data path: segments, batches as Spark reads them, ledgers,
+facts, queues of Go's nsqd.
+
+1. Nothing but documented errors may come out, no execution may take more than a second of
+   processor time, no target may keep memory or need more than a bounded amount at any time.
+2. Inputs are varied from good ones by a seeded mutator that keeps what came to something new; and,
+   where `atheris` can be installed, by that library's libFuzzer, which is led by what code it
+   reached.
+3. The control switches guards off, one a run, and each must be noticed: a number that is not
+   checked (an exception), a size that is believed (a hang), inflation without a bound (memory).
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Final
+
+from proofs.hostile_parts import guided
+from proofs.hostile_parts.unguarded import CONTROLS
+from proofs.hostile_parts.worker import Found, Target, work
+from proofs.outcome import Outcome, Plan, progress, run
+
+COUNT: Final = 5_200_000
+PROMISES: Final = ("P11", "P12")
+PROCESSES: Final = 2
+KEPT_BYTES_MAX: Final = 8 << 20
+"""Caches that fill up late; what grows with the executions is far more than this."""
+
+PEAK_BYTES_MAX: Final = 12 << 20
+"""Inputs have at most 80 KB and bodies 20 KB; the largest read of one is far below this."""
+
+SLOT: Final = 450_000
+"""Executions of one process: new ones now and then keep memory comparable."""
+
+CONTROL_FINDINGS: Final = 1
+
+
+def all_targets() -> list[Target]:
+    """Every target; making them starts servers, so that each process makes its own."""
+    from proofs.hostile_parts import served, spoken, stored
+
+    logging.getLogger("sparq").setLevel(logging.ERROR)
+    return [*spoken.targets(), *stored.targets(), *served.targets()]
+
+
+def execute(count: int, seed: str) -> list[Found]:
+    """In a process of its own: so many executions, spread over all targets by their shares."""
+    targets = all_targets()
+    whole = sum(target.share for target in targets)
+    return [work(one, max(20, count * one.share // whole + 1), seed) for one in targets]
+
+
+def execute_without(guard: str, seed: str) -> list[Found]:
+    """In a process of its own: the target of a control, with the guard switched off."""
+    from proofs.hostile_parts import spoken
+
+    control = CONTROLS[guard]
+    control.switch_off()
+    (target,) = [one for one in spoken.targets() if one.name == control.target]
+    return [work(target, control.executions, seed, CONTROL_FINDINGS)]
+
+
+def pool() -> ProcessPoolExecutor:
+    """Fresh processes: one a task, so that guards stay where they are."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(PROCESSES, mp_context=context, max_tasks_per_child=1)
+
+
+def attack(plan: Plan) -> list[Found]:
+    """All targets, in some processes one after the other."""
+    slots = PROCESSES * max(1, plan.count // (PROCESSES * SLOT))
+    found: list[Found] = []
+    with pool() as workers:
+        each = plan.count // slots + 1
+        futures = [workers.submit(execute, each, f"{plan.seed}:{slot}") for slot in range(slots)]
+        for future in as_completed(futures):
+            found += result_of(future)
+            progress(f"{sum(one.executions for one in found):,} of {plan.count:,} executions")
+    return found
+
+
+def result_of(future: Future[list[Found]]) -> list[Found]:
+    """What a process found; one that died has found that."""
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        return [Found("all", exceptions=[f"a process died: {error}"])]
+
+
+def holds(found: Iterable[Found]) -> bool:
+    """Whether nothing was noticed."""
+    return not any(noticed(one) for one in found)
+
+
+def noticed(one: Found) -> set[str]:
+    """What was found in a target: any of exceptions, hangs, memory."""
+    kinds = {"exceptions"} if one.exceptions else set()
+    if one.hangs:
+        kinds.add("hangs")
+    if one.kept_bytes > KEPT_BYTES_MAX or one.peak_bytes > PEAK_BYTES_MAX:
+        kinds.add("memory")
+    return kinds
+
+
+def control(plan: Plan) -> tuple[bool, str]:
+    """Whether each guard is missed when it is off, and the words for it."""
+    with pool() as workers:
+        futures = {name: workers.submit(execute_without, name, str(plan.seed)) for name in CONTROLS}
+        kinds = {
+            name: set[str]().union(*map(noticed, result_of(future)))
+            for name, future in futures.items()
+        }
+    said = [f"{name}: {', '.join(sorted(found)) or 'nothing'}" for name, found in kinds.items()]
+    missed = [guard.notices in kinds[name] for name, guard in CONTROLS.items()]
+    return all(missed), f"noticed {' · '.join(said)}"
+
+
+def figures(found: Sequence[Found], led: int) -> str:
+    """The line of the report."""
+    executions = sum(one.executions for one in found) + led
+    kept = max(one.kept_bytes for one in found) / (1 << 20)
+    peak = max(one.peak_bytes for one in found) / (1 << 20)
+    return (
+        f"executions {executions:,} (led by coverage {led:,}) · targets "
+        f"{len({one.name for one in found})}"
+        f" · undocumented exceptions {sum(len(one.exceptions) for one in found)}"
+        f" · hangs > 1 s {sum(len(one.hangs) for one in found)}"
+        f" · RSS growth {kept:.1f} MiB, at most {peak:.1f} MiB at any time"
+    )
+
+
+def prove(plan: Plan) -> Outcome:
+    """Attack everything, then see that the attack would have noticed."""
+    found = attack(plan)
+    led = guided.attack(plan.seed, plan.count // 20)
+    found += led
+    for one in found:
+        for finding in (*one.exceptions, *(f"hang in {hang}" for hang in one.hangs)):
+            print(f"\r{finding}", file=sys.stderr)
+        if "memory" in noticed(one):
+            kept, peak = one.kept_bytes >> 10, one.peak_bytes >> 10
+            print(f"\r{one.name}: kept {kept} KiB, needed {peak} KiB", file=sys.stderr)
+    held, said = control(plan) if plan.control else (True, "")
+    line = figures(found, sum(one.executions for one in led))
+    return Outcome(PROMISES, line, holds(found) and held, said)
+
+
+if __name__ == "__main__":
+    sys.exit(run("hostile", prove, count=COUNT, of="executions"))

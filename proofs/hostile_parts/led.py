@@ -1,0 +1,44 @@
+"""One target under libFuzzer, in a process of its own: `python -m proofs.hostile_parts.led`.
+
+Needs atheris on the path, see guided.py. Arguments: the target, executions, a seed, and a folder
+for the corpus. libFuzzer ends the process at the first exception, and says so.
+"""
+
+import sys
+from pathlib import Path
+
+import atheris  # type: ignore[import-untyped]  # installed by guided.py, if at all
+
+from proofs.hostile_parts.mutate import HEAD_SIZE
+
+INPUT_BYTES_MAX = 20_000
+
+
+def _entry(word: bytes) -> str:
+    """A word as a line of libFuzzer's dictionary."""
+    return '"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n'
+
+
+def main() -> None:
+    """Fuzz until done; does not return."""
+    name, count, seed, folder = sys.argv[1:]
+    with atheris.instrument_imports(include=["sparq.protocol", "sparq.broker", "sparq.nsqd.http"]):
+        from proofs.hostile_parts import spoken
+    (target,) = [target for target in spoken.targets() if target.name == name]
+    for number, data in enumerate(target.corpus):
+        (Path(folder) / str(number)).write_bytes(bytes(HEAD_SIZE) + data)
+    options = [f"-runs={count}", f"-seed={seed}", f"-max_len={INPUT_BYTES_MAX}", "-timeout=5"]
+    if target.words:  # libFuzzer takes no empty dictionary
+        words = Path(folder).with_suffix(".dict")
+        words.write_text("".join(map(_entry, target.words)))
+        options.append(f"-dict={words}")
+
+    def one(data: bytes) -> None:
+        target.run(data)
+
+    atheris.Setup([sys.argv[0], *options, folder], one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

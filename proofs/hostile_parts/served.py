@@ -1,0 +1,381 @@
+"""Targets that are whole servers without sockets: a broker, nsqlookupd, and both HTTP sites.
+
+1. A server lives for some hundred executions, so that one client's traces meet the next one's, and
+   is then made anew, so that memory is comparable.
+2. What it says is looked at, too: only errors of the table, only statuses that docs/http.md knows,
+   and not a single log line with a traceback.
+3. `/debug` (which profiles for seconds) and `PUT /config` (which connects to where it is told) are
+   left out; they have tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import re
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from proofs.hostile_parts.mutate import serve
+from proofs.hostile_parts.spoken import IDENTIFY, LINES, WORDS
+from proofs.hostile_parts.worker import Target
+from sparq.broker.broker import Broker
+from sparq.daemon.http import Route, Site
+from sparq.nsqd.http import Endpoints
+from sparq.nsqd.main import broker_options
+from sparq.nsqd.options import Options
+from sparq.nsqd.server import Nsqd
+from sparq.nsqlookupd.http import Endpoints as LookupEndpoints
+from sparq.nsqlookupd.registry import Registry
+from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, Conversation
+from sparq.protocol import commands
+from sparq.protocol.errors import ERRORS, RemoteError
+from sparq.protocol.parser import LineTooLong, Parser
+from sparq.testing import ManualClock, MemoryDisk
+
+LIFE: Final = 400
+"""Executions that one server lives for."""
+
+OPTIONS: Final = Options(max_msg_size=4_096, max_body_size=20_000, node_id=5)
+ID_PLACE: Final = b"@" * 16
+"""Stands in an input for the id of a message in flight."""
+
+STATUSES: Final = {100, 200, 301, 308, 400, 403, 404, 405, 413, 500, 503}
+TURNS_MAX: Final = 2_000
+_HEAD: Final = struct.Struct(">ii")
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+
+
+class Served:
+    """A server that is made anew now and then."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._left = 0
+        self._server: Any = None
+
+    def get(self) -> Any:
+        """The one that lives."""
+        if not self._left:
+            self._server = None
+            gc.collect()
+            self._server, self._left = self._make(), LIFE
+        self._left -= 1
+        return self._server
+
+
+# A broker and its clients
+
+
+class House:
+    """A broker on a memory disk with one consumer that always has messages in flight."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.broker = Broker(broker_options(OPTIONS), MemoryDisk(), "/d", self.clock.now(), seed=1)
+        self.broker.load(self.clock.now())
+        self.last_id = b"0" * 16
+        self.say(0, [b"".join(LINES[3:5])])
+
+    def turn(self) -> None:
+        """Turns, until nothing is left to do."""
+        for _ in range(TURNS_MAX):
+            self.broker.end_turn(self.clock.now())
+            tasks = self.broker.take_tasks()
+            for task in tasks:
+                task.run()
+                task.done(self.clock.now())
+            if not tasks and not self.broker.busy:
+                return
+        raise AssertionError("the broker does not come to rest")
+
+    def say(self, variant: int, chunks: Sequence[bytes]) -> object:
+        """One client's whole life."""
+        broker, clock = self.broker, self.clock
+        clock.advance(variant * 1_000_000)
+        session = broker.connect("10.0.0.1:5555", clock.now())
+        parser = Parser(broker.limits)
+        said: list[object] = []
+        try:
+            for chunk in chunks:
+                parser.feed(chunk)
+                while not session.closing and session.upgrade is None:
+                    command = parser.next()
+                    if command is None:
+                        break
+                    broker.execute(session, command, clock.now())
+                    parser.state = session.parser_state
+                    parser.heartbeats = session.heartbeat_interval_ms > 0
+                self.turn()
+                said += self._listen(b"".join(session.take_output()))
+        except RemoteError as error:
+            broker.fail(session, error)
+        except LineTooLong:
+            said.append("line too long")
+        said += self._listen(b"".join(session.take_output()))
+        broker.disconnect(session, clock.now())
+        broker.tick(clock.now())
+        self.turn()
+        assert broker.health() == "OK", broker.health()
+        assert not broker.notes, broker.notes
+        return tuple(said[:8])
+
+    def _listen(self, output: bytes) -> list[object]:
+        """What the client was told; every frame whole, every error known."""
+        said: list[object] = []
+        at = 0
+        while at < len(output):
+            size, kind = _HEAD.unpack_from(output, at)
+            frame = output[at + 8 : at + 4 + size]
+            at += 4 + size
+            assert at <= len(output), "a frame is cut off"
+            if kind == 1:
+                code = frame.split(b" ")[0].decode()
+                assert code in ERRORS, frame
+                said.append(frame[:24])
+            elif kind == 2:
+                self.last_id = frame[10:26]
+            said.append(kind)
+        return said
+
+
+_houses = Served(House)
+
+
+def converse(data: bytes) -> object:
+    """Commands, executed: a broker answers, and goes on."""
+    house: House = _houses.get()
+    variant, chunks = serve(data.replace(ID_PLACE, house.last_id))
+    return house.say(variant, chunks)
+
+
+# nsqlookupd
+
+
+class Lookup:
+    """A registry, and conversations with it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.registry = Registry(300 * 10**9, 45 * 10**9)
+        self._count = 0
+
+    def say(self, chunks: Sequence[bytes]) -> object:
+        """One peer's whole life."""
+        self._count += 1
+        peer = f"10.0.0.1:{self._count}"
+        me = {"tcp_port": 4160, "http_port": 4161, "version": "1"}
+        talk = Conversation(self.registry, me, peer, peer, self.clock.now)
+        answers = b""
+        for chunk in chunks:
+            if not talk.ended:
+                answers += talk.feed(chunk)
+            assert len(talk._buffer) <= LINE_BYTES_MAX + IDENTIFY_BYTES_MAX, "too much is held"
+        answers += talk.feed_eof()
+        talk.close()
+        return len(answers) > 100, re.findall(rb"E_[A-Z_]+.{0,12}", answers).__str__()[:40]
+
+
+_lookups = Served(Lookup)
+
+
+def register(data: bytes) -> object:
+    """What an nsqd may say to nsqlookupd: answers, and no exception at all."""
+    _, chunks = serve(data)
+    lookup: Lookup = _lookups.get()
+    return lookup.say(chunks)
+
+
+# HTTP
+
+
+class Trouble(logging.Handler):
+    """Collects log records that no peer should be able to cause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A traceback is one, and so is an error."""
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            self.lines.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+_trouble: Final = Trouble()
+
+
+class Wire(asyncio.Transport):
+    """A transport to nowhere that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.0.0.1", 5555)})
+        self.written = bytearray()
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """See asyncio."""
+        self.written += data
+
+    def close(self) -> None:
+        """See asyncio."""
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        """See asyncio."""
+        return self.closed
+
+    def pause_reading(self) -> None:
+        """See asyncio."""
+
+    def resume_reading(self) -> None:
+        """See asyncio."""
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio."""
+        return 0
+
+
+class Door:
+    """Stands where a listening socket would, and lets one connection in at a time."""
+
+    factory: Callable[[], asyncio.Protocol]
+
+    async def serve(self, factory: Callable[[], asyncio.Protocol], _tls: object = None) -> None:
+        """As `Listener.serve`."""
+        self.factory = factory
+
+
+class Web:
+    """An HTTP site in a loop of its own that runs while a request is served."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, routes: Sequence[Route]) -> None:
+        self._loop = loop
+        self._door = Door()
+        loop.set_exception_handler(self._complain)
+        kept = [r for r in routes if not r.path.startswith("/debug") and r.method != "PUT"]
+        door: Any = self._door
+        loop.run_until_complete(Site(kept).start(door))
+
+    def _complain(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        _trouble.lines.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def ask(self, chunks: Sequence[bytes]) -> object:
+        """One connection's whole life: its statuses."""
+        _trouble.lines.clear()
+        wire = Wire()
+        self._loop.run_until_complete(self._serve(wire, chunks))
+        assert not _trouble.lines, _trouble.lines[0]
+        statuses = tuple(int(status) for status in _STATUS.findall(wire.written))
+        assert STATUSES.issuperset(statuses), statuses
+        return statuses[:4], len(wire.written) > 1000
+
+    async def _serve(self, wire: Wire, chunks: Sequence[bytes]) -> None:
+        protocol: Any = self._door.factory()
+        protocol.connection_made(wire)
+        for chunk in chunks:
+            if not wire.closed:
+                protocol.data_received(chunk)
+        quiet = size = 0
+        for _ in range(TURNS_MAX):
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(wire.written) == size else 0
+            size = len(wire.written)
+            if wire.closed or quiet > 25:
+                break
+        protocol.connection_lost(None)
+        await asyncio.sleep(0)
+
+
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _the_loop() -> asyncio.AbstractEventLoop:
+    """One loop for all sites of this process; logs are watched from now on."""
+    global _loop  # noqa: PLW0603 - a process has one
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+        root = logging.getLogger()
+        root.addHandler(_trouble)
+        logging.getLogger("sparq").setLevel(logging.WARNING)
+    return _loop
+
+
+def _nsqd_site() -> Web:
+    loop = _the_loop()
+    house = House()
+    nsqd = Nsqd(OPTIONS, house.broker, loop)
+    nsqd.tcp_port, nsqd.http_port = 4150, 4151
+    return Web(loop, Endpoints(nsqd).routes())
+
+
+def _lookup_site() -> Web:
+    lookup = Lookup()
+    lookup.say([b"  V1" + INTRODUCTION + b"REGISTER t c\n"])
+    return Web(_the_loop(), LookupEndpoints(lookup.registry, lookup.clock.now).routes())
+
+
+_sites: Final = {"nsqd": Served(_nsqd_site), "nsqlookupd": Served(_lookup_site)}
+
+
+def request(name: str, data: bytes) -> object:
+    """A connection to a site: known statuses, no traceback."""
+    _, chunks = serve(data)
+    web: Web = _sites[name].get()
+    return web.ask(chunks)
+
+
+PEER: Final = (
+    b'{"broadcast_address":"a","tcp_port":4150,"http_port":4151,"version":"1","hostname":"h"}'
+)
+INTRODUCTION: Final = b"IDENTIFY\n" + struct.pack(">i", len(PEER)) + PEER
+PEERS: Final = (
+    b"  V1PING\n",
+    b"  V1" + INTRODUCTION + b"REGISTER t c\nREGISTER u\nPING\nUNREGISTER t c\nUNREGISTER u\n",
+    b"  V1" + INTRODUCTION + b"REGISTER t c#ephemeral\n" * 3,
+    b"  V2",
+)
+
+
+def _http(method: str, target: str, body: bytes = b"", more: str = "") -> bytes:
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+    return head.encode() + body
+
+
+def _requests(routes: Sequence[Route]) -> list[bytes]:
+    query = "?topic=t&channel=c&to=earliest&format=json&binary=true&defer=5&node=a:4151"
+    found = [_http(r.method, r.path + query, b"body\nbody") for r in routes]
+    chunked = "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+    found += [
+        b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\n" + chunked.encode(),
+        b"POST /pub?topic=t HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /pub?topic=t HTTP/1.1\r\nContent-Length: 5\r\n" + chunked.encode(),
+        _http("POST", "/pub?topic=t", b"x", "Expect: 100-continue\r\n"),
+        _http("GET", "http://else/ping", b"", "X: a\r\n b\r\n"),
+        _http("OPTIONS", "/ping/") + _http("GET", "/Ping"),
+        _http("GET", "/config/log_level") + _http("GET", "/channels?topic=t"),
+        b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\n\r\n",
+    ]
+    return found
+
+
+def targets() -> Sequence[Target]:
+    """All of them."""
+    own = (commands.fin(ID_PLACE), commands.req(ID_PLACE, 0), commands.touch(ID_PLACE))
+    consumed = commands.sub("t", "c") + commands.rdy(5)
+    lives = [consumed + answer for answer in own] + [commands.identify(IDENTIFY) + consumed]
+    words = (b"REGISTER ", b"UNREGISTER ", b"PING\n", INTRODUCTION)
+    heads = (b"\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 99999999\r\n", b"%00")
+    nsqd = _requests(Endpoints(Nsqd(OPTIONS, House().broker, _the_loop())).routes())
+    lookup = _requests(LookupEndpoints(Registry(1, 1), ManualClock().now).routes())
+    return (
+        Target("broker", 12, (*LINES, *lives, b"".join(LINES[6:])), converse, WORDS),
+        Target("nsqlookupd", 50, PEERS, register, words),
+        Target("HTTP of nsqd", 4, nsqd, partial(request, "nsqd"), heads),
+        Target("HTTP of nsqlookupd", 4, lookup, partial(request, "nsqlookupd"), heads),
+    )

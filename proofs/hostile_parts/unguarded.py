@@ -1,0 +1,60 @@
+"""Guards switched off, one at a time: the controls of hostile.py.
+
+Each replaces one thing of sparq in this process, and names the target that has to notice.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from sparq.protocol import compression, parser, receiver
+from sparq.protocol.frames import FRAME_HEADER_SIZE
+
+
+def _believe_digits() -> None:
+    """RDY, REQ and DPUB believe that their number is one."""
+    setattr(parser, "_decimal", int)  # noqa: B010 - a replacement, which types do not allow
+
+
+def _believe_sizes() -> None:
+    """A client's receiver takes negative sizes, also the one that leads back to its own frame."""
+
+    def frames(self: receiver.Receiver) -> Iterator[tuple[int, bytes]]:
+        inflow = self._inflow
+        while True:
+            data, at = inflow.data, inflow.at
+            if len(data) - at < FRAME_HEADER_SIZE:
+                return inflow.wait_for(FRAME_HEADER_SIZE)
+            size, kind = struct.unpack_from(">ii", data, at)
+            if not -4 <= size <= self._max_frame_bytes:
+                raise receiver.FrameError("not a frame")
+            end = at + 4 + size
+            if end > len(data):
+                return inflow.wait_for(4 + size)
+            inflow.at = end
+            yield kind, data[at + FRAME_HEADER_SIZE : end]
+
+    setattr(receiver.Receiver, "frames", frames)  # noqa: B010 - a replacement as well
+
+
+def _inflate_all() -> None:
+    """Deflate gives all that its input holds in one piece."""
+    setattr(compression, "PIECE_BYTES", 1 << 40)  # noqa: B010 - a replacement as well
+
+
+class Control(NamedTuple):
+    """A guard: what switches it off, which target notices, in how many executions, and as what."""
+
+    switch_off: Callable[[], None]
+    target: str
+    executions: int
+    notices: str
+
+
+CONTROLS: Final = {
+    "numbers unchecked": Control(_believe_digits, "parser", 20_000, "exceptions"),
+    "frame sizes unchecked": Control(_believe_sizes, "receiver", 40_000, "hangs"),
+    "inflation unbounded": Control(_inflate_all, "compression", 4_000, "memory"),
+}
