@@ -1,0 +1,224 @@
+"""Inside the namespace: episodes of cuts, each cut opened and compared with what was acknowledged.
+
+The outcome goes as JSON to the file that is named; what was wrong is printed, a line each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from proofs import bodies
+from proofs.checker import Verdict, check, lost_commands
+from proofs.crew import NSQD
+from proofs.history import History
+from proofs.outcome import progress
+from proofs.power_parts import image
+from proofs.power_parts.episode import CHANNELS, Cut, Episode
+from proofs.reopened import Delivery, Reopened
+from sparq.broker.options import BrokerOptions
+from sparq.log.disk import RealDisk, RealFile
+from sparq.testing import ManualClock
+
+NO_SYNC = "proofs.no_sync"
+CUTS_OF_EPISODE = 15
+RELAXED_EVERY = 2500
+RELAXED_SHARE = 10
+"""One cut with `--sync-every=2500` for so many with 1."""
+CONTROL_CUTS = 5
+TMPFS_BYTES = "6g"
+AFTER_SECONDS = 1.0
+"""By then what was requeued with a delay is due."""
+SHOWN_MAX = 10
+AFTERWARDS = b"published after the power was back"
+
+
+@dataclass(slots=True)
+class Sums:
+    """What some cuts came to.
+
+    Attributes:
+        lost: acknowledged messages that are not there, of all cuts.
+        lost_most: of one cut and channel.
+        wrong: cuts of which anything else than loss was wrong.
+        reused: indexes given again.
+        finished: FINs old enough to be on the disk; `returned`: those whose message came again.
+    """
+
+    cuts: int = 0
+    tries: int = 0
+    acknowledged: int = 0
+    lost: int = 0
+    lost_most: int = 0
+    wrong: int = 0
+    reused: int = 0
+    split: int = 0
+    corrupt: int = 0
+    ghosts: int = 0
+    finished: int = 0
+    returned: int = 0
+    revived: int = 0
+
+    def add(self, verdict: Verdict) -> None:
+        """A channel of a cut."""
+        self.lost += verdict.lost
+        self.lost_most = max(self.lost_most, verdict.lost)
+        self.split += verdict.split
+        self.corrupt += verdict.corrupt
+        self.ghosts += verdict.ghosts
+        self.returned += verdict.returned
+        self.revived += verdict.revived
+        self.wrong += not is_right_but_for_loss(verdict)
+
+
+def is_right_but_for_loss(verdict: Verdict) -> bool:
+    """Whether nothing is wrong, unless something was lost."""
+    others = (verdict.ghosts, verdict.corrupt, verdict.refused_yet_delivered, verdict.split)
+    return not any((*others, verdict.refused, verdict.returned)) and (
+        verdict.duplicates <= verdict.duplicates_bound
+    )
+
+
+class OpenFile(RealFile):
+    """A file that knows whether it is closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        """Once."""
+        if not self.closed:
+            self.closed = True
+            super().close()
+
+
+class CountingDisk(RealDisk):
+    """Knows which files were opened: none may be open when the disk is unmounted."""
+
+    def __init__(self) -> None:
+        self.opened: list[OpenFile] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self.opened:
+            file.close()
+
+    def _open(self, operation: str, path: str, flags: int) -> RealFile:
+        plain = super()._open(operation, path, flags)
+        file = OpenFile(plain._fd, plain.path)
+        self.opened.append(file)
+        return file
+
+
+def look(cut: Cut, folder: Path, sums: Sums) -> None:
+    """Open what a cut has left, drain it, and compare."""
+    at = folder / "after"
+    with image.mounted(cut.image, at):
+        clock = ManualClock(time.time_ns())
+        options = BrokerOptions(sync_every=RELAXED_EVERY)
+        with (
+            CountingDisk() as disk,
+            Reopened(disk, str(at / "data"), clock=clock, options=options) as home,
+        ):
+            home.pass_time(AFTER_SECONDS)
+            sums.cuts += 1
+            sums.tries += cut.tries
+            for topic, history in cut.histories.items():
+                look_at_topic(home, cut, topic, history, sums)
+    cut.image.unlink()
+
+
+def look_at_topic(home: Reopened, cut: Cut, topic: str, history: History, sums: Sums) -> None:
+    """Drain the topic's channels, publish to it once more, and count."""
+    highest = cut.highest_ids[topic]
+    for channel in CHANNELS[topic]:
+        noted = history.channels[channel]
+        sums.finished += sum(event >> 62 for event in noted.events)
+        for one in home.deliveries(topic, channel):
+            highest = max(highest, int(one.id, 16))
+            note(history, channel, one)
+        noted.in_flight_at_kills += cut.young[f"{topic}/{channel}"]
+    home.publish(topic, [AFTERWARDS])
+    (last,) = home.drain(topic, CHANNELS[topic][0])
+    sums.reused += int(last.id, 16) <= highest or last.body != AFTERWARDS
+    verdicts = check(history)
+    for verdict in verdicts.values():
+        sums.add(verdict)
+    sums.acknowledged += next(iter(verdicts.values())).acknowledged
+
+
+def note(history: History, channel: str, one: Delivery) -> None:
+    """A delivery after the cut, into the history."""
+    author, noted = bodies.read(one.body), history.channels[channel]
+    if author is None:
+        noted.corrupt += 1
+    elif author.run != history.run:
+        noted.foreign += 1
+    else:
+        noted.delivered(author.key)
+
+
+def cut_power(seed: int, folder: Path, count: int, sync_every: int, module: str = NSQD) -> Sums:
+    """So many cuts, in episodes, all looked at."""
+    sums = Sums()
+    while sums.cuts < count:
+        episode = Episode(seed + sums.cuts, folder, module, sync_every)
+        for cut in episode.cuts(min(CUTS_OF_EPISODE, count - sums.cuts)):
+            lost, wrong = sums.lost, sums.wrong
+            look(cut, folder, sums)
+            if module == NSQD and (sums.wrong > wrong or (sync_every == 1 and sums.lost > lost)):
+                show(cut)
+        progress(f"{sums.cuts} cuts with --sync-every={sync_every}, lost {sums.lost:,}")
+    return sums
+
+
+def show(cut: Cut) -> None:
+    """Say what was wrong with a cut."""
+    for topic, history in cut.histories.items():
+        for channel, verdict in check(history).items():
+            print(f"  {topic}/{channel}: {verdict.line()}")
+        for line in list(lost_commands(history))[:SHOWN_MAX]:
+            print(f"    lost on {line}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Everything, as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--control", action="store_true")
+    given = parser.parse_args(arguments)
+    answer = given.folder / "outcome.json"
+    folder: Path = given.folder / "disks"
+    folder.mkdir()
+    try:
+        image.run("mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES},mode=0700", "tmpfs", folder)
+        image.make(folder / "empty")
+        with image.mounted(folder / "empty", folder / "mount"):
+            pass
+    except OSError as error:
+        answer.write_text(json.dumps({"skipped": f"needs loop mounts ({error})"}))
+        return 0
+    strict = cut_power(given.seed, folder, given.count, 1)
+    relaxed_count = max(2, given.count // RELAXED_SHARE)
+    found = {
+        "strict": asdict(strict),
+        "relaxed": asdict(cut_power(given.seed, folder, relaxed_count, RELAXED_EVERY)),
+    }
+    if given.control:
+        count = min(CONTROL_CUTS, given.count)
+        found["control"] = asdict(cut_power(given.seed, folder, count, 1, NO_SYNC))
+    answer.write_text(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""A few power cuts, and the control, as part of every test run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from proofs.crew import ROOT, wait_until
+from proofs.outcome import Plan
+
+from proofs import power
+
+DIES_MOUNTED = """
+import os, sys
+from pathlib import Path
+from proofs.power_parts import image
+
+folder = Path(sys.argv[1])
+image.run("mount", "-t", "tmpfs", "tmpfs", folder)
+image.make(folder / "left")
+with image.mounted(folder / "left", folder / "at") as device:
+    print(device, flush=True)
+    os._exit(3)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_what_is_acknowledged_survives_a_power_cut() -> None:
+    """Two cuts of the power with each sync policy: nothing lost that may not be; with no sync at
+    all the same check finds lost messages."""
+    outcome = power.prove(Plan(seed=20261121, count=2))
+    if outcome.skipped:
+        pytest.skip(outcome.skipped)
+
+    assert outcome.held, (outcome.figures, outcome.control)
+    assert "acknowledged lost with sync-every=1: 0" in outcome.figures
+
+
+def test_nothing_stays_mounted(tmp_path: Path) -> None:
+    """A proof that dies with its disk mounted leaves neither mount nor loop device behind."""
+    if power.lacking():
+        pytest.skip(power.lacking())
+    words = ["unshare", *power.APART, sys.executable, "-c", DIES_MOUNTED, str(tmp_path)]
+    died = subprocess.run(words, check=False, capture_output=True, text=True, cwd=ROOT)
+    device = died.stdout.strip()
+    if not device:
+        pytest.skip("needs loop mounts")
+    backing = Path(f"/sys/block/{device}/loop/backing_file")
+
+    assert died.returncode == 3
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+    wait_until(lambda: not serves(backing, tmp_path), "let go of")
+
+
+def serves(backing: Path, folder: Path) -> bool:
+    """Whether a loop device still serves a file of this folder."""
+    try:
+        text = backing.read_text().strip()
+    except OSError:
+        return False
+    return text.startswith(str(folder)) or text == "/left"
