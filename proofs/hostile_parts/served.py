@@ -1,7 +1,7 @@
 """Targets that are whole servers without sockets: a broker, nsqlookupd, and both HTTP sites.
 
-1. A server lives for some hundred executions, so that one client's traces meet the next one's, and
-   is then made anew, so that memory is comparable.
+1. A server lives for some hundred or thousand executions, so that one client's traces meet the
+   next one's, and is then made anew, so that memory is comparable.
 2. What it says is looked at, too: only errors of the table, only statuses that docs/http.md knows,
    and not a single log line with a traceback.
 3. `/debug` (which profiles for seconds) and `PUT /config` (which connects to where it is told) are
@@ -37,7 +37,10 @@ from sparq.protocol.parser import LineTooLong, Parser
 from sparq.testing import ManualClock, MemoryDisk
 
 LIFE: Final = 400
-"""Executions that one server lives for."""
+"""Executions that a broker or a registry lives for."""
+
+SITE_LIFE: Final = 5_000
+"""The same of an HTTP site, whose threads make it dear."""
 
 OPTIONS: Final = Options(max_msg_size=4_096, max_body_size=20_000, node_id=5)
 ID_PLACE: Final = b"@" * 16
@@ -52,17 +55,19 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 class Served:
     """A server that is made anew now and then."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Any], life: int = LIFE) -> None:
+        self._make, self._life = make, life
         self._left = 0
         self._server: Any = None
 
     def get(self) -> Any:
         """The one that lives."""
         if not self._left:
+            if self._server is not None:
+                self._server.close()
             self._server = None
             gc.collect()
-            self._server, self._left = self._make(), LIFE
+            self._server, self._left = self._make(), self._life
         self._left -= 1
         return self._server
 
@@ -79,6 +84,9 @@ class House:
         self.broker.load(self.clock.now())
         self.last_id = b"0" * 16
         self.say(0, [b"".join(LINES[3:5])])
+
+    def close(self) -> None:
+        """Nothing to see to."""
 
     def turn(self) -> None:
         """Turns, until nothing is left to do."""
@@ -162,6 +170,9 @@ class Lookup:
         self.clock = ManualClock()
         self.registry = Registry(300 * 10**9, 45 * 10**9)
         self._count = 0
+
+    def close(self) -> None:
+        """Nothing to see to."""
 
     def say(self, chunks: Sequence[bytes]) -> object:
         """One peer's whole life."""
@@ -254,8 +265,14 @@ class Door:
 class Web:
     """An HTTP site in a loop of its own that runs while a request is served."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, routes: Sequence[Route]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        routes: Sequence[Route],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
         self._loop = loop
+        self.close = close
         self._door = Door()
         loop.set_exception_handler(self._complain)
         kept = [r for r in routes if not r.path.startswith("/debug") and r.method != "PUT"]
@@ -311,7 +328,7 @@ def _nsqd_site() -> Web:
     house = House()
     nsqd = Nsqd(OPTIONS, house.broker, loop)
     nsqd.tcp_port, nsqd.http_port = 4150, 4151
-    return Web(loop, Endpoints(nsqd).routes())
+    return Web(loop, Endpoints(nsqd).routes(), nsqd.runner.stop)
 
 
 def _lookup_site() -> Web:
@@ -320,7 +337,10 @@ def _lookup_site() -> Web:
     return Web(_the_loop(), LookupEndpoints(lookup.registry, lookup.clock.now).routes())
 
 
-_sites: Final = {"nsqd": Served(_nsqd_site), "nsqlookupd": Served(_lookup_site)}
+_sites: Final = {
+    "nsqd": Served(_nsqd_site, SITE_LIFE),
+    "nsqlookupd": Served(_lookup_site, SITE_LIFE),
+}
 
 
 def request(name: str, data: bytes) -> object:
