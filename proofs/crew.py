@@ -7,8 +7,10 @@
 
 import asyncio
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.servers import NsqdServer, spawn_nsqd
@@ -19,6 +21,11 @@ ROOT = Path(__file__).parent.parent
 NSQD = "sparq.nsqd"
 POLL_SECONDS = 0.02
 DRAIN_SECONDS = 120.0
+
+
+def python_path() -> str:
+    """The search path of a process that runs a module of `proofs`."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 class Crew:
@@ -46,10 +53,21 @@ def started(
     """An nsqd of this module with its data in `folder`, under `prefix` if that is given."""
     if module == NSQD:
         return spawn_nsqd(folder, *flags, prefix=prefix)
-    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYTHONPATH"] = python_path()
     server = NsqdServer(module, folder, (f"--data-path={folder}", *flags), prefix)
     server.start()
     return server
+
+
+@contextmanager
+def data_folder(keep: Path | None) -> Iterator[Path]:
+    """A folder that is removed afterwards, or the one in which everything is to be kept."""
+    if keep is not None:
+        keep.mkdir(parents=True)
+        yield keep
+    else:
+        with tempfile.TemporaryDirectory(prefix="sparq-proof-") as folder:
+            yield Path(folder)
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DRAIN_SECONDS) -> None:

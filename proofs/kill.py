@@ -14,10 +14,7 @@ with the write moved behind the OK (late_commit.py) messages are lost, with fini
 import asyncio
 import random
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -26,7 +23,7 @@ from tests.servers import NsqdServer
 
 from proofs import outcome
 from proofs.checker import Verdict, check, lost_commands, total
-from proofs.crew import NSQD, Crew, is_drained, started, wait_until
+from proofs.crew import NSQD, Crew, data_folder, is_drained, started, wait_until
 from proofs.history import History
 from proofs.outcome import Outcome, Plan, progress
 from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
@@ -123,17 +120,6 @@ class Proof:
 
     async def post(self, action: str, query: str) -> None:
         await asyncio.to_thread(self.server.post, f"/{action}?{query}")
-
-
-@contextmanager
-def data_folder(keep: Path | None) -> Iterator[Path]:
-    """A folder that is removed afterwards, or the one in which everything is to be kept."""
-    if keep is not None:
-        keep.mkdir(parents=True)
-        yield keep
-    else:
-        with tempfile.TemporaryDirectory(prefix="sparq-proof-") as folder:
-            yield Path(folder)
 
 
 def attempt(

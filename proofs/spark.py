@@ -29,14 +29,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from proofs import outcome
-from proofs.crew import ROOT
-from proofs.kill import data_folder
+from proofs.crew import data_folder, python_path
 from proofs.outcome import Outcome, Plan, progress
 
 QUERIES = ("archive", "metrics", "spam_analysis")
 POLL_SECONDS = 0.02
 RUN_SECONDS_MAX = 600
 NSQD_KILL_SECONDS = (0.0, 4.0)
+DRIVER_KILL_SECONDS = (0.0, 8.0)
 # How long after the beginning of a batch its driver is killed: most batches take longer.
 BATCH_KILL_SECONDS = (0.0, 0.25)
 DRIVER_PARTS = ("python", "jvm", "group")
@@ -46,7 +46,7 @@ CONTROL_CLICKS = 40_000
 NSQD_KILLS, DRIVER_KILLS = 2, 3
 SMALL_BATCHES = "proofs.small_batches"
 CARELESS = "proofs.careless_reader"
-PATHS = {**os.environ, "PYTHONPATH": str(ROOT)}
+PATHS = {**os.environ, "PYTHONPATH": python_path()}
 PROMISES = ("P14",)
 
 
@@ -61,6 +61,7 @@ class PipelineRun:
     module: str = SMALL_BATCHES
     process: subprocess.Popen[bytes] = field(init=False)
     kills: list[str] = field(default_factory=list)
+    killed: set[int] = field(default_factory=set)
     began: float = field(default_factory=time.monotonic)
 
     def start(self) -> None:
@@ -94,23 +95,41 @@ class PipelineRun:
         """kill -9 of one nsqd, at some moment of the publishing."""
         self.wait_for("publishing", lambda: self.state().get("stage") in RUNNING)
         time.sleep(self.chance.uniform(*NSQD_KILL_SECONDS))
-        cluster = self.state()["cluster"]
-        name = self.chance.choice(sorted(name for name in cluster if name.startswith("nsqd-")))
-        os.kill(cluster[name]["pid"], signal.SIGKILL)
+        name, pid = self.wait_for("an nsqd", self.living_nsqd)
+        self.killed.add(pid)
+        os.kill(pid, signal.SIGKILL)
         self.kills.append(name)
+
+    def living_nsqd(self) -> tuple[str, int] | None:
+        """An nsqd that was not killed yet since its start, any of them by chance."""
+        cluster = self.state()["cluster"]
+        nsqds = [(name, cluster[name]["pid"]) for name in sorted(cluster) if "nsqd-" in name]
+        living = [(name, pid) for name, pid in nsqds if pid is not None and pid not in self.killed]
+        return self.chance.choice(living) if living else None
 
     def kill_driver(self) -> None:
         """kill -9 of the driver, or a part of it, while a batch is under way."""
+        driver = self.wait_for("a driver", self.living_driver)
+        time.sleep(self.chance.uniform(*DRIVER_KILL_SECONDS))
         query, batch = self.wait_for("a batch", self.batch_under_way)
         time.sleep(self.chance.uniform(*BATCH_KILL_SECONDS))
         if (query, batch) not in self.batches_under_way():
             self.kill_driver()
             return
         part = self.chance.choice(DRIVER_PARTS)
-        driver = self.state()["app_pid"]
+        self.killed.add(driver)
         for pid in driver_pids(driver, part):
             os.kill(pid, signal.SIGKILL)
         self.kills.append(f"spark's {part} in batch {batch} of {query}")
+
+    def living_driver(self) -> int | None:
+        """The driver, once it has a session and was not killed yet."""
+        driver = self.state().get("app_pid")
+        try:
+            told = json.loads((self.data / "run" / "app.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return driver if driver == told["pid"] and driver not in self.killed else None
 
     def batch_under_way(self) -> tuple[str, int] | None:
         """A batch that has begun and not ended, any of them by chance."""

@@ -1,0 +1,58 @@
+"""A few crash points, and a control, as part of every test run; and what the points are."""
+
+import random
+from pathlib import Path
+
+import pytest
+from proofs.crash import SHARES, Point, points, prove, without_guard
+from proofs.kill import LATE_COMMIT, LATE_FINISH
+from proofs.outcome import Plan
+
+from proofs import strace
+
+needs_strace = pytest.mark.skipif(bool(strace.lack()), reason=strace.lack() or "-")
+
+
+@needs_strace
+@pytest.mark.timeout(300)
+def test_no_crash_point_costs_anything() -> None:
+    """nsqd killed at the N-th call of a kind loses, splits and brings back nothing."""
+    outcome = prove(Plan(seed=20261121, count=6, control=False))
+
+    assert outcome.held, outcome.figures
+    assert "crash points tried: 6 " in outcome.figures
+
+
+@needs_strace
+@pytest.mark.timeout(300)
+def test_the_proof_finds_a_late_commit(tmp_path: Path) -> None:
+    """With the write moved behind the OK the same points lose messages."""
+    verdict = without_guard(LATE_COMMIT, 20261121, tmp_path, opens=0)
+
+    assert verdict.lost > 0, verdict.line()
+
+
+@needs_strace
+@pytest.mark.timeout(300)
+def test_the_proof_finds_a_late_finish(tmp_path: Path) -> None:
+    """With what is finished written late the same points bring messages back."""
+    verdict = without_guard(LATE_FINISH, 20261121, tmp_path, opens=0)
+
+    assert verdict.returned > 0, verdict.line()
+
+
+def test_each_call_is_met_from_its_first_time_on() -> None:
+    """The points of a call are N = 1, 2, 3 and so on, none twice, as many as were asked for."""
+    found = points(500, random.Random(1))
+
+    assert 500 == len(set(found))
+    writes = sorted(
+        point.number for point in points(536, random.Random(1)) if point.call == "write"
+    )
+    assert list(range(1, SHARES["write"] + 1)) == writes
+
+
+def test_pythons_own_files_are_passed_over() -> None:
+    """For openat, N counts from the first file of nsqd's data on."""
+    assert "inject=openat:signal=KILL:when=703" in Point("openat", 3).prefix(700)
+    assert "inject=unlink:signal=KILL:when=3" in Point("unlink", 3).prefix(700)
