@@ -25,7 +25,7 @@ class Door:
 
     def __init__(self) -> None:
         self.debug = Debug()
-        self.site = Site([*self.debug.routes(), *self.debug.changing_routes()])
+        self.site = Site(self.debug.all_routes())
         self.listener = listen("127.0.0.1:0")
 
     async def ask(self, method: str, target: str) -> Answer:

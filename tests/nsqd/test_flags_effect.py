@@ -12,10 +12,10 @@ import pytest
 
 from sparq.daemon.flags import flags_of
 from sparq.nsqd.options import Options
-from tests.nsqd.effects import doors, statsd, storage, wire
+from tests.nsqd.effects import doors, limits, statsd, storage, wire
 from tests.told import Row, Told, every, keys_are_right, told
 
-GROUPS = {**wire.GROUPS, **storage.GROUPS, **doors.GROUPS, **statsd.GROUPS}
+GROUPS = {**wire.GROUPS, **storage.GROUPS, **doors.GROUPS, **statsd.GROUPS, **limits.GROUPS}
 
 NSQS = """
 version config log-level log-prefix verbose node-id worker-id tcp-address http-address
@@ -35,6 +35,8 @@ max-deflate-level snappy enable-experiment
 OURS = {
     *("requeue-on-disconnect", "retention-bytes", "retention-time"),
     *("max-channel-lag-bytes", "max-channel-lag-time"),
+    *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),
+    *("http-token", "debug-routes"),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import socket
 import struct
@@ -47,11 +49,14 @@ class Nsqd:
 
     def identify(self, name: str) -> dict[str, object]:
         """IDENTIFY and the answer."""
+        found: dict[str, object] = json.loads(self.say_identify(name))
+        return found
+
+    def say_identify(self, name: str) -> bytes:
+        """IDENTIFY and the answer, which may be an error."""
         facts = {"broadcast_address": name, "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
         body = json.dumps(facts).encode()
-        answer = self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
-        found: dict[str, object] = json.loads(answer)
-        return found
+        return self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -138,6 +143,93 @@ def verbose(server: ToldServer) -> None:
     until(lambda: " DEBUG: CLIENT(" in server.log_text)
 
 
+def allow_broadcast_address(server: ToldServer) -> None:
+    """Its own address and what the flags name; nothing else."""
+    for name in ("127.0.0.1", "nsqd-1.example", "10.1.2.3"):
+        with Nsqd(server) as nsqd:
+            nsqd.identify(name)
+    for name in ("127.0.0.2", "example.org", "11.1.2.3", "localhost"):
+        with Nsqd(server) as nsqd:
+            answer = nsqd.say_identify(name)
+            assert answer.startswith(b"E_INVALID IDENTIFY broadcast address"), name
+
+
+def max_registrations(server: ToldServer) -> None:
+    """One nsqd may have so many topics and channels, and no more."""
+    with Nsqd(server) as nsqd:
+        nsqd.identify("127.0.0.1")
+        assert nsqd.ask(b"REGISTER r c\n") == b"OK"
+        assert nsqd.ask(b"REGISTER r\n") == b"E_INVALID REGISTER too many registrations"
+
+
+def max_names(server: ToldServer) -> None:
+    """So many may be known in all; what is known can be registered again."""
+    answers = []
+    for number in range(4):
+        with Nsqd(server) as nsqd:
+            nsqd.identify("127.0.0.1")
+            answers.append(nsqd.ask(b"REGISTER n%d\n" % number))
+    assert answers[-1] == b"E_INVALID REGISTER too many topics and channels"
+    with Nsqd(server) as nsqd:
+        nsqd.identify("127.0.0.1")
+        known = server.get_json("/topics")["topics"][0]
+        assert nsqd.ask(b"REGISTER %s\n" % known.encode()) == b"OK"
+
+
+def crowd(server: ToldServer, most: int) -> None:
+    """So many connections of this address are answered at a time, and not one more."""
+    with contextlib.ExitStack() as stack:
+        served: list[Nsqd] = []
+
+        def is_full() -> bool:
+            try:
+                nsqd = stack.enter_context(Nsqd(server))
+                nsqd.ask(b"PING\n")
+            except (AssertionError, ConnectionError):
+                return True
+            served.append(nsqd)
+            return False
+
+        until(is_full)
+        # Those of other checks may be on their way out.
+        assert 1 <= len(served) <= most
+        for nsqd in served:
+            assert nsqd.ask(b"PING\n") == b"OK"
+
+
+def max_connections(server: ToldServer) -> None:
+    """Who comes then is closed at once; who is there stays."""
+    crowd(server, 4)
+
+
+def max_connections_per_address(server: ToldServer) -> None:
+    """Likewise for those of one address."""
+    crowd(server, 3)
+
+
+def status(server: ToldServer, method: str, path: str, token: str = "") -> int:
+    """The status of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=15)
+    with contextlib.closing(connection):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, path, headers=headers)
+        return connection.getresponse().status
+
+
+def http_token(server: ToldServer) -> None:
+    """Who changes something must show it."""
+    path = "/topic/create?topic=made"
+    assert [401, 401] == [status(server, "POST", path, token) for token in ("", "other")]
+    assert "made" not in server.get_json("/topics")["topics"]
+    assert 200 == status(server, "POST", path, "s3cr3t")
+    assert "made" in server.get_json("/topics")["topics"]
+
+
+def debug_routes(server: ToldServer) -> None:
+    """They are not there."""
+    assert [404, 404] == [status(server, "GET", path) for path in ("/debug", "/debug/pprof/")]
+
+
 GROUPS = {
     "quiet": [
         Row("tcp-address", "{tcp}", tcp_address),
@@ -154,6 +246,26 @@ GROUPS = {
         Row("log-level", "fatal", verbose),
         Row("verbose", True, verbose, toml="true"),
     ],
+    "crowded": [
+        Row("tcp-address", "{tcp}", tcp_address),
+        Row("http-address", "{http}", http_address),
+        Row("max-connections", 4, max_connections),
+        Row("max-names", 3, max_names),
+        Row("http-token", "s3cr3t", http_token),
+        Row("debug-routes", False, debug_routes),
+    ],
+    "guarded": [
+        Row("tcp-address", "{tcp}", tcp_address),
+        Row("http-address", "{http}", http_address),
+        Row(
+            "allow-broadcast-address",
+            ["peer", "*.example", "10.0.0.0/8"],
+            allow_broadcast_address,
+            key="allow_broadcast_addresses",
+        ),
+        Row("max-connections-per-address", 3, max_connections_per_address),
+        Row("max-registrations", 2, max_registrations),
+    ],
 }
 
 NSQS = """
@@ -161,6 +273,12 @@ version config log-level log-prefix verbose tcp-address http-address broadcast-a
 inactive-producer-timeout tombstone-lifetime
 """
 """The flags of NSQ's nsqlookupd (reference: flags.md); the first two have tests in tests/daemon."""
+
+
+OURS = {
+    *("allow-broadcast-address", "max-connections", "max-connections-per-address"),
+    *("max-registrations", "max-names", "http-token", "debug-routes"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -178,8 +296,8 @@ def test_a_flag_has_its_effect(daemons: Told, group: str, form: str, row: Row) -
 
 
 def test_no_flag_is_missing() -> None:
-    """NSQ's flags, each with a row; and every row has the key that the options have."""
+    """NSQ's flags and our own, each with a row; and every row has the key that the options have."""
     ours = {flag.name for flag in flags_of(Options)}
     assert ours == {row.flag for rows in GROUPS.values() for row in rows}
-    assert ours | {"version", "config"} == set(NSQS.split())
+    assert ours | {"version", "config"} == set(NSQS.split()) | OURS
     keys_are_right(Options, GROUPS)

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import TypeVar
 
 from sparq.daemon.http import Call, HttpError, Route
+from sparq.daemon.token import without_secrets
 
 SAMPLES_A_SECOND = 100
 PROFILE_SECONDS_DEFAULT = 30.0
@@ -109,16 +110,17 @@ class Debug:
     def routes(self) -> list[Route]:
         """The routes that every daemon has."""
         handlers = {name: getattr(self, name) for name in _PATHS}
-        routes = [Route("GET", "/debug/pprof/", self.index, plain=True)]
+        routes = [Route("GET", "/debug/pprof/", self.index, plain=True, private=True)]
         for name, handler in handlers.items():
-            routes.append(Route("GET", f"/debug/pprof/{name}", handler, plain=True))
+            routes.append(Route("GET", f"/debug/pprof/{name}", handler, plain=True, private=True))
             if name == "symbol":
                 routes.append(Route("POST", f"/debug/pprof/{name}", handler, plain=True))
         return routes
 
-    def changing_routes(self) -> list[Route]:
-        """Those that nsqd alone has."""
+    def all_routes(self) -> list[Route]:
+        """Those that nsqd alone has, too."""
         return [
+            *self.routes(),
             Route("PUT", "/debug/setblockrate", self.set_block_rate, plain=True),
             Route("POST", "/debug/freememory", self.free_memory, plain=True),
         ]
@@ -128,8 +130,8 @@ class Debug:
         return "".join(f"/debug/pprof/{name}\n" for name in _PATHS)
 
     def cmdline(self, _call: Call) -> str:
-        """The command line, NUL between its words."""
-        return "\0".join(sys.orig_argv)
+        """The command line, NUL between its words, without secrets."""
+        return "\0".join(without_secrets(sys.orig_argv))
 
     def symbol(self, _call: Call) -> str:
         """Go's answer to "are there symbols": stacks here have names already."""

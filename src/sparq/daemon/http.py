@@ -26,6 +26,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sparq.daemon import files
+from sparq.daemon import token as tokens
 from sparq.daemon.address import Listener, peer_text
 from sparq.protocol.names import is_valid_name
 
@@ -90,7 +91,8 @@ class HttpError(Exception):
 class Route(NamedTuple):
     """One endpoint; a path's last part may be a parameter, as in `/config/:opt`.
 
-    `plain`: text answers without NSQ's header (/ping). `log`: at INFO.
+    `plain`: text answers without NSQ's header (/ping). `log`: at INFO. `private`: a GET that a
+    token is asked for, as all else that is no GET.
     """
 
     method: str
@@ -98,6 +100,7 @@ class Route(NamedTuple):
     handler: Handler
     plain: bool = False
     log: bool = True
+    private: bool = False
 
 
 class Call:
@@ -266,12 +269,15 @@ class Site:
         routes: Iterable[Route],
         gate: Gate | None = None,
         connections_max: int = files.UNLIMITED,
+        token: str = "",
     ) -> None:
         """`gate` sees each request first; what it answers is the answer.
 
-        Beyond `connections_max` connections, who comes is closed at once.
+        Beyond `connections_max` connections, who comes is closed at once. Where there is a `token`,
+        who changes something must show it.
         """
         self._gate = gate
+        self._token = token
         self._connections_max = connections_max
         self._is_full = False
         self._paths: dict[str, dict[str, Route]] = {}
@@ -323,13 +329,20 @@ class Site:
         call = Call(request)
         methods = self._paths.get(call.path) or self._open_ended.get(call.path.rpartition("/")[0])
         route = None if methods is None else methods.get(request.method)
-        if route is not None:
+        if route is not None and not self._may(route, request):
+            response = refusal(HttpError(401, "UNAUTHORIZED"), plain=route.plain)
+            response.headers["WWW-Authenticate"] = "Bearer"
+        elif route is not None:
             response = await _handle(route, call)
         else:
             response = self._no_such_route(call, methods)
         if route is None or route.log:
             _log(request, response, time.monotonic() - began)
         return response
+
+    def _may(self, route: Route, request: web.BaseRequest) -> bool:
+        asks = bool(self._token) and (route.private or route.method != "GET")
+        return not asks or tokens.is_shown(request, self._token)
 
     def _no_such_route(self, call: Call, methods: dict[str, Route] | None) -> web.Response:
         method = call.request.method

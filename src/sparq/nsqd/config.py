@@ -3,7 +3,7 @@
 1. An option is named by its key in a configuration file. Text is sent as it is, all else as JSON;
    what Go keeps as a number (levels, TLS versions) is that number.
 2. What was left to nsqd (node id, ports) is told as it came out.
-3. A URL's user and password are never told.
+3. A URL's user and password are never told, nor is the token.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sparq.daemon.flags import flags_of
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.daemon.logging import LEVELS, parse_level
+from sparq.daemon.token import hidden
 
 if TYPE_CHECKING:
     from sparq.nsqd.server import Nsqd
@@ -31,6 +32,7 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
     "log_level": _LEVEL_NUMBERS.__getitem__,
     "tls_required": _TLS_REQUIRED.__getitem__,
     "tls_min_version": _TLS_VERSIONS.__getitem__,
+    "http_token": hidden,
     "auth_http_addresses": lambda urls: [_USER.sub("//", url) for url in urls],
 }
 
@@ -44,7 +46,7 @@ class Config:
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
-        return [Route("GET", PATH, self.read), Route("PUT", PATH, self.write)]
+        return [Route("GET", PATH, self.read, private=True), Route("PUT", PATH, self.write)]
 
     def read(self, call: Call) -> Any:
         """An option's value."""

@@ -74,8 +74,7 @@ class Endpoints:
             Route("POST", "/channel/unpause", self.unpause_channel),
             Route("POST", "/channel/seek", self.seek_channel),
             *Config(self._nsqd).routes(),
-            *self.debug.routes(),
-            *self.debug.changing_routes(),
+            *(self.debug.all_routes() if self._nsqd.options.debug_routes else ()),
         ]
 
     # What it is and has

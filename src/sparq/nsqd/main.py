@@ -198,7 +198,7 @@ async def start_http(nsqd: Nsqd, listeners: Listeners) -> Site:
     """Answer HTTP and HTTPS, where they are."""
     _, http, https = listeners
     gate = gate_of(nsqd.options, nsqd.https_port)
-    site = Site(Endpoints(nsqd).routes(), gate, nsqd.http_connections_max)
+    site = Site(Endpoints(nsqd).routes(), gate, nsqd.http_connections_max, nsqd.http_token)
     if http is not None:
         await site.start(http)
         logger.info("HTTP: listening on %s", http.text)

@@ -196,6 +196,14 @@ class Options:
     )
     auth_http_request_method: str = option("get", "how authds are asked: get or post", kind=STRING)
 
+    http_token: str = option(
+        "",
+        "bearer token that requests over HTTP must show to change something or to look inside;"
+        " @FILE: the one in this file; empty: nobody is asked",
+        kind=STRING,
+    )
+    debug_routes: bool = option(True, "answer /debug over HTTP", kind=BOOL)
+
     # TLS and compression
     tls_cert: str = option("", "certificate file", kind=STRING)
     tls_key: str = option("", "the certificate's key file", kind=STRING)

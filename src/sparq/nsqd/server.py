@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sparq.daemon import files
+from sparq.daemon import files, token
 from sparq.nsqd.auth import Authenticator
 from sparq.nsqd.commit import Runner
 from sparq.nsqd.tcp import NANOSECONDS, Connection
@@ -61,6 +61,7 @@ class Nsqd:
         self.runner = Runner(loop, self.turn)
         self.connections: set[Connection] = set()
         self.connections_max = self.http_connections_max = files.UNLIMITED
+        self.http_token = token.resolve(options.http_token)
         self.authenticator = Authenticator(options) if options.auth_http_addresses else None
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()

@@ -21,16 +21,18 @@ from sparq.protocol.names import is_valid_name
 class Endpoints:
     """The handlers; `now` reads the clocks."""
 
-    def __init__(self, registry: Registry, now: Callable[[], Instant]) -> None:
+    def __init__(
+        self, registry: Registry, now: Callable[[], Instant], *, debug_routes: bool = True
+    ) -> None:
         self._registry = registry
         self._now = now
+        self._debug_routes = debug_routes
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
         return [
             Route("GET", "/ping", self.ping, plain=True),
             Route("GET", "/info", self.info),
-            Route("GET", "/debug", self.debug),
             Route("GET", "/topics", self.topics),
             Route("GET", "/channels", self.channels),
             Route("GET", "/lookup", self.lookup),
@@ -41,8 +43,11 @@ class Endpoints:
             Route("POST", "/channel/create", self.create_channel),
             Route("POST", "/channel/delete", self.delete_channel),
             Route("GET", "/metrics", self.metrics, plain=True, log=False),
-            *Debug().routes(),
+            *(self._looks_inside() if self._debug_routes else ()),
         ]
+
+    def _looks_inside(self) -> list[Route]:
+        return [Route("GET", "/debug", self.debug, private=True), *Debug().routes()]
 
     def metrics(self, _call: Call) -> Content:
         """The registry's figures for Prometheus."""

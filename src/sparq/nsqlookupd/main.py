@@ -13,10 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from sparq.daemon import address, flags, lifecycle
+from sparq.daemon import address, flags, lifecycle, token
 from sparq.daemon import logging as log_lines
 from sparq.daemon import reload as hangup
 from sparq.daemon.http import Site
+from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.http import Endpoints
 from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.registry import Registry
@@ -32,6 +33,7 @@ class Nsqlookupd:
     """One nsqlookupd: a registry, its TCP port for nsqds, its HTTP port for everybody."""
 
     def __init__(self, options: Options) -> None:
+        """Raises StartError: an option that it cannot run with."""
         self._options = options
         self.registry = Registry(
             options.inactive_producer_timeout_ns, options.tombstone_lifetime_ns
@@ -39,7 +41,9 @@ class Nsqlookupd:
         self.tcp_port = 0
         self.http_port = 0
         self.connections: set[Connection] = set()
-        self._site = Site(Endpoints(self.registry, instant).routes())
+        self._guard = Guard(options)
+        endpoints = Endpoints(self.registry, instant, debug_routes=options.debug_routes)
+        self._site = Site(endpoints.routes(), token=token.resolve(options.http_token))
         self._listeners: list[address.Listener] = []
 
     async def start(self) -> None:
@@ -64,7 +68,7 @@ class Nsqlookupd:
             "broadcast_address": options.broadcast_address,
             "hostname": socket.gethostname(),
         }
-        await tcp.serve(lambda: Connection(self.registry, me, self.connections))
+        await tcp.serve(lambda: Connection(self.registry, me, self.connections, self._guard))
         await self._site.start(http)
         logger.info("TCP: listening on %s", tcp.text)
         logger.info("HTTP: listening on %s", http.text)

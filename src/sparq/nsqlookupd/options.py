@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparq.daemon.durations import SECOND
 from sparq.daemon.flags import option
-from sparq.daemon.kinds import BOOL, DURATION, LEVEL, STRING
+from sparq.daemon.kinds import BOOL, DURATION, INT, LEVEL, STRING
 from sparq.daemon.logging import LEVELS
 
 
@@ -39,6 +39,33 @@ class Options:
         kind=DURATION,
         name="tombstone-lifetime",
     )
+    # What it allows
+    allow_broadcast_addresses: tuple[str, ...] = option(
+        (),
+        "broadcast address that an nsqd may have: peer (the IP address that it connects from), an"
+        " IP address, a network, a host name, or *.domain; without the flag any",
+        kind=STRING,
+        name="allow-broadcast-address",
+        key="allow_broadcast_addresses",
+    )
+    max_connections: int = option(
+        0, "nsqds that may be connected at a time; 0: any number, here and below", kind=INT
+    )
+    max_connections_per_address: int = option(0, "of these, how many from one IP address", kind=INT)
+    # NSQ has no bound.
+    max_registrations: int = option(
+        1_000_000, "topics and channels that one nsqd may register", kind=INT
+    )
+    max_names: int = option(0, "topics and channels that nsqds may make known in all", kind=INT)
+    http_token: str = option(
+        "",
+        "bearer token that requests over HTTP must show to change something or to look inside;"
+        " @FILE: the one in this file; empty: nobody is asked",
+        kind=STRING,
+    )
+    debug_routes: bool = option(True, "answer /debug over HTTP", kind=BOOL)
+
+    # What it says
     log_level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL)
     log_prefix: str = option("[nsqlookupd] ", "text before each log line", kind=STRING)
     verbose: bool = option(False, "deprecated: the same as --log-level=debug", kind=BOOL)

@@ -72,6 +72,7 @@ class Registry:
         self._nodes: Producers = {}
         self._topics: dict[str, Producers] = {}
         self._channels: dict[str, dict[str, Producers]] = {}
+        self._channel_count = 0
 
     # What producers say
 
@@ -90,7 +91,7 @@ class Registry:
     def register(self, producer: Producer, topic: str, channel: str) -> None:
         """A producer has a topic and, unless it is empty, a channel of it."""
         if channel:
-            producers = self._channels.setdefault(topic, {}).setdefault(channel, {})
+            producers = self._make_channel(topic, channel)
             producers.setdefault(producer.id, Registration(producer))
             producer.channels.add((topic, channel))
         producers = self._topics.setdefault(topic, {})
@@ -129,8 +130,13 @@ class Registry:
 
     def create_channel(self, topic: str, channel: str) -> None:
         """Make a channel and its topic known."""
-        self._channels.setdefault(topic, {}).setdefault(channel, {})
+        self._make_channel(topic, channel)
         self.create_topic(topic)
+
+    def _make_channel(self, topic: str, channel: str) -> Producers:
+        channels = self._channels.setdefault(topic, {})
+        self._channel_count += channel not in channels
+        return channels.setdefault(channel, {})
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic and its channels, whoever has them."""
@@ -144,6 +150,7 @@ class Registry:
         channels = self._channels.get(topic, {})
         if channel not in channels:
             return False
+        self._channel_count -= 1
         for registration in channels.pop(channel).values():
             registration.producer.channels.discard((topic, channel))
         if not channels:
@@ -155,6 +162,18 @@ class Registry:
         for registration in self._topics.get(topic, {}).values():
             if registration.producer.node == node:
                 registration.tombstoned_at = now
+
+    # What is counted
+
+    @property
+    def name_count(self) -> int:
+        """Topics and channels that are known."""
+        return len(self._topics) + self._channel_count
+
+    def missing(self, topic: str, channel: str) -> int:
+        """How many names more a registration would make known."""
+        is_new = bool(channel) and channel not in self._channels.get(topic, ())
+        return (topic not in self._topics) + is_new
 
     # What consumers ask
 

@@ -4,8 +4,9 @@
 Rules (reference: wire.md part 2):
 
 1. Every command has one answer, in order. Any error is answered, then the connection ends.
-2. What a peer may send is bounded: a line, IDENTIFY's body, the number of its registrations, and
-   the time until its magic bytes. A body is refused by its announced size, before it is held.
+2. What a peer may send is bounded: a line, IDENTIFY's body, and the time until its magic bytes. A
+   body is refused by its announced size, before it is held. What it may register and claim is for
+   `guard` to say.
 3. A peer that does not read its answers is not read either.
 4. When a connection ends, its producer leaves the registry at once.
 """
@@ -21,9 +22,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from sparq.daemon.address import peer_text
+from sparq.nsqlookupd.guard import Guard
+from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.registry import Producer, Registry
 from sparq.protocol.instant import Instant
-from sparq.protocol.names import is_valid_name
+from sparq.protocol.names import is_valid_name, quote
 
 MAGIC = b"  V1"
 MAGIC_SECONDS = 60.0
@@ -33,11 +36,11 @@ LINE_BYTES_MAX = 16 << 10
 IDENTIFY_BYTES_MAX = 64 << 10
 """An introduction has under 1 KiB; names of hosts and zones are short."""
 
-REGISTRATIONS_MAX = 1_000_000
-"""Topics and channels of one nsqd; NSQ's own benchmark goes to 2,048 x 512."""
-
 WRITE_HIGH_WATER_BYTES = 64 << 10
 LINGER_SECONDS = 1.0
+SHOWN_MAX = 100
+"""How much of what a peer said an answer repeats."""
+
 _INT64 = range(-(1 << 63), 1 << 63)
 
 logger = logging.getLogger(__name__)
@@ -61,6 +64,11 @@ def reply(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
+def host_of(remote_address: str) -> str:
+    """The IP address of a peer; empty for one on a unix socket."""
+    return remote_address.rpartition(":")[0].strip("[]")
+
+
 class Conversation:
     """One peer's side of the protocol, without a socket.
 
@@ -75,6 +83,8 @@ class Conversation:
         remote_address: str,
         peer_id: str,
         now: Callable[[], Instant],
+        *,
+        guard: Guard | None = None,
     ) -> None:
         self.greeted = False
         self.ended = False
@@ -84,6 +94,7 @@ class Conversation:
         self._remote_address = remote_address
         self._peer_id = peer_id
         self._now = now
+        self._guard = Guard(Options()) if guard is None else guard
         self._buffer = bytearray()
         self._searched = 0
         self._body_size: int | None = None
@@ -194,6 +205,7 @@ class Conversation:
 
     def _identify(self, body: bytes) -> bytes:
         producer = read_producer(body, self._peer_id, self._remote_address, self._now())
+        self._check_claim(producer)
         self.producer = producer
         self._registry.add(producer)
         logger.info(
@@ -206,10 +218,17 @@ class Conversation:
         )
         return reply(json.dumps(self._me, separators=(",", ":")).encode())
 
+    def _check_claim(self, producer: Producer) -> None:
+        address, ports = producer.broadcast_address, (producer.tcp_port, producer.http_port)
+        host = host_of(self._remote_address)
+        if not self._guard.may_claim(address, ports, host):
+            where = f"{quote(address[:SHOWN_MAX])} {ports[0]} {ports[1]}"
+            raise ClientError(f"E_INVALID IDENTIFY broadcast address {where} is not allowed")
+
     def _register(self, arguments: list[bytes]) -> bytes:
         producer, topic, channel = self._topic_channel("REGISTER", arguments)
-        if len(producer.topics) + len(producer.channels) >= REGISTRATIONS_MAX:
-            raise ClientError("E_INVALID REGISTER too many registrations")
+        if reason := self._guard.refusal(self._registry, producer, topic, channel):
+            raise ClientError(f"E_INVALID REGISTER {reason}")
         self._registry.register(producer, topic, channel)
         logger.info("DB: client(%s) REGISTER %s %s", self._remote_address, topic, channel)
         return reply(b"OK")
@@ -298,8 +317,10 @@ class Connection(asyncio.Protocol):
     """The socket around a conversation."""
 
     def __init__(
-        self, registry: Registry, me: dict[str, Any], connections: set[Connection]
+        self, registry: Registry, me: dict[str, Any], connections: set[Connection], guard: Guard
     ) -> None:
+        self._guard = guard
+        self._host = ""
         self._registry = registry
         self._me = me
         self._connections = connections
@@ -322,12 +343,19 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are not registered as asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
-        self._connections.add(self)
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         remote = peer_text(transport.get_extra_info("peername"))
+        self._host = host_of(remote)
         # Peers on a unix socket have no address: they are told apart by their connection.
         peer_id = remote or f"unix:{id(self):x}"
-        self._conversation = Conversation(self._registry, self._me, remote, peer_id, instant)
+        self._conversation = Conversation(
+            self._registry, self._me, remote, peer_id, instant, guard=self._guard
+        )
+        if not self._guard.admit(self._host):
+            self._conversation.close()
+            transport.abort()
+            return
+        self._connections.add(self)
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._arm(MAGIC_SECONDS)
         logger.info("TCP: new client(%s)", remote)
 
@@ -349,6 +377,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The producer of this connection has gone."""
+        if self not in self._connections:
+            return
+        self._guard.forget(self._host)
         self._arm(None)
         self._conversation.close()
         self._connections.discard(self)

@@ -1,0 +1,133 @@
+"""What nsqlookupd lets its peers do (security table, A-4): who may connect, what they may claim.
+
+Consumers and administrators go where nsqlookupd sends them, so whoever may register decides where
+that is. Without these options anybody may say anything, as with NSQ.
+
+1. A broadcast address is compared, never resolved: what a name means can change a moment later.
+2. What is refused is answered, then the connection ends (see `nsqlookupd.tcp`).
+3. Names that are known already may always be registered; only more are refused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sparq.daemon.lifecycle import StartError
+from sparq.nsqlookupd.options import Options
+
+if TYPE_CHECKING:
+    from sparq.nsqlookupd.registry import Producer, Registry
+
+PEER = "peer"
+ANY_BELOW = "*."
+PORTS = range(1, 1 << 16)
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Rule = Callable[[str, str], bool]
+"""Whether a broadcast address is right for a peer of this IP address."""
+
+
+logger = logging.getLogger(__name__)
+
+
+class Guard:
+    """The limits of one nsqlookupd, and the connections that count against them."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises StartError: an address that is allowed is none."""
+        self._rules = [_rule(text) for text in options.allow_broadcast_addresses]
+        self._connections_max = options.max_connections
+        self._per_address_max = options.max_connections_per_address
+        self._registrations_max = options.max_registrations
+        self._names_max = options.max_names
+        self._connected: Counter[str] = Counter()
+        self._count = 0
+        self._is_full = False
+
+    def admit(self, host: str) -> bool:
+        """Count a connection in, if there may be one more; a unix socket's peer has no host."""
+        here = self._connected.get(host, 0) if host else 0
+        is_full = 0 < self._connections_max <= self._count or 0 < self._per_address_max <= here
+        if is_full and not self._is_full:
+            logger.warning(
+                "TCP: refusing nsqds: %d are connected, %d from %s", self._count, here, host
+            )
+        self._is_full = is_full
+        if is_full:
+            return False
+        self._count += 1
+        self._connected[host] += 1
+        return True
+
+    def forget(self, host: str) -> None:
+        """A connection that was counted is over."""
+        self._count -= 1
+        self._connected[host] -= 1
+        if not self._connected[host]:
+            del self._connected[host]
+
+    def may_claim(self, address: str, ports: tuple[int, int], host: str) -> bool:
+        """Whether a peer of this host may say that consumers find it there."""
+        if not self._rules:
+            return True
+        return all(port in PORTS for port in ports) and any(
+            rule(address, host) for rule in self._rules
+        )
+
+    def refusal(self, registry: Registry, producer: Producer, topic: str, channel: str) -> str:
+        """Why a producer may not register this; empty: it may."""
+        if len(producer.topics) + len(producer.channels) >= self._registrations_max > 0:
+            return "too many registrations"
+        if 0 < self._names_max < registry.name_count + registry.missing(topic, channel):
+            return "too many topics and channels"
+        return ""
+
+
+def _rule(text: str) -> Rule:
+    if text == PEER:
+        return _is_peers_own
+    if "/" in text or _ip(text) is not None:
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            raise StartError(f"--allow-broadcast-address={text} is no network") from None
+        return lambda address, _host: _is_in(address, network)
+    if text.startswith(ANY_BELOW):
+        domain = text.removeprefix("*").lower()
+        if domain != ".":
+            return lambda address, _host: _folded(address).endswith(domain)
+    elif text and "*" not in text:
+        return lambda address, _host: _folded(address) == _folded(text)
+    raise StartError(f"--allow-broadcast-address={text} is no address")
+
+
+def _is_peers_own(address: str, host: str) -> bool:
+    found = _ip(address)
+    return found is not None and found == _ip(host)
+
+
+def _is_in(address: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    found = _ip(address)
+    return found is not None and found in network
+
+
+def _ip(text: str) -> Address | None:
+    """An IP address; an IPv4 one also where IPv6 carries it."""
+    try:
+        found = ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped
+    return found
+
+
+def _folded(name: str) -> str:
+    """A host name as it is compared; what is no host name is like no other."""
+    name = name.lower().removesuffix(".")
+    good = name.isascii() and all(part.replace("-", "").isalnum() for part in name.split("."))
+    return name if good else ""

@@ -1,0 +1,114 @@
+"""Flags that NSQ has not: how much clients may have nsqd make, who may change it over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+
+from tests.nsqd.effects.common import ADDRESSES, ERROR, refused, until
+from tests.nsqd.line import OK, Line, pub, sub
+from tests.told import Row, ToldServer
+
+TOKEN = "s3cr3t-t0ken"
+TOPICS = 3
+CHANNELS = 2
+CONNECTIONS = 4
+TOPIC_BYTES = 100_000
+
+
+def ask(server: ToldServer, method: str, path: str, *, token: str = "") -> int:
+    """One request, with a token if one is given; the status."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=15)
+    with contextlib.closing(connection):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, path, headers=headers)
+        return connection.getresponse().status
+
+
+def make_topics(server: ToldServer) -> None:
+    """As many as may be; again, they are there already."""
+    for number in range(TOPICS):
+        assert ask(server, "POST", f"/topic/create?topic=t{number}", token=TOKEN) == 200
+
+
+def max_topics(server: ToldServer) -> None:
+    """One more is refused."""
+    make_topics(server)
+    text = f"the limit of {TOPICS} topics is reached"
+    with Line(server) as line:
+        assert line.ask(pub("more", b"x")) == (ERROR, f"E_PUB_FAILED PUB failed {text}".encode())
+        assert line.ask(pub("t0", b"x")) == OK
+    assert ask(server, "POST", "/topic/create?topic=more", token=TOKEN) == 403
+
+
+def max_channels(server: ToldServer) -> None:
+    """One more of a topic is refused."""
+    make_topics(server)
+    for number in range(CHANNELS):
+        with Line(server) as line:
+            assert line.ask(sub("t1", f"c{number}")) == OK
+    text = f"E_SUB_FAILED SUB failed the limit of {CHANNELS} channels is reached"
+    refused(server, text, sub("t1", "more"))
+
+
+def max_topic_bytes(server: ToldServer) -> None:
+    """A topic that nobody consumes takes so much and no more."""
+    make_topics(server)
+    text = f"E_PUB_FAILED PUB failed the limit of {TOPIC_BYTES} bytes of topic t2 is reached"
+    body = b"x" * (TOPIC_BYTES // 10)
+    with Line(server) as line:
+        for _ in range(10):
+            answer = line.ask(pub("t2", body))
+            if answer != OK:
+                break
+        assert answer == (ERROR, text.encode())
+
+
+def max_connections(server: ToldServer) -> None:
+    """Who comes then is closed at once; who is there stays."""
+    with contextlib.ExitStack() as stack:
+        lines: list[Line] = []
+
+        def fills() -> bool:
+            # Those of other checks may be on their way out.
+            try:
+                line = stack.enter_context(Line(server))
+                assert line.ask(b"NOP\n" + pub("t0", b"x"))[0] in (0, ERROR)
+            except ConnectionError:
+                return True
+            lines.append(line)
+            return False
+
+        make_topics(server)
+        until(fills)
+        assert 1 <= len(lines) <= CONNECTIONS
+        for line in lines:
+            assert line.ask(pub("t0", b"x")) == OK
+
+
+def http_token(server: ToldServer) -> None:
+    """Who changes something must show it."""
+    assert ask(server, "POST", "/topic/create?topic=t0") == 401
+    assert ask(server, "POST", "/topic/create?topic=t0", token="other") == 401
+    assert ask(server, "POST", "/topic/create?topic=t0", token=TOKEN) == 200
+    assert ask(server, "GET", "/stats") == 200
+
+
+def debug_routes(server: ToldServer) -> None:
+    """They are not there."""
+    for method, path in (("GET", "/debug/pprof/"), ("POST", "/debug/freememory")):
+        assert ask(server, method, path, token=TOKEN) == 404
+
+
+GROUPS = {
+    "limited": [
+        *ADDRESSES,
+        Row("data-path", "{data}", make_topics),
+        Row("max-topics", TOPICS, max_topics),
+        Row("max-channels", CHANNELS, max_channels),
+        Row("max-topic-bytes", TOPIC_BYTES, max_topic_bytes),
+        Row("max-connections", CONNECTIONS, max_connections),
+        Row("http-token", TOKEN, http_token),
+        Row("debug-routes", False, debug_routes),
+    ]
+}
