@@ -1,0 +1,26 @@
+"""nsqd with its guard switched off: told to stop it ends at once, with writes behind their OKs.
+
+A control of term.py. A stop must wait for what its threads have been given. Where an OK leaves only
+after its write there is nothing that a hasty end could lose; so this has late_commit.py's commits,
+too, which an orderly stop would still bring to the disk.
+"""
+
+import os
+import sys
+
+from proofs.late_commit import LateWorker, never_inline
+from sparq.nsqd import commit
+from sparq.nsqd.main import main
+from sparq.nsqd.server import Nsqd
+
+
+async def end_at_once(_nsqd: Nsqd) -> None:
+    """Wait for nothing."""
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    setattr(commit, "Worker", LateWorker)  # noqa: B010 - a replacement, which types do not allow
+    setattr(commit.Runner, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
+    setattr(Nsqd, "stop", end_at_once)  # noqa: B010 - a replacement as well
+    sys.exit(main())

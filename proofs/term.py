@@ -1,0 +1,171 @@
+"""SIGTERM to an nsqd under load with a large backlog, again and again: `make term`.
+
+Publishers and consumers are at work on one topic, as in kill.py; another topic holds a backlog that
+nobody consumes (1 GiB at the full count). Each stop must end the process with status 0 within two
+seconds. After the last one everything is drained and the checker counts: nothing acknowledged lost,
+no answered FIN undone, nothing delivered again but what was in flight at a stop; and the backlog is
+all there.
+
+Two controls must fail: an nsqd that ends at once, with writes behind their OKs (hasty_stop.py),
+loses messages; one that writes finishes late (late_finish.py) brings messages back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from tests.servers import NsqdServer
+
+from proofs import outcome, wire
+from proofs.checker import Verdict, check, lost_commands, total
+from proofs.crew import NSQD, Crew, is_drained, started, wait_until
+from proofs.history import History
+from proofs.outcome import Outcome, Plan, progress
+from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
+
+PROMISES = ("P15", "P3")
+TOPIC, BACKLOG = "proof", "backlog"
+LIVE, LATE, WAITING = "live", "late", "waiting"
+LOAD_SECONDS = (0.2, 0.9)
+LIMIT_SECONDS = 2.0
+FLAGS = ("--max-bytes-per-file=8388608", "--msg-timeout=60s")
+BACKLOG_BYTES_OF_STOP = 52 << 20
+"""So that 20 stops have 1 GiB."""
+BODY_BYTES = 1 << 18
+BODIES_OF_MPUB = 16
+CONTROL_STOPS = 3
+SHOWN_MAX = 40
+HASTY_STOP, LATE_FINISH = "proofs.hasty_stop", "proofs.late_finish"
+
+
+@dataclass(slots=True)
+class Proof:
+    """One run against one nsqd.
+
+    Attributes:
+        backlog: messages that must be waiting at the end as at the beginning.
+        seconds: how long each stop took.
+        statuses: exit statuses other than 0.
+        kept: of the backlog, at the end.
+    """
+
+    seed: int
+    server: NsqdServer
+    history: History = field(init=False)
+    chance: random.Random = field(init=False)
+    backlog: int = 0
+    kept: int = 0
+    seconds: list[float] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.history = History(run=self.seed & 0xFFFFFFFF)
+        self.chance = random.Random(f"{self.seed} stops")
+
+    async def run(self, stops: int, backlog_bytes: int) -> Verdict:
+        """Fill, stop so many times, drain, and check."""
+        await asyncio.to_thread(self.prepare)
+        await self.fill(backlog_bytes // BODY_BYTES)
+        consumers = [self.consumer(LIVE, number) for number in range(len(READY_COUNTS))]
+        publishers = [
+            Publisher(self.server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
+        ]
+        async with Crew(*publishers, *consumers):
+            for _ in range(stops):
+                await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
+                await asyncio.to_thread(self.stop)
+                await asyncio.to_thread(self.server.start)
+                progress(f"{len(self.seconds)} stops, the last took {self.seconds[-1]:.2f} s")
+            for publisher in publishers:
+                publisher.stopping = True
+            await self.drain()
+        self.kept = await asyncio.to_thread(self.waiting)
+        return total(check(self.history).values())
+
+    def prepare(self) -> None:
+        """The topics and channels."""
+        for topic, channels in {TOPIC: (LIVE, LATE), BACKLOG: (WAITING,)}.items():
+            self.server.post(f"/topic/create?topic={topic}")
+            for channel in channels:
+                self.server.post(f"/channel/create?topic={topic}&channel={channel}")
+
+    async def fill(self, count: int) -> None:
+        """The backlog."""
+        body = self.chance.randbytes(BODY_BYTES)
+        connection = await wire.Connection.open(self.server.tcp)
+        for first in range(0, count, BODIES_OF_MPUB):
+            batch = [body] * min(BODIES_OF_MPUB, count - first)
+            await connection.send(wire.mpub(BACKLOG, batch))
+            assert await connection.frames() == [(wire.FRAME_RESPONSE, b"OK")]
+        connection.close()
+        self.backlog = count
+
+    def consumer(self, channel: str, number: int) -> Consumer:
+        return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
+
+    def stop(self) -> None:
+        """SIGTERM, and how long the end took to come."""
+        began = time.monotonic()
+        status = self.server.terminate()
+        self.seconds.append(time.monotonic() - began)
+        self.history.kills += 1
+        if status:
+            self.statuses.append(status)
+
+    async def drain(self) -> None:
+        """Consume both channels to their ends."""
+        async with Crew(self.consumer(LATE, 3), self.consumer(LATE, 4)):
+            await asyncio.to_thread(
+                wait_until, lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained"
+            )
+
+    def waiting(self) -> int:
+        """What is there of the backlog."""
+        return int(self.server.channel(BACKLOG, WAITING)["depth"])
+
+
+def attempt(
+    seed: int, stops: int, backlog_bytes: int = 0, module: str = NSQD
+) -> tuple[Verdict, Proof]:
+    """One run in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="sparq-term-") as folder:
+        with started(Path(folder), module, FLAGS) as server:
+            proof = Proof(seed, server)
+            return asyncio.run(proof.run(stops, backlog_bytes)), proof
+
+
+def prove(plan: Plan) -> Outcome:
+    """The proof and its controls."""
+    verdict, proof = attempt(plan.seed, plan.count, plan.count * BACKLOG_BYTES_OF_STOP)
+    for line in islice(lost_commands(proof.history), SHOWN_MAX):
+        print(f"  lost on {line}")
+    slowest = max(proof.seconds)
+    figures = (
+        f"stops {len(proof.seconds):,} · backlog {proof.backlog * BODY_BYTES / 2**30:.2f} GiB, "
+        f"kept {proof.kept:,} of {proof.backlog:,} messages · {verdict.line()} · "
+        f"exit statuses other than 0: {len(proof.statuses):,} · "
+        f"slowest {slowest:.2f} s (bound {LIMIT_SECONDS:g} s)"
+    )
+    held = verdict.holds and not proof.statuses and proof.kept == proof.backlog
+    held = held and slowest <= LIMIT_SECONDS
+    control = ""
+    if plan.control:
+        hasty, _ = attempt(plan.seed, CONTROL_STOPS, module=HASTY_STOP)
+        late, _ = attempt(plan.seed, CONTROL_STOPS, module=LATE_FINISH)
+        control = (
+            f"ended at once, writes behind the OK: lost {hasty.lost:,} · "
+            f"finishes written late: returned {late.returned:,}"
+        )
+        held = held and hasty.lost > 0 and late.returned > 0
+    return Outcome(PROMISES, figures, held, control)
+
+
+if __name__ == "__main__":
+    sys.exit(outcome.run("term", prove, count=20, of="stops"))

@@ -1,0 +1,38 @@
+"""A few stops of an nsqd under load, and the controls, as part of every test run."""
+
+import pytest
+from proofs.outcome import Plan
+from proofs.term import HASTY_STOP, LATE_FINISH, attempt
+
+from proofs import term
+
+
+@pytest.mark.timeout(180)
+def test_a_stop_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two SIGTERMs under load: all acknowledged messages come, and the backlog is all there.
+
+    How long a stop takes is the proof's to say: here the machine may be busy with other tests.
+    """
+    monkeypatch.setattr(term, "LIMIT_SECONDS", 60.0)
+    monkeypatch.setattr(term, "BACKLOG_BYTES_OF_STOP", 8 << 20)
+
+    outcome = term.prove(Plan(seed=20261121, count=2, control=False))
+
+    assert outcome.held, outcome.figures
+    assert "kept 64 of 64 messages" in outcome.figures
+
+
+@pytest.mark.timeout(180)
+def test_the_proof_finds_a_hasty_stop() -> None:
+    """An nsqd that ends at once, with writes behind their OKs, loses messages."""
+    verdict, _ = attempt(seed=20261121, stops=2, module=HASTY_STOP)
+
+    assert verdict.lost > 0, verdict.line()
+
+
+@pytest.mark.timeout(180)
+def test_the_proof_finds_a_late_finish() -> None:
+    """With what is finished written late the same check finds messages that return."""
+    verdict, _ = attempt(seed=20261121, stops=2, module=LATE_FINISH)
+
+    assert verdict.returned > 0, verdict.line()
