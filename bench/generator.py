@@ -19,6 +19,8 @@ from bench.peers.peer import Consuming, Peer, Publishing, Taken
 
 BURST_BYTES = 1 << 17
 DEADLINE_SECONDS = 60.0
+SLOW_SECONDS = 5.0
+SLOW_STEP_SECONDS = 0.05
 BUSY_SHARE = 0.9
 """A generator that is busy for more than this part of the time may be what bounds the rate."""
 
@@ -91,6 +93,14 @@ class Run:
         await asyncio.wait([self.over], timeout=seconds)
         if self.over.done():
             self.over.result()
+
+    async def figures(self, begin: Mark, seconds: float) -> Figures:
+        """Of the next so many seconds; of more, if nothing was moved in them."""
+        await self.go_on(seconds)
+        deadline = time.perf_counter() + SLOW_SECONDS
+        while self.messages() <= begin.messages and time.perf_counter() < deadline:
+            await self.go_on(SLOW_STEP_SECONDS)
+        return self.since(begin)
 
     def mark(self) -> Mark:
         """The present moment."""

@@ -115,8 +115,7 @@ def publish(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
             await run.go_on(WARM_SECONDS)
             run.times.clear()
             begin = run.mark()
-            await run.go_on(seconds)
-            return run.since(begin)
+            return await run.figures(begin, seconds)
         finally:
             run.close()
             peer.drop(topic, shape.names)
@@ -147,8 +146,7 @@ def deliver(
             begin = run.mark()
             for consumer in found:
                 consumer.begin()
-            await run.go_on(seconds)
-            return run.since(begin)
+            return await run.figures(begin, seconds)
         finally:
             run.close()
             peer.drop(topic, ["ch0"])
@@ -183,8 +181,7 @@ def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
             publisher.begin()
             await run.go_on(WARM_SECONDS)
             begin = run.mark()
-            await run.go_on(seconds)
-            return run.since(begin)
+            return await run.figures(begin, seconds)
         finally:
             run.close()
             peer.drop(topic, shape.names)

@@ -45,7 +45,8 @@ CONTESTANTS: tuple[Contestant, ...] = (
     Contestant("sparq", "sparq, sync before OK", nsq.Sparq, there),
     Contestant("sparq-later", "sparq, NSQ's sync policy", nsq.SparqLater, there, SPEED),
     Contestant("go", "Go's nsqd, in memory", go_nsqd.GoInMemory, go_nsqd.missing, SPEED),
-    Contestant("go-synced", "Go's nsqd, synced", go_nsqd.GoSynced, go_nsqd.missing, SPEED),
+    Contestant("go-disk", "Go's nsqd, on disk", go_nsqd.GoOnDisk, go_nsqd.missing, SPEED),
+    Contestant("go-synced", "Go's nsqd, on disk, synced", go_nsqd.GoSynced, go_nsqd.missing, SPEED),
     Contestant("go-default", "Go's nsqd, defaults", go_nsqd.GoNsqd, go_nsqd.missing, BACKLOG),
     Contestant("redis", "Redis Streams, always", redis.Redis, needs("redis-server"), SPEED),
     Contestant(

@@ -51,6 +51,12 @@ class GoInMemory(GoNsqd):
     flags = (f"--mem-queue-size={MEMORY_MESSAGES}",)
 
 
+class GoOnDisk(GoNsqd):
+    """Everything written, synced by NSQ's policy: every 2,500 messages and every 2 seconds."""
+
+    flags = ("--mem-queue-size=0",)
+
+
 class GoSynced(GoNsqd):
     """Everything written, and synced."""
 

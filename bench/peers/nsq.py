@@ -17,7 +17,7 @@ from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, Ref
 
 BODY_AT = FRAME_OVERHEAD
 STAMP = slice(BODY_AT, BODY_AT + 8)
-IDENTIFY = json.dumps({"heartbeat_interval": -1}).encode()
+IDENTIFY = json.dumps({"heartbeat_interval": 60_000}).encode()
 HELLO = MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(IDENTIFY)) + IDENTIFY
 
 
@@ -124,7 +124,7 @@ class NsqPeer(Peer):
         self.post(f"/topic/delete?topic={topic}")
 
     def hello(self) -> Dialogue:
-        """A connection without heartbeats."""
+        """A connection whose first heartbeat comes after the run."""
         dialogue = Dialogue(self.port)
         self.ask(dialogue, HELLO)
         return dialogue
