@@ -135,10 +135,12 @@ def attempt(
     seed: int, stops: int, backlog_bytes: int = 0, module: str = NSQD
 ) -> tuple[Verdict, Proof]:
     """One run in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="sparq-term-") as folder:
-        with started(Path(folder), module, FLAGS) as server:
-            proof = Proof(seed, server)
-            return asyncio.run(proof.run(stops, backlog_bytes)), proof
+    with (
+        tempfile.TemporaryDirectory(prefix="sparq-term-") as folder,
+        started(Path(folder), module, FLAGS) as server,
+    ):
+        proof = Proof(seed, server)
+        return asyncio.run(proof.run(stops, backlog_bytes)), proof
 
 
 def prove(plan: Plan) -> Outcome:
