@@ -16,6 +16,7 @@ import pytest
 
 HERE: Final = Path(__file__).parent
 MARKER: Final = "security"
+FIGURE: Final = "figure"
 
 ROWS: Final = {
     "S-1": "no name leaves the data path, and no two names share a place in it",
@@ -86,6 +87,7 @@ class Report:
         self._spoilt: set[str] = set()
         self._skipped: dict[str, str] = {}
         self._passed: set[str] = set()
+        self._figures: list[str] = []
 
     def pytest_collection_finish(self, session: Iterable[pytest.Item] | pytest.Session) -> None:
         """Note which tests are checks."""
@@ -102,6 +104,7 @@ class Report:
             self._skipped[check] = str(text).removeprefix("Skipped: ")
         elif report.when == "call":
             self._passed.add(check)
+            self._figures += [str(text) for key, text in report.user_properties if key == FIGURE]
 
     def lines(self) -> list[str]:
         """What the run says at its end; nothing when it held no check."""
@@ -112,7 +115,8 @@ class Report:
         skipped = {name: why for name, why in skipped.items() if name not in passed | self._spoilt}
         count = f", skipped {len(skipped)}" if skipped else ""
         head = f"security checks {len(self._checks)}, passed {len(passed)}{count}"
-        return [head, *(f"  skipped: {name}: {why}" for name, why in sorted(skipped.items()))]
+        reasons = [f"skipped: {name}: {why}" for name, why in sorted(skipped.items())]
+        return [head, *(f"  {line}" for line in (*sorted(self._figures), *reasons))]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say it."""

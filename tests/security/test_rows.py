@@ -44,12 +44,16 @@ def test_a_run_counts_functions_and_names_what_was_skipped(monkeypatch: pytest.M
     for name, outcome, when in cases:
         facts = {"passed": False, "failed": False, "skipped": False, outcome: True}
         longrepr = ("b.py", 1, "Skipped: needs a thing")
+        figures = [("figure", f"X-1: {name}")] if name == "a.py::good[1]" else []
         report.pytest_runtest_logreport(
-            SimpleNamespace(nodeid=name, when=when, longrepr=longrepr, **facts)
+            SimpleNamespace(
+                nodeid=name, when=when, longrepr=longrepr, user_properties=figures, **facts
+            )
         )
 
     assert [
         "security checks 3, passed 1, skipped 1",
+        "  X-1: a.py::good[1]",
         "  skipped: b.py::left: needs a thing",
     ] == report.lines()
     assert [] == rows.Report().lines()
