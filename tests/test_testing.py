@@ -74,6 +74,7 @@ def test_faults_come_when_told() -> None:
     for _ in range(2):
         with pytest.raises(PowerCut):
             file.sync()
+    assert 2 == disk.failed_count
 
 
 def test_capacity() -> None:
@@ -84,7 +85,7 @@ def test_capacity() -> None:
     one.reserve(900)
     with pytest.raises(DiskError, match="no space left on device"):
         two.append([b"x" * 200], 0)
-    assert (two.size(), disk.free_bytes("/d")) == (0, 100)
+    assert (two.size(), disk.free_bytes("/d"), disk.failed_count) == (0, 100, 1)
     one.truncate(100)
     two.append([b"x" * 200], 0)
 

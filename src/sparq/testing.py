@@ -214,6 +214,7 @@ class MemoryDisk:
         trace: (operation, path) of each.
         fault: what is to go wrong; None: nothing.
         capacity_bytes: how much goes onto it; None: anything.
+        failed_count: how many operations have failed so far, by a fault or for want of space.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
@@ -221,6 +222,7 @@ class MemoryDisk:
         self.trace: list[tuple[str, str]] = []
         self.fault: Fault | None = None
         self.capacity_bytes = capacity_bytes
+        self.failed_count = 0
         self._failed = 0
         self._cut = False
         self._names: Names = {"": None}
@@ -284,6 +286,7 @@ class MemoryDisk:
         if fault.number is None:
             self._cut = True
             raise PowerCut(operation, path)
+        self.failed_count += 1
         raise DiskError(operation, path, fault.number)
 
     def write(self, inode: Inode, path: str, data: bytes, offset: int) -> None:
@@ -300,6 +303,7 @@ class MemoryDisk:
     def charge(self, path: str, growth_bytes: int) -> None:
         """Fail for want of space."""
         if growth_bytes > 0 and growth_bytes > self.free_bytes(path):
+            self.failed_count += 1
             raise DiskError("write", path, errno.ENOSPC)
 
     def unlock(self, file: MemoryFile) -> None:
