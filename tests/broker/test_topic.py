@@ -174,6 +174,21 @@ def test_deleting_a_topic(house: House) -> None:
     assert house.topic("t").message_count == 0
 
 
+def test_timers_of_a_deleted_topic_find_nothing(house: House) -> None:
+    """Its ledger was to be synced a moment after the delete: the other topics' turns go on."""
+    consumer = house.consumer("t", "c", rdy=10)
+    house.publish("t", b"x")
+    consumer.finish(consumer.messages())
+    house.pass_time(1.0)
+    house.broker.delete_topic("t", house.clock.now())
+    house.turn()
+
+    house.pass_time(1.5)
+    house.publish("other", b"y")
+
+    assert 1 == house.topic("other").message_count
+
+
 def test_a_topic_on_its_way_out_refuses_publishes(house: House) -> None:
     """Until its files are gone a topic cannot be made anew; what waited is told."""
     client = house.connect()

@@ -45,10 +45,17 @@ class Bookkeeper:
         self._write_waiters: list[tuple[int, Waiter]] = []
         self._failed = False
         self._working = False
+        self._closed = False
 
     def noted(self) -> None:
         """The ledger has something to write."""
         self._agenda.ledgers[self] = None
+
+    def close(self) -> None:
+        """The topic goes, with what was not written yet; timers that still run find nothing."""
+        self._closed = True
+        self._agenda.ledgers.pop(self, None)
+        self.ledger.close()
 
     def is_synced(self) -> bool:
         """Whether all that was ever noted is on the disk for good."""
@@ -91,6 +98,8 @@ class Bookkeeper:
 
     def on_time(self, now: Instant) -> None:
         """The sync timeout has passed, or a write is to be tried again."""
+        if self._closed:
+            return
         if self.is_written():
             self.sync(now)
         else:

@@ -338,8 +338,7 @@ class Topic:
         """Let go of the files."""
         self.stream.log.close()
         if self.books is not None:
-            self.agenda.ledgers.pop(self.books, None)
-            self.books.ledger.close()
+            self.books.close()
 
     # Trimming
 
