@@ -363,6 +363,25 @@ def test_torn_end_is_left_and_the_next_file_goes_on() -> None:
     assert len(disk.paths()) == 2
 
 
+def test_what_a_torn_file_says_is_synced_by_the_next_start() -> None:
+    """Killed in the middle of a write: the records before it are in no disk yet, but in memory."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    settle(ledger)
+    ledger.finished("c", [0], [40])
+    ledger.flush()
+    ledger.finished("c", [50], [60])
+    disk.fail(Fault(1, None, part=0.5))
+    with pytest.raises(PowerCut):
+        ledger.flush()
+
+    Ledger.open(disk.killed(), DIRECTORY)
+
+    for seed in range(8):
+        assert set(range(40)) == finished(Ledger.open(disk.crash(seed), DIRECTORY)[1])
+
+
 def test_lost_header_is_reported() -> None:
     """With both copies of the header gone, the file's records are gone, and it says so."""
     disk = MemoryDisk()

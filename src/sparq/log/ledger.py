@@ -84,6 +84,7 @@ class Ledger:
         self._poisoned: File | None = None
         self._entry_synced = True
         self._flushes_until_retry = 0
+        self._is_sound = True
 
     @classmethod
     def open(
@@ -104,6 +105,8 @@ class Ledger:
             disk.sync_directory(directory)
         ledger._entry_synced = True
         ledger._unsynced = []
+        if not ledger._is_sound:
+            ledger._poisoned = ledger._file
         return ledger, state
 
     @classmethod
@@ -369,19 +372,29 @@ class Ledger:
     def _continue(self, path: str, contents: ledger_file.Contents) -> None:
         """Append to the newest file, if it ends with a whole block; else a new one is begun."""
         if self._file is not None:
-            self._file.close()
+            self._retired.append(self._file)
             self._file = None
-        if contents.header is not None and contents.size == contents.end:
-            self._file = self._disk.open(path)
-            self._salt = contents.header.salt
-            self.size_bytes = contents.end
+        file = self._disk.open(path)
+        if contents.header is None or contents.size != contents.end:
+            self._retired.append(file)
+            return
+        self._file = file
+        self._salt = contents.header.salt
+        self.size_bytes = contents.end
 
     def _sync_found(self) -> None:
-        """What a killed process left in memory must be on the disk before it is built upon."""
+        """What a killed process left in memory must be on the disk before it is built upon.
+
+        That is so of the files to which nothing is added any more, too: what they say still counts.
+        """
         try:
-            if self._file is not None:
-                self._file.sync()
+            for file in (*self._retired, self._file):
+                if file is not None:
+                    file.sync()
             self._disk.sync_directory(self._directory)
         except DiskError as error:
             self.damage.append(str(error))
-            self._poisoned = self._file
+            self._is_sound = False
+        for file in self._retired:
+            file.close()
+        self._retired = []
