@@ -40,7 +40,6 @@ STEP_COMMANDS = 1_000
 UNSHARED = "proofs.unshared_files"
 REFUSALS_MIN = 20
 PROMISES = ("P12", "P7")
-OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ class Flood:
                 reader, writer = await asyncio.open_connection(host, int(port))
                 self.held.append(writer)
                 writer.write(b"  V2" + wire.pub("flood", b"x"))
-                return await reader.readexactly(len(OK)) == OK
+                return await reader.readexactly(len(wire.OK)) == wire.OK
         return False
 
     def goes(self) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"
+OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 _SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(">ii")
 _MESSAGE = struct.Struct(">qH16s")

@@ -1,0 +1,306 @@
+"""Consumers that take messages and never read them: `make slow`.
+
+A topic holds a backlog of so many MiB. One consumer for every 2,500 of its messages subscribes with
+RDY 2500 and reads not one byte. Beside them another topic is published to and consumed, a moment
+with them and a moment without, in turn.
+
+1. The daemon's memory never exceeds a bound that has nothing to do with the backlog: what it had at
+   its start and needs to work, the cache of blocks, what may wait to be written, two output buffers
+   a connection, and a fixed number of bytes for each message in flight.
+2. A message of the healthy topic costs the daemon no more time than it does alone. (Its rate is
+   shown, too; it depends on what else this machine does.)
+3. Who has not read for a heartbeat's time is dropped, and everything that was handed out to the
+   stuck ones is still there to be delivered.
+
+The control (never_paused.py) writes on though nobody reads: there the bound must break.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import statistics
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.servers import NsqdServer
+
+from proofs import outcome, wire
+from proofs.company import WAIT_SECONDS, until
+from proofs.crew import NSQD, Crew, data_folder, started
+from proofs.outcome import Outcome, Plan, progress
+from proofs.witness import Actor
+
+STUCK, HEALTHY, CHANNEL = "stuck", "healthy", "c"
+BODY_BYTES = 4_096
+MPUB_BODIES = 64
+RDY = 2_500
+WINDOW = 8
+HEALTHY_BODIES = 100
+HEALTHY_BYTES = 200
+ROUNDS = 5
+MEASURED_SECONDS = 1.0
+HEALTHY_SHARE_MIN = 0.8
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+MIB: Final = 1 << 20
+CACHE_BYTES = 64 * MIB
+UNWRITTEN_BYTES = 16 * MIB
+"""One connection's publishes that are not on disk yet, decoded and encoded."""
+WORKING_BYTES = 32 * MIB
+"""What the interpreter and its allocator need more at work than at rest."""
+OUTPUT_BYTES = 2 * MIB
+"""Two output buffers of a connection."""
+IN_FLIGHT_BYTES = 64
+"""What a message in flight may cost."""
+FULL_MIB = 1_024
+"""From this backlog on the run is long enough for its rates to mean something."""
+FLAGS = ("--msg-timeout=15m", "--max-msg-timeout=15m")
+NEVER_PAUSED = "proofs.never_paused"
+PROMISES = ("P11", "P12")
+
+
+class Flow(Actor):
+    """The healthy topic's one publisher and one consumer; both count what they do."""
+
+    def __init__(self, address: str, *, consumes: bool) -> None:
+        super().__init__(address)
+        self.consumes = consumes
+        self.count = 0
+
+    async def work(self, connection: wire.Connection) -> None:
+        await (self.consume(connection) if self.consumes else self.publish(connection))
+
+    async def publish(self, connection: wire.Connection) -> None:
+        batch = wire.mpub(HEALTHY, [os.urandom(HEALTHY_BYTES)] * HEALTHY_BODIES)
+        await connection.send(batch * WINDOW)
+        while not self.stopping:
+            answers = await connection.frames()
+            self.count += len(answers) * HEALTHY_BODIES
+            await connection.send(batch * len(answers))
+
+    async def consume(self, connection: wire.Connection) -> None:
+        await connection.send(wire.sub(HEALTHY, CHANNEL) + b"RDY %d\n" % RDY)
+        while not self.stopping:
+            messages = [
+                wire.message(data)
+                for kind, data in await connection.frames()
+                if kind == wire.FRAME_MESSAGE
+            ]
+            await connection.send(b"".join(b"FIN %s\n" % message.id for message in messages))
+            self.count += len(messages)
+
+
+class Pace(NamedTuple):
+    """How fast the healthy topic is: messages a second, and for each second of nsqd's CPU time."""
+
+    rate: float
+    per_cpu_second: float
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one run came to; memory in bytes."""
+
+    messages: int = 0
+    consumers: int = 0
+    bound: int = 0
+    peak: int = 0
+    alone: list[Pace] = field(default_factory=list)
+    beside: list[Pace] = field(default_factory=list)
+    dropped: int = 0
+    impatient: int = 0
+    kept: int = 0
+
+    @property
+    def share(self) -> Pace:
+        """The healthy consumer's pace beside the stuck ones, of its pace without them."""
+        pairs = list(zip(self.beside, self.alone, strict=True))
+        return Pace(
+            statistics.median(beside.rate / alone.rate for beside, alone in pairs),
+            statistics.median(b.per_cpu_second / a.per_cpu_second for b, a in pairs),
+        )
+
+
+class Proof:
+    """One run against one nsqd."""
+
+    def __init__(self, plan: Plan, server: NsqdServer) -> None:
+        self.server = server
+        self.messages = plan.count * MIB // BODY_BYTES // MPUB_BODIES * MPUB_BODIES
+        self.consumers = max(2, self.messages // RDY)
+        self.impatient = max(1, self.consumers // 10)
+        self.found = Findings(self.messages, self.consumers, impatient=self.impatient)
+
+    async def run(self, *, is_control: bool) -> Findings:
+        """All of it; of a control only what shows that the guard is needed."""
+        found = self.found
+        found.bound = (
+            memory(self.server.pid, "VmRSS")
+            + CACHE_BYTES
+            + UNWRITTEN_BYTES
+            + WORKING_BYTES
+            + self.consumers * OUTPUT_BYTES
+            + self.messages * IN_FLIGHT_BYTES
+        )
+        for topic in (STUCK, HEALTHY):
+            await self.post(f"/topic/create?topic={topic}")
+            await self.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
+        await self.fill()
+        if is_control:
+            with self.stuck_ones(self.consumers):
+                await self.until_they_are_stuck()
+        else:
+            await self.beside_a_healthy_topic()
+            await self.until_dropped()
+        found.peak = memory(self.server.pid, "VmHWM")
+        figures = await asyncio.to_thread(self.server.channel, STUCK, CHANNEL)
+        found.kept = figures["depth"] + figures["in_flight_count"]
+        return found
+
+    async def fill(self) -> None:
+        """Publish the backlog."""
+        batch = wire.mpub(STUCK, [os.urandom(BODY_BYTES) for _ in range(MPUB_BODIES)])
+        connection = await wire.Connection.open(self.server.tcp)
+        left = unanswered = self.messages // MPUB_BODIES
+        for _ in range(min(WINDOW, left)):
+            await connection.send(batch)
+            left -= 1
+        while unanswered:
+            for kind, data in await connection.frames():
+                assert (kind, data) == (wire.FRAME_RESPONSE, b"OK"), data
+                unanswered -= 1
+                if left:
+                    await connection.send(batch)
+                    left -= 1
+            progress(f"backlog {self.messages - unanswered * MPUB_BODIES:,}")
+        connection.close()
+
+    async def beside_a_healthy_topic(self) -> None:
+        """The healthy topic's rate, without the stuck ones and with them, in turn."""
+        consumer = Flow(self.server.tcp, consumes=True)
+        async with Crew(Flow(self.server.tcp, consumes=False), consumer):
+            for _ in range(ROUNDS):
+                self.found.alone.append(await self.pace(consumer))
+                with self.stuck_ones(self.consumers):
+                    await self.until_they_are_stuck()
+                    self.found.beside.append(await self.pace(consumer))
+                await self.until_clients(0)
+                progress(f"healthy: {self.found.share.rate:.0%}")
+
+    async def pace(self, consumer: Flow) -> Pace:
+        """Its pace over a moment that begins with the next message."""
+        first = consumer.count
+        await until(lambda: consumer.count > first, "consumed")
+        loop, pid = asyncio.get_running_loop(), self.server.pid
+        before, began, spent = consumer.count, loop.time(), cpu_seconds(pid)
+        await asyncio.sleep(MEASURED_SECONDS)
+        count = consumer.count - before
+        seconds, cpu = loop.time() - began, cpu_seconds(pid) - spent
+        return Pace(count / seconds, count / max(cpu, TICK_SECONDS))
+
+    async def until_dropped(self) -> None:
+        """Some of them ask for a short heartbeat interval: nsqd gives those up, and only those."""
+        patient = self.consumers - self.impatient
+        with self.stuck_ones(patient), self.stuck_ones(self.impatient, heartbeat_ms=1_000):
+            await self.until_clients(patient)
+            self.found.dropped = self.consumers - await self.clients()
+
+    @contextmanager
+    def stuck_ones(self, count: int, heartbeat_ms: int = 0) -> Iterator[None]:
+        """Consumers that never read."""
+        held = [self.stuck_one(heartbeat_ms) for _ in range(count)]
+        try:
+            yield
+        finally:
+            for connection in held:
+                connection.close()
+
+    def stuck_one(self, heartbeat_ms: int) -> socket.socket:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.connect(("127.0.0.1", self.server.tcp_port))
+        settings = json.dumps({"heartbeat_interval": heartbeat_ms} if heartbeat_ms else {}).encode()
+        identify = b"IDENTIFY\n" + struct.pack(">i", len(settings)) + settings
+        connection.settimeout(WAIT_SECONDS)
+        connection.sendall(b"  V2" + identify + wire.sub(STUCK, CHANNEL))
+        assert connection.recv(2 * len(wire.OK), socket.MSG_WAITALL) == 2 * wire.OK
+        connection.sendall(b"RDY %d\n" % RDY)
+        return connection
+
+    async def until_they_are_stuck(self) -> None:
+        """Wait until nothing more is handed out, though there is more."""
+        before = -1
+        while True:
+            figures = await asyncio.to_thread(self.server.channel, STUCK, CHANNEL)
+            if figures["in_flight_count"] == before and figures["client_count"] == self.consumers:
+                return
+            before = figures["in_flight_count"]
+            await asyncio.sleep(0.5)
+
+    async def clients(self) -> int:
+        figures = await asyncio.to_thread(self.server.channel, STUCK, CHANNEL)
+        return int(figures["client_count"])
+
+    async def until_clients(self, count: int) -> None:
+        async with asyncio.timeout(60):
+            while await self.clients() > count:  # noqa: ASYNC110 - asked over HTTP, no event
+                await asyncio.sleep(0.1)
+
+    async def post(self, path: str) -> None:
+        await asyncio.to_thread(self.server.post, path)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_SECONDS
+
+
+def memory(pid: int, name: str) -> int:
+    """One of the kernel's figures of a process's memory, in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) << 10
+    raise ValueError(name)
+
+
+def attempt(plan: Plan, module: str = NSQD) -> Findings:
+    """One run in a folder of its own."""
+    keep = plan.keep if module == NSQD else None
+    with data_folder(keep) as folder, started(folder, module, FLAGS) as server:
+        return asyncio.run(Proof(plan, server).run(is_control=module != NSQD))
+
+
+def prove(plan: Plan) -> Outcome:
+    """The proof and its control."""
+    found = attempt(plan)
+    figures = (
+        f"backlog {plan.count:,} MiB, {found.consumers:,} consumers that never read · "
+        f"RSS peak {found.peak >> 20:,} MiB (bound {found.bound >> 20:,}) · "
+        f"healthy consumer's rate {found.share.rate:.0%}, messages per second of CPU "
+        f"{found.share.per_cpu_second:.0%} · "
+        f"dropped by the write timeout {found.dropped:,}/{found.impatient:,} · "
+        f"still there {found.kept:,}/{found.messages:,}"
+    )
+    held = found.peak <= found.bound and found.kept == found.messages
+    held = held and found.dropped == found.impatient
+    if plan.count >= FULL_MIB:
+        held = held and found.share.per_cpu_second >= HEALTHY_SHARE_MIN
+    control = ""
+    if plan.control:
+        without = attempt(Plan(plan.seed, min(plan.count, 256)), NEVER_PAUSED)
+        control = (
+            f"without a pause while nobody reads: RSS peak {without.peak >> 20:,} MiB "
+            f"(bound {without.bound >> 20:,})"
+        )
+        held = held and without.peak > without.bound
+    return Outcome(PROMISES, figures, held, control)
+
+
+if __name__ == "__main__":
+    sys.exit(outcome.run("slow", prove, count=2_048, of="MiB of backlog"))
