@@ -28,11 +28,11 @@ from sparq.protocol.compression import Compression, CompressionError, Deflate, S
 from sparq.protocol.errors import ERRORS, RemoteError
 from sparq.protocol.identify import Limits, negotiate
 from sparq.protocol.mpub import walk_whole
-from sparq.protocol.parser import LINE_SIZE_MAX, LineTooLong, Parser
+from sparq.protocol.parser import LineTooLong, Parser
 from sparq.protocol.receiver import FrameError, LengthReceiver, Receiver, decode_message
 
 LIMITS: Final = Limits(max_msg_size=4_096, max_body_size=20_000)
-HELD_MAX: Final = LINE_SIZE_MAX + LIMITS.max_body_size + 64
+HELD_MAX: Final = LIMITS.max_line_size + LIMITS.max_body_size + 64
 STATES: Final = (commands.STATE_INIT, commands.STATE_SUBSCRIBED, commands.STATE_CLOSING)
 IDS: Final = (b"0123456789abcdef", b"0000000000000000", b"ffffffffffffffff")
 READS_MAX: Final = 12
@@ -290,7 +290,7 @@ def targets() -> Sequence[Target]:
     bodies = [commands.mpub("t", [b"one", b"two" * 9])[11:], b"one\ntwo\n\nthree", b"a=t&b=%41+b;"]
     places = [b"earliest", b"12", b"time:2026-01-02T03:04:05.123+01:00", b"time:123"]
     joined = [b"".join(LINES[:6]), b"".join(LINES[6:12]), b"".join(LINES)]
-    long_line = b"PUB " + b"t" * (LINE_SIZE_MAX + 10)
+    long_line = b"PUB " + b"t" * (LIMITS.max_line_size + 10)
     return (
         Target("parser", 310, (*LINES, *joined, long_line), parse, WORDS),
         Target("receiver", 180, _frames(), receive),

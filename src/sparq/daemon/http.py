@@ -106,8 +106,10 @@ class Route(NamedTuple):
 class Call:
     """One request, as a handler sees it."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, body_seconds: float | None = None) -> None:
+        """`body_seconds`: the time that all of the body has; None: any, if pieces keep coming."""
         self.request = request
+        self._body_seconds = body_seconds
         self._target = request.raw_path
         self._query: dict[str, str] | None = None
 
@@ -163,12 +165,13 @@ class Call:
         pieces = []
         size = 0
         try:
-            await self._say_continue()
-            while piece := await self._next_piece():
-                size += len(piece)
-                if size > limit:
-                    raise HttpError(413, too_big)
-                pieces.append(piece)
+            async with asyncio.timeout(self._body_seconds):
+                await self._say_continue()
+                while piece := await self._next_piece():
+                    size += len(piece)
+                    if size > limit:
+                        raise HttpError(413, too_big)
+                    pieces.append(piece)
         except (OSError, TimeoutError, web.RequestPayloadError):
             raise HttpError(500, "INTERNAL_ERROR") from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -270,14 +273,18 @@ class Site:
         gate: Gate | None = None,
         connections_max: int = files.UNLIMITED,
         token: str = "",
+        request_seconds: float = 0.0,
     ) -> None:
         """`gate` sees each request first; what it answers is the answer.
 
         Beyond `connections_max` connections, who comes is closed at once. Where there is a `token`,
-        who changes something must show it.
+        who changes something must show it. A request's head, and then its body, may take
+        `request_seconds` each; 0: `IDLE_SECONDS`, and `BODY_SECONDS` between two pieces.
         """
         self._gate = gate
         self._token = token
+        self._head_seconds = min(IDLE_SECONDS, request_seconds or IDLE_SECONDS)
+        self._body_seconds = request_seconds or None
         self._connections_max = connections_max
         self._is_full = False
         self._paths: dict[str, dict[str, Route]] = {}
@@ -297,7 +304,7 @@ class Site:
         if self._server is None:
             self._server = web.Server(
                 self.respond,
-                keepalive_timeout=IDLE_SECONDS,
+                keepalive_timeout=self._head_seconds,
                 auto_decompress=False,
                 access_log=None,
                 logger=_protocol_logger,
@@ -326,7 +333,7 @@ class Site:
         if self._gate is not None and (shut := self._gate(request)) is not None:
             return shut
         began = time.monotonic()
-        call = Call(request)
+        call = Call(request, self._body_seconds)
         methods = self._paths.get(call.path) or self._open_ended.get(call.path.rpartition("/")[0])
         route = None if methods is None else methods.get(request.method)
         if route is not None and not self._may(route, request):

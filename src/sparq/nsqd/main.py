@@ -19,6 +19,7 @@ from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
 from sparq.daemon import address, files, flags, lifecycle
 from sparq.daemon import logging as log_lines
+from sparq.daemon.durations import SECOND
 from sparq.daemon.http import Site
 from sparq.log.disk import DiskError, File, RealDisk
 from sparq.nsqd import checks, tls
@@ -61,6 +62,9 @@ def limits_of(options: Options) -> Limits:
         max_deflate_level=options.max_deflate_level,
         deflate=options.deflate,
         snappy=options.snappy,
+        max_line_size=options.max_line_size,
+        require_heartbeats=options.require_heartbeats,
+        strict_identify=options.strict_identify,
     )
 
 
@@ -198,7 +202,14 @@ async def start_http(nsqd: Nsqd, listeners: Listeners) -> Site:
     """Answer HTTP and HTTPS, where they are."""
     _, http, https = listeners
     gate = gate_of(nsqd.options, nsqd.https_port)
-    site = Site(Endpoints(nsqd).routes(), gate, nsqd.http_connections_max, nsqd.http_token)
+    options = nsqd.options
+    site = Site(
+        Endpoints(nsqd).routes(),
+        gate,
+        nsqd.http_connections_max,
+        nsqd.http_token,
+        options.http_request_timeout_ns / SECOND,
+    )
     if http is not None:
         await site.start(http)
         logger.info("HTTP: listening on %s", http.text)

@@ -177,6 +177,32 @@ class Options:
         0, "bytes of one topic's log that its channels may have unfinished", kind=INT
     )
     max_connections: int = option(0, "TCP clients that may be connected at a time", kind=INT)
+    max_line_size: int = option(16 << 10, "bytes that a command's line may have", kind=INT)
+    first_command_timeout_ns: int = option(
+        0,
+        "time that a client has until its first command; 0: 60s for its first four bytes",
+        kind=DURATION,
+        name="first-command-timeout",
+    )
+    min_receive_rate: int = option(
+        0, "bytes that each second of an unfinished command must bring, after 5s; 0: any", kind=INT
+    )
+    http_request_timeout_ns: int = option(
+        0,
+        "time that the head of an HTTP request, and then its body, may take; 0: 75s for the head,"
+        " 60s between two pieces of the body",
+        kind=DURATION,
+        name="http-request-timeout",
+    )
+    require_heartbeats: bool = option(
+        False, "refuse clients that switch their heartbeats off", kind=BOOL
+    )
+    strict_identify: bool = option(
+        False,
+        "refuse bodies of IDENTIFY and AUTH beyond 64 KiB, and JSON in IDENTIFY that is nested"
+        " deeper than 20 or has numbers beyond 64 bits",
+        kind=BOOL,
+    )
     enable_experiment: tuple[str, ...] = option(
         (), "turn an experiment on: topology-aware-consumption", kind=STRING
     )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, cast
 from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
 from sparq.nsqd.auth import Admission
 from sparq.nsqd.layers import BrokenLayer, Layers, TlsLayer
+from sparq.nsqd.pace import Pace
 from sparq.nsqd.tls import facts_of
 from sparq.protocol import frames
 from sparq.protocol.compression import Deflate, Snappy
@@ -72,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._session: Session | None = None
         self._admission: Admission | None = None
+        self._pace: Pace | None = None
         self._magic = b""
         self._reading = True
         self._ending = False
@@ -94,11 +96,23 @@ class Connection(asyncio.Protocol):
             return
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._timer = self._server.loop.call_later(MAGIC_DEADLINE_SECONDS, transport.abort)
+        options = self._server.options
+        if options.first_command_timeout_ns or options.min_receive_rate:
+            self._pace = Pace(
+                self._server.loop,
+                first_seconds=options.first_command_timeout_ns / NANOSECONDS,
+                rate=options.min_receive_rate,
+                is_unfinished=lambda: self._parser.is_unfinished,
+                is_reading=lambda: self._reading,
+                give_up=transport.abort,
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the broker; what is in flight waits for its timeout, as NSQ has it."""
         self._ending = True
         self._set_timer(None)
+        if self._pace is not None:
+            self._pace.stop()
         self._server.forget(self)
         if self._admission is not None:
             self._admission.close()
@@ -124,6 +138,11 @@ class Connection(asyncio.Protocol):
         """Take bytes as they come; a turn of the broker follows."""
         if self._ending:
             return
+        self._take(data)
+        if self._pace is not None:
+            self._pace.note(len(data))
+
+    def _take(self, data: bytes) -> None:
         if self._layers is not None:
             self._layers.feed(data)
             self._pump(self._layers)
@@ -197,6 +216,8 @@ class Connection(asyncio.Protocol):
             self._ending = True
             self._transport.abort()
             return
+        if self._pace is not None and (self._last_command_ns == now.mono_ns or self._is_asking()):
+            self._pace.moved()
         if session.heartbeat_interval_ms != interval:
             self._next_heartbeat_ns = now.mono_ns + max(0, self._interval_ns())
             self._arm()

@@ -16,6 +16,7 @@ from functools import partial
 from sparq.daemon import address, flags, lifecycle, token
 from sparq.daemon import logging as log_lines
 from sparq.daemon import reload as hangup
+from sparq.daemon.durations import SECOND
 from sparq.daemon.http import Site
 from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.http import Endpoints
@@ -43,7 +44,11 @@ class Nsqlookupd:
         self.connections: set[Connection] = set()
         self._guard = Guard(options)
         endpoints = Endpoints(self.registry, instant, debug_routes=options.debug_routes)
-        self._site = Site(endpoints.routes(), token=token.resolve(options.http_token))
+        self._site = Site(
+            endpoints.routes(),
+            token=token.resolve(options.http_token),
+            request_seconds=options.http_request_timeout_ns / SECOND,
+        )
         self._listeners: list[address.Listener] = []
 
     async def start(self) -> None:

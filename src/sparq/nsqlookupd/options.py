@@ -57,6 +57,13 @@ class Options:
         1_000_000, "topics and channels that one nsqd may register", kind=INT
     )
     max_names: int = option(0, "topics and channels that nsqds may make known in all", kind=INT)
+    http_request_timeout_ns: int = option(
+        0,
+        "time that the head of an HTTP request, and then its body, may take; 0: 75s for the head,"
+        " 60s between two pieces of the body",
+        kind=DURATION,
+        name="http-request-timeout",
+    )
     http_token: str = option(
         "",
         "bearer token that requests over HTTP must show to change something or to look inside;"

@@ -26,10 +26,19 @@ DEFLATE_LEVEL: Final = 6
 """NSQ's default level, told even to clients that do not compress."""
 INT64_CHARACTERS_MAX: Final = 20
 
+STRICT_BODY_BYTES: Final = 64 << 10
+STRICT_DEPTH: Final = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What nsqd allows, by its flags; the defaults are NSQ's."""
+    """What nsqd allows, by its flags; the defaults are NSQ's.
+
+    Attributes:
+        max_line_size: of a command's line with its newline: the size of NSQ's read buffer.
+        require_heartbeats: whether no client may switch them off.
+        strict_identify: whether bodies of IDENTIFY and AUTH are held to the `STRICT_...` bounds.
+    """
 
     max_msg_size: int = 1_048_576
     max_body_size: int = 5_242_880
@@ -47,6 +56,9 @@ class Limits:
     max_deflate_level: int = 6
     deflate: bool = True
     snappy: bool = True
+    max_line_size: int = 16_384
+    require_heartbeats: bool = False
+    strict_identify: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Gran
     Raises:
         RemoteError: the body is no such JSON, or asks for what is out of range.
     """
-    asked = _decode(body)
+    asked = _decode(body, strict=limits.strict_identify)
     heartbeat_ms = _heartbeat(asked.heartbeat_interval, limits)
     timeout_ms = _buffer_timeout(asked.output_buffer_timeout, limits)
     size = _buffer_size(asked.output_buffer_size, limits)
@@ -158,7 +170,7 @@ _BITS: Final = {"sample_rate": 32}
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-def _decode(body: bytes) -> _Request:
+def _decode(body: bytes, *, strict: bool) -> _Request:
     """The request; raises RemoteError for what Go's decoder would not take into its struct."""
     try:
         # Bytes that are not UTF-8 become U+FFFD, as in Go; json would guess at UTF-16.
@@ -168,7 +180,7 @@ def _decode(body: bytes) -> _Request:
         raise _undecodable() from None
     if asked is None:
         return _Request()
-    if not isinstance(asked, dict):
+    if not isinstance(asked, dict) or (strict and not _is_modest(asked, STRICT_DEPTH)):
         raise _undecodable()
     known = {name: value for name, value in asked.items() if name in _TYPES and value is not None}
     return _Request(**{name: _typed(name, value) for name, value in known.items()})
@@ -182,6 +194,17 @@ def _typed(name: str, value: object) -> Any:
     if isinstance(value, int) and value not in _range(_BITS.get(name, 64)):
         raise _undecodable()
     return value
+
+
+def _is_modest(value: object, depth: int) -> bool:
+    """Whether JSON is nested no deeper than this, and all its numbers have a place in 64 bits."""
+    if isinstance(value, dict):
+        return depth > 0 and all(_is_modest(one, depth - 1) for one in value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(_is_modest(one, depth - 1) for one in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or value in _range(64)
 
 
 def _range(bits: int) -> range:
@@ -207,7 +230,7 @@ def _undecodable() -> RemoteError:
 def _heartbeat(asked_ms: int, limits: Limits) -> int:
     if asked_ms == 0:
         return limits.heartbeat_interval_ms
-    if asked_ms == OFF:
+    if asked_ms == OFF and not limits.require_heartbeats:
         return 0
     if not INTERVAL_MIN_MS <= asked_ms <= limits.max_heartbeat_interval_ms:
         _refuse(f"heartbeat interval ({asked_ms})")

@@ -7,7 +7,7 @@
 3. However the bytes are cut into chunks, the commands are the same, but for the length of the runs.
 4. A chunk is parsed where it lies; bodies refer to it. Only what a chunk leaves unfinished is
    copied, once, and is looked at again when enough has come to go on: time is linear.
-5. No more is held than one command may have: a line of 16 KiB, and a body within the limits.
+5. No more is held than one command may have: a line and a body within the limits.
 """
 
 import struct
@@ -17,13 +17,11 @@ from typing import Final, NoReturn
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import ID_SIZE, Bodies, parse_raw_id
-from sparq.protocol.identify import Limits
+from sparq.protocol.identify import STRICT_BODY_BYTES, Limits
 from sparq.protocol.mpub import Walk
 from sparq.protocol.names import is_valid_name, quote
 from sparq.protocol.runs import FIN_WIDTH, finish_run, publish_run
 
-LINE_SIZE_MAX: Final = 16_384
-"""A command's line with its newline: the size of NSQ's read buffer."""
 KNOWN_MAX: Final = 64
 """Lines of PUB and MPUB that a connection remembers."""
 KNOWN_SIZE_MAX: Final = 80
@@ -36,7 +34,7 @@ _DIGITS: Final = frozenset(b"0123456789")
 
 
 class LineTooLong(Exception):
-    """The client sent no newline in 16 KiB; NSQ closes without a word."""
+    """The client sent no newline in `max_line_size`; NSQ closes without a word."""
 
 
 class Parser:
@@ -53,6 +51,7 @@ class Parser:
         self.heartbeats = True
         self.needs_tls = False
         self._limits = limits
+        self._line_size_max = limits.max_line_size
         self._data = b""
         self._at = 0
         # What is unfinished while `_waiting`, until `_need` bytes (0: a newline) are there.
@@ -87,7 +86,7 @@ class Parser:
     def _is_enough(self, size: int, data: bytes) -> bool:
         if self._need:
             return size >= self._need
-        return size >= LINE_SIZE_MAX or b"\n" in data
+        return size >= self._line_size_max or b"\n" in data
 
     def _wait(self, start: int, need: int) -> None:
         """What begins at `start` cannot go on before `need` bytes of it are there (0: a line)."""
@@ -124,6 +123,11 @@ class Parser:
         self._data, self._tail, self._walk = b"", bytearray(), None
         raise error
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a command has begun, and the rest of it has to arrive."""
+        return self._waiting and (bool(self._tail) or bool(self._multi_topic))
+
     # Commands
 
     def next(self) -> c.Command | None:
@@ -152,9 +156,9 @@ class Parser:
             if finish is not None:
                 self._at = at + len(finish) * FIN_WIDTH
                 return finish
-        end = data.find(b"\n", at, at + LINE_SIZE_MAX)
+        end = data.find(b"\n", at, at + self._line_size_max)
         if end < 0:
-            if len(data) - at >= LINE_SIZE_MAX:
+            if len(data) - at >= self._line_size_max:
                 raise LineTooLong
             self._wait(at, 0)
             return None
@@ -271,10 +275,13 @@ class Parser:
 
     def _sized(self, command: str, line_at: int) -> bytes | None:
         """The body behind a line; None when it is not there in full."""
+        size_max = self._limits.max_body_size
+        if self._limits.strict_identify:
+            size_max = min(size_max, STRICT_BODY_BYTES)
 
         def check(size: int) -> None:
-            if size > self._limits.max_body_size:
-                text = f"{command} body too big {size} > {self._limits.max_body_size}"
+            if size > size_max:
+                text = f"{command} body too big {size} > {size_max}"
                 raise RemoteError("E_BAD_BODY", text)
             if size <= 0:
                 raise RemoteError("E_BAD_BODY", f"{command} invalid body size {size}")
