@@ -1,0 +1,96 @@
+"""Data paths that earlier versions have written, opened by this one: `make golden`.
+
+tests/golden has a folder for each version that wrote a format of its own; in it packed data paths,
+and what was to be seen of each when it was written. All of that must still be seen: ids, attempts,
+timestamps, bodies, due times, what is paused, what is damaged. Then each goes on.
+
+The control is a reader that knows a newer format only: it must open none of them as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from proofs import outcome
+from proofs.golden_read import describe
+from proofs.golden_write import GOLDEN
+from proofs.outcome import Outcome, Plan, skipped
+from proofs.reopened import replaced
+from sparq.log import segment
+
+PROMISES = ("P15",)
+
+
+def packs() -> list[Path]:
+    """The packed data paths."""
+    return sorted(GOLDEN.glob("*/*.tar.xz"))
+
+
+def unpack(pack: Path, folder: Path) -> Path:
+    """The data path, as nsqd would have left it."""
+    data = folder / pack.parent.name / pack.name.removesuffix(".tar.xz")
+    data.mkdir(parents=True)
+    with tarfile.open(pack) as packed:
+        packed.extractall(data, filter="data")
+    return data
+
+
+def difference(pack: Path, folder: Path) -> str:
+    """What is not as it was; empty: nothing."""
+    document = pack.with_name(pack.name.removesuffix(".tar.xz") + ".json")
+    expected = json.loads(document.read_text(encoding="utf-8"))
+    found = json.loads(json.dumps(describe(unpack(pack, folder))))
+    return "; ".join(differences(expected, found, pack.parent.name + "/" + pack.name))
+
+
+def differences(expected: object, found: object, at: str) -> list[str]:
+    """The places in which two documents differ."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        keys = sorted(expected.keys() | found.keys())
+        return [
+            text
+            for key in keys
+            for text in differences(expected.get(key), found.get(key), f"{at} > {key}")
+        ]
+    return [] if expected == found else [f"{at}: was {expected!r:.300}, is {found!r:.300}"]
+
+
+def messages(pack: Path) -> int:
+    """How many messages its log holds."""
+    document = pack.with_name(pack.name.removesuffix(".tar.xz") + ".json")
+    topics = json.loads(document.read_text(encoding="utf-8"))["topics"].values()
+    return sum(len(topic["replayed"]) for topic in topics)
+
+
+def prove(plan: Plan) -> Outcome:
+    """The proof and its control; what is opened does not depend on the plan."""
+    found = packs()
+    if not found:
+        return skipped(PROMISES, "needs tests/golden")
+    with tempfile.TemporaryDirectory(prefix="sparq-golden-") as folder:
+        wrong = [text for pack in found if (text := difference(pack, Path(folder)))]
+    for text in wrong:
+        print(f"  {text}")
+    versions = {pack.parent.name for pack in found}
+    figures = (
+        f"formats {len(versions)} ({', '.join(sorted(versions))}) · data paths {len(found)} · "
+        f"opened and equal {len(found) - len(wrong)} · messages {sum(map(messages, found)):,}"
+    )
+    held, control = not wrong, ""
+    if plan.control:
+        with (
+            tempfile.TemporaryDirectory(prefix="sparq-golden-") as folder,
+            replaced(segment, "VERSION", segment.VERSION + 1),
+        ):
+            equal = sum(not difference(pack, Path(folder)) for pack in found)
+        control = f"with a reader of a newer format only: equal {equal} of {len(found)}"
+        held = held and not equal
+    return Outcome(PROMISES, figures, held, control)
+
+
+if __name__ == "__main__":
+    sys.exit(outcome.run("golden", prove, count=1, of="nothing: all of them are opened"))

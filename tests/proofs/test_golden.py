@@ -1,0 +1,54 @@
+"""Data paths of earlier versions, opened by this one."""
+
+import json
+from pathlib import Path
+
+import pytest
+from proofs.outcome import Plan
+
+from proofs import golden, golden_write
+from sparq.daemon.lifecycle import sparq_version
+
+
+def test_every_golden_data_path_is_opened_as_it_was() -> None:
+    """What earlier versions wrote is read by this one; a reader that knows only a newer format is
+    seen to fail."""
+    outcome = golden.prove(Plan(seed=1, count=1))
+
+    assert outcome.held, (outcome.figures, outcome.control)
+    assert not outcome.skipped
+
+
+def test_the_present_version_has_golden_data_paths() -> None:
+    """A version is released together with data paths that it wrote."""
+    names = {pack.parent.name.partition("-")[0] for pack in golden.packs()}
+
+    assert sparq_version() in names
+
+
+def test_golden_data_paths_are_never_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command writes a new version's data paths, which this version opens, and refuses a name
+    that is taken."""
+    monkeypatch.setattr(golden_write, "GOLDEN", tmp_path)
+    monkeypatch.setattr(golden, "GOLDEN", tmp_path)
+
+    assert golden_write.main(["9.9.9"]) == 0
+    assert golden.prove(Plan(seed=1, count=1)).held
+    assert golden_write.main(["9.9.9"]) == 1
+    assert golden_write.main([]) == 2
+
+
+def test_another_body_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data path of which one message is not as its document says fails the proof."""
+    pack = next(pack for pack in golden.packs() if pack.name.startswith("deferred"))
+    folder = tmp_path / "1.0"
+    folder.mkdir()
+    (folder / pack.name).write_bytes(pack.read_bytes())
+    document = json.loads(pack.with_name("deferred.json").read_text())
+    document["topics"]["later"]["replayed"][0] = "another"
+    (folder / "deferred.json").write_text(json.dumps(document))
+    monkeypatch.setattr(golden, "GOLDEN", tmp_path)
+
+    assert not golden.prove(Plan(seed=1, count=1, control=False)).held
