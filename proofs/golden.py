@@ -33,9 +33,13 @@ def packs() -> list[Path]:
 def unpack(pack: Path, folder: Path) -> Path:
     """The data path, as nsqd would have left it."""
     data = folder / pack.parent.name / pack.name.removesuffix(".tar.xz")
-    data.mkdir(parents=True)
     with tarfile.open(pack) as packed:
-        packed.extractall(data, filter="data")
+        for member in packed:
+            path = data / member.name
+            if member.isdir():
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            elif content := packed.extractfile(member):
+                path.write_bytes(content.read())
     return data
 
 
