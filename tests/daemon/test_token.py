@@ -1,0 +1,64 @@
+"""The token: where it comes from, how it is shown, and that it is not told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
+
+from sparq.daemon.lifecycle import StartError
+from sparq.daemon.token import hidden, is_shown, resolve, without_secrets
+
+
+def test_a_token_stands_in_the_option_or_in_a_file(tmp_path: Path) -> None:
+    """The line end of the file is no part of it."""
+    file = tmp_path / "token"
+    file.write_text("abc.~_+/-==\n")
+
+    assert "" == resolve("")
+    assert "abc" == resolve("abc")
+    assert "abc.~_+/-==" == resolve(f"@{file}")
+
+
+@pytest.mark.parametrize("content", [b"", b"a b", b"\xff", b"a\nb", b"x" * 600])
+def test_what_is_no_token(tmp_path: Path, content: bytes) -> None:
+    """An empty file would let everybody in; blanks cannot be sent."""
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(StartError, match="--http-token"):
+        resolve(f"@{tmp_path}/token")
+    with pytest.raises(StartError, match="missing cannot be read - No such file"):
+        resolve(f"@{tmp_path}/missing")
+    with pytest.raises(StartError, match="letters"):
+        resolve("two words")
+
+
+@pytest.mark.parametrize(
+    ("headers", "shown"),
+    [
+        (["Bearer abc"], True),
+        (["bearer   abc "], True),
+        (["Bearer abcd"], False),
+        (["Bearer ab"], False),
+        (["Bearer"], False),
+        (["Basic abc"], False),
+        (["Bearer abc", "Bearer abc"], False),
+        ([], False),
+    ],
+)
+def test_how_it_is_shown(headers: list[str], shown: bool) -> None:
+    """In one header, whole."""
+    made = CIMultiDict([("Authorization", header) for header in headers])
+    request = make_mocked_request("POST", "/", made)
+
+    assert shown == is_shown(request, "abc")
+
+
+def test_a_command_line_is_told_without_secrets() -> None:
+    """Neither tokens nor users and passwords of URLs; the rest as it is."""
+    said = "nsqd --http-token=abc -http-token abc --http-token=@/f --x=y http://u:p@h/ -http-token"
+    told = "nsqd --http-token=*** -http-token *** --http-token=@/f --x=y http://h/ -http-token"
+
+    assert told.split() == without_secrets(said.split())
+    assert ("", "***", "@f") == (hidden(""), hidden("abc"), hidden("@f"))

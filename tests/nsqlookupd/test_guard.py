@@ -1,0 +1,80 @@
+"""What nsqlookupd lets its peers claim and take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparq.daemon.lifecycle import StartError
+from sparq.nsqlookupd.guard import Guard
+from sparq.nsqlookupd.options import Options
+
+PORTS = (4150, 4151)
+
+
+def guard(*allowed: str, **options: Any) -> Guard:
+    return Guard(Options(allow_broadcast_addresses=allowed, **options))
+
+
+@pytest.mark.parametrize(
+    ("rule", "address", "allowed"),
+    [
+        ("peer", "10.0.0.7", True),
+        ("peer", "::ffff:10.0.0.7", True),
+        ("peer", "10.0.0.8", False),
+        ("peer", "here.example", False),
+        ("peer", "", False),
+        ("10.0.0.9", "10.0.0.9", True),
+        ("10.0.0.9", "10.0.0.90", False),
+        ("10.0.0.0/30", "10.0.0.3", True),
+        ("10.0.0.0/30", "10.0.0.4", False),
+        ("10.0.0.0/30", "0xa000003", False),
+        ("::1", "[::1]", True),
+        ("fe80::/10", "fe80::1", True),
+        ("fe80::/10", "10.0.0.7", False),
+        ("nsqd-1.example", "NSQD-1.example.", True),
+        ("nsqd-1.example", "nsqd-1.example.evil", False),
+        ("nsqd-1.example", "nsqd-1.example\0", False),
+        ("*.example", "a.b.example", True),
+        ("*.example", "example", False),
+        ("*.example", "aexample", False),
+        ("*.example", "evil/.example", False),
+        ("*.example", "user@evil#.example", False),
+        ("*.example", "..example", False),
+    ],
+)
+def test_where_consumers_may_be_sent(rule: str, address: str, allowed: bool) -> None:
+    """What one of the rules names, compared and never resolved."""
+    assert allowed == guard(rule).may_claim(address, PORTS, "10.0.0.7")
+    assert guard().may_claim(address, (0, 1 << 40), "10.0.0.7")
+
+
+def test_ports_are_ports() -> None:
+    """Where addresses are looked at, so are the ports behind them."""
+    for ports in ((0, 1), (1, 65536), (-1, 1)):
+        assert not guard("peer").may_claim("10.0.0.7", ports, "10.0.0.7")
+
+
+def test_a_peer_without_an_address() -> None:
+    """On a unix socket nobody is "peer", but may be named."""
+    assert not guard("peer").may_claim("", PORTS, "")
+    assert guard("peer", "here.example").may_claim("here.example", PORTS, "")
+
+
+@pytest.mark.parametrize("text", ["", "*", "*.", "10.0.0.0/33", "a/b", "a.*.b"])
+def test_rules_that_are_none(text: str) -> None:
+    """A misspelt rule must not let nobody, or everybody, in."""
+    with pytest.raises(StartError, match="--allow-broadcast-address"):
+        guard(text)
+
+
+def test_connections_are_counted() -> None:
+    """In all, and of one address; who goes makes room."""
+    limited = guard(max_connections=3, max_connections_per_address=2)
+    assert [True, True, False] == [limited.admit("a") for _ in range(3)]
+    assert [True, False] == [limited.admit("b") for _ in range(2)]
+    limited.forget("a")
+    assert [True, False] == [limited.admit("b"), limited.admit("c")]
+    alike = guard(max_connections_per_address=1)
+    assert [True, True] == [alike.admit("") for _ in range(2)]
