@@ -12,10 +12,13 @@ import pytest
 
 from sparq.daemon.flags import flags_of
 from sparq.nsqd.options import Options
-from tests.nsqd.effects import doors, limits, statsd, storage, wire
+from tests.nsqd.effects import doors, limits, statsd, storage, strict, wire
 from tests.told import Row, Told, every, keys_are_right, told
 
-GROUPS = {**wire.GROUPS, **storage.GROUPS, **doors.GROUPS, **statsd.GROUPS, **limits.GROUPS}
+GROUPS = {
+    **{**wire.GROUPS, **storage.GROUPS, **doors.GROUPS, **statsd.GROUPS},
+    **{**limits.GROUPS, **strict.GROUPS},
+}
 
 NSQS = """
 version config log-level log-prefix verbose node-id worker-id tcp-address http-address
@@ -36,7 +39,8 @@ OURS = {
     *("requeue-on-disconnect", "retention-bytes", "retention-time"),
     *("max-channel-lag-bytes", "max-channel-lag-time"),
     *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),
-    *("http-token", "debug-routes"),
+    *("http-token", "debug-routes", "max-line-size", "first-command-timeout"),
+    *("min-receive-rate", "http-request-timeout", "require-heartbeats", "strict-identify"),
 }
 
 

@@ -225,6 +225,13 @@ def http_token(server: ToldServer) -> None:
     assert "made" in server.get_json("/topics")["topics"]
 
 
+def http_request_timeout(server: ToldServer) -> None:
+    """A head that does not end is cut off."""
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=WAIT_SECONDS) as slow:
+        slow.sendall(b"GET /ping HTTP/1.1\r\n")
+        assert slow.recv(100) == b""
+
+
 def debug_routes(server: ToldServer) -> None:
     """They are not there."""
     assert [404, 404] == [status(server, "GET", path) for path in ("/debug", "/debug/pprof/")]
@@ -265,6 +272,7 @@ GROUPS = {
         ),
         Row("max-connections-per-address", 3, max_connections_per_address),
         Row("max-registrations", 2, max_registrations),
+        Row("http-request-timeout", "2s", http_request_timeout, toml=2000),
     ],
 }
 
@@ -277,7 +285,7 @@ inactive-producer-timeout tombstone-lifetime
 
 OURS = {
     *("allow-broadcast-address", "max-connections", "max-connections-per-address"),
-    *("max-registrations", "max-names", "http-token", "debug-routes"),
+    *("max-registrations", "max-names", "http-token", "debug-routes", "http-request-timeout"),
 }
 
 
