@@ -93,8 +93,8 @@ class Server:
         """Where it is told to listen."""
         return f"--tcp-address={self.tcp}", f"--http-address={self.http}"
 
-    def start(self) -> None:
-        """Start the process and wait until it answers ``/ping``."""
+    def launch(self) -> None:
+        """Start the process, and do not wait for anything."""
         assert self.process is None, f"{self.module} runs already"
         program = (*self.prefix, sys.executable, "-m", self.module)
         command = [*program, *self.address_flags(), *self.flags]
@@ -102,6 +102,10 @@ class Server:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+
+    def start(self) -> None:
+        """Start the process and wait until it answers ``/ping``."""
+        self.launch()
         try:
             self.wait_ready()
         except BaseException:
