@@ -39,7 +39,7 @@ def rest(connection: socket.socket) -> bytes:
 def max_line_size(server: ToldServer) -> None:
     """One byte more ends the connection, without a word."""
     with Line(server) as line:
-        assert line.ask(b"NOP" + b" " * (LINE - 4) + b"\n" + pub("t", b"x"))[0] == 1
+        assert line.ask(b"NOP" + b" " * (LINE - 4) + b"\n" + pub("t", b"x")) == OK
     with connect(server.tcp_port, b"  V2NOP" + b" " * (LINE - 3)) as line_too_long:
         assert b"" == rest(line_too_long)
 
