@@ -100,10 +100,21 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
     return ChannelState(
         start=bounds[0],
         cursor=channel.cursor,
-        finished=finished + channel.skips.ranges(),
+        finished=finished + _finished_ahead(channel),
         requeued=_requeued(channel, now),
         paused=channel.paused,
     )
+
+
+def _finished_ahead(channel: Channel) -> list[Range]:
+    """What the cursor will pass: skipped ranges, and deferred publishes that overtook it."""
+    skipped = channel.skips.ranges()
+    if channel.range_epoch:
+        return skipped
+    due = channel.stream.due.joined_from(channel.cursor, channel.stream.end)
+    done = set(due).difference(channel.unfinished().tolist())
+    apart = [(i, i + 1) for i in done if not any(first <= i < end for first, end in skipped)]
+    return sorted(skipped + apart)
 
 
 def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
