@@ -50,12 +50,14 @@ def test_failed_sync_is_a_trap() -> None:
     file.sync()
     disk.sync_directory("/d")
     file.append([b"lost"], 0)
+    assert [] == disk.forgotten()
     disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
     with pytest.raises(DiskError):
         file.sync()
     file.sync()
 
     assert file.pread(9, 0) == b"lost"
+    assert ["/d/x"] == disk.forgotten()
     assert all(b"lost" not in disk.crash(seed).data("/d/x") for seed in range(20))
 
 

@@ -107,6 +107,12 @@ class Inode:
         """A sync failed: the dirty sectors count as clean, and are not on the disk."""
         self.dirty = set()
 
+    def is_forgotten(self) -> bool:
+        """Whether clean sectors differ from what is on the disk."""
+        synced = bytearray(self.durable)
+        self._merge_into(synced, self.dirty, len(self.data) if self.dirty else len(synced))
+        return synced != self.data
+
     def crashed(self, chance: random.Random) -> "Inode":
         """The file after a power cut."""
         kept = {sector for sector in self.dirty if chance.random() < 0.5}
@@ -261,13 +267,23 @@ class MemoryDisk:
 
     def data(self, path: str) -> bytearray:
         """A file's bytes, to look at or to damage."""
-        inode = self._names[path]
-        assert inode is not None
-        return inode.data
+        return self._inode(path).data
 
     def paths(self) -> list[str]:
         """All files."""
         return sorted(path for path, inode in self._names.items() if inode is not None)
+
+    def forgotten(self) -> list[str]:
+        """The files of which something reads well, is not on the disk, and no sync will bring there.
+
+        A failed sync leaves them so, until what they hold is written to another file.
+        """
+        return [path for path in self.paths() if self._inode(path).is_forgotten()]
+
+    def _inode(self, path: str) -> Inode:
+        inode = self._names[path]
+        assert inode is not None
+        return inode
 
     # What files use
 
