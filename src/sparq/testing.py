@@ -274,7 +274,7 @@ class MemoryDisk:
         return sorted(path for path, inode in self._names.items() if inode is not None)
 
     def forgotten(self) -> list[str]:
-        """The files of which something reads well, is not on the disk, and no sync will bring there.
+        """The files that read well, but are not on the disk as they are, and no sync will tell.
 
         A failed sync leaves them so, until what they hold is written to another file.
         """
