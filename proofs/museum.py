@@ -1,0 +1,66 @@
+"""NSQ's nine ways to lose messages, shown on ours and on Go's nsqd: `make museum`.
+
+On ours nothing may be lost. Go's nsqd is the control, wherever one is at hand: NSQ_GO is the path
+of its program. Without it, the control is ours with the write moved behind the OK (late_commit.py),
+which must lose messages as in L1. A row that cannot be shown here says what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from proofs import outcome
+from proofs.exhibits import EXHIBITS, Exhibit, Loss, Needs, visit
+from proofs.outcome import Outcome, Plan, progress
+from proofs.specimens import Maker, maker
+
+PROMISES = ("P1", "P3", "P4", "P5", "P7", "P8", "P9")
+LATE_COMMIT = "proofs.late_commit"
+
+
+def program_of_go() -> str:
+    """The path of Go's nsqd; empty: none is at hand."""
+    found = shutil.which(os.environ.get("NSQ_GO", ""))
+    return os.path.abspath(found) if found else ""
+
+
+def shown(exhibit: Exhibit, make: Maker, whose: str) -> Loss | None:
+    """What came of an exhibit, told; None: it cannot be shown here."""
+    progress(f"{exhibit.number} {exhibit.title}: {whose}")
+    try:
+        loss = visit(exhibit, make)
+    except Needs as needs:
+        print(f"  {exhibit.number} {exhibit.title}: {whose}: skipped: {needs}")
+        return None
+    print(f"  {exhibit.number} {exhibit.title}: {whose}: {loss.text}", flush=True)
+    return loss
+
+
+def prove(plan: Plan) -> Outcome:
+    """All exhibits on ours, and on Go's nsqd where there is one."""
+    exhibits = EXHIBITS[: plan.count]
+    go = program_of_go()
+    ours = [shown(exhibit, maker(), "sparq") for exhibit in exhibits]
+    lost = sum(loss is not None and loss.lost > 0 for loss in ours)
+    figures = f"NSQ loss modes: {len(ours) - ours.count(None)} · on ours {lost}"
+    if None in ours:
+        figures += f" · not shown here {ours.count(None)}"
+    held, control = not lost and ours.count(None) < len(ours), ""
+    if plan.control and go:
+        theirs = [shown(exhibit, maker(go), "Go's nsqd") for exhibit in exhibits]
+        reproduced = sum(loss is not None and loss.lost > 0 for loss in theirs)
+        figures += f" · reproduced on nsqd {reproduced}"
+        control = f"Go's nsqd: messages lost or promises broken in {reproduced} of {len(theirs)}"
+        held = held and reproduced > 0
+    elif plan.control:
+        figures += " · reproduced on nsqd: not tried, NSQ_GO names none"
+        late = visit(EXHIBITS[0], maker(LATE_COMMIT))
+        control = f"{EXHIBITS[0].number} with the write behind the OK: {late.text}"
+        held = held and late.lost > 0
+    return Outcome(PROMISES, figures, held, control)
+
+
+if __name__ == "__main__":
+    sys.exit(outcome.run("museum", prove, count=len(EXHIBITS), of="exhibits, from the first on"))

@@ -1,0 +1,56 @@
+"""NSQ's ways to lose messages, on ours; and that an exhibit sees a loss."""
+
+from pathlib import Path
+
+import pytest
+from proofs.exhibits import EXHIBITS, Exhibit, Loss, Needs, visit
+from proofs.outcome import Plan
+from proofs.specimens import Maker, maker
+
+from proofs import museum
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.number)
+def test_ours_does_not_lose_what_nsq_loses(exhibit: Exhibit) -> None:
+    """What has cost users of NSQ messages costs users of sparq none."""
+    try:
+        loss = visit(exhibit, maker())
+    except Needs as needs:
+        pytest.skip(str(needs))
+
+    assert loss.lost == 0, loss.text
+
+
+@pytest.mark.timeout(180)
+def test_without_go_the_control_is_ours_with_a_guard_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no Go's nsqd, it is said, and one exhibit is seen to find a loss."""
+    monkeypatch.delenv("NSQ_GO", raising=False)
+
+    outcome = museum.prove(Plan(seed=1, count=1))
+
+    assert outcome.held, (outcome.figures, outcome.control)
+    assert "NSQ_GO names none" in outcome.figures
+    assert "lost by kill -9" in outcome.control
+
+
+def test_a_loss_on_ours_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single exhibit in which ours loses fails the whole; one that cannot be shown is counted."""
+
+    def loses(_make: Maker, _folder: Path) -> Loss:
+        return Loss(1, "1 message lost")
+
+    def lacks(_make: Maker, _folder: Path) -> Loss:
+        raise Needs("needs a full moon")
+
+    def keeps(_make: Maker, _folder: Path) -> Loss:
+        return Loss(0, "none lost")
+
+    kept, lost, lacking = (Exhibit("L", "", "", show) for show in (keeps, loses, lacks))
+
+    monkeypatch.setattr(museum, "EXHIBITS", (kept, lost))
+    assert not museum.prove(Plan(seed=1, count=2, control=False)).held
+    monkeypatch.setattr(museum, "EXHIBITS", (kept, lacking))
+    outcome = museum.prove(Plan(seed=1, count=2, control=False))
+    assert outcome.held
+    assert "NSQ loss modes: 1 · on ours 0 · not shown here 1" == outcome.figures
