@@ -5,9 +5,12 @@ meant. The tracer is a process beside the daemon and ends with it, so the daemon
 whoever started it, with its own process id and exit status.
 """
 
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.servers import spawn_nsqd
@@ -17,6 +20,9 @@ QUIET = ("strace", "-D", "-f", "-qq")
 # not come to sending signals.
 SWIFT = (*QUIET, "--seccomp-bpf")
 CHECK_SECONDS = 30
+INJECTED = re.compile(r"(\w+)(?:\(| resumed>).*\(INJECTED\)$", re.M)
+SYNC = re.compile(r"fdatasync\(\d+<([^>]*)>")
+CREATED = re.compile(r'openat\([^"]*"([^"]*)"')
 
 
 def lack() -> str:
@@ -55,4 +61,60 @@ def opens_before_data(scratch: Path) -> int:
     lines = record.read_text(errors="replace").splitlines()
     main_thread = lines[0].split()[0]
     opens = [line for line in lines if line.split()[0] == main_thread and "openat(" in line]
-    return next(number for number, line in enumerate(opens) if f'"{data}' in line)
+    return next(number for number, line in enumerate(opens) if f'"{data}/' in line)
+
+
+class Record:
+    """What a tracer has written down: calls, the paths of their files, and what was injected."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def text(self) -> str:
+        """So far; empty while there is nothing."""
+        return self.path.read_text(errors="replace") if self.path.exists() else ""
+
+    def injected(self) -> Counter[str]:
+        """How often each call was made to fail."""
+        return Counter(INJECTED.findall(self.text()))
+
+    def synced_again(self) -> list[str]:
+        """Segments that were synced once more after a sync of them had failed.
+
+        A file that is created counts as another one, though it may have the path of an earlier.
+        """
+        failed: set[str] = set()
+        again: list[str] = []
+        pending: dict[str, str] = {}
+        for line in self.text().splitlines():
+            thread = line.split(" ", 1)[0]
+            if "O_CREAT" in line and (made := CREATED.search(line)):
+                failed.discard(made[1])
+            if begun := SYNC.search(line):
+                pending[thread] = begun[1]
+                if begun[1] in failed and begun[1].endswith(".log"):
+                    again.append(begun[1])
+            if "fdatasync" in line and "(INJECTED)" in line and thread in pending:
+                failed.add(pending[thread])
+        return again
+
+
+def fail(
+    faults: Iterable[tuple[str, str, str]], record: Path, also: str = "", paths: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """The prefix of a command in which calls fail.
+
+    Args:
+        faults: (calls, errno's name, when) as `inject` has them.
+        record: where the tracer writes what it sees.
+        also: further calls to be written down, with commas between them.
+        paths: only calls on one of these files or folders; none: on any.
+    """
+    rules = list(faults)
+    traced = ",".join([*(calls for calls, _, _ in rules), *filter(None, [also])])
+    words = [*SWIFT, "-y", "-o", str(record), "-e", f"trace={traced}"]
+    for calls, error, when in rules:
+        words += ["-e", f"inject={calls}:error={error}:when={when}"]
+    for path in paths:
+        words += ["-P", path]
+    return tuple(words)

@@ -1,0 +1,205 @@
+"""Lives of an nsqd whose system calls fail, one after the other on one data path.
+
+The actors work all the while: publishers, consumers of the channel `live`, and an operator who
+makes and deletes topics. `late` is consumed in the lives that ask for it, from the disk then, and
+at the end, when nsqd is started in peace and everything is drained.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+
+from tests.servers import NsqdServer
+
+from proofs import strace
+from proofs.checker import Verdict, check, total
+from proofs.crew import NSQD, Crew, is_drained, started, wait_until
+from proofs.history import History, Outcome
+from proofs.operator import Operator
+from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
+
+TOPIC, LIVE, LATE = "proof", "live", "late"
+FLAGS = ("--max-bytes-per-file=262144", "--msg-timeout=60s")
+UP_SECONDS = 60.0
+LIFE_SECONDS = 6.0
+LIFE_SECONDS_MIN = 0.7
+POLL_SECONDS = 0.05
+LOG_SHOWN = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What fails in a life.
+
+    Attributes:
+        faults: (calls, errno's name, when), as strace has them.
+        wanted: the life is long enough once so many calls have failed.
+        reads: whether the channel `late` is consumed.
+        in_topic: only calls on the topic's folder itself fail.
+    """
+
+    faults: tuple[tuple[str, str, str], ...]
+    wanted: int
+    reads: bool = False
+    in_topic: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the lives came to.
+
+    Attributes:
+        faults: calls that failed, by name.
+        dark: calls that failed in lives in which all of them do.
+        refused_starts: lives that ended while starting, with a reason.
+        deaths: what was said by lives that ended otherwise.
+        believed: files that were synced again after a failed sync.
+        acknowledged_dark: publishes acknowledged in lives in which no sync succeeds.
+    """
+
+    faults: Counter[str] = field(default_factory=Counter)
+    dark: Counter[str] = field(default_factory=Counter)
+    refused_starts: int = 0
+    deaths: list[str] = field(default_factory=list)
+    believed: list[str] = field(default_factory=list)
+    acknowledged_dark: int = 0
+
+
+class Rig:
+    """A data path, its actors, and nsqds on it.
+
+    Args:
+        server: a running one; it is killed when the first life begins.
+        seed: of all chances.
+    """
+
+    def __init__(self, server: NsqdServer, seed: int) -> None:
+        self.server = server
+        self.history = History(run=seed & 0xFFFFFFFF)
+        self.tally = Tally()
+        self.publishers = [
+            Publisher(server.tcp, TOPIC, self.history, number) for number in range(len(HABITS))
+        ]
+        consumers = [self.consumer(LIVE, number) for number in range(len(READY_COUNTS))]
+        self.crew = Crew(*self.publishers, *consumers, Operator(server.http, seed))
+        for path in (f"topic/create?topic={TOPIC}", *map(channel_path, (LIVE, LATE))):
+            server.post(f"/{path}")
+        folders = {path.name: path for path in (server.folder / "topics").iterdir()}
+        self.topic_folder = next(path for name, path in folders.items() if TOPIC in name)
+
+    def consumer(self, channel: str, number: int) -> Consumer:
+        return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
+
+    async def start(self, rule: Rule) -> None:
+        """A life that is over as soon as nsqd is up, or has refused to start."""
+        with self.traced(rule):
+            if await asyncio.to_thread(self.comes_up):
+                await asyncio.to_thread(self.server.kill9)
+
+    async def load(self, rule: Rule, dark: bool = False) -> None:
+        """A life under load, until enough has failed.
+
+        Args:
+            rule: what fails.
+            dark: whether nothing can be acknowledged by right.
+        """
+        with self.traced(rule, dark) as record:
+            if not await asyncio.to_thread(self.comes_up):
+                return
+            late = [self.consumer(LATE, 1), self.consumer(LATE, 2)] if rule.reads else []
+            async with Crew(*late):
+                await asyncio.to_thread(self.wait_for_faults, record, rule.wanted)
+            if (status := self.status()) is not None:
+                self.tally.deaths.append(f"{rule}: exit status {status}")
+            self.server.kill9()
+        if dark:
+            self.tally.acknowledged_dark += sum(
+                command.count
+                for commands in self.history.publishers.values()
+                for command in commands
+                if command.outcome is Outcome.OK and command.after_kill == self.history.kills - 1
+            )
+
+    @contextmanager
+    def traced(self, rule: Rule, dark: bool = False) -> Iterator[strace.Record]:
+        """nsqd is launched, and counted when it is gone."""
+        record = strace.Record(self.server.folder.parent / f"record {self.history.kills}")
+        paths = (str(self.topic_folder),) if rule.in_topic else ()
+        opens = "" if rule.in_topic or "fdatasync" not in rule.faults[0][0] else "openat"
+        self.server.prefix = strace.fail(rule.faults, record.path, opens, paths)
+        self.server.launch()
+        yield record
+        self.history.kills += 1
+        (self.tally.dark if dark else self.tally.faults).update(record.injected())
+        self.tally.believed += record.synced_again()
+        record.path.unlink(missing_ok=True)
+
+    def comes_up(self) -> bool:
+        """Whether nsqd answers; if it ends instead, that is noted, and whether it said why."""
+        begin = len(self.server.log_text)
+        deadline = time.monotonic() + UP_SECONDS
+        while self.status() is None and time.monotonic() < deadline:
+            if self.answers():
+                return True
+            time.sleep(POLL_SECONDS)
+        status, said = self.status(), self.server.log_text[begin:]
+        self.server.kill9()
+        if status == 1 and "Traceback" not in said:
+            self.tally.refused_starts += 1
+        else:
+            how = f"exit status {status} at a start, {self.server.prefix}"
+            self.tally.deaths.append(f"{how}: {said[-LOG_SHOWN:]}")
+        return False
+
+    def answers(self) -> bool:
+        """Whether nsqd answers; what is the matter with its disk is another question."""
+        with suppress(OSError, HTTPException):
+            return self.server.request("GET", "/ping")[0] > 0
+        return False
+
+    def status(self) -> int | None:
+        """The exit status of nsqd, None while it runs."""
+        process = self.server.process
+        return None if process is None else process.poll()
+
+    def wait_for_faults(self, record: strace.Record, wanted: int) -> None:
+        """Until enough has failed, or no more comes of it, or nsqd is dead."""
+        began = time.monotonic()
+        while self.status() is None and (lasted := time.monotonic() - began) < LIFE_SECONDS:
+            if lasted > LIFE_SECONDS_MIN and record.injected().total() >= wanted:
+                return
+            time.sleep(POLL_SECONDS)
+
+    async def end(self, guarded: bool = True) -> Verdict:
+        """A start in peace, both channels drained, and what the checker says."""
+        self.server.prefix = ()
+        await asyncio.to_thread(self.server.start)
+        for publisher in self.publishers:
+            publisher.stopping = True
+        async with Crew(self.consumer(LATE, 3), self.consumer(LATE, 4)):
+            await asyncio.to_thread(self.wait_drained, guarded)
+        return total(check(self.history).values())
+
+    def wait_drained(self, guarded: bool) -> None:
+        with suppress(*(() if guarded else (AssertionError,))):
+            wait_until(lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained")
+
+    def damaged(self) -> int:
+        """Messages that nsqd has reported as lost to damage."""
+        topics = self.server.get_json(f"/stats?format=json&topic={TOPIC}")["topics"]
+        return sum(int(topic["damaged_messages"]) for topic in topics)
+
+
+def channel_path(channel: str) -> str:
+    return f"channel/create?topic={TOPIC}&channel={channel}"
+
+
+def rig(folder: Path, seed: int, module: str = NSQD) -> Rig:
+    """A rig in a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Rig(started(folder, module, FLAGS), seed)

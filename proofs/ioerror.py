@@ -1,0 +1,166 @@
+"""The N-th system call of nsqd fails with an I/O error, for N = 1, 2, 3 and so on: `make ioerror`.
+
+strace makes calls fail that look after the data: writes, syncs, reads, opens, renames, deletions
+and cuts. There are three kinds of lives, all on one data path, each ended by kill -9:
+
+- starts, in which just the N-th call of a kind fails: nsqd comes up, or ends and says why;
+- loads, in which every n-th call of a kind fails, while publishers and consumers work: nsqd goes
+  on, refuses what it cannot store, and never syncs a file again whose sync has failed;
+- blackouts, in which every sync fails: nothing at all may be acknowledged.
+
+At the end nsqd is started in peace, everything is drained, and the checker counts. What was refused
+while a disk fails may turn up after a crash, since cutting it off may have failed as well; it is
+counted, and no fault. The control is an nsqd that believes in failed syncs (believing.py).
+"""
+
+import asyncio
+import random
+import sys
+from itertools import cycle
+from pathlib import Path
+
+from proofs import faults, outcome, strace
+from proofs.checker import Verdict
+from proofs.crew import data_folder
+from proofs.faults import Rig, Rule
+from proofs.outcome import Outcome, Plan, progress, skipped
+
+PROMISES = ("P8",)
+BELIEVING = "proofs.believing"
+STARTS = {
+    "openat": 16,
+    "pread64": 10,
+    "pwrite64": 6,
+    "fsync": 5,
+    "fdatasync": 3,
+    "getdents64": 4,
+    "rename": 1,
+    "flock": 1,
+    "fallocate": 1,
+    "mkdir": 1,
+}
+"""Of a start, the first so many calls of each kind fail, one in each start."""
+START_SHARE = 0.16
+CUT = ("ftruncate", "EIO", "1+2")
+LOADS = (
+    Rule((("fdatasync", "EIO", "{first}+4"),), 14),
+    Rule((("pwrite64", "EIO", "4{first}+9"),), 20),
+    Rule((("fsync", "EIO", "{first}+3"),), 8),
+    Rule((("pread64", "EIO", "5{first}+31"),), 10, reads=True),
+    Rule((("pwritev2", "EIO", "{first}+4"), CUT), 12),
+    Rule((("fdatasync,fsync", "EIO", "{first}+2"),), 16),
+    Rule((("openat", "EMFILE", "{first}+3"),), 5, in_topic=True),
+    Rule((("pwrite64,pwritev2", "EIO", "3{first}+7"), CUT), 16),
+    Rule((("unlink,rename,mkdir,rmdir", "EIO", "{first}+2"),), 10),
+    Rule((("fdatasync", "EIO", "{first}+3"), ("openat", "EIO", "{later}+5")), 16),
+    Rule((("openat", "EMFILE", "{later}+3"),), 12),
+)
+DARK = Rule((("fdatasync", "EIO", "1+"),), 12)
+DARK_EVERY = 6
+LIVES_MAX = 100
+
+
+def start_rules(opens: int) -> list[Rule]:
+    """A rule for each start."""
+    return [
+        Rule(((call, "EIO", str(number + (opens if call == "openat" else 0))),), 1)
+        for call, count in STARTS.items()
+        for number in range(1, count + 1)
+    ]
+
+
+def load_rule(rule: Rule, first: int, opens: int) -> Rule:
+    """This rule, whose first fault comes a little earlier or later."""
+    later = opens + STARTS["openat"] + first
+    changed = tuple(
+        (calls, error, when.format(first=first, later=later)) for calls, error, when in rule.faults
+    )
+    return Rule(changed, rule.wanted, rule.reads, rule.in_topic)
+
+
+async def lives(rig: Rig, plan: Plan, opens: int) -> Verdict:
+    """Starts, loads and blackouts until so much has failed; then the end."""
+    chance = random.Random(f"{plan.seed} faults")
+    starts = start_rules(opens)
+    chance.shuffle(starts)
+    async with rig.crew:
+        for rule in starts[: max(2, round(plan.count * START_SHARE))]:
+            await rig.start(rule)
+            progress(f"{rig.tally.faults.total()} faults")
+        for number, rule in zip(range(LIVES_MAX), cycle(LOADS), strict=False):
+            if rig.tally.faults.total() >= plan.count:
+                break
+            await rig.load(load_rule(rule, chance.randint(1, 9), opens))
+            if number % DARK_EVERY == 0:
+                await rig.load(DARK, dark=True)
+            progress(f"{rig.tally.faults.total()} faults")
+        return await rig.end()
+
+
+async def believing(rig: Rig) -> int:
+    """What is acknowledged when every sync fails, by an nsqd that believes in them."""
+    async with rig.crew:
+        await rig.load(DARK, dark=True)
+    return rig.tally.acknowledged_dark
+
+
+def prove(plan: Plan) -> Outcome:
+    """The faults and the control."""
+    if needs := strace.lack():
+        return skipped(PROMISES, needs)
+    with data_folder(plan.keep) as folder:
+        opens = strace.opens_before_data(folder)
+        rig = faults.rig(folder / "faults", plan.seed)
+        with rig.server:
+            rig.server.kill9()
+            verdict = asyncio.run(lives(rig, plan, opens))
+            damaged = rig.damaged()
+        held, control = holds(rig, verdict, damaged), ""
+        if plan.control:
+            dark = acknowledged_by_believing(folder / "control", plan.seed)
+            control = f"with failed syncs taken for good: OK sent for failed syncs {dark:,}"
+            held = held and dark > 0
+    for death in rig.tally.deaths:
+        print(f"\ndeath: {death}")
+    return Outcome(PROMISES, figures(rig, verdict, damaged), held, control)
+
+
+def acknowledged_by_believing(folder: Path, seed: int) -> int:
+    """The control."""
+    spoilt = faults.rig(folder, seed, BELIEVING)
+    with spoilt.server:
+        spoilt.server.kill9()
+        return asyncio.run(believing(spoilt))
+
+
+def holds(rig: Rig, verdict: Verdict, damaged: int) -> bool:
+    """Whether nothing is wrong: messages may be missing only where damage was reported."""
+    tally = rig.tally
+    wrong = (verdict.ghosts, verdict.corrupt, verdict.split, tally.acknowledged_dark)
+    return (
+        verdict.delivered > 0
+        and verdict.lost <= damaged
+        and not any(wrong)
+        and not tally.deaths
+        and not tally.believed
+    )
+
+
+def figures(rig: Rig, verdict: Verdict, damaged: int) -> str:
+    """The line of the proof."""
+    tally = rig.tally
+    calls = ", ".join(f"{call} {count}" for call, count in tally.faults.most_common())
+    return (
+        f"fault points {tally.faults.total()} ({calls}) · lives {rig.history.kills} · "
+        f"server deaths {len(tally.deaths)} · starts refused with a reason {tally.refused_starts} "
+        f"· OK sent while every sync failed: {tally.acknowledged_dark:,} · "
+        f"files synced again after a failed sync: {len(tally.believed)} · "
+        f"acknowledged {verdict.acknowledged:,} · acknowledged lost {verdict.lost:,} "
+        f"(reported as damaged {damaged:,}) · split MPUBs {verdict.split:,} · "
+        f"ghosts {verdict.ghosts:,} · corrupt {verdict.corrupt:,} · "
+        f"refused, there after a crash {verdict.refused_yet_delivered:,}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(outcome.run("ioerror", prove, count=320, of="faults"))
