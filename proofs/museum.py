@@ -1,6 +1,6 @@
 """NSQ's nine ways to lose messages, shown on ours and on Go's nsqd: `make museum`.
 
-On ours nothing may be lost. Go's nsqd is the control, wherever one is at hand: NSQ_GO is the path
+On ours nothing may be lost. Go's nsqd is the control, wherever one is at hand: NSQD_GO is the path
 of its program. Without it, the control is ours with the write moved behind the OK (late_commit.py),
 which must lose messages as in L1. A row that cannot be shown here says what it needs.
 """
@@ -22,7 +22,7 @@ LATE_COMMIT = "proofs.late_commit"
 
 def program_of_go() -> str:
     """The path of Go's nsqd; empty: none is at hand."""
-    found = shutil.which(os.environ.get("NSQ_GO", ""))
+    found = shutil.which(os.environ.get("NSQD_GO", ""))
     return os.path.abspath(found) if found else ""
 
 
@@ -55,7 +55,7 @@ def prove(plan: Plan) -> Outcome:
         control = f"Go's nsqd: messages lost or promises broken in {reproduced} of {len(theirs)}"
         held = held and reproduced > 0
     elif plan.control:
-        figures += " · reproduced on nsqd: not tried, NSQ_GO names none"
+        figures += " · reproduced on nsqd: not tried, NSQD_GO names none"
         late = visit(EXHIBITS[0], maker(LATE_COMMIT))
         control = f"{EXHIBITS[0].number} with the write behind the OK: {late.text}"
         held = held and late.lost > 0

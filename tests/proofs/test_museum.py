@@ -25,12 +25,12 @@ def test_ours_does_not_lose_what_nsq_loses(exhibit: Exhibit) -> None:
 @pytest.mark.timeout(180)
 def test_without_go_the_control_is_ours_with_a_guard_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no Go's nsqd, it is said, and one exhibit is seen to find a loss."""
-    monkeypatch.delenv("NSQ_GO", raising=False)
+    monkeypatch.delenv("NSQD_GO", raising=False)
 
     outcome = museum.prove(Plan(seed=1, count=1))
 
     assert outcome.held, (outcome.figures, outcome.control)
-    assert "NSQ_GO names none" in outcome.figures
+    assert "NSQD_GO names none" in outcome.figures
     assert "lost by kill -9" in outcome.control
 
 
