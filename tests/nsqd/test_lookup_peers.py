@@ -186,7 +186,8 @@ async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
 
 
 async def test_an_nsqlookupd_may_come_later(caplog: pytest.LogCaptureFixture) -> None:
-    """nsqd starts without it, tries again and again, and finds it by itself."""
+    """nsqd starts without it, warns once, tries again and again, and finds it by itself."""
+    caplog.set_level(logging.DEBUG, "sparq.nsqd")
     first = await lookupd()
     address = where(first)
     await first.stop()
@@ -194,6 +195,7 @@ async def test_an_nsqlookupd_may_come_later(caplog: pytest.LogCaptureFixture) ->
         nsqd.create("t")
         await until(lambda: nsqd.broker.known == [("t", [])])
         await until(lambda: caplog.text.count("onnect") >= 3)
+        assert 1 == sum(record.levelno == logging.WARNING for record in caplog.records)
         late = await lookupd(address)
         await until(lambda: registered(late) == ["t*"], seconds=15)
         await late.stop()
