@@ -76,8 +76,9 @@ PROMISES = (
     Promise(
         "P6",
         "Torn ends",
-        "The end of a log is cut only where no whole batch follows; what is cut is kept aside as "
-        "`.torn` and reported with its length.",
+        "A log ends only where no whole batch follows. Bytes of an unfinished write behind its end "
+        "are never delivered; they stay in their file as they are, and are reported with their "
+        "length.",
         ("bitrot", "simulate"),
     ),
     Promise(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 
@@ -368,6 +369,22 @@ def test_a_segment_that_cannot_be_deleted_is_noted() -> None:
     house.disk.fault = None
     house.publish("t", b"new")
     assert consumer.bodies() == [b"new"]
+
+
+def test_a_sync_that_fails_at_the_start_is_reported(house: House) -> None:
+    """What was found is synced before it is built upon; an operator reads when that failed."""
+    house.publish("t", b"x")
+    disk = house.disk
+    copied = copy.deepcopy(disk)
+    copied.trace.clear()
+    House(copied)
+    syncs = [(kind, path.endswith(".log")) for kind, path in copied.trace]
+    disk.fail(Fault(syncs.index(("sync", True)) + 1))
+
+    house.crash()
+
+    assert any(".log: input/output error" in line for line in house.report), house.report
+    assert [b"x"] == house.consumer("t", "c", rdy=1).bodies()
 
 
 def test_a_torn_tail_is_reported(house: House) -> None:

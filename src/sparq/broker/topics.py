@@ -91,6 +91,7 @@ class Topics:
         ]
         if log.torn_bytes:
             report.append(f"topic {name}: {log.torn_bytes} bytes of an unfinished write cut off")
+        report += [f"topic {name}: {note}" for note in log.notes]
         return report
 
     def _assemble(self, name: str, now: Instant) -> tuple[Topic, TopicState]:
