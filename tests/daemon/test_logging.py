@@ -46,22 +46,24 @@ def test_what_is_below_the_level_is_not_written(capsys: pytest.CaptureFixture[st
 def test_an_event_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A text from outside cannot forge a line nor move the cursor."""
     set_up("", logging.INFO)
-    logging.getLogger("x").info("topic %s", "a\n\r\t\x1b[31m\x85b")
+    logging.getLogger("x").info("topic %s", "a\n\r\t\x1b[31m\x85b\u2028\u202e")
 
-    assert capsys.readouterr().err.endswith("INFO: topic a\\n\\r\\t\\x1b[31m\\x85b\n")
+    told = "INFO: topic a\\n\\r\\t\\x1b[31m\\x85b\\u2028\\u202e\n"
+    assert capsys.readouterr().err.endswith(told)
 
 
 def test_a_bug_brings_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """What nobody expected is logged with where it happened."""
+    """What nobody expected is logged with where it happened; no line of it looks like another's."""
     set_up("", logging.INFO)
     try:
-        _ = 1 // 0
+        raise ZeroDivisionError("x\n2026/01/01 FATAL: forged\r\x1b[2J")
     except ZeroDivisionError:
         logging.getLogger("x").exception("panic")
 
     text = capsys.readouterr().err
-    assert "ERROR: panic\nTraceback" in text
-    assert "ZeroDivisionError" in text
+    assert "ERROR: panic\n    Traceback" in text
+    assert "    ZeroDivisionError: x\n    2026/01/01 FATAL: forged\\r\\x1b[2J\n" in text
+    assert 1 == sum(not line.startswith("    ") for line in text.splitlines())
 
 
 def test_level_names_go_both_ways() -> None:

@@ -2,8 +2,8 @@
 
 Python's own `logging` carries them, so that libraries' warnings come out in the same form.
 
-1. One event is one line: control characters in a text (a peer may have sent them) are escaped, only
-   the traceback of a bug takes more lines.
+1. One event is one line: what ends or reorders lines in a text (a peer may have sent it) is
+   escaped. Only the traceback of a bug takes more lines, and those are indented.
 2. A stderr that is full or gone never stops a daemon.
 """
 
@@ -23,6 +23,11 @@ LEVELS = {
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _ESCAPES.update({0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t"})
+# Line ends of Unicode, and what turns the direction of writing.
+_ESCAPES.update(
+    {code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))}
+)
+_INDENT = "    "
 
 
 def parse_level(text: str) -> int:
@@ -56,7 +61,8 @@ class LineFormatter(logging.Formatter):
         text = record.getMessage().translate(_ESCAPES)
         said = f"{self._prefix}{when} {level}: {text}"
         if record.exc_info:
-            said = f"{said}\n{self.formatException(record.exc_info)}"
+            lines = self.formatException(record.exc_info).split("\n")
+            said = "\n".join([said, *(_INDENT + line.translate(_ESCAPES) for line in lines)])
         return said
 
 
