@@ -18,8 +18,8 @@ import logging
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 from urllib.parse import unquote_plus
 
 from aiohttp import web
@@ -264,6 +264,20 @@ class Refusal(asyncio.Protocol):
         cast(asyncio.Transport, transport).abort()
 
 
+class ShortWay(Protocol):
+    """A protocol of the daemon's own before aiohttp's, for what has to be fast."""
+
+    @property
+    def connections(self) -> Collection[Any]:
+        """Those that have not been handed over."""
+
+    def enter(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+
+    def stop(self) -> None:
+        """Close the connections, behind the answers that they wait for."""
+
+
 class Site:
     """The routes of a daemon, and the server that answers them."""
 
@@ -298,9 +312,19 @@ class Site:
         # Go's router ignores case and trailing slashes when it looks for what was meant.
         self._meant = {_folded(path): path for path in self._paths}
         self._server: web.Server | None = None
+        self._short_way: ShortWay | None = None
 
-    async def start(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
-        """Answer on a listening socket, with `tls` by HTTPS. May be called for several."""
+    async def start(
+        self,
+        listener: Listener,
+        tls: ssl.SSLContext | None = None,
+        short_way: ShortWay | None = None,
+    ) -> None:
+        """Answer on a listening socket, with `tls` by HTTPS. May be called for several.
+
+        Connections of this listener begin with `short_way`, which may hand them over to what
+        `protocol` makes.
+        """
         if self._server is None:
             self._server = web.Server(
                 self.respond,
@@ -310,20 +334,31 @@ class Site:
                 logger=_protocol_logger,
                 lingering_time=LINGER_SECONDS,
             )
-        await listener.serve(self._admit, tls)
+        self._short_way = short_way or self._short_way
+        enter = self.protocol if short_way is None else short_way.enter
+        await listener.serve(lambda: self._admit(enter), tls)
 
-    def _admit(self) -> asyncio.BaseProtocol:
-        server = self._server
-        assert server is not None
-        was_full, self._is_full = self._is_full, len(server.connections) >= self._connections_max
+    def protocol(self) -> asyncio.Protocol:
+        """What answers one connection."""
+        assert self._server is not None
+        return self._server()
+
+    def _admit(self, enter: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
+        assert self._server is not None
+        count = len(self._server.connections)
+        if self._short_way is not None:
+            count += len(self._short_way.connections)
+        was_full, self._is_full = self._is_full, count >= self._connections_max
         if not self._is_full:
-            return server()
+            return enter()
         if not was_full:
             logger.warning("HTTP: refusing clients beyond %d", self._connections_max)
         return Refusal()
 
     async def stop(self) -> None:
         """Finish what is being answered, then close all connections. The listeners are closed."""
+        if self._short_way is not None:
+            self._short_way.stop()
         if self._server is not None:
             self._server.pre_shutdown()
             await self._server.shutdown(SHUTDOWN_SECONDS)

@@ -11,7 +11,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -150,13 +150,7 @@ class Endpoints:
         return await self._publish(topic, bodies, defer_ms)
 
     def _defer_ms(self, call: Call) -> int:
-        text = call.query.get("defer")
-        if text is None:
-            return 0
-        defer_ms = int(text) if _NUMBER.fullmatch(text) else -1
-        if not 0 <= defer_ms <= self._limits.max_req_timeout_ms:
-            raise HttpError(400, "INVALID_DEFER")
-        return defer_ms
+        return defer_of(call.query, self._limits.max_req_timeout_ms)
 
     def _read_binary(self, body: bytes) -> Bodies:
         try:
@@ -268,6 +262,21 @@ def valid_topic(call: Call) -> str:
     if not is_valid_name(topic):
         raise HttpError(400, "INVALID_TOPIC")
     return topic
+
+
+def defer_of(query: Mapping[str, str], longest_ms: int) -> int:
+    """How many milliseconds a publish is to wait; 0 where the parameter `defer` is missing.
+
+    Raises:
+        HttpError: 400 INVALID_DEFER, it is no number, or none within the bounds.
+    """
+    text = query.get("defer")
+    if text is None:
+        return 0
+    defer_ms = int(text) if _NUMBER.fullmatch(text) else -1
+    if not 0 <= defer_ms <= longest_ms:
+        raise HttpError(400, "INVALID_DEFER")
+    return defer_ms
 
 
 def is_binary(call: Call) -> bool:

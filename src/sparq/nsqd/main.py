@@ -28,6 +28,7 @@ from sparq.nsqd.gate import gate_of
 from sparq.nsqd.go_import import ImportStopped
 from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.http import Endpoints
+from sparq.nsqd.http_publish import Door
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import Options, default_node_id
 from sparq.nsqd.reload import Reloader
@@ -211,7 +212,9 @@ async def start_http(nsqd: Nsqd, listeners: Listeners) -> Site:
         options.http_request_timeout_ns / SECOND,
     )
     if http is not None:
-        await site.start(http)
+        # Whoever must be let in by a gate or a token is looked at by aiohttp's handlers.
+        is_open = gate is None and not nsqd.http_token and not options.http_request_timeout_ns
+        await site.start(http, short_way=Door(nsqd, site.protocol) if is_open else None)
         logger.info("HTTP: listening on %s", http.text)
     if https is not None and nsqd.tls is not None:
         await site.start(https, nsqd.tls.listening_context)

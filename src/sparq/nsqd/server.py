@@ -19,6 +19,7 @@ from sparq.nsqd.tcp import NANOSECONDS, Connection
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
+    from sparq.broker.publishing import Done
     from sparq.broker.session import Session
     from sparq.daemon.address import Listener
     from sparq.nsqd.options import Options
@@ -162,9 +163,13 @@ class Nsqd:
             else:
                 future.set_exception(error)
 
+        self.begin_publish(topic, bodies, done, defer_ms)
+        await future
+
+    def begin_publish(self, topic: str, bodies: Bodies, done: Done, defer_ms: int = 0) -> None:
+        """Publish; `done` is called once, with the refusal or None (maybe before this returns)."""
         self.broker.publish(topic, bodies, self.runner.now(), done, defer_ms=defer_ms)
         self.turn()
-        await future
 
     async def settle(self) -> None:
         """Return when all that was decided so far is on disk."""

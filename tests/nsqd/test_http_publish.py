@@ -1,0 +1,215 @@
+"""Publishes by the short way: what they answer, and what goes on to aiohttp, on real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import NsqdServer, spawn_nsqd
+
+OK = b"HTTP/1.1 200 OK"
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    with spawn_nsqd(tmp_path_factory.mktemp("short-way"), "--max-msg-size=300000") as server:
+        yield server
+
+
+class Caller:
+    """An HTTP client that sends bytes as it is told and reads whole answers."""
+
+    def __init__(self, server: NsqdServer) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", server.http_port), timeout=30)
+        self.stream = self.socket.makefile("rb")
+
+    def answer(self) -> tuple[bytes, dict[str, str], bytes]:
+        """Status line, headers, body."""
+        status = self.stream.readline().rstrip()
+        headers: dict[str, str] = {}
+        while line := self.stream.readline().rstrip().decode():
+            name, _, value = line.partition(": ")
+            headers[name] = value
+        return status, headers, self.stream.read(int(headers.get("Content-Length", "0")))
+
+    def ask(self, *pieces: bytes) -> tuple[bytes, dict[str, str], bytes]:
+        """Send a request in pieces, and read its answer."""
+        for piece in pieces:
+            self.socket.sendall(piece)
+        return self.answer()
+
+
+@contextlib.contextmanager
+def calling(server: NsqdServer) -> Iterator[Caller]:
+    caller = Caller(server)
+    with caller.socket, caller.stream:
+        yield caller
+
+
+def post(target: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"POST {target} HTTP/1.1", "Host: here", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def depth(server: NsqdServer, topic: str) -> int:
+    (found,) = server.get_json(f"/stats?format=json&topic={topic}")["topics"]
+    return int(found["depth"])
+
+
+def test_both_ways_answer_alike(nsqd: NsqdServer) -> None:
+    """But for the date, a publish gets the same bytes whoever has answered it."""
+    with calling(nsqd) as caller:
+        short = caller.ask(post("/pub?topic=alike", b"short"))
+        # A header that the short way does not know: from here on aiohttp has the connection.
+        long = caller.ask(post("/pub?topic=alike", b"long", "X-Trace: 7"))
+
+    assert short[1].pop("Date") and long[1].pop("Date")
+    assert short == long
+    assert short[0] == OK
+    assert depth(nsqd, "alike") == 2
+
+
+def test_requests_in_one_piece_are_answered_in_their_order(nsqd: NsqdServer) -> None:
+    """Publishes, then a question about them, then publishes again, all sent at once."""
+    with calling(nsqd) as caller:
+        caller.socket.sendall(
+            post("/pub?topic=order", b"one")
+            + post("/mpub?topic=order", b"two\nthree\n\nfour")
+            + b"GET /stats?format=json&topic=order HTTP/1.1\r\nHost: here\r\n\r\n"
+            + post("/pub?topic=order", b"five")
+        )
+        assert [caller.answer()[0] for _ in range(2)] == [OK, OK]
+        (topic,) = json.loads(caller.answer()[2])["topics"]
+        assert topic["depth"] == 4
+        assert caller.answer()[0] == OK
+    assert depth(nsqd, "order") == 5
+
+
+@pytest.mark.parametrize("target", ["/pub?topic=cut", "/mpub?topic=cut"])
+def test_a_request_cut_anywhere_is_one_publish(nsqd: NsqdServer, target: str) -> None:
+    """However the bytes arrive."""
+    request = post(target, b"a\nb")
+    nsqd.post("/topic/create?topic=cut")
+    before = depth(nsqd, "cut")
+    with calling(nsqd) as caller:
+        caller.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(1, len(request)):
+            assert caller.ask(request[:at], request[at:])[0] == OK
+    messages = len(request) - 1
+    assert depth(nsqd, "cut") - before == messages * (2 if target.startswith("/m") else 1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "text"),
+    [
+        (post("/pub?topic=t", b""), b"400", "MSG_EMPTY"),
+        (post("/pub?topic=b%20d", b"x"), b"400", "INVALID_TOPIC"),
+        (post("/pub", b"x"), b"400", "MISSING_ARG_TOPIC"),
+        (post("/pub?topic=t&defer=x", b"x"), b"400", "INVALID_DEFER"),
+        (post("/pub?topic=t&defer=99999999999", b"x"), b"400", "INVALID_DEFER"),
+        (post("/pub?topic=%zz", b"x"), b"400", "INVALID_REQUEST"),
+        (post("/pub?topic=t", b"x" * 300_001), b"413", "MSG_TOO_BIG"),
+        (post("/PUB?topic=t", b"x"), b"308", ""),
+        (post("/none?topic=t", b"x"), b"404", "NOT_FOUND"),
+        (b"PUT /pub?topic=t HTTP/1.1\r\nHost: h\r\n\r\n", b"405", "METHOD_NOT_ALLOWED"),
+        (post("/mpub?topic=t&binary=true", b"\0\0\0\x01\0\0\0\0"), b"413", "BAD_MESSAGE"),
+    ],
+)
+def test_what_is_wrong_is_told_as_ever(
+    nsqd: NsqdServer, request_: bytes, status: bytes, text: str
+) -> None:
+    """Also on a connection that has published before."""
+    with calling(nsqd) as caller:
+        assert caller.ask(post("/pub?topic=before", b"fine"))[0] == OK
+        found = caller.ask(request_)
+
+    assert found[0].split(b" ")[1] == status
+    assert text.encode() in found[2]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post("/pub?topic=odd", b"x", "Connection: keep-alive"),
+        post("/pub?topic=odd", b"x", "X-Trace: 7"),
+        post("/pub?topic=odd", b"x", "Content-Type: application/octet-stream"),
+        b"POST /pub?topic=odd HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"1\r\nx\r\n0\r\n\r\n",
+        post("/pub?topic=odd", b"x" * 280_000),
+        post("/mpub?topic=odd&binary=true", b"\0\0\0\x01\0\0\0\x01x"),
+        post("/pub?topic=o%64d", b"x"),
+    ],
+)
+def test_other_forms_publish_too(nsqd: NsqdServer, request_: bytes) -> None:
+    """Whichever way they go, they are one message."""
+    nsqd.post("/topic/create?topic=odd")
+    before = depth(nsqd, "odd")
+    with calling(nsqd) as caller:
+        assert caller.ask(request_)[0] == OK
+    assert depth(nsqd, "odd") == before + 1
+
+
+def test_a_body_of_line_ends_makes_the_topic(nsqd: NsqdServer) -> None:
+    """As with NSQ: no message, but the topic is there."""
+    with calling(nsqd) as caller:
+        assert caller.ask(post("/mpub?topic=bare", b"\n\n"))[::2] == (OK, b"OK")
+    assert depth(nsqd, "bare") == 0
+
+
+def test_a_deferred_publish_waits(nsqd: NsqdServer) -> None:
+    """The parameter means the same."""
+    nsqd.post("/topic/create?topic=later")
+    nsqd.post("/channel/create?topic=later&channel=c")
+    with calling(nsqd) as caller:
+        assert caller.ask(post("/pub?topic=later&defer=600000", b"x"))[0] == OK
+    assert nsqd.channel("later", "c")["deferred_count"] == 1
+
+
+def test_two_lengths_are_no_request(nsqd: NsqdServer) -> None:
+    """A request that two readers could cut differently is refused, and publishes nothing."""
+    nsqd.post("/topic/create?topic=smuggled")
+    with calling(nsqd) as caller:
+        request = post("/pub?topic=smuggled", b"x" * 30, "Content-Length: 3")
+        assert caller.ask(request)[0].startswith(b"HTTP/1.0 400") or depth(nsqd, "smuggled") == 0
+    assert depth(nsqd, "smuggled") == 0
+
+
+def test_a_client_that_reads_nothing_is_held_up(tmp_path: Path) -> None:
+    """Its requests wait in its own socket, and every one that was taken is answered in the end."""
+    request = post("/pub?topic=deaf", b"x" * 2000)
+    with spawn_nsqd(tmp_path, "--sync-every=1000000") as nsqd, calling(nsqd) as caller:
+        caller.socket.settimeout(1.0)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 200 << 20:
+                sent += caller.socket.send(request * 500)
+        assert sent < 200 << 20
+        whole, rest = divmod(sent, len(request))
+        caller.socket.settimeout(30.0)
+        assert all(caller.answer()[0] == OK for _ in range(whole))
+        if rest:
+            caller.socket.shutdown(socket.SHUT_WR)
+            assert caller.stream.read() == b""
+        assert depth(nsqd, "deaf") == whole
+
+
+def test_a_stop_ends_idle_connections(tmp_path: Path) -> None:
+    """SIGTERM does not wait for a client that says nothing."""
+    with spawn_nsqd(tmp_path) as server, calling(server) as caller:
+        assert caller.ask(post("/pub?topic=t", b"x"))[0] == OK
+        assert server.terminate() == 0
+        assert caller.stream.read() == b""
+
+
+def test_with_a_token_nobody_goes_the_short_way(tmp_path: Path) -> None:
+    """Who must show a token is asked for it, also for a publish."""
+    (tmp_path / "token").write_text("a-token-of-one-word\n")
+    token = f"--http-token=@{tmp_path}/token"
+    with spawn_nsqd(tmp_path, token) as server, calling(server) as caller:
+        assert re.match(rb"HTTP/1.1 401 ", caller.ask(post("/pub?topic=t", b"x"))[0])
