@@ -29,6 +29,7 @@ from sparq.broker.stream import Stream
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, SegmentInfo
 from sparq.log.records import TopicState
+from sparq.log.upkeep import UpkeepWork
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -129,7 +130,11 @@ class Topic:
     def committed(self, now: Instant) -> None:
         """The log has taken something, or synced it."""
         self.advance()
-        if self.stream.log.unsynced_count:
+        log = self.stream.log
+        if log.upkeep.wants_spare(log.active, log.options.max_bytes_per_file):
+            assert log.active is not None
+            self._keep_up(log.upkeep.prepare(log.active))
+        if log.unsynced_count:
             self.agenda.schedule(self, now.mono_ns + self.options.sync_timeout_ns)
 
     def advance(self) -> None:
@@ -344,7 +349,10 @@ class Topic:
 
     def trim(self, now: Instant) -> None:
         """Drop the segments that nobody needs any more and that retention does not keep."""
-        segments = self.stream.log.segments()
+        log = self.stream.log
+        for work in log.upkeep.tasks(log.active, log.synced_end):
+            self._keep_up(work)
+        segments = log.segments()
         if not self.ephemeral:
             self._limit_lag(retention.lag_floor(segments, self.options, now))
         unneeded = self.unneeded([segment for segment in segments if segment.sealed])
@@ -359,6 +367,14 @@ class Topic:
             self._drop(segment)
         cursors = [channel.cursor for channel in self.channels.values()]
         self.stream.due.compact(min(cursors, default=self.stream.end))
+
+    def _keep_up(self, work: UpkeepWork) -> None:
+        def done(_now: Instant) -> None:
+            note = self.stream.log.upkeep.finish(work)
+            if note:
+                self.agenda.notes.append(f"topic {self.name}: {note}")
+
+        self.stream.errands.submit(work, done)
 
     def _drop(self, segment: SegmentInfo) -> None:
         drop = self.stream.log.drop(segment)

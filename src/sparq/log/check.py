@@ -226,6 +226,7 @@ def _sparq_rows(
         now=now,
         floor_index=state.highest_index + 1,
         cache=BlockCache(CACHE_BYTES),
+        believes_indexes=False,
     )
     own = Row(name, "", state.paused, size_bytes=log.size_bytes)
     for text in said:

@@ -71,6 +71,7 @@ class Commit:
         unsynced: batches written since the last sync, which were acknowledged.
         sync: sync before this is done.
         new_first, new_ordinal, previous_first, now_ns: what a new file's header says.
+        spare: an empty file for it; None: there is none, or no more.
 
         error: why nothing was stored.
         notes: what failed and was mended, in words, for the daemon's log.
@@ -81,6 +82,7 @@ class Commit:
         poisoned: a sync of the active file failed.
         abandoned: `target` holds what could not be cut off.
         replaced: the unsynced batches are in `created` now.
+        has_used_spare: the spare file is none any more.
         block: the batch as channels get it, once `Log.finish` has taken it over.
     """
 
@@ -96,6 +98,7 @@ class Commit:
     previous_first: int
     now_ns: int
     end_index: int
+    spare: str | None = None
     error: DiskError | None = None
     notes: list[str] = field(default_factory=list)
     created: Segment | None = None
@@ -106,6 +109,7 @@ class Commit:
     poisoned: bool = False
     abandoned: bool = False
     replaced: bool = False
+    has_used_spare: bool = False
     block: Block | None = None
 
     @property
@@ -157,8 +161,10 @@ class Commit:
         self.synced = self.sync
 
     def _create(self, first_index: int, base_ordinal: int) -> Segment:
+        spare, self.spare = self.spare, None
+        self.has_used_spare |= spare is not None
         return segments.create(
-            self.place, first_index, base_ordinal, self.now_ns, self.previous_first
+            self.place, first_index, base_ordinal, self.now_ns, self.previous_first, spare=spare
         )
 
     def _append(self, target: Segment, appended: Batch, offset: int) -> None:
@@ -228,25 +234,3 @@ class Commit:
                 self.active.file.truncate(self.active.size)
             except DiskError as error:
                 self.notes.append(f"{error}: it may hold messages that were refused")
-
-
-@dataclass(slots=True, eq=False)
-class Drop:
-    """Deletes the file of a segment that the log has forgotten."""
-
-    place: Place
-    path: str
-    error: DiskError | None = None
-
-    @property
-    def kind(self) -> TaskKind:
-        """Unlinking 100 MB takes 150 ms and more."""
-        return TaskKind.HOUSEKEEPING
-
-    def run(self) -> None:
-        """Delete; a file that is gone already is no error."""
-        try:
-            self.place.disk.unlink(self.path)
-        except DiskError as error:
-            if not error.is_missing:
-                self.error = error

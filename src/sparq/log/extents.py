@@ -14,7 +14,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 EXTENT_BYTES: Final = 64 << 10
+COLUMNS: Final = 6
+
+Rows = NDArray[np.int64]
+"""Extents by columns, shape (6, n), in the order of Extent's fields."""
 
 
 class Extent(NamedTuple):
@@ -36,9 +43,11 @@ class Extent(NamedTuple):
 class Extents:
     """The rows, by columns."""
 
-    __slots__ = ("_offsets", "_ordinals", "_sizes", "_times", "ends", "firsts")
+    __slots__ = ("_offsets", "_ordinals", "_sizes", "_times", "ends", "firsts", "messages")
 
     def __init__(self) -> None:
+        self.messages = 0
+        """How many messages can be read."""
         self.firsts = array("q")
         self.ends = array("q")
         self._ordinals = array("q")
@@ -69,6 +78,7 @@ class Extents:
         Returns:
             Whether a new extent begins with it.
         """
+        self.messages += batch.end - batch.first
         if not fresh and self._joins(batch):
             self.ends[-1] = batch.end
             self._sizes[-1] += batch.size
@@ -111,29 +121,35 @@ class Extents:
     def replace(self, position: int, pieces: Iterable[Extent]) -> None:
         """Put what can still be read of an extent in its place."""
         rows = list(pieces)
-        columns = (self.firsts, self.ends, self._ordinals, self._offsets, self._sizes, self._times)
-        for number, column in enumerate(columns):
+        for number, column in enumerate(self._columns):
             column[position : position + 1] = array("q", [row[number] for row in rows])
+        self._count()
+
+    @property
+    def _columns(self) -> tuple["array[int]", ...]:
+        return (self.firsts, self.ends, self._ordinals, self._offsets, self._sizes, self._times)
+
+    def _count(self) -> None:
+        self.messages = sum(self.ends) - sum(self.firsts)
+
+    def rows(self, position: int, stop: int) -> Rows:
+        """A copy of the extents [position, stop)."""
+        return np.array([column[position:stop] for column in self._columns], np.int64)
+
+    def extend(self, rows: Rows) -> None:
+        """Add extents, as `rows` gave them, behind all others; none joins the last one."""
+        for column, added in zip(self._columns, rows, strict=True):
+            column.frombytes(added.tobytes())
+        self._count()
 
     def cut(self, index: int) -> None:
         """Forget every message from this index on: it is stored elsewhere, or was refused."""
         keep = bisect_left(self.firsts, index)
-        for column in (
-            self.firsts,
-            self.ends,
-            self._ordinals,
-            self._offsets,
-            self._sizes,
-            self._times,
-        ):
+        for column in self._columns:
             del column[keep:]
         if keep and self.ends[-1] > index:
             self.ends[-1] = index
-
-    @property
-    def messages(self) -> int:
-        """How many messages can be read."""
-        return sum(self.ends) - sum(self.firsts)
+        self._count()
 
     def messages_between(self, first: int, end: int) -> int:
         """How many readable messages have an index in [first, end)."""

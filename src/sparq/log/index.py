@@ -5,10 +5,17 @@
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from sparq.log.block import Block, first_at_time
 from sparq.log.extents import Extent
+from sparq.log.reading import Place
 from sparq.log.segment import Segment
+
+
+def place_of(segment: Segment, extent: Extent) -> Place:
+    """What a reader has to know of an extent."""
+    return Place(segment.path, segment.header.key, extent)
 
 
 class Index:
@@ -34,6 +41,13 @@ class Index:
         position = self.segments.index(segment)
         del self.segments[position], self._firsts[position]
 
+    def end_of(self, segment: Segment) -> int:
+        """The index at which a segment has ended, whatever its file holds."""
+        position = self.segments.index(segment) + 1
+        if position < len(self.segments):
+            return self.segments[position].first_index
+        return segment.header.ceiling
+
     def locate(self, index: int) -> tuple[Segment, int] | None:
         """The segment that holds the index, and which of its extents; None: it is not stored."""
         at = bisect_right(self._firsts, index) - 1
@@ -53,6 +67,21 @@ class Index:
             while position < len(segment.extents):
                 yield segment, segment.extents[position]
                 position += 1
+
+    def places(self, first: int, end: int, max_bytes: int) -> tuple[list[Place], int]:
+        """Where the extents are that overlap [first, end), as far as `max_bytes` go, and how far
+        that is."""
+        places: list[Place] = []
+        size = 0
+        for segment, extent in self.extents_from(first):
+            if extent.first >= end:
+                break
+            if size > max_bytes:
+                return places, extent.first
+            # The first extent's batches before `first` are read, but not sent.
+            size += extent.size if places else 0
+            places.append(place_of(segment, extent))
+        return places, end
 
     def next_run(self, index: int) -> tuple[int, int] | None:
         """[first, end) of stored indexes without a gap, from the smallest >= index on."""
@@ -126,3 +155,29 @@ class Index:
                 if position < len(segment.extents):
                     return segment, position
         return None
+
+    def first_at_time(
+        self, wall_ns: int, end: int, block_at: Callable[[int], Block | None]
+    ) -> int | None:
+        """The first index published at or after this time, `end` if none was.
+
+        None: what `at_time` names must be read first, since `block_at` does not have it.
+        """
+        found = self.at_time(wall_ns)
+        if found is None:
+            return end
+        segment, position = found
+        extent = segment.extents[position]
+        if position == 0 and segment.first_time_ns >= wall_ns:
+            return extent.first
+        index = extent.first
+        while index < extent.end:
+            block = block_at(index)
+            if block is None:
+                return None
+            at = first_at_time(block, wall_ns)
+            if at is not None:
+                return at
+            index = block.end
+        following = self.next_stored(extent.end)
+        return max(end, extent.end) if following is None else following

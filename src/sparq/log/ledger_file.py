@@ -104,7 +104,7 @@ def encode_block(records: bytes, offset: int, salt: int) -> bytes:
     return b"".join((_BLOCK.pack(BLOCK_MAGIC, size, checksum), records, padding))
 
 
-def _block_at(data: bytes, at: int, salt: int) -> memoryview | None:
+def block_at(data: bytes, at: int, salt: int) -> memoryview | None:
     """The records of the block at this offset of the file; None: there is none."""
     if at + _BLOCK.size > len(data):
         return None
@@ -121,7 +121,7 @@ def _blocks(data: bytes, salt: int) -> Iterator[tuple[int, memoryview]]:
     """(offset, records) of the whole blocks."""
     at = DATA_START
     while at < len(data):
-        records = _block_at(data, at, salt) if at % ALIGNMENT == 0 else None
+        records = block_at(data, at, salt) if at % ALIGNMENT == 0 else None
         if records is not None:
             yield at, records
             at += _BLOCK.size + len(records)

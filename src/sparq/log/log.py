@@ -17,23 +17,25 @@ as work, run in some thread and then handed back: commits to `finish`, block rea
 
 import secrets
 import weakref
+from functools import partial
 from typing import Final
 
-from sparq.log import reading
-from sparq.log.block import Block, first_at_time
+from sparq.log.block import Block
 from sparq.log.cache import BlockCache
-from sparq.log.commit import Batch, Commit, Drop
+from sparq.log.commit import Batch, Commit
 from sparq.log.disk import Disk, ensure_directory
 from sparq.log.extents import Extent
-from sparq.log.index import Index
+from sparq.log.index import Index, place_of
 from sparq.log.options import SECOND_NS, LogOptions
 from sparq.log.reading import BlockRead, RangeRead
-from sparq.log.recovery import Recovered, recover, sync_found
+from sparq.log.recovery import Recovered, recover, scan_again, settle, sync_found
+from sparq.log.removal import Drop
 from sparq.log.reserve import Reserve
 from sparq.log.scan import Damage
 from sparq.log.segment import CEILING_SPAN, Place, Segment, SegmentInfo
 from sparq.log.tail import Tail
 from sparq.log.unsynced import Unsynced
+from sparq.log.upkeep import Upkeep
 from sparq.protocol import batch, frames
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import INDEX_EPOCH_NS, Instant, clock_index
@@ -57,7 +59,9 @@ class Log:
 
     Attributes:
         place: disk and folder, log id (16 bytes), node id, epoch of this run.
+        upkeep: works that make later commits and the next start quick.
         end_index, written_end, synced_end, end_ordinal: see the module's text.
+        active: the file that is appended to.
         damage: everything found unreadable, at recovery and since; it only grows.
         torn_bytes: bytes behind the last batch of the newest file, at recovery.
         notes: what else recovery has to report, in words.
@@ -83,11 +87,13 @@ class Log:
         self.notes: list[str] = []
         self._dues = found.dues
         self._index = Index()
+        self.upkeep = Upkeep(place, found.leftovers)
         for segment in found.segments:
             self._index.add(segment)
+            self.upkeep.add(segment)
         self.written_end = max([floor_index, *(s.end_index for s in found.segments)])
         self.synced_end = self.written_end
-        self._active: Segment | None = None
+        self.active: Segment | None = None
         self._flight: Commit | None = None
         self._unsynced = Unsynced()
         self._owed = False
@@ -112,6 +118,7 @@ class Log:
         log_id: bytes | None = None,
         cache: BlockCache | None = None,
         reserve: Reserve | None = None,
+        believes_indexes: bool = True,
     ) -> "Log":
         """Recover what the folder holds; it is made where missing.
 
@@ -126,13 +133,13 @@ class Log:
             log_id: the id of a log that has no files yet: the ledger's.
             cache: the cache shared with other logs; None: one of its own.
             reserve: the ledgers' space; while it is used, nothing is appended.
+            believes_indexes: whether to believe index files, or to read all headers.
 
         Raises:
             DiskError: the folder or a file in it cannot be opened.
         """
         ensure_directory(disk, directory)
-        found = recover(disk, directory, log_id)
-        note = sync_found(disk, directory, found.segments)
+        found = recover(disk, directory, log_id, believes_indexes=believes_indexes)
         seconds = max(0, now.wall_ns - INDEX_EPOCH_NS) // SECOND_NS
         place = Place(
             disk,
@@ -142,6 +149,8 @@ class Log:
             max(found.epoch + 1, seconds),
             reserve,
         )
+        settle(place, found.segments)
+        note = sync_found(disk, directory, found.segments)
         log = cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
         if note:
             log.notes.append(note)
@@ -240,7 +249,7 @@ class Log:
         self._flight = Commit(
             self.place,
             appended,
-            self._active,
+            self.active,
             self._unsynced.batches,
             roll=appended is not None and self._is_full_for(appended),
             owed=self._owed,
@@ -250,13 +259,14 @@ class Log:
             previous_first=segments[-1].first_index if segments else -1,
             now_ns=self._now_ns,
             end_index=self.end_index,
+            spare=self.upkeep.spare,
         )
         return self._flight
 
     def _is_full_for(self, appended: Batch) -> bool:
         """Whether the batch must go to a new file."""
         limit = self.options.max_bytes_per_file
-        active = self._active
+        active = self.active
         return active is not None and (
             self._seal or not active.has_room(appended.size, appended.end_index, limit)
         )
@@ -277,6 +287,8 @@ class Log:
         """Take over what came of a commit that has run; it is the one in flight."""
         assert commit is self._flight
         self._flight = None
+        if commit.has_used_spare:
+            self.upkeep.spare = None
         if commit.settled or commit.synced:
             self._unsynced.clear()
             self.synced_end = self.written_end
@@ -300,15 +312,16 @@ class Log:
         if replaced:
             self._owed = False
         self._index.add(created)
-        self._active = created
+        self.upkeep.add(created)
+        self.active = created
         self._refused_first = None
         self._seal = False
 
     def _leave_active(self) -> None:
         """No more is appended to the file."""
-        if self._active is not None:
-            self._active.close()
-        self._active = None
+        if self.active is not None:
+            self.active.close()
+        self.active = None
         self._tail.forget()
 
     def _refused(self, commit: Commit) -> None:
@@ -317,7 +330,7 @@ class Log:
             self._leave_active()
         lost_file = commit.poisoned or commit.abandoned
         self._owed = bool(self._unsynced.batches) and (self._owed or lost_file)
-        if self._active is None and commit.batch is not None and self._refused_first is None:
+        if self.active is None and commit.batch is not None and self._refused_first is None:
             self._refused_first = commit.batch.first_index
 
     def _stored(self, commit: Commit, written: Batch, offset: int) -> None:
@@ -333,6 +346,8 @@ class Log:
             self._tail.extend(block)
         segment.size = offset + written.size
         segment.note_time(time_ns)
+        if written.dues:
+            segment.dues += [(block.first + position, due) for position, due in written.dues]
         if written is commit.batch:
             self.end_ordinal = written.ordinal + written.count
             commit.block = block
@@ -365,10 +380,10 @@ class Log:
         if found is None:
             return BlockRead(self.place.disk, None, None)
         segment, position = found
-        return BlockRead(self.place.disk, self._place(segment, segment.extents[position]), segment)
-
-    def _place(self, segment: Segment, extent: Extent) -> reading.Place:
-        return reading.Place(segment.path, segment.header.key, extent)
+        disk, scan = self.place.disk, None
+        if segment.indexed:
+            scan = partial(scan_again, disk, segment, self._index.end_of(segment))
+        return BlockRead(disk, place_of(segment, segment.extents[position]), segment, scan)
 
     def store(self, read: BlockRead) -> None:
         """Keep what was read; what turned out to be damaged is not stored any more.
@@ -382,13 +397,26 @@ class Log:
         if found is None or found[0] is not segment or segment.extents[found[1]] != extent:
             # Dropped, grown or taken over by another read meanwhile.
             return
+        if read.scanned is not None:
+            self._take_scan(segment, read.scanned)
+            return
         if read.damage:
+            segment.index_ends = True
             found[0].extents.replace(found[1], [piece.extent for piece in read.pieces])
             self.damage.extend(read.damage)
             self._cache.discard((self._owner, extent.first))
             self._recent = None
         for piece in read.pieces:
             self._cache.put((self._owner, piece.extent.first), [piece.block])
+
+    def _take_scan(self, segment: Segment, scanned: Recovered) -> None:
+        """An index file has told of messages that are not there: the segment's headers count."""
+        for first in segment.extents.firsts:
+            self._cache.discard((self._owner, first))
+        segment.extents = scanned.segments[0].extents
+        segment.indexed, segment.index_ends = False, True
+        self.damage.extend(scanned.damage)
+        self._recent = None
 
     def next_stored(self, index: int) -> int:
         """The smallest stored index >= index; `written_end` if there is none."""
@@ -418,23 +446,7 @@ class Log:
 
         None: run `load_time(wall_ns)`, `store` it and ask again.
         """
-        found = self._index.at_time(wall_ns)
-        if found is None:
-            return self.written_end
-        segment, position = found
-        extent = segment.extents[position]
-        if position == 0 and segment.first_time_ns >= wall_ns:
-            return extent.first
-        index = extent.first
-        while index < extent.end:
-            block = self.block(index)
-            if block is None:
-                return None
-            at = first_at_time(block, wall_ns)
-            if at is not None:
-                return at
-            index = block.end
-        return self.next_stored(extent.end)
+        return self._index.first_at_time(wall_ns, self.written_end, self.block)
 
     def load_time(self, wall_ns: int) -> BlockRead:
         """Reads what `index_at_time` needs to know."""
@@ -442,18 +454,7 @@ class Log:
 
     def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead:
         """Reads the stored batches that overlap [first, end) as they are, up to `max_bytes`."""
-        places: list[reading.Place] = []
-        size = 0
-        stop = end
-        for segment, extent in self._index.extents_from(first):
-            if extent.first >= end:
-                break
-            if size > max_bytes:
-                stop = extent.first
-                break
-            # The first extent's batches before `first` are read, but not sent.
-            size += extent.size if places else 0
-            places.append(self._place(segment, extent))
+        places, stop = self._index.places(first, end, max_bytes)
         return RangeRead(
             self.place.disk,
             places,
@@ -466,13 +467,11 @@ class Log:
 
     def segments(self) -> list[SegmentInfo]:
         """The files, oldest first."""
-        return [
-            segment.info(sealed=segment is not self._active) for segment in self._index.segments
-        ]
+        return [segment.info(sealed=segment is not self.active) for segment in self._index.segments]
 
     def seal(self) -> None:
         """Let the next commit begin a new file, so that the present one can be dropped."""
-        self._seal = self._active is not None
+        self._seal = self.active is not None
 
     def drop(self, info: SegmentInfo) -> Drop:
         """Forget a sealed segment, which is there; the work deletes its file.
@@ -481,12 +480,13 @@ class Log:
         ranges), or a next run may give its indexes again if the clock is set back.
         """
         segment = next(s for s in self._index.segments if s.path == info.path)
-        assert segment is not self._active
+        assert segment is not self.active
         for first in segment.extents.firsts:
             self._cache.discard((self._owner, first))
         self._index.remove(segment)
+        self.upkeep.forget(segment)
         self._recent = None
-        return Drop(self.place, segment.path)
+        return Drop(self.place, segment.path, segment.size)
 
     def due_entries(self) -> list[tuple[int, int]]:
         """(index, due time in ns since 1970) of the deferred publishes found at recovery."""

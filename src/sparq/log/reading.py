@@ -4,11 +4,12 @@ Both works are made in the loop from a copy of the index and run in a reader's t
 loop may drop or damage-mark the same extents: `Log.store` looks again.
 
 1. What is handed out has been verified, header and payload, since it was read.
-2. What cannot be verified is reported with its indexes, and costs only itself.
+2. What cannot be verified is reported with its indexes, and costs only itself; but where an index
+   file told what should be there, the segment's own headers are asked first.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from sparq.log.scan import BatchKey, Damage, find_header, read_bytes, read_heade
 from sparq.log.task import TaskKind
 from sparq.protocol import batch
 from sparq.protocol.batch import Header
+
+if TYPE_CHECKING:
+    from sparq.log.recovery import Recovered
 
 MERGE_BYTES: Final = 256 << 10
 """Batches of an extent are joined to blocks up to this size, larger ones stay as they are."""
@@ -173,10 +177,20 @@ class BlockRead:
     """Reads one extent for the cache. Taken over by `Log.store`."""
 
     kind: Final = TaskKind.READ
-    __slots__ = ("_disk", "damage", "error", "pieces", "place", "token")
+    __slots__ = ("_disk", "_scan", "damage", "error", "pieces", "place", "scanned", "token")
 
-    def __init__(self, disk: Disk, place: Place | None, token: object) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        place: Place | None,
+        token: object,
+        scan: Callable[[], "Recovered"] | None = None,
+    ) -> None:
         self._disk = disk
+        self._scan = scan
+        """Reads the segment's headers, of which an index file has told so far."""
+        self.scanned: Recovered | None = None
+        """What that came to."""
         self.place = place
         self.token = token
         """The segment it lies in, for the log to know again."""
@@ -200,6 +214,11 @@ class BlockRead:
             return
         self.pieces = pieces_of(data, self.place)
         self.damage = damage_of(self.place, self.pieces)
+        if self.damage and self._scan is not None:
+            try:
+                self.scanned = self._scan()
+            except DiskError as error:
+                self.error = error
 
 
 class RangeRead:

@@ -1,8 +1,9 @@
 """Finds out what a log's folder holds, after a clean stop, a crash or damage. Changes nothing.
 
 1. A file ends at its last batch whose header holds, or where a later file begins.
-2. All headers are checked. Payloads are checked where a crash may have torn them: the last
-   16 MiB of the newest file, more than is ever unsynced. Elsewhere each read checks.
+2. All headers are checked that no index file tells of (see `index_file`). Payloads are checked
+   where a crash may have torn them: behind what the index file has, in the last 16 MiB of the
+   newest file, more than is ever unsynced. Elsewhere each read checks.
 3. A bad stretch with a good batch behind it is damage: reported, with the messages it cost as
    the ordinals tell. One with none behind it is a torn tail: it was never acknowledged, or is
    damage at the very end, which no reader can tell apart; it is reported as `torn_bytes`.
@@ -12,17 +13,23 @@ import errno
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sparq.log import reading
+from sparq.log import index_file, reading
 from sparq.log.disk import Disk, DiskError, File
 from sparq.log.extents import Extent
+from sparq.log.index_file import SUFFIX as INDEX
+from sparq.log.removal import GONE
 from sparq.log.scan import Damage, headers, read_bytes
 from sparq.log.segment import (
     CEILING_SPAN,
     DATA_START,
+    NEXT,
+    SUFFIX,
+    Place,
     Segment,
     SegmentHeader,
     decode_header,
     first_index_of,
+    settle_name,
 )
 from sparq.protocol import batch
 from sparq.protocol.batch import HAS_DUES, Header
@@ -53,6 +60,7 @@ class Recovered:
         damage: what cannot be read.
         torn_bytes: bytes behind the last batch of the newest file.
         dues: (index, due time in ns since 1970) of the deferred publishes.
+        leftovers: files that tell nothing to anybody: to be deleted.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -63,15 +71,19 @@ class Recovered:
     damage: list[Damage] = field(default_factory=list)
     torn_bytes: int = 0
     dues: list[tuple[int, int]] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
 
 
-def recover(disk: Disk, directory: str, log_id: bytes | None) -> Recovered:
+def recover(
+    disk: Disk, directory: str, log_id: bytes | None, *, believes_indexes: bool = True
+) -> Recovered:
     """Read the headers of all that is in the folder.
 
     Args:
         disk: the disk.
         directory: the log's folder.
         log_id: what the log's files should say; ignored if none does.
+        believes_indexes: whether index files may stand for the headers they tell of.
 
     Raises:
         DiskError: the folder or a file cannot be opened.
@@ -89,7 +101,7 @@ def recover(disk: Disk, directory: str, log_id: bytes | None) -> Recovered:
     for position, segment in enumerate(found.segments):
         found.ceiling = max(found.ceiling, segment.header.ceiling)
         found.epoch = max(found.epoch, segment.header.epoch)
-        _scan(disk, segment, _limit(found.segments, position), found)
+        _scan(disk, segment, _limit(found.segments, position), found, believes_indexes)
     _compare_ordinals(found)
     costs = (_damage_of(unread, found.segments) for unread in found.unread)
     found.damage += [damage for damage in costs if damage is not None]
@@ -101,23 +113,43 @@ def recover(disk: Disk, directory: str, log_id: bytes | None) -> Recovered:
 def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
     """The files with a segment's name and header."""
     segments: list[Segment] = []
-    for name in disk.listdir(directory):
+    names = disk.listdir(directory)
+    for name in names:
         first = first_index_of(name)
-        if first is None:
-            continue
-        found.ceiling = max(found.ceiling, first + CEILING_SPAN)
         path = f"{directory}/{name}"
-        file = disk.open(path)
-        try:
-            header = decode_header(read_bytes(file, DATA_START, 0))
-            size = file.size()
-        finally:
-            file.close()
-        if header is not None:
-            segments.append(Segment(path, header, size=size))
-        else:
-            found.unread.append(Unread(first, path, size, NO_HEADER))
+        if name.endswith((GONE, NEXT)) or _is_orphan(name, names):
+            # Of a file that was made in advance, only the header can tell.
+            made_in_advance = _candidate(disk, path) if name.endswith(NEXT) else None
+            if isinstance(made_in_advance, Segment):
+                segments.append(made_in_advance)
+            elif made_in_advance is not None and made_in_advance > DATA_START:
+                found.damage.append(Damage(0, 0, 0, path, 0, made_in_advance, NO_HEADER))
+            else:
+                found.leftovers.append(path)
+        elif first is not None:
+            found.ceiling = max(found.ceiling, first + CEILING_SPAN)
+            candidate = _candidate(disk, path)
+            if isinstance(candidate, Segment):
+                segments.append(candidate)
+            else:
+                found.unread.append(Unread(first, path, candidate, NO_HEADER))
     return segments
+
+
+def _is_orphan(name: str, names: list[str]) -> bool:
+    """Whether it is an index file whose segment is gone."""
+    return name.endswith(INDEX) and name.removesuffix(INDEX) + SUFFIX not in names
+
+
+def _candidate(disk: Disk, path: str) -> Segment | int:
+    """A segment, if the file has a header, else the file's size."""
+    file = disk.open(path)
+    try:
+        header = decode_header(read_bytes(file, DATA_START, 0))
+        size = file.size()
+    finally:
+        file.close()
+    return size if header is None else Segment(path, header, size=size)
 
 
 def _damage_of(unread: Unread, segments: list[Segment]) -> Damage | None:
@@ -150,14 +182,37 @@ def _limit(segments: list[Segment], position: int) -> int:
     return segments[position].header.ceiling
 
 
-def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered) -> None:
+def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered, believes_index: bool) -> None:
     """Fill in where the file's messages are."""
     file_size, segment.size = segment.size, DATA_START
-    index, ordinal = segment.first_index, segment.header.base_ordinal
+    index = index_file.read(disk, segment, file_size, limit) if believes_index else None
+    if index is not None:
+        _take_index(segment, index, found)
+    found.torn_bytes = 0
+    if segment.size < file_size:
+        _read_headers(disk, segment, (segment.size, file_size), limit, found)
+
+
+def _take_index(segment: Segment, index: index_file.Contents, found: Recovered) -> None:
+    """Believe what an index file says."""
+    segment.extents.extend(index.rows)
+    segment.size = index.end_offset
+    segment.first_time_ns = index.first_time_ns
+    segment.last_time_ns = int(index.rows[5].max())
+    segment.index_count, segment.index_bytes = index.rows.shape[1], index.size
+    segment.indexed = True
+    found.dues += index.dues
+
+
+def _read_headers(
+    disk: Disk, segment: Segment, place: tuple[int, int], limit: int, found: Recovered
+) -> None:
+    """Add what the headers in [start, size) of the file tell."""
+    _, ordinal, index = segment.index_end
     bad: tuple[int, int] | None = None
     file = disk.open(segment.path)
     try:
-        for offset, size, header in headers(file, DATA_START, file_size, segment.header.key):
+        for offset, size, header in headers(file, *place, segment.header.key):
             if header is None or not header.readable:
                 bad = bad or (offset, offset)
                 bad = (bad[0], offset + size)
@@ -187,6 +242,19 @@ def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered) -> None:
     found.torn_bytes = bad[1] - bad[0] if bad is not None else 0
 
 
+def scan_again(disk: Disk, segment: Segment, limit: int) -> Recovered:
+    """What the headers of a file tell, whatever an index file says: one segment, and damage.
+
+    Raises:
+        DiskError: the file cannot be opened or read at all.
+    """
+    found = Recovered()
+    fresh = Segment(segment.path, segment.header, size=segment.size)
+    _scan(disk, fresh, limit, found, believes_index=False)
+    found.segments.append(fresh)
+    return found
+
+
 def _take(file: File, segment: Segment, offset: int, header: Header, found: Recovered) -> None:
     """Note a batch."""
     segment.extents.append(
@@ -197,15 +265,20 @@ def _take(file: File, segment: Segment, offset: int, header: Header, found: Reco
             offset,
             header.total_size,
             header.publish_time_ns,
-        )
+        ),
+        # What the index file has must stay as it has it.
+        fresh=len(segment.extents) == segment.index_count,
     )
     segment.size = offset + header.total_size
     segment.note_time(header.publish_time_ns)
     if header.optional_flags & HAS_DUES:
         data = read_bytes(file, header.total_size, offset)
         if batch.check_payload(data, 0, header):
-            dues = batch.decode(data, 0, header).dues
-            found.dues.extend((header.first_index + at, due) for at, due in dues)
+            dues = [
+                (header.first_index + at, due) for at, due in batch.decode(data, 0, header).dues
+            ]
+            segment.dues += dues
+            found.dues += dues
 
 
 def _compare_ordinals(found: Recovered) -> None:
@@ -224,7 +297,10 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
     """Check the payloads that a crash may have torn."""
     extents = segment.extents
     position = len(extents)
-    while position and extents[position - 1].offset >= segment.size - VERIFY_BYTES:
+    while (
+        position > segment.index_count
+        and extents[position - 1].offset >= segment.size - VERIFY_BYTES
+    ):
         position -= 1
     for at in reversed(range(position, len(extents))):
         place = reading.Place(segment.path, segment.header.key, extents[at])
@@ -256,6 +332,17 @@ def _read_strictly(disk: Disk, place: reading.Place) -> bytes | None:
         return None
     finally:
         file.close()
+
+
+def settle(place: Place, segments: list[Segment]) -> None:
+    """Give files their own names that a crash has left with those they were made under."""
+    for segment in segments:
+        if segment.path.endswith(NEXT):
+            try:
+                settle_name(place, segment)
+            except DiskError:
+                # A disk for looking only, or one in trouble: the name does no harm.
+                continue
 
 
 def sync_found(disk: Disk, directory: str, segments: list[Segment]) -> str:

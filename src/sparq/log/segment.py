@@ -51,6 +51,8 @@ CEILING_SPAN: Final = 1 << 22
 """Indexes that a file may give; also how far a later start stays clear of it."""
 GENERATION_LIMIT: Final = 1 << 16
 SUFFIX: Final = ".log"
+NEXT: Final = ".next"
+"""Ends the name of a file that was made in advance and has not got its own yet."""
 
 _HEADER: Final = struct.Struct("<8sHBBIQ16sH2xIqqqqqI28x")
 _CHECKSUM: Final = struct.Struct("<Q")
@@ -143,6 +145,11 @@ class Segment:
         extents: where its messages are.
         file: open while this run appends to it, else None.
         first_time_ns, last_time_ns: publish times of the first batch and the latest; 0: none.
+        index_count: extents that its index file has (see `index_file`).
+        index_bytes: how large that file is; 0: there is none that counts.
+        index_ends: nothing will be added to it: it has all there is, or damage comes next.
+        indexed: its extents are as an index file says, not as its own headers do.
+        dues: (index, due time) of deferred messages that the index file does not have yet.
     """
 
     path: str
@@ -152,6 +159,19 @@ class Segment:
     file: File | None = None
     first_time_ns: int = 0
     last_time_ns: int = 0
+    index_count: int = 0
+    index_bytes: int = 0
+    index_ends: bool = False
+    indexed: bool = False
+    dues: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def index_end(self) -> tuple[int, int, int]:
+        """(offset, ordinal, index) where the extents of the index file end."""
+        if not self.index_count:
+            return DATA_START, self.header.base_ordinal, self.first_index
+        last = self.extents[self.index_count - 1]
+        return last.offset + last.size, last.end_ordinal, last.end
 
     @property
     def first_index(self) -> int:
@@ -213,9 +233,21 @@ class Place(NamedTuple):
 
 
 def create(
-    place: Place, first_index: int, base_ordinal: int, created_ns: int, previous_first: int
+    place: Place,
+    first_index: int,
+    base_ordinal: int,
+    created_ns: int,
+    previous_first: int,
+    *,
+    spare: str | None = None,
 ) -> Segment:
     """Make a new file, durable when this returns.
+
+    Args:
+        place: where.
+        first_index, base_ordinal, created_ns, previous_first: see the header.
+        spare: an empty file that is there for good, to be used for it. Its new name may be lost in
+            a crash; the header is what counts.
 
     Raises:
         DiskError: nothing is left behind, where the disk allows.
@@ -232,21 +264,57 @@ def create(
         previous_first=previous_first,
         epoch=place.epoch,
     )
+    if spare is not None:
+        try:
+            return _begin(place.disk, *_new_name(place, header), spare)
+        except DiskError:
+            # The same may well work with a file made now.
+            pass
+    segment = _begin(place.disk, *_new_name(place, header), None)
+    try:
+        place.disk.sync_directory(place.directory)
+    except DiskError:
+        assert segment.file is not None
+        discard(place.disk, segment.file)
+        raise
+    return segment
+
+
+def _new_name(place: Place, header: SegmentHeader) -> tuple[str, SegmentHeader]:
+    """A path that no file has, and the header with its generation."""
     while True:
-        path = f"{place.directory}/{file_name(first_index, header.generation)}"
+        path = f"{place.directory}/{file_name(header.first_index, header.generation)}"
         if not place.disk.exists(path):
-            break
+            return path, header
         header = header._replace(generation=header.generation + 1)
         assert header.generation < GENERATION_LIMIT
-    file = place.disk.create(path)
+
+
+def _begin(disk: Disk, path: str, header: SegmentHeader, spare: str | None) -> Segment:
+    """A file of this name with this header, synced."""
+    if spare is None:
+        file = disk.create(path)
+    else:
+        disk.rename(spare, path)
+        file = disk.open(path)
     try:
         file.append([encode_header(header)], 0)
         file.sync()
-        place.disk.sync_directory(place.directory)
     except DiskError:
-        discard(place.disk, file)
+        discard(disk, file)
         raise
     return Segment(path, header, file=file)
+
+
+def settle_name(place: Place, segment: Segment) -> None:
+    """Give a file its own name that a crash has left with the one it was made under.
+
+    Raises:
+        DiskError: it keeps that one, which does no harm.
+    """
+    path, _ = _new_name(place, segment.header)
+    place.disk.rename(segment.path, path)
+    segment.path = path
 
 
 def discard(disk: Disk, file: File) -> None:

@@ -1,0 +1,185 @@
+"""Data paths with millions of messages queued, made without an nsqd: what bench.restart starts on.
+
+They are written by sparq's own log and ledger, so every byte is as nsqd leaves it; only syncs are
+left out, and writes are gathered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from bench.load import body
+from sparq.broker.catalog import Catalog
+from sparq.log.disk import Buffer, File, RealDisk
+from sparq.log.ledger import Ledger
+from sparq.log.log import Log, LogOptions
+from sparq.protocol.frames import Bodies
+from sparq.protocol.instant import Instant
+
+TOPIC: Final = "bench"
+CHANNEL: Final = "queue"
+GATHER_BYTES: Final = 1 << 20
+DAY_NS: Final = 86_400_000_000_000
+LEDGER_RANGES: Final = 1 << 14
+"""Finished ranges in one record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is to be queued.
+
+    Attributes:
+        messages: how many.
+        per_batch: messages in one commit.
+        body_bytes: of each message.
+        deferred_every: every so many is deferred by a day and all others are finished; 0: none is
+            deferred, none finished.
+        requeued: so many messages were with a consumer and requeued, each on its own.
+    """
+
+    messages: int
+    per_batch: int = 1
+    body_bytes: int = 200
+    deferred_every: int = 0
+    requeued: int = 0
+
+
+class GatheringFile:
+    """A file whose appends reach the disk a megabyte at a time, and whose syncs do nothing."""
+
+    def __init__(self, file: File) -> None:
+        self.path = file.path
+        self._file = file
+        self._parts: list[Buffer] = []
+        self._size = 0
+        self._at = 0
+
+    def append(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Keep it, or write all that was kept."""
+        if not self._parts:
+            self._at = offset
+        for buffer in buffers:
+            self._parts.append(buffer)
+            self._size += len(buffer)
+        if self._size >= GATHER_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._parts:
+            self._file.append([b"".join(self._parts)], self._at)
+            self._parts, self._size = [], 0
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """What is stored there."""
+        self._write()
+        return self._file.pread(size, offset)
+
+    def sync(self) -> None:
+        """Left out."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        self._write()
+        self._file.truncate(size)
+
+    def reserve(self, size: int) -> None:
+        """Left out."""
+
+    def size(self) -> int:
+        """How large it is."""
+        self._write()
+        return self._file.size()
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._write()
+        self._file.close()
+
+
+class GatheringDisk(RealDisk):
+    """The real disk with gathering files."""
+
+    def create(self, path: str) -> GatheringFile:
+        """A new file."""
+        return GatheringFile(super().create(path))
+
+    def open(self, path: str) -> GatheringFile:
+        """An existing file."""
+        return GatheringFile(super().open(path))
+
+    def sync_directory(self, path: str) -> None:
+        """Left out."""
+
+
+def make(folder: Path, backlog: Backlog) -> int:
+    """Fill a new data path; returns how many bytes its log takes."""
+    disk = GatheringDisk()
+    catalog = Catalog(disk, str(folder), 1)
+    catalog.load()
+    place = catalog.make_folder(TOPIC)
+    ledger, _ = Ledger.open(disk, place)
+    now = Instant(time.time_ns(), time.monotonic_ns())
+    options = LogOptions(sync_every=1 << 62, unsynced_bytes_max=GATHER_BYTES)
+    log = Log.open(disk, place, node_id=1, options=options, now=now, log_id=ledger.log_id)
+    begin = log.end_index
+    ledger.created(CHANNEL, begin)
+    ledger.flush()
+    deferred = _publish(log, backlog, now)
+    if backlog.deferred_every:
+        _finish_others(ledger, begin, np.array(deferred, np.int64), log.written_end)
+    if backlog.requeued:
+        _requeue(ledger, begin, backlog.requeued)
+    size = log.size_bytes
+    log.close()
+    ledger.flush()
+    ledger.close()
+    return size
+
+
+def _publish(log: Log, backlog: Backlog, now: Instant) -> list[int]:
+    """Publish all; returns the indexes of the deferred ones."""
+    text = body(backlog.body_bytes)
+    full = [Bodies.of([text] * backlog.per_batch)]
+    every = backlog.deferred_every
+    deferred: list[int] = []
+    done = 0
+    while done < backlog.messages:
+        count = min(backlog.per_batch, backlog.messages - done)
+        pieces = full if count == backlog.per_batch else [Bodies.of([text] * count)]
+        dues = None
+        if every:
+            positions = range(-done % every, count, every)
+            dues = [(position, now.wall_ns + DAY_NS + done) for position in positions] or None
+        commit = log.begin(pieces, now, dues)
+        commit.run()
+        log.finish(commit)
+        assert commit.error is None, commit.error
+        deferred += [commit.first_index + position for position, _ in dues or ()]
+        done += count
+    return deferred
+
+
+def _finish_others(ledger: Ledger, begin: int, deferred: np.ndarray, end: int) -> None:
+    """All but the deferred ones were delivered and finished."""
+    starts = np.concatenate(([begin], deferred + 1))
+    ends = np.append(deferred, end)
+    kept = ends > starts
+    starts, ends = starts[kept], ends[kept]
+    for at in range(0, len(starts), LEDGER_RANGES):
+        part = slice(at, at + LEDGER_RANGES)
+        ledger.finished(CHANNEL, starts[part], ends[part])
+        ledger.flush()
+    ledger.cursor(CHANNEL, end)
+
+
+def _requeue(ledger: Ledger, begin: int, count: int) -> None:
+    """The first messages were delivered once and requeued, every second of them."""
+    indexes = begin + 2 * np.arange(count, dtype=np.int64)
+    ledger.requeued(CHANNEL, indexes, np.zeros(count, np.int64), np.full(count, 2, np.uint32))
+    ledger.flush()

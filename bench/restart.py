@@ -1,0 +1,167 @@
+"""What a large backlog costs a restart: `python -m bench.restart`.
+
+For each backlog a data path is made, an nsqd started on it, and the time taken until a consumer has
+its first message; then again after a clean stop, and after kill -9. Told are also the memory at
+that moment and its peak, beside those of an nsqd without a message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.servers import NsqdServer
+
+from bench import backlog
+from bench.backlog import CHANNEL, TOPIC, Backlog
+from bench.load import MAGIC
+from bench.measure import cpu_seconds, memory_mib
+
+DEADLINE_SECONDS = 60.0
+POLL_SECONDS = 0.005
+REST_SECONDS = 4.0
+"""Between a start and its end: what nsqd does behind a start is done by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of nsqd.
+
+    Attributes:
+        name: after what.
+        ready_seconds: until it answered a connection.
+        delivery_seconds: until a consumer had a message; that of a publish where none is queued.
+        cpu_seconds: what nsqd had computed by then; on a busy machine the better figure.
+        memory_mib, peak_mib: resident at that moment, and at most so far.
+    """
+
+    name: str
+    ready_seconds: float
+    delivery_seconds: float
+    cpu_seconds: float
+    memory_mib: float
+    peak_mib: float
+
+    def line(self) -> str:
+        """The figures as a row of the table."""
+        return (
+            f"{self.name:<44}{self.ready_seconds:>10.2f}{self.delivery_seconds:>14.2f}"
+            f"{self.cpu_seconds:>9.2f}{self.memory_mib:>12.0f}{self.peak_mib:>10.0f}"
+        )
+
+
+HEADER = f"{'start':<44}{'ready s':>10}{'delivery s':>14}{'CPU s':>9}{'memory MiB':>12}{'peak':>10}"
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory that a process has had resident, in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
+
+
+def connect(server: NsqdServer) -> socket.socket:
+    """A connection to nsqd, as soon as it takes one."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    place = "127.0.0.1", server.tcp_port
+    while True:
+        try:
+            return socket.create_connection(place, timeout=DEADLINE_SECONDS)
+        except OSError as error:
+            has_ended = server.process is None or server.process.poll() is not None
+            if has_ended or time.monotonic() > deadline:
+                raise RuntimeError(server.log_text[-2000:]) from error
+            time.sleep(POLL_SECONDS)
+
+
+def first_message(client: socket.socket, *, publish: bool) -> None:
+    """Subscribe, and return when a message has come."""
+    name = f"{TOPIC} {CHANNEL}\n"
+    client.sendall(MAGIC + f"SUB {name}RDY 1\n".encode())
+    if publish:
+        client.sendall(f"PUB {TOPIC}\n".encode() + struct.pack(">i", 5) + b"hello")
+    data = b""
+    while True:
+        data += client.recv(1 << 16) or b""
+        while len(data) >= 8:
+            size, kind = struct.unpack_from(">ii", data)
+            if kind == 2:
+                return
+            assert kind == 0, data
+            data = data[4 + size :]
+
+
+def measure(server: NsqdServer, name: str, *, publish: bool = False) -> Start:
+    """Start nsqd and wait for the first message; it runs on."""
+    began = time.perf_counter()
+    server.launch()
+    with connect(server) as client:
+        ready = time.perf_counter() - began
+        first_message(client, publish=publish)
+        delivered = time.perf_counter() - began
+    pid = server.pid
+    return Start(name, ready, delivered, cpu_seconds(pid), memory_mib(pid), peak_mib(pid))
+
+
+def restarts(folder: Path, wanted: Backlog, name: str) -> list[Start]:
+    """Make a data path, and start on it three times."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if wanted.messages:
+        backlog.make(folder, wanted)
+    flags = (f"--data-path={folder}", "--broadcast-address=127.0.0.1", "--msg-timeout=10m")
+    server = NsqdServer("sparq.nsqd", folder, flags)
+    # Where nothing is queued, or all that is not deferred is finished, something is published.
+    publish = not wanted.messages or wanted.deferred_every > 0
+    found = []
+    with server:
+        for when, end in (("made", 15), ("clean stop", 9), ("kill -9", 9)):
+            found.append(measure(server, f"{name}, {when}", publish=publish))
+            time.sleep(REST_SECONDS)
+            server.terminate() if end == 15 else server.kill9()
+    shutil.rmtree(folder)
+    return found
+
+
+def disk_mib(folder: Path) -> float:
+    """What the files of a folder take on the disk, in MiB."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sum(path.stat().st_blocks * 512 for path in files) / (1 << 20)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--only", default="", help="parts of the names of those to run, by comma")
+    parser.add_argument("--folder", type=Path, help="where the data paths are made")
+    options = parser.parse_args(arguments)
+    base = Backlog(options.messages)
+    chosen = {
+        "nothing queued": replace(base, messages=0),
+        "one a batch": base,
+        "1,000 a batch": replace(base, per_batch=1_000),
+        "1 % deferred, others finished": replace(base, per_batch=100, deferred_every=100),
+        "a tenth requeued": replace(base, per_batch=100, requeued=options.messages // 10),
+    }
+    words = [word for word in options.only.split(",") if word]
+    print(f"{options.messages:,} messages of 200 bytes\n{HEADER}")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for name, wanted in chosen.items():
+            if not words or any(word in name for word in words):
+                for start in restarts(Path(folder) / "nsqd", wanted, name):
+                    print(start.line(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""A segment's index file: what the headers of its batches say, so that no start need read them all.
+
+Beside ``<name>.log`` lies ``<name>.index``: a header, then blocks like those of a ledger (see
+``ledger_file``), each of which adds extents behind those before it. A block's payload,
+little-endian::
+
+    offset  size  field
+         0     4  n, count of extents
+         4     4  m, count of deferred messages
+         8     8  publish time of the file's first batch, ns since 1970
+        16   48n  extents by columns, n x i64 each: first index, end index, ordinal, offset, size,
+                  latest publish time
+         -   16m  m x i64 index | m x i64 due time: the deferred ones among these messages
+
+1. It is a help, not a truth: nothing is lost with it, and a start that finds anything odd in it
+   scans the segment. It is never synced.
+2. It tells of nothing but what was synced in the segment, without gaps in bytes and ordinals from
+   the first batch on: where damage begins, it ends.
+3. It is believed for the one segment whose salt it has, as far as that file reaches, when all its
+   extents follow each other as they must, and the last one begins with the batch it says.
+4. What it says of an extent is verified with the extent's payload, whenever that is read.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from sparq.log.disk import Disk, DiskError, File
+from sparq.log.extents import COLUMNS, Rows
+from sparq.log.ledger_file import block_at, encode_block
+from sparq.log.scan import read_bytes, read_header
+from sparq.log.segment import DATA_START as SEGMENT_DATA_START
+from sparq.log.segment import SUFFIX as SEGMENT_SUFFIX
+from sparq.log.segment import Segment, SegmentHeader
+from sparq.log.task import TaskKind
+from sparq.protocol.batch import HEADER_SIZE as BATCH_HEADER_SIZE
+
+MAGIC: Final = b"SPARQIDX"
+HEADER_SIZE: Final = 64
+VERSION: Final = 1
+ALGORITHM_XXH3: Final = 1
+SUFFIX: Final = ".index"
+ALIGNMENT: Final = 8
+BATCH_HEADER_BYTES: Final = 4096
+"""Enough for the header of a later version, too."""
+
+_HEADER: Final = struct.Struct("<8sHBBIQ16sq8x")
+_CHECKSUM: Final = struct.Struct("<Q")
+_PAYLOAD: Final = struct.Struct("<IIq")
+
+Dues = list[tuple[int, int]]
+"""(index, due time in ns since 1970)"""
+
+
+class Contents(NamedTuple):
+    """What an index file says of its segment.
+
+    Attributes:
+        rows: extents.
+        dues: the deferred messages among them.
+        first_time_ns: publish time of the first batch.
+        size: the file's size, up to the last whole block.
+    """
+
+    rows: Rows
+    dues: Dues
+    first_time_ns: int
+    size: int
+
+    @property
+    def end_offset(self) -> int:
+        """Where in the segment the last extent ends."""
+        return int(self.rows[3, -1] + self.rows[4, -1])
+
+
+def path_of(segment_path: str) -> str:
+    """The index file of a segment."""
+    return segment_path.removesuffix(SEGMENT_SUFFIX) + SUFFIX
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """The bytes that the index file of this segment begins with."""
+    fields = _HEADER.pack(
+        MAGIC,
+        HEADER_SIZE,
+        VERSION,
+        ALGORITHM_XXH3,
+        0,
+        header.salt,
+        header.log_id,
+        header.first_index,
+    )
+    return fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))
+
+
+def encode(rows: Rows, dues: Dues, first_time_ns: int, offset: int, salt: int) -> bytes:
+    """A block of extents, for this place of the index file of the segment with this salt."""
+    head = _PAYLOAD.pack(rows.shape[1], len(dues), first_time_ns)
+    times = np.array(dues, "<i8").reshape(-1, 2).T
+    return encode_block(head + rows.astype("<i8").tobytes() + times.tobytes(), offset, salt)
+
+
+def _decode(payload: memoryview) -> tuple[Rows, Dues, int] | None:
+    if len(payload) < _PAYLOAD.size:
+        return None
+    count, due_count, first_time_ns = _PAYLOAD.unpack_from(payload)
+    if len(payload) != _PAYLOAD.size + 8 * COLUMNS * count + 16 * due_count:
+        return None
+    numbers = np.frombuffer(payload, "<i8", offset=_PAYLOAD.size)
+    rows = numbers[: COLUMNS * count].reshape(COLUMNS, count).astype(np.int64)
+    dues = numbers[COLUMNS * count :].reshape(2, due_count).T.tolist()
+    return rows, [(index, due) for index, due in dues], first_time_ns
+
+
+def read(disk: Disk, segment: Segment, size: int, limit: int) -> Contents | None:
+    """What the index file says of a segment, if it may be believed.
+
+    Args:
+        disk: the disk.
+        segment: its path and header.
+        size: how large the segment's file is.
+        limit: the index at which the segment has ended, whatever it holds.
+    """
+    path = path_of(segment.path)
+    if not disk.exists(path):
+        return None
+    try:
+        file = disk.open(path)
+        try:
+            data = file.pread(file.size(), 0)
+        finally:
+            file.close()
+        contents = _parse(data, segment.header)
+        if contents is None or not _is_sound(contents, segment.header, size, limit):
+            return None
+        return contents if _last_is_there(disk, segment, contents) else None
+    except DiskError:
+        # The segment itself says the same, and more slowly.
+        return None
+
+
+def _parse(data: bytes, header: SegmentHeader) -> Contents | None:
+    """The whole blocks of an index file that belongs to this segment."""
+    if data[:HEADER_SIZE] != encode_header(header):
+        return None
+    parts: list[Rows] = []
+    dues: Dues = []
+    first_time_ns, at = 0, HEADER_SIZE
+    while (payload := block_at(data, at, header.salt)) is not None:
+        block = _decode(payload)
+        if block is None:
+            return None
+        parts.append(block[0])
+        dues += block[1]
+        first_time_ns = first_time_ns or block[2]
+        at += 16 + len(payload)
+        at += -at % ALIGNMENT
+    return Contents(np.concatenate(parts, axis=1), dues, first_time_ns, at) if parts else None
+
+
+def follows(rows: Rows, offset: int, ordinal: int, index: int) -> bool:
+    """Whether extents follow each other without a gap, from this place on.
+
+    Args:
+        rows: the extents.
+        offset, ordinal: where the first one must begin.
+        index: below this the first one has no message.
+    """
+    firsts, ends, ordinals, offsets, sizes, _ = rows
+    counts = ends - firsts
+    return bool(
+        rows.shape[1]
+        and (counts > 0).all()
+        and (sizes >= BATCH_HEADER_SIZE).all()
+        and firsts[0] >= index
+        and (firsts[1:] >= ends[:-1]).all()
+        and offsets[0] == offset
+        and (offsets[1:] == offsets[:-1] + sizes[:-1]).all()
+        and ordinals[0] == ordinal
+        and (ordinals[1:] == ordinals[:-1] + counts[:-1]).all()
+    )
+
+
+def _is_sound(contents: Contents, header: SegmentHeader, size: int, limit: int) -> bool:
+    """Whether this can be what a segment of this size, with messages below `limit`, holds."""
+    rows = contents.rows
+    return (
+        follows(rows, SEGMENT_DATA_START, header.base_ordinal, header.first_index)
+        and int(rows[1, -1]) <= min(limit, header.ceiling)
+        and contents.end_offset <= size
+    )
+
+
+def _last_is_there(disk: Disk, segment: Segment, contents: Contents) -> bool:
+    """Whether the segment has the batch with which the last extent begins."""
+    first, _, ordinal, offset, _, _ = map(int, contents.rows[:, -1])
+    file = disk.open(segment.path)
+    try:
+        data = read_bytes(file, BATCH_HEADER_BYTES, offset)
+    finally:
+        file.close()
+    found = read_header(data, 0, offset, segment.header.key)
+    return found is not None and (found.first_index, found.ordinal) == (first, ordinal)
+
+
+class IndexWrite:
+    """Adds extents to a segment's index file, which it makes if there is none of its own yet.
+
+    Attributes:
+        segment: whose index file it is.
+        count: how many extents the file will have.
+        dues: the deferred messages among those that it adds.
+        size: how large the file is when this has run.
+        broken: the extents do not follow each other: none is added, nor will ever be.
+    """
+
+    kind: Final = TaskKind.HOUSEKEEPING
+
+    def __init__(self, disk: Disk, segment: Segment, rows: Rows, dues: Dues) -> None:
+        self._disk = disk
+        self._rows = rows
+        self._path = path_of(segment.path)
+        self._begin = segment.index_bytes
+        self._first_time_ns = segment.first_time_ns
+        self._follows = segment.index_end
+        self.segment = segment
+        self.count = segment.index_count + rows.shape[1]
+        self.dues = dues
+        self.size = segment.index_bytes
+        self.broken = False
+        self.error: DiskError | None = None
+
+    def run(self) -> None:
+        """Write; what was there before stays as it was."""
+        if not follows(self._rows, *self._follows):
+            self.broken = True
+            return
+        try:
+            file = self._open()
+            try:
+                self._write(file)
+            finally:
+                file.close()
+        except DiskError as error:
+            self.error = error
+
+    def _open(self) -> File:
+        disk, path = self._disk, self._path
+        if self._begin:
+            return disk.open(path)
+        if disk.exists(path):
+            disk.unlink(path)
+        return disk.create(path)
+
+    def _write(self, file: File) -> None:
+        header = self.segment.header
+        begin = self._begin or HEADER_SIZE
+        block = encode(self._rows, self.dues, self._first_time_ns, begin, header.salt)
+        buffers = [block] if self._begin else [encode_header(header), block]
+        file.append(buffers, self._begin)
+        self.size = begin + len(block)

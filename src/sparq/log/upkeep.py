@@ -1,0 +1,168 @@
+"""What a log has done beside its commits, so that neither they nor a start must do it.
+
+1. The next file is made before it is needed: in the commit that begins it, only its header is
+   written and synced, and it gets its name (see `segment.create`).
+2. What is synced is noted in index files (see `index_file`), extent by extent once they are full.
+3. What earlier runs have left half-way is deleted.
+
+Each work is handed out once at a time, runs in the housekeeping thread, and is given back.
+"""
+
+from typing import Final
+
+from sparq.log.disk import DiskError
+from sparq.log.index_file import IndexWrite
+from sparq.log.removal import Sweep
+from sparq.log.segment import CEILING_SPAN, NEXT, Place, Segment
+from sparq.log.task import TaskKind
+
+PREPARE_AT: Final = 0.5
+"""The next file is made when the present one is filled to this part."""
+
+
+class Prepare:
+    """Makes an empty file that is there for good."""
+
+    kind: Final = TaskKind.HOUSEKEEPING
+
+    def __init__(self, place: Place, first_index: int) -> None:
+        """`first_index`: of the segment that it is to follow; only its name comes from it."""
+        self._place = place
+        self._first_index = first_index
+        self.path = ""
+        self.error: DiskError | None = None
+
+    def run(self) -> None:
+        """Make it."""
+        place = self._place
+        number = 0
+        while place.disk.exists(path := self._path(number)):
+            number += 1
+        try:
+            file = place.disk.create(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+            place.disk.sync_directory(place.directory)
+        except DiskError as error:
+            self.error = error
+            return
+        self.path = path
+
+    def _path(self, number: int) -> str:
+        suffix = f".{number}" if number else ""
+        return f"{self._place.directory}/{self._first_index:016x}{suffix}{NEXT}"
+
+
+UpkeepWork = Prepare | IndexWrite | Sweep
+
+
+class Upkeep:
+    """The works of one log; a log in memory has none.
+
+    Attributes:
+        spare: the file that is ready to be the next one; None: there is none.
+    """
+
+    def __init__(self, place: Place, leftovers: list[str]) -> None:
+        self.spare: str | None = None
+        self._place = place
+        self._leftovers = leftovers
+        self._to_index: list[Segment] = []
+        self._indexing: IndexWrite | None = None
+        self._prepared_for: Segment | None = None
+        self._is_failing = False
+
+    def add(self, segment: Segment) -> None:
+        """A segment is there, whose index file may not have all of it."""
+        if self._place.directory:
+            self._to_index.append(segment)
+
+    def forget(self, segment: Segment) -> None:
+        """A segment goes."""
+        segment.index_ends = True
+
+    def wants_spare(self, active: Segment | None, limit: int) -> bool:
+        """Whether it is time to make the next file."""
+        if active is None or self.spare is not None or self._prepared_for is active:
+            return False
+        if not self._place.directory:
+            return False
+        given = active.end_index - active.first_index
+        return active.size >= PREPARE_AT * limit or given >= PREPARE_AT * CEILING_SPAN
+
+    def prepare(self, active: Segment) -> Prepare:
+        """Make the next file; where that fails, the commit that needs it will."""
+        self._prepared_for = active
+        return Prepare(self._place, active.first_index)
+
+    def tasks(self, active: Segment | None, synced_end: int) -> list[UpkeepWork]:
+        """What there is to do now."""
+        works: list[UpkeepWork] = []
+        if not self._place.directory:
+            return works
+        if self._leftovers:
+            works.append(Sweep(self._place, self._leftovers))
+            self._leftovers = []
+        reserve = self._place.reserve
+        is_short = reserve is not None and reserve.is_low
+        if self._indexing is None and not is_short:
+            self._indexing = self._next_write(active, synced_end)
+            if self._indexing is not None:
+                works.append(self._indexing)
+        return works
+
+    def _next_write(self, active: Segment | None, synced_end: int) -> IndexWrite | None:
+        kept: list[Segment] = []
+        found: IndexWrite | None = None
+        for segment in self._to_index:
+            if segment.index_ends:
+                continue
+            count = _full_count(segment, active, synced_end)
+            if found is None and count > segment.index_count:
+                found = self._write_of(segment, count)
+            if segment is active or found is not None or count < len(segment.extents):
+                kept.append(segment)
+        self._to_index = kept
+        return found
+
+    def _write_of(self, segment: Segment, count: int) -> IndexWrite:
+        rows = segment.extents.rows(segment.index_count, count)
+        end = int(rows[1, -1])
+        dues = [due for due in segment.dues if due[0] < end]
+        return IndexWrite(self._place.disk, segment, rows, dues)
+
+    def finish(self, work: UpkeepWork) -> str:
+        """Take over what came of a work that has run.
+
+        Returns:
+            What an operator should read; empty: nothing.
+        """
+        if isinstance(work, IndexWrite):
+            self._indexing = None
+            self._take_index(work)
+        elif isinstance(work, Prepare) and work.error is None:
+            self.spare = work.path
+        told = self._is_failing
+        self._is_failing = work.error is not None
+        return f"what makes a start quick failed: {work.error}" if work.error and not told else ""
+
+    def _take_index(self, work: IndexWrite) -> None:
+        segment = work.segment
+        if work.broken:
+            segment.index_ends = True
+        if segment.index_ends or work.error is not None:
+            return
+        segment.index_count, segment.index_bytes = work.count, work.size
+        written = set(work.dues)
+        segment.dues = [due for due in segment.dues if due not in written]
+
+
+def _full_count(segment: Segment, active: Segment | None, synced_end: int) -> int:
+    """How many extents of a segment are synced and will not grow."""
+    ends = segment.extents.ends
+    count = len(ends) - 1 if segment is active else len(ends)
+    while count > 0 and ends[count - 1] > synced_end:
+        count -= 1
+    return max(count, 0)

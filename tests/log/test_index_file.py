@@ -1,0 +1,264 @@
+"""Index files spare a start the scan, and nothing else: a bad one costs nothing."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sparq.log import index_file
+from sparq.log.log import Log, LogOptions
+from sparq.log.segment import DATA_START, decode_header
+from sparq.protocol.frames import Bodies
+from sparq.testing import ManualClock, MemoryDisk
+from tests.log.conversations import DIRECTORY, NODE, open_log, publish, read_all
+from tests.log.upkeeping import keep_up
+
+BODY = b"z" * 9_000
+MESSAGES = 50
+"""With bodies of 9,000 bytes a batch each: seven full extents, and one that grows."""
+
+
+def filled(disk: MemoryDisk, clock: ManualClock, **options: int) -> Log:
+    """A log of many batches, some deferred, its index files kept up, still open."""
+    log = open_log(disk, clock, **options)
+    for number in range(MESSAGES):
+        dues = [(0, clock.wall_ns + number)] if number % 9 == 4 else None
+        begun = log.begin([_bodies(number)], clock.advance(1_000_000), dues)
+        begun.run()
+        log.finish(begun)
+        if number % 20 == 19:
+            keep_up(log)
+    keep_up(log)
+    return log
+
+
+def _bodies(number: int) -> Bodies:
+    return Bodies.of([b"%d " % number + BODY])
+
+
+def scanned(disk: MemoryDisk, clock: ManualClock) -> tuple[dict[int, bytes], list[tuple[int, int]]]:
+    """What the log holds by its own headers: messages and due times."""
+    log = Log.open(
+        disk, DIRECTORY, node_id=NODE, options=LogOptions(), now=clock.now(), believes_indexes=False
+    )
+    return read_all(log), sorted(log.due_entries())
+
+
+def indexes(disk: MemoryDisk) -> list[str]:
+    """The index files."""
+    return [path for path in disk.paths() if path.endswith(index_file.SUFFIX)]
+
+
+def check(disk: MemoryDisk, clock: ManualClock) -> Log:
+    """Opened with its index files, the log holds what its own headers tell."""
+    expected, dues = scanned(disk, clock)
+    log = open_log(disk, clock)
+    assert expected == read_all(log)
+    assert dues == sorted(log.due_entries())
+    assert [] == log.damage
+    return log
+
+
+def test_a_start_reads_no_header_that_an_index_file_tells_of() -> None:
+    """Two segments of full extents: header, index file, one batch each, and the tail's rest."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = filled(disk, clock, max_bytes_per_file=300_000)
+    log.close()
+    told = len(indexes(disk))
+
+    reopened = check(disk, clock)
+
+    assert 2 == told
+    assert all(segment.indexed for segment in reopened._index.segments)
+    newest = reopened._index.segments[-1]
+    assert len(newest.extents) - newest.index_count <= 1
+
+
+def test_what_a_start_has_scanned_is_told_to_the_next() -> None:
+    """After a start without index files, one upkeep later there are whole ones."""
+    disk, clock = MemoryDisk(), ManualClock()
+    filled(disk, clock, max_bytes_per_file=300_000).close()
+    for path in indexes(disk):
+        disk.unlink(path)
+
+    log = check(disk, clock)
+    keep_up(log)
+    log.close()
+    again = check(disk, clock)
+
+    assert all(segment.indexed for segment in again._index.segments)
+    assert all(len(s.extents) == s.index_count for s in again._index.segments)
+
+
+def test_appending_goes_on_behind_an_index_file() -> None:
+    """What a later run adds, to files of its own, is told by their index files."""
+    disk, clock = MemoryDisk(), ManualClock()
+    filled(disk, clock).close()
+    log = open_log(disk, clock)
+    publish(log, [b"later"], clock)
+    keep_up(log)
+    log.close()
+
+    again = check(disk, clock)
+
+    assert b"later" in read_all(again).values()
+
+
+def test_unsynced_messages_are_in_no_index_file() -> None:
+    """A power cut may take them: an index file that tells of them would be wrong."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=1_000)
+    for number in range(30):
+        begun = log.begin([_bodies(number)], clock.now())
+        begun.run()
+        log.finish(begun)
+    keep_up(log)
+
+    assert [] == indexes(disk)
+
+    task = log.sync_task()
+    assert task is not None
+    task.run()
+    log.finish(task)
+    keep_up(log)
+
+    assert 1 == len(indexes(disk))
+
+
+def test_a_cut_index_file_costs_nothing() -> None:
+    """Torn anywhere: what is whole of it counts, or nothing."""
+    disk, clock = MemoryDisk(), ManualClock()
+    filled(disk, clock).close()
+    (path,) = indexes(disk)
+    whole = bytes(disk.data(path))
+    for size in range(0, len(whole), 7):
+        disk.data(path)[:] = whole[:size]
+        check(disk, clock).close()
+
+
+def test_flipped_bits_cost_nothing() -> None:
+    """No byte of an index file is believed without its checksum."""
+    disk, clock, chance = MemoryDisk(), ManualClock(), random.Random(5)
+    filled(disk, clock).close()
+    (path,) = indexes(disk)
+    whole = bytes(disk.data(path))
+    for at in range(0, len(whole), 3):
+        disk.data(path)[at] ^= 1 << chance.randrange(8)
+        check(disk, clock).close()
+        disk.data(path)[:] = whole
+
+
+def test_an_old_index_file_tells_what_it_tells() -> None:
+    """Left from before most of the messages: they are scanned."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    for number in range(20):
+        publish(log, [b"%d" % number + BODY], clock)
+    keep_up(log)
+    (path,) = indexes(disk)
+    old = bytes(disk.data(path))
+    for number in range(40):
+        publish(log, [b"%d" % number + BODY], clock)
+    keep_up(log)
+    log.close()
+    disk.data(path)[:] = old
+
+    reopened = check(disk, clock)
+
+    assert reopened._index.segments[0].indexed
+
+
+def test_the_index_file_of_another_segment_is_not_believed() -> None:
+    """Its salt is not this one's."""
+    disk, clock = MemoryDisk(), ManualClock()
+    filled(disk, clock, max_bytes_per_file=300_000).close()
+    one, other = indexes(disk)
+    disk.data(one)[:], disk.data(other)[:] = bytes(disk.data(other)), bytes(disk.data(one))
+
+    reopened = check(disk, clock)
+
+    assert not any(segment.indexed for segment in reopened._index.segments)
+
+
+def test_a_segment_that_lost_its_end_is_scanned() -> None:
+    """The index file tells of more than there is: what is there counts, the rest is reported."""
+    disk, clock = MemoryDisk(), ManualClock()
+    filled(disk, clock, max_bytes_per_file=300_000).close()
+    first = sorted(path for path in disk.paths() if path.endswith(".log"))[0]
+    del disk.data(first)[-5_000:]
+
+    log = open_log(disk, clock)
+
+    assert MESSAGES - 1 == len(read_all(log))
+    assert [1] == [damage.messages for damage in log.damage]
+
+
+def _forge(disk: MemoryDisk, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """An index file with right checksums that tells something else."""
+    (path,) = indexes(disk)
+    (log_path,) = (path for path in disk.paths() if path.endswith(".log"))
+    header = decode_header(bytes(disk.data(log_path)[:DATA_START]))
+    assert header is not None
+    contents = index_file._parse(bytes(disk.data(path)), header)
+    assert contents is not None
+    begin = index_file.HEADER_SIZE
+    block = index_file.encode(
+        change(contents.rows.copy()), contents.dues, contents.first_time_ns, begin, header.salt
+    )
+    disk.data(path)[:] = index_file.encode_header(header) + block
+
+
+def _other_bounds(rows: np.ndarray) -> np.ndarray:
+    """The second extent is said to begin 8 bytes later than it does."""
+    rows[4, 0] += 8
+    rows[3, 1] += 8
+    rows[4, 1] -= 8
+    return rows
+
+
+def _other_indexes(rows: np.ndarray) -> np.ndarray:
+    """The first two extents are said to share their messages differently."""
+    rows[1, 0] += 1
+    rows[0, 1] += 1
+    rows[2, 1] += 1
+    return rows
+
+
+def _one_left_out(rows: np.ndarray) -> np.ndarray:
+    return np.delete(rows, 2, axis=1)
+
+
+def _higher(rows: np.ndarray) -> np.ndarray:
+    rows[:2] += 1
+    return rows
+
+
+def _twice(rows: np.ndarray) -> np.ndarray:
+    return np.concatenate([rows, rows[:, -1:]], axis=1)
+
+
+@pytest.mark.parametrize("change", [_other_bounds, _other_indexes, _one_left_out, _higher, _twice])
+def test_an_index_file_that_lies_costs_nothing(
+    change: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    """With right checksums, but not what the segment holds: the segment's own headers count."""
+    disk, clock = MemoryDisk(), ManualClock()
+    filled(disk, clock).close()
+    _forge(disk, change)
+
+    check(disk, clock)
+
+
+def test_damage_is_reported_behind_an_index_file_as_without_one() -> None:
+    """A damaged batch costs itself, whether its header or its payload is hit."""
+    for at in (DATA_START + 9_100 * 3, DATA_START + 9_208 * 2 + 20):
+        disk, clock = MemoryDisk(), ManualClock()
+        filled(disk, clock).close()
+        (path,) = (path for path in disk.paths() if path.endswith(".log"))
+        disk.data(path)[at] ^= 4
+
+        log = open_log(disk, clock)
+
+        assert MESSAGES - 1 == len(read_all(log))
+        assert [1] == [damage.messages for damage in log.damage]

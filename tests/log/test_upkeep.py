@@ -1,0 +1,208 @@
+"""The next file is made in advance, old ones go in steps: also when the power fails in between."""
+
+import errno
+
+import pytest
+
+from sparq.log import removal
+from sparq.log.disk import DiskError
+from sparq.log.log import Log
+from sparq.log.removal import GONE
+from sparq.log.segment import DATA_START, NEXT
+from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
+from tests.log.conversations import DIRECTORY, open_log, publish, read_all
+from tests.log.test_crash import Witness
+from tests.log.upkeeping import keep_up
+
+LIMIT = 12_000
+HALF = b"h" * 3_500
+
+
+def files(disk: MemoryDisk, suffix: str) -> list[str]:
+    """The files whose name ends so."""
+    return [path for path in disk.paths() if path.endswith(suffix)]
+
+
+def half_full(disk: MemoryDisk, clock: ManualClock) -> Log:
+    """A log whose next file is due, and made."""
+    log = open_log(disk, clock, max_bytes_per_file=LIMIT)
+    publish(log, [HALF], clock)
+    keep_up(log)
+    assert 1 == len(files(disk, NEXT))
+    return log
+
+
+def test_a_commit_that_begins_a_file_makes_none() -> None:
+    """Decision 24: what it takes is a name and two syncs; nothing is made, no folder synced."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = half_full(disk, clock)
+    before = len(disk.trace)
+
+    publish(log, [b"x" * 8_000], clock)
+
+    done = [operation for operation, _ in disk.trace[before:]]
+    assert {"create", "syncdir", "unlink"}.isdisjoint(done)
+    assert 2 == len(files(disk, ".log"))
+    assert [] == files(disk, NEXT)
+    assert log.upkeep.spare is None
+
+
+def test_each_file_gets_a_next_one_once() -> None:
+    """Made when a file is half full, not before, and not twice."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=LIMIT)
+    publish(log, [b"little"], clock)
+    keep_up(log)
+    assert [] == files(disk, NEXT)
+    publish(log, [HALF], clock)
+    keep_up(log)
+    keep_up(log)
+
+    assert 1 == len(files(disk, NEXT))
+
+
+def test_a_file_with_a_header_counts_whatever_its_name() -> None:
+    """A crash may lose the new name of the file that was made in advance, not its messages."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = half_full(disk, clock)
+    publish(log, [b"x" * 8_000], clock)
+    expected = read_all(log)
+    log.close()
+    newest = files(disk, ".log")[-1]
+    disk.rename(newest, f"{DIRECTORY}/0000000000000001{NEXT}")
+
+    reopened = open_log(disk, clock)
+
+    assert expected == read_all(reopened)
+    assert newest in files(disk, ".log")
+
+
+def test_a_next_file_that_was_never_used_is_deleted() -> None:
+    """By the next run."""
+    disk, clock = MemoryDisk(), ManualClock()
+    half_full(disk, clock).close()
+    log = open_log(disk, clock)
+    keep_up(log)
+
+    assert [] == files(disk, NEXT)
+    assert [] == log.damage
+
+
+@pytest.mark.parametrize("operation", ["rename", "open", "write", "sync"])
+def test_a_next_file_that_fails_is_replaced(operation: str) -> None:
+    """The commit makes one of its own."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = half_full(disk, clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({operation})))
+
+    publish(log, [b"x" * 8_000], clock)
+
+    assert 2 == len(read_all(log))
+    log.close()
+    assert 2 == len(read_all(open_log(disk.crash(), clock)))
+
+
+def test_no_next_file_can_be_made() -> None:
+    """That is told once, and publishing goes on."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=LIMIT)
+    publish(log, [HALF], clock)
+    assert log.active is not None
+    work = log.upkeep.prepare(log.active)
+    disk.fail(Fault(1, errno.ENOSPC, frozenset({"create"})))
+    work.run()
+
+    assert "no space" in log.upkeep.finish(work)
+    assert not log.upkeep.wants_spare(log.active, LIMIT)
+    publish(log, [b"x" * 8_000], clock)
+    assert 2 == len(read_all(log))
+
+
+def life(disk: MemoryDisk, clock: ManualClock, witness: Witness) -> None:
+    """Three runs with upkeep after each publish; the oldest segments are dropped."""
+    for start in range(3):
+        log = open_log(disk, clock, max_bytes_per_file=LIMIT)
+        for number in range(6):
+            witness.publish(log, 10 * start + number, clock, sync=True)
+            publish_filler(log, witness, clock)
+            keep_up(log)
+            sealed = [info for info in log.segments() if info.sealed]
+            if len(sealed) > 2:
+                for index in range(sealed[0].first_index, sealed[0].end_index):
+                    witness.acknowledged.pop(index, None)
+                drop = log.drop(sealed[0])
+                drop.run()
+        log.close()
+
+
+def publish_filler(log: Log, witness: Witness, clock: ManualClock) -> None:
+    """Something large, so that files are full after three."""
+    first = log.end_index
+    witness.attempted[first] = HALF
+    publish(log, [HALF], clock)
+    witness.acknowledged[first] = HALF
+
+
+@pytest.mark.parametrize("part", [0.0, 0.6])
+def test_power_cut_at_every_operation(part: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Index files, files made in advance, files on their way out: nothing acknowledged is lost."""
+    monkeypatch.setattr(removal, "STEP_BYTES", 2_000)
+    disk = MemoryDisk()
+    life(disk, ManualClock(), Witness())
+    assert any(path.endswith(GONE) for _, path in disk.trace)
+    for at in range(1, disk.count + 1):
+        cut, clock, witness = MemoryDisk(), ManualClock(), Witness()
+        cut.fail(Fault(at, None, part=part))
+        with pytest.raises(PowerCut):
+            life(cut, clock, witness)
+        for seed in range(2):
+            clock = ManualClock(wall_ns=1_750_000_000_000_000_000)
+            after = cut.crash(seed)
+            log = open_log(after, clock, max_bytes_per_file=LIMIT)
+            found = read_all(log)
+            assert witness.acknowledged.items() <= found.items()
+            assert {index: witness.attempted[index] for index in found} == found
+            assert [] == [str(damage) for damage in log.damage]
+            assert log.end_index > max(found, default=0)
+            keep_up(log)
+            assert [] == [*files(after, NEXT), *files(after, GONE)]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_failure_at_every_operation(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails of it, publishing goes on and nothing acknowledged is lost."""
+    monkeypatch.setattr(removal, "STEP_BYTES", 2_000)
+    changes = frozenset({"create", "write", "sync", "syncdir", "rename", "unlink", "truncate"})
+    disk = MemoryDisk()
+    life(disk, ManualClock(), Witness())
+    for at in range(1, disk.count + 1):
+        failing, clock, witness = MemoryDisk(), ManualClock(), Witness()
+        failing.fail(Fault(at, number, changes))
+        try:
+            life(failing, clock, witness)
+        except (DiskError, AssertionError):
+            # The publish, or the start, that met the failure was refused.
+            failing.fault = None
+        log = open_log(failing, clock)
+        assert witness.acknowledged.items() <= read_all(log).items()
+        assert [] == [str(damage) for damage in log.damage if damage.messages]
+
+
+def test_a_large_segment_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First out of every start's sight, for good; then smaller, then gone, its index file first."""
+    monkeypatch.setattr(removal, "STEP_BYTES", 4_000)
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=LIMIT)
+    for _ in range(5):
+        publish(log, [HALF], clock)
+    keep_up(log)
+    info = log.segments()[0]
+    drop = log.drop(info)
+    before = len(disk.trace)
+    drop.run()
+
+    assert drop.error is None
+    assert info.path not in disk.paths()
+    done = [operation for operation, _ in disk.trace[before:]]
+    assert ["unlink", "rename", "syncdir", "open", "truncate"] == done[:5]
+    assert info.size_bytes > DATA_START

@@ -1,0 +1,19 @@
+"""What tests of a log's upkeep say to it."""
+
+from sparq.log.log import Log
+
+
+def keep_up(log: Log) -> None:
+    """Do all that there is to do, also the next file."""
+    limit = log.options.max_bytes_per_file
+    if log.upkeep.wants_spare(log.active, limit):
+        assert log.active is not None
+        work = log.upkeep.prepare(log.active)
+        work.run()
+        log.upkeep.finish(work)
+    while works := log.upkeep.tasks(log.active, log.synced_end):
+        for task in works:
+            task.run()
+            log.upkeep.finish(task)
+            if task.error is not None:
+                return
