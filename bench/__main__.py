@@ -1,20 +1,30 @@
-"""`python -m bench`: the table of speeds, nsqd and its bound in turn, medians of the rounds."""
+"""`python -m bench`: the tables of speed and memory.
+
+1. nsqd and its bound in turn, medians of the rounds: what sparq costs above moving the bytes.
+2. sparq beside other brokers (`bench.table`): every workload, everybody in turn.
+3. Millions of messages queued (`bench.queued`): memory, restart after kill -9, drain.
+
+`--only` takes the lines whose name contains a text, of all three.
+"""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import uvloop
 from tests.servers import Server, free_port, spawn_nsqd
 
-from bench import load, workloads
+from bench import load, queued, table, workloads
 from bench.measure import HEADER, Row, memory_mib
+from bench.peers import CONTESTANTS, chosen, present
+from bench.results import markdown
 from bench.workloads import SIZE, Target, Workload
 
 QUEUED = 5_000_000
@@ -89,15 +99,11 @@ def memory(folder: Path) -> None:
         print(f"memory with {QUEUED:,} x {SIZE} B queued: {full:.0f} MiB (empty: {empty:.0f} MiB)")
 
 
-def main() -> None:
-    """Run what is asked for and print the table."""
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload")
-    parser.add_argument("--only", default="", help="only lines whose name contains this")
-    options = parser.parse_args()
+def bounds(rounds: int, only: str, folder: Path) -> None:
+    """nsqd beside its bound, many channels, memory."""
     mpub_size = len(load.mpub(workloads.MPUB_COUNT, SIZE))
     ok = len(load.OK)
-    table: list[tuple[str, Workload, tuple[int, int, int]]] = [
+    lines: list[tuple[str, Workload, tuple[int, int, int]]] = [
         ("MPUB 200 x 200 B pipelined", workloads.mpub, (mpub_size, ok, 0)),
         ("PUB 200 B pipelined", workloads.pub, (len(load.pub(SIZE)), ok, 0)),
         ("PUB 200 B one at a time", workloads.pub_one_at_a_time, (214, ok, 0)),
@@ -109,16 +115,58 @@ def main() -> None:
             (load.FIN_SIZE, FRAME, 2500),
         ),
     ]
+    print(HEADER)
+    for line, workload, moved in lines:
+        if only in line:
+            compare(line, workload, moved, rounds, folder)
+    if only in "channels":
+        channels(rounds, folder)
+    if only in "memory":
+        memory(folder)
+
+
+def keys(text: str) -> list[str]:
+    """Names of contestants, by comma."""
+    known = [contestant.key for contestant in CONTESTANTS]
+    found = [key for key in text.split(",") if key]
+    for key in found:
+        if key not in known:
+            raise argparse.ArgumentTypeError(f"{key} is none of {', '.join(known)}")
+    return found
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(
+        prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload")
+    parser.add_argument("--only", default="", help="only lines whose name contains this")
+    parser.add_argument("--parts", default="bounds,peers,backlog", help="which tables, by comma")
+    parser.add_argument("--peers", type=keys, default=[], help="only these contestants, by comma")
+    parser.add_argument("--seconds", type=float, default=table.RUN_SECONDS, help="of a run")
+    parser.add_argument("--queued", type=int, default=queued.MESSAGES, help="backlog's messages")
+    parser.add_argument("--markdown", type=Path, help="write the table with peers here too")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what is asked for and print the tables."""
+    options = options_of(arguments)
+    # Servers are ended by what is below, also when somebody ends the bench.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as name:
         folder = Path(name).resolve()
-        print(HEADER)
-        for line, workload, moved in table:
-            if options.only in line:
-                compare(line, workload, moved, options.rounds, folder)
-        if options.only in "channels":
-            channels(options.rounds, folder)
-        if options.only in "memory":
-            memory(folder)
+        if "bounds" in options.parts:
+            bounds(options.rounds, options.only, folder)
+        if "peers" in options.parts:
+            contestants = present(chosen("speed", options.peers))
+            results = table.run(folder / "peers", options, contestants)
+            if options.markdown:
+                options.markdown.write_text(markdown(results) + "\n", encoding="utf-8")
+        if "backlog" in options.parts and options.only in queued.NAME:
+            contestants = present(chosen(queued.NAME, options.peers))
+            queued.run(folder / queued.NAME, options.queued, contestants)
 
 
 if __name__ == "__main__":

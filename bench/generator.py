@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ from bench.peers.peer import Consuming, Peer, Publishing, Taken
 
 BURST_BYTES = 1 << 17
 DEADLINE_SECONDS = 60.0
+FILL_BATCHES, FILL_WINDOW = 4, 500
+"""Requests unanswered: few, since what is on its way when the time is over must be waited for."""
+
 SLOW_SECONDS = 5.0
 SLOW_STEP_SECONDS = 0.05
 BUSY_SHARE = 0.9
@@ -77,6 +81,9 @@ class Run:
     def __post_init__(self) -> None:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.transports: list[asyncio.Transport] = []
+        self.open_connections = 0
+        self.are_closed = asyncio.Event()
+        self.are_closed.set()
 
     def fail(self, error: BaseException) -> None:
         """End with this error."""
@@ -118,12 +125,14 @@ class Run:
             tuple(self.times),
         )
 
-    def close(self) -> None:
-        """Cut all connections."""
+    async def close(self) -> None:
+        """Cut all connections; once they are cut, the server hears of it."""
         if not self.over.done():
             self.over.cancel()
         for transport in self.transports:
             transport.abort()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.are_closed.wait(), SLOW_SECONDS)
 
 
 class Connection(asyncio.Protocol):
@@ -137,6 +146,8 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are not registered as asyncio's.
         self.transport = cast(asyncio.Transport, transport)
         self.run.transports.append(self.transport)
+        self.run.open_connections += 1
+        self.run.are_closed.clear()
 
     def data_received(self, data: bytes) -> None:
         """Handle it."""
@@ -150,6 +161,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It must not be dropped while the run goes on."""
+        self.run.open_connections -= 1
+        if not self.run.open_connections:
+            self.run.are_closed.set()
         self.run.fail(exc or ConnectionError("the server closed a connection"))
 
 
@@ -276,7 +290,7 @@ async def fill(peer: Peer, topic: str, body: bytes, count: int, seconds: float) 
     try:
         publishing = peer.publishing(topic, batches=per_request > 1)
         request = request_of(publishing, body, per_request)
-        window = 16 if per_request > 1 else 1000
+        window = FILL_BATCHES if per_request > 1 else FILL_WINDOW
         publisher = await add_publisher(run, publishing, request, window, count // per_request)
         publisher.finishes = True
         publisher.begin()
@@ -286,4 +300,4 @@ async def fill(peer: Peer, topic: str, body: bytes, count: int, seconds: float) 
             await run.go_on(DEADLINE_SECONDS)
         return publisher.answered * per_request
     finally:
-        run.close()
+        await run.close()

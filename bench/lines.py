@@ -35,7 +35,10 @@ BATCH_WINDOW = 16
 WINDOW = 2000
 LAG = 5000
 WARM_SECONDS = 0.1
-FILL_SECONDS = 0.8
+FILL_SECONDS = 0.5
+SECONDS_A_CHANNEL = 0.02
+"""What brokers buffer for each consumer must weigh little against what they deliver."""
+
 STAMP = struct.Struct(">q")
 _topics = itertools.count()
 
@@ -117,7 +120,7 @@ def publish(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
             begin = run.mark()
             return await run.figures(begin, seconds)
         finally:
-            run.close()
+            await run.close()
             peer.drop(topic, shape.names)
 
     return measure
@@ -148,14 +151,14 @@ def deliver(
                 consumer.begin()
             return await run.figures(begin, seconds)
         finally:
-            run.close()
+            await run.close()
             peer.drop(topic, ["ch0"])
 
     return measure
 
 
 def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
-    """Publishing while each channel is read; a message counts once all channels have it."""
+    """Publishing while each channel is read; a message has counted once all channels have it."""
 
     async def measure(peer: Peer, seconds: float) -> Figures:
         topic, body = new_topic(), load.body(shape.size)
@@ -163,7 +166,7 @@ def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
         window = shape.window if batch > 1 else WINDOW
         peer.prepare(topic, shape.names, shape.ready)
         found: list[Consumer] = []
-        run = Run(peer, lambda: min(each.taken for each in found))
+        run = Run(peer, lambda: sum(each.taken for each in found) / len(found))
         try:
             publishing = peer.publishing(topic, batches=batch > 1)
             request = request_of(publishing, body, batch)
@@ -183,7 +186,7 @@ def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
             begin = run.mark()
             return await run.figures(begin, seconds)
         finally:
-            run.close()
+            await run.close()
             peer.drop(topic, shape.names)
 
     return measure
@@ -222,7 +225,7 @@ def latency(rate: int, ready: int) -> Callable[[Peer, float], Coroutine[None, No
                 await run.go_on(0.01)
             return run.since(begin)
         finally:
-            run.close()
+            await run.close()
             peer.drop(topic, ["ch0"])
 
     return measure
@@ -287,7 +290,8 @@ def fan_out_lines() -> Sequence[Line]:
         shape = Shape(batch=BATCH, window=BATCH_WINDOW, channels=channels)
         name = f"fan-out, {channels} {noun}"
         found.append(Line(f"{name}, no consumers", BATCHES | CHANNELS, publish(shape)))
-        found.append(Line(f"{name}, a consumer each", CHANNELS, at_once(shape)))
+        seconds = channels * SECONDS_A_CHANNEL
+        found.append(Line(f"{name}, a consumer each", CHANNELS, at_once(shape), seconds))
     return found
 
 

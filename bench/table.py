@@ -19,9 +19,9 @@ import uvloop
 
 from bench import aims
 from bench.lines import LINES, Line
-from bench.peers import Contestant, chosen
+from bench.peers import Contestant
 from bench.peers.peer import Peer
-from bench.results import NOTE, Cell, Result, markdown, text
+from bench.results import NOTE, Cell, Result, text
 
 RUN_SECONDS = 0.4
 REST_SECONDS = 0.02
@@ -79,25 +79,14 @@ def measure(
     return result
 
 
-def present(contestants: Sequence[Contestant]) -> list[Contestant]:
-    """Those that can run here; the others are named."""
-    found = []
-    for contestant in contestants:
-        reason = contestant.missing()
-        if reason:
-            print(f"absent: {contestant.label} ({reason})")
-        else:
-            found.append(contestant)
-    return found
-
-
-def run(folder: Path, options: argparse.Namespace) -> list[Result]:
+def run(
+    folder: Path, options: argparse.Namespace, contestants: Sequence[Contestant]
+) -> list[Result]:
     """The lines that are asked for, printed as they come."""
     lines = [line for line in LINES if options.only in line.name]
     if not lines:
         return []
-    contestants = present(chosen("speed", options.peers))
-    house = House(folder / "peers")
+    house = House(folder)
     results = []
     try:
         for line in lines:
@@ -108,6 +97,4 @@ def run(folder: Path, options: argparse.Namespace) -> list[Result]:
         house.close()
     print(NOTE)
     print(aims.report(results), flush=True)
-    if options.markdown:
-        Path(options.markdown).write_text(markdown(results) + "\n", encoding="utf-8")
     return results

@@ -70,3 +70,15 @@ def chosen(part: str, keys: Sequence[str]) -> tuple[Contestant, ...]:
         for contestant in CONTESTANTS
         if part in contestant.parts and (not keys or contestant.key in keys)
     )
+
+
+def present(contestants: Sequence[Contestant]) -> list[Contestant]:
+    """Those that can run here; the others are named."""
+    found = []
+    for contestant in contestants:
+        reason = contestant.missing()
+        if reason:
+            print(f"absent: {contestant.label} ({reason})")
+        else:
+            found.append(contestant)
+    return found

@@ -6,6 +6,7 @@ import http.client
 import json
 import struct
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +14,20 @@ import numpy as np
 from tests.servers import free_port
 
 from bench.load import FIN_SIZE, FRAME_OVERHEAD, ID, MAGIC, OK
-from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, RefusedError, Taken
+from bench.peers.peer import (
+    POLL_SECONDS,
+    Consuming,
+    Dialogue,
+    Peer,
+    Program,
+    Publishing,
+    RefusedError,
+    Taken,
+)
 
 BODY_AT = FRAME_OVERHEAD
 STAMP = slice(BODY_AT, BODY_AT + 8)
+LEAVE_SECONDS = 10.0
 IDENTIFY = json.dumps({"heartbeat_interval": 60_000}).encode()
 HELLO = MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(IDENTIFY)) + IDENTIFY
 
@@ -101,27 +112,42 @@ class NsqPeer(Peer):
         )
         return Program((*self.command, *places, *self.flags), self.folder, self.port)
 
-    def post(self, path: str) -> None:
-        """One POST that must be answered with 200."""
+    def request(self, method: str, path: str) -> str:
+        """One request that must be answered with 200."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
         try:
-            connection.request("POST", path)
+            connection.request(method, path)
             answer = connection.getresponse()
             text = answer.read().decode(errors="replace")
         finally:
             connection.close()
         if answer.status != 200:
             raise RefusedError(f"{path}: {answer.status} {text}")
+        return text
 
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
         """Over HTTP."""
-        self.post(f"/topic/create?topic={topic}")
+        self.request("POST", f"/topic/create?topic={topic}")
         for channel in channels:
-            self.post(f"/channel/create?topic={topic}&channel={channel}")
+            self.request("POST", f"/channel/create?topic={topic}&channel={channel}")
+
+    def consumers(self, topic: str) -> int:
+        """Consumers of all channels of a topic."""
+        path = f"/stats?format=json&include_clients=false&topic={topic}"
+        stats = json.loads(self.request("GET", path))
+        return sum(
+            channel["client_count"] for found in stats["topics"] for channel in found["channels"]
+        )
 
     def drop(self, topic: str, channels: Sequence[str]) -> None:
-        """With all its channels."""
-        self.post(f"/topic/delete?topic={topic}")
+        """With all its channels, once all consumers have left.
+
+        Go's nsqd panics when a topic is deleted while FINs come in (`inFlightPqueue.Swap`).
+        """
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while self.consumers(topic) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        self.request("POST", f"/topic/delete?topic={topic}")
 
     def hello(self) -> Dialogue:
         """A connection whose first heartbeat comes after the run."""

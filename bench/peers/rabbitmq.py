@@ -148,7 +148,7 @@ class Rabbitmq(Peer):
         while True:
             try:
                 return self.hello().close()
-            except RefusedError:
+            except (RefusedError, OSError):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)

@@ -1,0 +1,132 @@
+"""Millions of messages queued, with peers: memory, a restart after kill -9, how fast they drain.
+
+One contestant after the other, each alone on the machine, once. Who publishes too slowly to queue
+them all in time goes on with what it has; the table says how many that were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import FIRST_COMPLETED
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench import load
+from bench.generator import Figures, Run, add_consumer, fill
+from bench.peers import Contestant
+from bench.peers.peer import Peer, Taken
+
+NAME = "backlog"
+MESSAGES = 10_000_000
+TOPIC, CHANNEL = "bench", "ch0"
+SIZE = 200
+READY = 2500
+FILL_SECONDS = 60.0
+DRAIN_SECONDS = 2.0
+RESTART_AIM_SECONDS, MEMORY_AIM_MIB = 2.0, 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """What one contestant showed.
+
+    Attributes:
+        messages: queued.
+        fill_rate: messages a second while they were.
+        memory_mib: resident then, and once it runs again.
+        restart_seconds: from its start after kill -9 to the first delivery.
+        drain: deliveries with FIN behind that.
+    """
+
+    label: str
+    messages: int
+    fill_rate: float
+    memory_mib: tuple[float, float]
+    restart_seconds: float
+    drain: Figures
+
+    def line(self) -> str:
+        """As a row."""
+        before, after = self.memory_mib
+        return (
+            f"  {self.label:<42}{self.messages:>12,}{self.fill_rate:>12,.0f}{before:>10,.0f}"
+            f"{after:>10,.0f}{self.restart_seconds:>10.2f}{self.drain.rate:>12,.0f}"
+            f"{self.drain.server_us:>10.2f}{self.drain.generator_share:>10.0%}"
+        )
+
+
+HEADER = (
+    f"{'kill -9 with messages of 200 B queued':<44}{'queued':>12}{'in msg/s':>12}{'MiB':>10}"
+    f"{'MiB after':>10}{'restart s':>10}{'out msg/s':>12}{'CPU us':>10}{'load busy':>10}"
+)
+
+
+async def drain(peer: Peer, began: float) -> tuple[float, float, Figures]:
+    """Time to the first delivery since `began`, memory then, and how the rest goes."""
+    first: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    def changed(_: Taken) -> None:
+        if not first.done():
+            first.set_result(time.perf_counter() - began)
+
+    run = Run(peer, lambda: consumer.taken)
+    try:
+        consuming = peer.consuming(TOPIC, CHANNEL, SIZE, READY)
+        consumer = await add_consumer(run, consuming, changed)
+        consumer.begin()
+        news: list[asyncio.Future[Any]] = [first, run.over]
+        await asyncio.wait(news, timeout=FILL_SECONDS, return_when=FIRST_COMPLETED)
+        if run.over.done():
+            run.over.result()
+        memory = peer.memory_mib()
+        figures = await run.figures(run.mark(), DRAIN_SECONDS)
+        return first.result(), memory, figures
+    finally:
+        await run.close()
+
+
+def measure(contestant: Contestant, folder: Path, wanted: int) -> Queued:
+    """Fill, kill, start again, drain."""
+    peer = contestant.make(folder / contestant.key)
+    try:
+        peer.start()
+        peer.prepare(TOPIC, [CHANNEL], READY)
+        began = time.perf_counter()
+        messages = uvloop.run(fill(peer, TOPIC, load.body(SIZE), wanted, FILL_SECONDS))
+        fill_rate = messages / (time.perf_counter() - began)
+        before = peer.memory_mib()
+        peer.kill()
+        began = time.perf_counter()
+        peer.start()
+        seconds, after, figures = uvloop.run(drain(peer, began))
+        return Queued(contestant.label, messages, fill_rate, (before, after), seconds, figures)
+    finally:
+        peer.close()
+
+
+def run(folder: Path, wanted: int, contestants: Sequence[Contestant]) -> list[Queued]:
+    """All of them, printed as they come."""
+    print(HEADER)
+    found = []
+    for contestant in contestants:
+        queued = measure(contestant, folder, wanted)
+        print(queued.line(), flush=True)
+        found.append(queued)
+        if contestant.key == "sparq":
+            print(verdict(queued))
+    return found
+
+
+def verdict(queued: Queued) -> str:
+    """sparq's aims."""
+    seconds, memory = queued.restart_seconds, max(queued.memory_mib)
+    return (
+        f"  aims: restart under {RESTART_AIM_SECONDS:g} s: "
+        f"{'met' if seconds < RESTART_AIM_SECONDS else 'MISSED'}; "
+        f"memory under {MEMORY_AIM_MIB:g} MiB: {'met' if memory < MEMORY_AIM_MIB else 'MISSED'}"
+    )
