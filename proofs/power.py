@@ -29,8 +29,13 @@ from proofs.crew import ROOT
 from proofs.outcome import Outcome, Plan, skipped
 
 PROMISES = ("P2", "P3", "P9", "P15")
-PROGRAMS = ("unshare", "mount", "umount", "mkfs.ext4", "cp")
-APART = ("--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc")
+PROGRAMS = ("setpriv", "unshare", "mount", "umount", "mkfs.ext4", "cp")
+APART = (
+    *("setpriv", "--pdeathsig=KILL"),
+    *("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"),
+    "--mount-proc",
+)
+"""Begins a command that runs in namespaces of its own, and ends with whoever has started it."""
 RELAXED_LOST_MAX = 2_500
 
 
@@ -48,7 +53,7 @@ def lacking() -> str:
 
 def cut_apart(plan: Plan, folder: Path) -> dict[str, Any]:
     """Have all cuts made in namespaces of their own; what they came to."""
-    words = ["unshare", *APART, sys.executable, "-m", "proofs.power_parts.inside", str(folder)]
+    words = [*APART, sys.executable, "-m", "proofs.power_parts.inside", str(folder)]
     words += [f"--seed={plan.seed}", f"--count={plan.count}"]
     words += ["--control"] if plan.control else []
     subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)

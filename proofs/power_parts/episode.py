@@ -44,7 +44,8 @@ FLAGS = (
 LOAD_SECONDS = (0.03, 0.25)
 FIRST_LOAD_SECONDS = 0.3
 OLD_SECONDS = SYNC_TIMEOUT_MS / 1000 + 1.0
-"""A FIN that was answered so long ago has been synced: the interval, and a second of patience."""
+"""A FIN that was answered so long ago has been synced: the interval, and a second of patience. Only
+time in which nsqd may run is counted: while it stands still for a cut it cannot sync."""
 SETTLE_TURNS = 4
 
 
@@ -97,6 +98,7 @@ class Episode:
     consumers: list[Watcher] = field(default_factory=list)
     publishers: list[Publisher] = field(default_factory=list)
     ages: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
+    stopped_seconds: float = 0.0
 
     def cuts(self, count: int) -> list[Cut]:
         """Load, and so many cuts."""
@@ -144,9 +146,13 @@ class Episode:
     async def note_ages(self) -> None:
         """Note how far the histories are, so that a cut can tell which FINs are old."""
         while True:
-            now = time.monotonic()
-            self.ages.append((now, {key: len(noted.events) for key, noted in self.channels()}))
+            so_far = {key: len(noted.events) for key, noted in self.channels()}
+            self.ages.append((self.running_seconds(), so_far))
             await asyncio.sleep(0.02)
+
+    def running_seconds(self) -> float:
+        """A clock that stands still while nsqd does."""
+        return time.monotonic() - self.stopped_seconds
 
     def channels(self) -> Iterator[tuple[str, ChannelHistory]]:
         """Every channel, as "topic/channel", with its history."""
@@ -156,6 +162,7 @@ class Episode:
 
     async def cut(self, server: NsqdServer, disk: Path, device: str, number: int) -> Cut:
         """Stop, read what was answered, copy, go on."""
+        began = time.monotonic()
         os.kill(server.pid, signal.SIGSTOP)
         try:
             await asyncio.to_thread(wait_stopped, server.pid)
@@ -163,13 +170,14 @@ class Episode:
                 await asyncio.sleep(0.001)
             copy = self.folder / f"cut{number}"
             tries = image.copy_at_one_moment(disk, device, copy)
-            return self.noted(copy, tries)
+            return self.noted(copy, tries, began - self.stopped_seconds)
         finally:
+            self.stopped_seconds += time.monotonic() - began
             os.kill(server.pid, signal.SIGCONT)
 
-    def noted(self, copy: Path, tries: int) -> Cut:
-        """The histories as they stand."""
-        latest = time.monotonic() - OLD_SECONDS
+    def noted(self, copy: Path, tries: int, now: float) -> Cut:
+        """The histories as they stand, at this time of the clock of `ages`."""
+        latest = now - OLD_SECONDS
         old: dict[str, int] = {}
         while self.ages and self.ages[0][0] <= latest:
             _, old = self.ages.popleft()

@@ -40,7 +40,7 @@ def test_nothing_stays_mounted(tmp_path: Path) -> None:
     """A proof that dies with its disk mounted leaves neither mount nor loop device behind."""
     if power.lacking():
         pytest.skip(power.lacking())
-    words = ["unshare", *power.APART, sys.executable, "-c", DIES_MOUNTED, str(tmp_path)]
+    words = [*power.APART, sys.executable, "-c", DIES_MOUNTED, str(tmp_path)]
     died = subprocess.run(words, check=False, capture_output=True, text=True, cwd=ROOT)
     device = died.stdout.strip()
     if not device:
@@ -50,6 +50,26 @@ def test_nothing_stays_mounted(tmp_path: Path) -> None:
     assert died.returncode == 3
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
     wait_until(lambda: not serves(backing, tmp_path), "let go of")
+
+
+def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
+    """A proof that is killed takes along what it runs in its namespaces."""
+    if power.lacking():
+        pytest.skip(power.lacking())
+    beat = tmp_path / "beat"
+    inner = f"while :; do echo x >> {beat}; sleep 0.02; done"
+    outer = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    words = [sys.executable, "-c", outer, *power.APART, "sh", "-c", inner]
+    with subprocess.Popen(words) as started:
+        wait_until(beat.exists, "begun")
+        started.kill()
+    sizes: list[int] = []
+
+    def has_ended() -> bool:
+        sizes.append(beat.stat().st_size)
+        return len(sizes) > 20 and len(set(sizes[-20:])) == 1
+
+    wait_until(has_ended, "ended")
 
 
 def serves(backing: Path, folder: Path) -> bool:
