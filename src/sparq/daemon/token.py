@@ -1,4 +1,4 @@
-"""The bearer token that HTTP asks for where a daemon is given one (security table, A-3).
+"""The bearer token that HTTP asks for where a daemon is given one (security table, A-3, A-5).
 
 1. Without `--http-token` nobody is asked, as with NSQ. With it, what changes something and what
    tells more than figures needs `Authorization: Bearer <token>`; else 401, before anything is read.
@@ -20,7 +20,7 @@ from sparq.daemon.lifecycle import StartError
 FROM_FILE = "@"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
 _SCHEME = "bearer "
-_USER = re.compile(r"//[^/@]*@")
+_USER = re.compile(r"//[^/?#]*@")
 _FLAG = re.compile(r"--?http-token")
 
 
@@ -59,8 +59,8 @@ def _digest(text: str) -> bytes:
 
 
 def without_secrets(words: list[str]) -> list[str]:
-    """A command line as it may be told: no token, no user and password of a URL."""
-    told = [_USER.sub("//", word) for word in words]
+    """A command line as it may be told: no token, no secrets in a URL."""
+    told = [public(word) for word in words]
     for at, word in enumerate(told):
         flag, equals, value = word.partition("=")
         if not _FLAG.fullmatch(flag):
@@ -70,6 +70,11 @@ def without_secrets(words: list[str]) -> list[str]:
         elif at + 1 < len(told):
             told[at + 1] = hidden(told[at + 1])
     return told
+
+
+def public(url: str) -> str:
+    """A URL as it may be told: without user, password and query; other texts as they are."""
+    return _USER.sub("//", url).partition("?")[0] if "://" in url else url
 
 
 def hidden(value: str) -> str:

@@ -28,6 +28,7 @@ from yarl import URL
 from sparq.broker import permissions
 from sparq.broker.permissions import AnswerError, Permissions
 from sparq.daemon.lifecycle import StartError
+from sparq.daemon.token import public
 from sparq.nsqd.lookup_peers import read_limited, timeouts
 from sparq.nsqd.tls import VERSIONS
 from sparq.protocol import commands
@@ -258,7 +259,7 @@ def url_of(address: str) -> URL:
             return url
     except ValueError:
         pass
-    raise StartError(f"--auth-http-address={address} is no address")
+    raise StartError(f"--auth-http-address={public(address)} is no address")
 
 
 def client_context(options: Options) -> ssl.SSLContext:

@@ -3,20 +3,19 @@
 1. An option is named by its key in a configuration file. Text is sent as it is, all else as JSON;
    what Go keeps as a number (levels, TLS versions) is that number.
 2. What was left to nsqd (node id, ports) is told as it came out.
-3. A URL's user and password are never told, nor is the token.
+3. User, password and query of a URL are never told, nor is the token.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sparq.daemon.flags import flags_of
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.daemon.logging import LEVELS, parse_level
-from sparq.daemon.token import hidden
+from sparq.daemon.token import hidden, public
 
 if TYPE_CHECKING:
     from sparq.nsqd.server import Nsqd
@@ -26,14 +25,13 @@ PATH = "/config/:opt"
 _LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
 _TLS_REQUIRED = {"false": 0, "true": 1, "tcp-https": 2}
 _TLS_VERSIONS = {"tls1.0": 0x301, "tls1.1": 0x302, "tls1.2": 0x303, "tls1.3": 0x304}
-_USER = re.compile(r"//[^/@]*@")
 
 _SHOWN: dict[str, Callable[[Any], Any]] = {
     "log_level": _LEVEL_NUMBERS.__getitem__,
     "tls_required": _TLS_REQUIRED.__getitem__,
     "tls_min_version": _TLS_VERSIONS.__getitem__,
     "http_token": hidden,
-    "auth_http_addresses": lambda urls: [_USER.sub("//", url) for url in urls],
+    "auth_http_addresses": lambda urls: [public(url) for url in urls],
 }
 
 

@@ -1,0 +1,169 @@
+"""A-5: no secret in any output: logs, figures, options, profiles, process list, data path."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.flags import flags_of
+from sparq.nsqd.options import Options
+from sparq.protocol import commands as c
+from tests.nsqd.effects.common import until
+from tests.nsqd.layered import Certificates
+from tests.security.peers import FakeAuthd
+from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+
+CLIENTS, USERS, TOKENS = "pl4nted-client-s3cret", "pl4nted-user-passw0rd", "pl4nted-http-t0ken"
+QUERYS = "pl4nted-query-key"
+PLANTED = "pl4nted"
+
+PATHS = [
+    *("/ping", "/info", "/stats", "/stats?format=json", "/metrics", "/nodes", "/debug", "/topics"),
+    *("/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine", "/debug/pprof/heap"),
+    *("/debug/pprof/profile?seconds=0.2", "/debug/pprof/block", "/debug/pprof/threadcreate"),
+]
+
+
+def every_option(server: Server) -> list[str]:
+    """The paths of all options."""
+    known = {flag.key for flag in flags_of(Options)} if server.module == "sparq.nsqd" else set()
+    return [f"/config/{key}" for key in sorted(known)]
+
+
+def get(server: Server, path: str, *, token: str = TOKENS) -> bytes:
+    """Head and body of an answer, with the token shown."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return str(answer.getheaders()).encode() + answer.read()
+    finally:
+        connection.close()
+
+
+def process_list(server: Server) -> bytes:
+    """What other users of the machine see of the process."""
+    folder = Path("/proc") / str(server.pid)
+    return b"".join((folder / name).read_bytes() for name in ("cmdline", "comm", "status"))
+
+
+def in_outputs(server: Server) -> list[str]:
+    """Where something planted is to be seen."""
+    outputs = {path: get(server, path) for path in (*PATHS, *every_option(server))}
+    refusals = {f"{path}, refused": get(server, path, token="wrong") for path in PATHS}
+    found = {**outputs, **refusals, "log": server.log_path.read_bytes()}
+    found["process list"] = process_list(server)
+    for path in server.folder.rglob("*"):
+        if path.is_file():
+            found[f"file {path.name}"] = path.read_bytes()
+    return [name for name, data in found.items() if PLANTED.encode() in data]
+
+
+def authenticate(server: NsqdServer) -> bytes:
+    """AUTH with the secret; what is answered, to it and to what follows."""
+    with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
+        connection.sendall(b"  V2" + c.identify(b"{}") + c.auth(CLIENTS.encode()) + b"NONSENSE\n")
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+        return answer
+
+
+class Lenient(FakeAuthd):
+    """Lets everybody in, every other time; else it answers nonsense that holds what it was told."""
+
+    def talk(self, connection: socket.socket) -> None:
+        """One request."""
+        head = connection.recv(1 << 16)
+        self.answered += 1
+        entry = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
+        good = json.dumps({"ttl": 60, "identity": "joe", "authorizations": [entry]}).encode()
+        bad = [head, b'{"ttl": "%s"}' % CLIENTS.encode(), b'{"authorizations": 1}']
+        body = good if self.answered % 2 else bad[self.answered // 2 % len(bad)]
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+@pytest.mark.security("A-5")
+def test_nsqd_tells_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> None:
+    """Secrets of clients, of authds' addresses, the token, and keys: nowhere, whatever fails."""
+    certificates = Certificates.make(tmp_path)
+    (tmp_path / "token").write_text(TOKENS)
+    with Lenient() as authd, Lenient() as gone:
+        gone.__exit__()
+        addresses = (
+            f"http://u:{USERS}@{authd.address}/auth?key={QUERYS}",
+            f"http://{gone.address}/auth?key={QUERYS}",
+        )
+        config = tmp_path / "nsqd.toml"
+        config.write_text(f"auth_http_addresses = {json.dumps(addresses)}\n")
+        flags = (
+            "--log-level=debug",
+            f"--config={config}",
+            f"--http-token=@{tmp_path}/token",
+            f"--tls-cert={certificates.folder}/server.crt",
+            f"--tls-key={certificates.folder}/server.key",
+        )
+        with spawn_nsqd(tmp_path, *flags) as server:
+            answers = [authenticate(server) for _ in range(8)]
+            assert any(b"joe" in answer for answer in answers)
+            assert any(b"E_AUTH_FAILED" in answer for answer in answers)
+            assert PLANTED.encode() not in b"".join(answers)
+            with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as plain:
+                plain.sendall(b"  V2" + c.auth(CLIENTS.encode()) + c.sub("t", "c"))
+                until(lambda: b'"client_count":1' in get(server, "/stats?format=json"))
+                found = in_outputs(server)
+            assert b"401" not in get(server, "/config/http_token")
+            config.write_text("http_token = 'pl4nted-new'\nauth_http_addresses = ['pl4nted-new']\n")
+            os.kill(server.pid, signal.SIGHUP)
+            until(lambda: "auth_http_addresses has changed" in server.log_text)
+            found += in_outputs(server)
+            key = (certificates.folder / "server.key").read_text().splitlines()[1]
+            assert key not in server.log_text
+    assert [] == [name for name in found if name != "file nsqd.toml"]
+    places = len(PATHS) * 2 + len(every_option(server)) + 2
+    shows(f"secrets planted 4, outputs looked at {places} and all files, found 0")
+
+
+@pytest.mark.security("A-5")
+def test_a_token_on_the_command_line(tmp_path: Path) -> None:
+    """Is in the process list, as every flag; in nothing else that nsqd or nsqlookupd tells."""
+    flag = f"--http-token={TOKENS}"
+    with spawn_nsqd(tmp_path, flag) as nsqd, spawn_nsqlookupd(tmp_path, flag) as lookupd:
+        for server in (nsqd, lookupd):
+            assert ["process list"] == in_outputs(server)
+            assert b"--http-token=***" in get(server, "/debug/pprof/cmdline")
+        assert b"***" in get(nsqd, "/config/http_token")
+
+
+@pytest.mark.security("A-5")
+def test_starts_that_fail_tell_no_secret(tmp_path: Path) -> None:
+    """What is wrong with a flag is said without its value, where that may be a secret."""
+    for flag in (f"--http-token={TOKENS} and more", f"--auth-http-address=ftp://u:{USERS}@h/"):
+        with pytest.raises(AssertionError, match="ended") as error:
+            spawn_nsqd(tmp_path, flag)
+        assert PLANTED not in str(error.value)
+
+
+@pytest.mark.security("A-5")
+def test_a_bug_tells_no_secret(tmp_path: Path) -> None:
+    """Tracebacks hold names of functions and lines, not what was in them."""
+    with spawn_nsqd(tmp_path, "--log-level=debug", f"--http-token={TOKENS}") as server:
+        bad = struct.pack(">i", 1 << 30)
+        with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
+            connection.sendall(b"  V2AUTH\n" + bad + CLIENTS.encode())
+            assert b"E_BAD_BODY" in connection.recv(1 << 16)
+        for secret in (CLIENTS.encode(), b"\xff" + CLIENTS.encode(), b""):
+            with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
+                connection.sendall(b"  V2" + c.auth(secret))
+                assert PLANTED.encode() not in connection.recv(1 << 16)
+        assert ["process list"] == in_outputs(server)
+    assert PLANTED not in repr(c.Authenticate(CLIENTS.encode()))
