@@ -229,7 +229,7 @@ def prove(plan: Plan) -> Outcome:
     if needs := strace.lack():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
-        opens = strace.opens_before_data(folder)
+        opens = strace.before_data(folder)["openat"]
         campaign = Campaign(plan.seed, folder, opens)
         chance = random.Random(f"{plan.seed} points")
         verdict = asyncio.run(campaign.run(points(plan.count, chance)))

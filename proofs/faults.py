@@ -99,7 +99,7 @@ class Rig:
         """A life that is over as soon as nsqd is up, or has refused to start."""
         with self.traced(rule):
             if await asyncio.to_thread(self.comes_up):
-                await asyncio.to_thread(self.server.kill9)
+                await self.kill()
 
     async def load(self, rule: Rule, dark: bool = False) -> None:
         """A life under load, until enough has failed.
@@ -116,7 +116,7 @@ class Rig:
                 await asyncio.to_thread(self.wait_for_faults, record, rule.wanted)
             if (status := self.status()) is not None:
                 self.tally.deaths.append(f"{rule}: exit status {status}")
-            self.server.kill9()
+            await self.kill()
         if dark:
             self.tally.acknowledged_dark += sum(
                 command.count
@@ -124,6 +124,15 @@ class Rig:
                 for command in commands
                 if command.outcome is Outcome.OK and command.after_kill == self.history.kills - 1
             )
+
+    async def kill(self) -> None:
+        """kill -9; publishers have read all that was answered before."""
+        self.server.kill9()
+        await asyncio.to_thread(wait_until, self.is_unheard, "noticed by the publishers")
+
+    def is_unheard(self) -> bool:
+        """Whether no publisher waits for an answer any more."""
+        return not any(publisher.unanswered for publisher in self.publishers)
 
     @contextmanager
     def traced(self, rule: Rule, dark: bool = False) -> Iterator[strace.Record]:

@@ -16,6 +16,7 @@ counted, and no fault. The control is an nsqd that believes in failed syncs (bel
 import asyncio
 import random
 import sys
+from collections import Counter
 from itertools import cycle
 from pathlib import Path
 
@@ -46,7 +47,7 @@ LOADS = (
     Rule((("fdatasync", "EIO", "{first}+4"),), 14),
     Rule((("pwrite64", "EIO", "4{first}+9"),), 20),
     Rule((("fsync", "EIO", "{first}+3"),), 8),
-    Rule((("pread64", "EIO", "5{first}+31"),), 10, reads=True),
+    Rule((("pread64", "EIO", "{reads}+31"),), 10, reads=True),
     Rule((("pwritev2", "EIO", "{first}+4"), CUT), 12),
     Rule((("fdatasync,fsync", "EIO", "{first}+2"),), 16),
     Rule((("openat", "EMFILE", "{first}+3"),), 5, in_topic=True),
@@ -58,39 +59,44 @@ LOADS = (
 DARK = Rule((("fdatasync", "EIO", "1+"),), 12)
 DARK_EVERY = 6
 LIVES_MAX = 100
+SMALL = 100
+"""From so many faults on, each load is run at least once."""
 
 
-def start_rules(opens: int) -> list[Rule]:
+def start_rules(before: Counter[str]) -> list[Rule]:
     """A rule for each start."""
     return [
-        Rule(((call, "EIO", str(number + (opens if call == "openat" else 0))),), 1)
+        Rule(((call, "EIO", str(before[call] + number)),), 1)
         for call, count in STARTS.items()
         for number in range(1, count + 1)
     ]
 
 
-def load_rule(rule: Rule, first: int, opens: int) -> Rule:
+def load_rule(rule: Rule, first: int, before: Counter[str]) -> Rule:
     """This rule, whose first fault comes a little earlier or later."""
-    later = opens + STARTS["openat"] + first
+    later = before["openat"] + STARTS["openat"] + first
+    reads = before["pread64"] + STARTS["pread64"] + first
     changed = tuple(
-        (calls, error, when.format(first=first, later=later)) for calls, error, when in rule.faults
+        (calls, error, when.format(first=first, later=later, reads=reads))
+        for calls, error, when in rule.faults
     )
     return Rule(changed, rule.wanted, rule.reads, rule.in_topic)
 
 
-async def lives(rig: Rig, plan: Plan, opens: int) -> Verdict:
+async def lives(rig: Rig, plan: Plan, before: Counter[str]) -> Verdict:
     """Starts, loads and blackouts until so much has failed; then the end."""
     chance = random.Random(f"{plan.seed} faults")
-    starts = start_rules(opens)
+    starts = start_rules(before)
     chance.shuffle(starts)
     async with rig.crew:
         for rule in starts[: max(2, round(plan.count * START_SHARE))]:
             await rig.start(rule)
             progress(f"{rig.tally.faults.total()} faults")
         for number, rule in zip(range(LIVES_MAX), cycle(LOADS), strict=False):
-            if rig.tally.faults.total() >= plan.count:
+            whole = number >= len(LOADS) or plan.count < SMALL
+            if whole and rig.tally.faults.total() >= plan.count:
                 break
-            await rig.load(load_rule(rule, chance.randint(1, 9), opens))
+            await rig.load(load_rule(rule, chance.randint(1, 9), before))
             if number % DARK_EVERY == 0:
                 await rig.load(DARK, dark=True)
             progress(f"{rig.tally.faults.total()} faults")
@@ -109,11 +115,11 @@ def prove(plan: Plan) -> Outcome:
     if needs := strace.lack():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
-        opens = strace.opens_before_data(folder)
+        before = strace.before_data(folder, *STARTS)
         rig = faults.rig(folder / "faults", plan.seed)
         with rig.server:
             rig.server.kill9()
-            verdict = asyncio.run(lives(rig, plan, opens))
+            verdict = asyncio.run(lives(rig, plan, before))
             damaged = rig.damaged()
         held, control = holds(rig, verdict, damaged), ""
         if plan.control:

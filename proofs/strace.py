@@ -20,6 +20,7 @@ QUIET = ("strace", "-D", "-f", "-qq")
 # not come to sending signals.
 SWIFT = (*QUIET, "--seccomp-bpf")
 CHECK_SECONDS = 30
+CALL = re.compile(r"^\d+ +(\w+)\(")
 INJECTED = re.compile(r"(\w+)(?:\(| resumed>).*\(INJECTED\)$", re.M)
 SYNC = re.compile(r"fdatasync\(\d+<([^>]*)>")
 CREATED = re.compile(r'openat\([^"]*"([^"]*)"')
@@ -51,17 +52,23 @@ def inject(calls: str, effect: str, when: str) -> tuple[str, ...]:
     return (*tracer, "-o", "/dev/null", "-e", f"trace={calls}", "-e", rule)
 
 
-def opens_before_data(scratch: Path) -> int:
-    """How many files a starting nsqd opens before the first one of its data: Python's own."""
-    record = scratch / "opens"
-    prefix = (*SWIFT, "-o", str(record), "-e", "trace=openat")
+def before_data(scratch: Path, *calls: str) -> Counter[str]:
+    """How often a starting nsqd makes these calls before it opens the first file of its data.
+
+    Those are Python's own: for its modules and their folders, and for libraries.
+    """
+    record = scratch / "calls"
+    prefix = (*SWIFT, "-o", str(record), "-e", f"trace=openat,{','.join(calls)}")
     with spawn_nsqd(scratch, name="counted", prefix=prefix) as server:
         data = str(server.folder)
         server.terminate()
-    lines = record.read_text(errors="replace").splitlines()
-    main_thread = lines[0].split()[0]
-    opens = [line for line in lines if line.split()[0] == main_thread and "openat(" in line]
-    return next(number for number, line in enumerate(opens) if f'"{data}/' in line)
+    found: Counter[str] = Counter()
+    for line in record.read_text(errors="replace").splitlines():
+        if f'"{data}/' in line:
+            break
+        if call := CALL.search(line):
+            found[call[1]] += 1
+    return found
 
 
 class Record:

@@ -1,0 +1,54 @@
+"""A few failing system calls, and the control, as part of every test run; and how they are told."""
+
+from pathlib import Path
+
+import pytest
+from proofs.outcome import Plan
+
+from proofs import ioerror, strace
+
+needs_strace = pytest.mark.skipif(bool(strace.lack()), reason=strace.lack() or "-")
+RECORD = """\
+7 openat(AT_FDCWD</x>, "/x/1.log", O_RDWR|O_CREAT|O_EXCL, 0600) = 9</x/1.log>
+7 fdatasync(9</x/1.log> <unfinished ...>
+8 fdatasync(5</x/ledger>)     = -1 EIO (Input/output error) (INJECTED)
+7 <... fdatasync resumed>)    = -1 EIO (Input/output error) (INJECTED)
+8 fdatasync(5</x/ledger>)     = 0
+8 fdatasync(6</x/2.log>)      = 0
+"""
+
+
+@needs_strace
+@pytest.mark.timeout(300)
+def test_no_failing_call_costs_anything() -> None:
+    """nsqd whose calls fail goes on, acknowledges nothing that is not synced, and loses nothing."""
+    outcome = ioerror.prove(Plan(seed=20261121, count=10, control=False))
+
+    assert outcome.held, outcome.figures
+
+
+@needs_strace
+@pytest.mark.timeout(300)
+def test_the_proof_finds_who_believes_in_failed_syncs(tmp_path: Path) -> None:
+    """An nsqd that goes on after a failed sync is seen to acknowledge what is on no disk."""
+    assert ioerror.acknowledged_by_believing(tmp_path, 20261121) > 0
+
+
+def test_what_was_injected_is_counted(tmp_path: Path) -> None:
+    """Each failed call counts once, also when the tracer tells it in two parts."""
+    (tmp_path / "record").write_text(RECORD)
+
+    assert {"fdatasync": 2} == strace.Record(tmp_path / "record").injected()
+
+
+def test_a_file_that_is_synced_again_is_found(tmp_path: Path) -> None:
+    """A segment is not to be synced after its sync has failed; another of its name may be."""
+    record = strace.Record(tmp_path / "record")
+    again = "7 fdatasync(9</x/1.log>)     = 0\n"
+
+    record.path.write_text(RECORD)
+    assert [] == record.synced_again()
+    record.path.write_text(RECORD + again)
+    assert ["/x/1.log"] == record.synced_again()
+    record.path.write_text(RECORD + RECORD.splitlines()[0] + "\n" + again)
+    assert [] == record.synced_again()
