@@ -11,7 +11,7 @@ import pytest
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
-from tests.log.conversations import commit, open_log, read_all
+from tests.log.conversations import commit, open_log, publish, read_all
 
 ROUNDS = 14
 CHANGES = frozenset({"write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink"})
@@ -131,6 +131,22 @@ def test_failure_at_every_operation(number: int, times: int, part: float) -> Non
         log.close()
         reopened = open_log(disk.crash(at), clock)
         witness.check(reopened, refused_may_be_there=revived)
+
+
+def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
+    """What is left of it would hide what the file before it got later: that one gets no more."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=6_000)
+    publish(log, [b"a" * 700] * 2, clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync", "unlink", "syncdir"}), times=4))
+    refused = commit(log, [b"b" * 700] * 8, clock)
+    assert refused.error is not None
+    disk.fault = None
+    kept = publish(log, [b"c"], clock)
+
+    assert b"c" == read_all(log)[kept]
+    assert b"c" == read_all(open_log(disk.crash(1), clock))[kept]
+    assert b"c" == read_all(open_log(disk.killed(), clock))[kept]
 
 
 @pytest.mark.parametrize("seed", range(60))

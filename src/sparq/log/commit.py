@@ -163,9 +163,16 @@ class Commit:
     def _create(self, first_index: int, base_ordinal: int) -> Segment:
         spare, self.spare = self.spare, None
         self.has_used_spare |= spare is not None
-        return segments.create(
-            self.place, first_index, base_ordinal, self.now_ns, self.previous_first, spare=spare
-        )
+        try:
+            return segments.create(
+                self.place, first_index, base_ordinal, self.now_ns, self.previous_first, spare=spare
+            )
+        except DiskError as error:
+            if not error.restored:
+                # What is left of the new file would end the active one in a recovery.
+                self.abandoned = True
+                self.notes.append(f"{error}, and a file of no use could not be deleted")
+            raise
 
     def _append(self, target: Segment, appended: Batch, offset: int) -> None:
         assert target.file is not None

@@ -250,7 +250,7 @@ def create(
             a crash; the header is what counts.
 
     Raises:
-        DiskError: nothing is left behind, where the disk allows.
+        DiskError: nothing is left behind, or else it is not `restored`.
     """
     header = SegmentHeader(
         salt=secrets.randbits(64),
@@ -264,18 +264,23 @@ def create(
         previous_first=previous_first,
         epoch=place.epoch,
     )
+    is_clean = True
     if spare is not None:
         try:
             return _begin(place.disk, *_new_name(place, header), spare)
-        except DiskError:
+        except DiskError as error:
             # The same may well work with a file made now.
-            pass
-    segment = _begin(place.disk, *_new_name(place, header), None)
+            is_clean = error.restored
     try:
-        place.disk.sync_directory(place.directory)
-    except DiskError:
-        assert segment.file is not None
-        discard(place.disk, segment.file)
+        segment = _begin(place.disk, *_new_name(place, header), None)
+        try:
+            place.disk.sync_directory(place.directory)
+        except DiskError as error:
+            assert segment.file is not None
+            error.restored = discard(place.disk, segment.file)
+            raise
+    except DiskError as error:
+        error.restored &= is_clean
         raise
     return segment
 
@@ -300,8 +305,8 @@ def _begin(disk: Disk, path: str, header: SegmentHeader, spare: str | None) -> S
     try:
         file.append([encode_header(header)], 0)
         file.sync()
-    except DiskError:
-        discard(disk, file)
+    except DiskError as error:
+        error.restored = discard(disk, file)
         raise
     return Segment(path, header, file=file)
 
@@ -317,11 +322,15 @@ def settle_name(place: Place, segment: Segment) -> None:
     segment.path = path
 
 
-def discard(disk: Disk, file: File) -> None:
-    """Delete a file of which nothing has been acknowledged, if the disk lets us."""
+def discard(disk: Disk, file: File) -> bool:
+    """Delete a file of which nothing has been acknowledged; False: the disk does not let us.
+
+    Recovery ends such a file where the one made in its place begins, and the file before it where
+    it begins itself: nothing more may be appended to that one.
+    """
     file.close()
     try:
         disk.unlink(file.path)
     except DiskError:
-        # Recovery ends it where the file made in its place begins.
-        return
+        return False
+    return True
