@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.protocol import commands
+from sparq.testing import Fault
 from tests.broker.house import House, Message
 
 
@@ -261,6 +262,24 @@ def test_a_clean_stop_and_a_crash_know_the_same() -> None:
         states.append((channel.depth, channel.deferred_count, channel.cursor))
 
     assert states[0] == states[1]
+
+
+def test_a_clean_stop_writes_what_failed_to_be_written_before() -> None:
+    """The disk failed a moment before the stop and works again: nothing finished returns."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=10)
+    house.publish("t", b"x", b"y")
+    house.pass_time(5.0)
+    house.disk.fail(Fault(1, operations=frozenset({"write"})))
+    consumer.finish(consumer.messages())
+    assert house.broker.health() != "OK"
+
+    house.broker.close(house.clock.now())
+    house.turn()
+    house.disk = house.disk.crash()
+    house.start()
+
+    assert [] == house.consumer("t", "c", rdy=10).messages()
 
 
 def test_a_checkpoint_keeps_what_was_finished_before_the_cursor_came_there() -> None:

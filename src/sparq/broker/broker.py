@@ -272,3 +272,4 @@ class Broker:
         self.end_turn(now)
         for topic in self.topics.values():
             topic.sync_all(now)
+        self.end_turn(now)

@@ -333,7 +333,8 @@ class Topic:
         if commit is not None:
             self.stream.errands.submit(commit, lambda then: self._synced(commit, then))
         if self.books is not None:
-            self.books.sync(now)
+            # Not only what is written: a write that failed a moment ago is to be tried again.
+            self.books.when_synced(_nobody_waits)
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """Call back when no disk work of this topic is under way any more."""
@@ -447,6 +448,10 @@ class Topic:
         if self.flows():
             return self.options.commit_count + self.options.mem_queue_size
         return max(0, self.options.mem_queue_size - self.depth())
+
+
+def _nobody_waits(_error: DiskError | None) -> None:
+    """What cannot be kept is a matter of health."""
 
 
 def _was_due(index: int, state: TopicState) -> bool:
