@@ -61,7 +61,8 @@ def flip_anywhere(files: Files, chance: random.Random) -> Damage:
 
 def flip_small(files: Files, chance: random.Random) -> Damage:
     """One bit of a file that is no segment: these are small, and chance would pass them by."""
-    path = chance.choice([path for path in sorted(files) if not path.endswith(".log")])
+    small = [path for path, data in sorted(files.items()) if data and not path.endswith(".log")]
+    path = chance.choice(small)
     return flip(files, path, chance.randrange(len(files[path])), chance.randrange(8))
 
 
