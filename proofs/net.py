@@ -34,7 +34,7 @@ from proofs.library import LibraryConsumer, LibraryProducer, Shelf
 from proofs.outcome import Outcome, Plan, progress
 
 FLAGS = ("--requeue-on-disconnect", "--msg-timeout=60s", "--max-bytes-per-file=4194304")
-CONTROL_CUTS = 60
+CONTROL_CUTS = 40
 CONTROL_SECONDS = 2.0
 """What has not come by then is lost there."""
 FULL_CUTS = 300
@@ -128,7 +128,7 @@ def attempt(plan: Plan, module: str = NSQD) -> Findings:
 
 
 def found_of(plan: Plan, folder: Path) -> discovery.Findings:
-    rounds = discovery.ROUNDS if plan.count >= FULL_CUTS else 2
+    rounds = discovery.ROUNDS if plan.count >= FULL_CUTS else 1
     return asyncio.run(discovery.attempt(folder, rounds))
 
 
@@ -150,7 +150,7 @@ def prove(plan: Plan) -> Outcome:
         held = held and lookups.slowest <= discovery.PROMISED_SECONDS
     control = ""
     if plan.control:
-        without = attempt(Plan(plan.seed, min(plan.count, CONTROL_CUTS)), DELIVERED_IS_DONE)
+        without = attempt(Plan(plan.seed, CONTROL_CUTS), DELIVERED_IS_DONE)
         control = f"with what was sent taken for received: lost {without.lost:,}"
         held = held and without.lost > 0
     return Outcome(PROMISES, figures, held, control)
