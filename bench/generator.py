@@ -20,7 +20,7 @@ from bench.peers.peer import Consuming, Peer, Publishing, Taken
 
 BURST_BYTES = 1 << 17
 DEADLINE_SECONDS = 60.0
-FILL_BATCHES, FILL_WINDOW = 4, 500
+FILL_BATCHES, FILL_WINDOW = 2, 2000
 """Requests unanswered: few, since what is on its way when the time is over must be waited for."""
 
 SLOW_SECONDS = 5.0

@@ -1,0 +1,118 @@
+"""The bench with peers, small: each broker that the machine has does each kind of run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+from bench.generator import fill
+from bench.lines import LINES, Shape, at_once, deliver, latency, publish
+from bench.peers import CONTESTANTS, Contestant, chosen
+from bench.peers.nsq import NsqPeer
+from bench.peers.peer import Peer
+from bench.table import House, measure
+
+from bench import load, queued
+
+SECONDS = 0.1
+SLOW_SECONDS = 60.0
+KEYS = [contestant.key for contestant in CONTESTANTS]
+
+
+def contestant_of(key: str) -> Contestant:
+    """By its name on the command line, if the machine has it."""
+    contestant = CONTESTANTS[KEYS.index(key)]
+    if reason := contestant.missing():
+        pytest.skip(reason)
+    return contestant
+
+
+@pytest.fixture(params=KEYS)
+def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peer]:
+    """Each broker under each setting, running."""
+    made = contestant_of(request.param).make(tmp_path / "peer")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_peer_does_every_kind_of_run(peer: Peer) -> None:
+    """Published, delivered to the last message, both at once, with times where there are some."""
+    shapes = [Shape(connections=2), Shape(window=1)]
+    if "batch" in peer.can:
+        shapes.append(Shape(batch=10, window=4))
+    if "http" in peer.can:
+        shapes.append(Shape(window=1, over_http=True))
+    for shape in shapes:
+        published = uvloop.run(publish(shape)(peer, SECONDS))
+        assert published.messages > 0
+        assert published.server > 0
+        assert published.generator > 0
+        assert (shape.window == 1) == bool(published.times)
+
+    delivered = uvloop.run(deliver(20, 2, 60)(peer, SLOW_SECONDS))
+    assert 60 == delivered.messages
+    channels = 2 if "channels" in peer.can else 1
+    both = uvloop.run(at_once(Shape(batch=10, window=4, channels=channels))(peer, SECONDS))
+    assert both.messages > 0
+    times = uvloop.run(latency(100, 10)(peer, SECONDS)).times
+    assert 10 == len(times)
+    assert all(0 < seconds < SLOW_SECONDS for seconds in times)
+
+
+@pytest.mark.parametrize("key", ["sparq", "go-default", "redis-later", "nats", "beanstalkd-later"])
+def test_a_backlog_outlives_its_broker(key: str, tmp_path: Path) -> None:
+    """Killed with messages queued, a broker hands them out again; what it needs for it is told."""
+    contestant = contestant_of(key)
+
+    found = queued.measure(contestant, tmp_path, 20_000)
+
+    assert found.messages > 0
+    assert found.restart_seconds > 0
+    assert min(found.memory_mib) > 1
+    assert found.drain.messages > 0
+    assert contestant.label in found.line()
+
+
+def test_a_filled_channel_holds_what_was_counted(tmp_path: Path) -> None:
+    """The generator's count of messages is the server's."""
+    peer = contestant_of("sparq").make(tmp_path / "peer")
+    assert isinstance(peer, NsqPeer)
+    try:
+        peer.start()
+        peer.prepare("t", ["ch0"], 1)
+
+        counted = uvloop.run(fill(peer, "t", load.body(50), 2_000, SLOW_SECONDS))
+
+        assert 2_000 == counted
+        assert '"depth":2000' in peer.request("GET", "/stats?format=json&topic=t").replace(" ", "")
+    finally:
+        peer.close()
+
+
+def test_contestants_take_turns_on_a_line(tmp_path: Path) -> None:
+    """Only those that can do it, as many rounds as asked for, and no server is left behind."""
+    line = next(each for each in LINES if each.name == "HTTP /pub, 1 connection")
+    contestants = [contestant_of("sparq"), contestant_of("sparq-later")]
+    house = House(tmp_path)
+    try:
+        result = measure(line, contestants, house, rounds=2, seconds=SECONDS)
+        programs = [house.peer(each).program for each in contestants]
+        assert all(program.pids() for program in programs)
+    finally:
+        house.close()
+
+    assert ["sparq", "sparq-later"] == list(result.cells)
+    assert [2, 2] == [len(cell.rounds) for cell in result.cells.values()]
+    assert not any(tmp_path.iterdir())
+
+
+def test_only_the_chosen_take_part() -> None:
+    """By part of the bench and by name; all lines have names of their own."""
+    assert ["sparq", "nats"] == [each.key for each in chosen("speed", ["nats", "sparq"])]
+    assert "go" not in [each.key for each in chosen("backlog", [])]
+    assert len(LINES) == len({line.name for line in LINES})
