@@ -104,6 +104,21 @@ def test_damaged_file_header_is_read_from_its_copy() -> None:
     assert log.end_index > max(messages)
 
 
+@pytest.mark.parametrize("at", [0, COPY_OFFSET])
+def test_header_of_another_file_is_not_believed(at: int) -> None:
+    """A page that belongs to another file of the log costs no more than what lay there."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=5_500)
+    messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
+    log.close()
+    one, other = disk.paths()[:2]
+    disk.data(one)[at : at + 128] = disk.data(other)[at : at + 128]
+
+    log = open_log(disk, clock)
+
+    assert (read_all(log), log.damage) == (messages, [])
+
+
 @pytest.mark.parametrize("size", [0, 100, DATA_START, DATA_START + 9])
 def test_file_that_lost_all_is_told_by_the_next(size: int) -> None:
     """A file cut in its head looks like one that was being made, but a later file names it."""

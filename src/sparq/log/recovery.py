@@ -145,7 +145,7 @@ def _candidate(disk: Disk, path: str) -> Segment | int:
     """A segment, if the file has a header, else the file's size."""
     file = disk.open(path)
     try:
-        header = decode_header(read_bytes(file, DATA_START, 0))
+        header = decode_header(read_bytes(file, DATA_START, 0), path.rpartition("/")[2])
         size = file.size()
     finally:
         file.close()

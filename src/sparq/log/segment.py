@@ -90,19 +90,28 @@ def encode_header(header: SegmentHeader) -> bytes:
     return whole.ljust(COPY_OFFSET, b"\0") + whole.ljust(DATA_START - COPY_OFFSET, b"\0")
 
 
-def decode_header(data: bytes) -> SegmentHeader | None:
+def decode_header(data: bytes, name: str = "") -> SegmentHeader | None:
     """The header of the file whose first DATA_START bytes these are, from the copy that is whole.
 
-    None: neither is, or this version cannot read the file.
+    Where both are and they differ, one was written here by mistake, and is another file's: then
+    the one that belongs to this name counts. None: neither is whole, or this version cannot read
+    the file.
     """
-    for at in (0, COPY_OFFSET):
-        copy = data[at : at + HEADER_SIZE]
-        if len(copy) == HEADER_SIZE and copy[-8:] == _CHECKSUM.pack(xxh3_64_intdigest(copy[:-8])):
-            magic, size, version, algorithm, flags, *rest = _HEADER.unpack(copy[:-8])
-            known = (magic, size, version, algorithm, flags)
-            if known == (MAGIC, HEADER_SIZE, VERSION, ALGORITHM_XXH3, 0):
-                return SegmentHeader(*rest)
-    return None
+    copies = (_decode_copy(data[at : at + HEADER_SIZE]) for at in (0, COPY_OFFSET))
+    headers = [header for header in copies if header is not None]
+    first = first_index_of(name)
+    named = [header for header in headers if header.first_index == first]
+    return next(iter(named or headers), None)
+
+
+def _decode_copy(copy: bytes) -> SegmentHeader | None:
+    if len(copy) < HEADER_SIZE or copy[-8:] != _CHECKSUM.pack(xxh3_64_intdigest(copy[:-8])):
+        return None
+    magic, size, version, algorithm, flags, *rest = _HEADER.unpack(copy[:-8])
+    known = (magic, size, version, algorithm, flags)
+    if known != (MAGIC, HEADER_SIZE, VERSION, ALGORITHM_XXH3, 0):
+        return None
+    return SegmentHeader(*rest)
 
 
 def file_name(first_index: int, generation: int) -> str:
