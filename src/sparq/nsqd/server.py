@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparq.daemon import files, token
 from sparq.nsqd.auth import Authenticator
 from sparq.nsqd.commit import Runner
-from sparq.nsqd.tcp import NANOSECONDS, Connection
+from sparq.nsqd.tcp import NANOSECONDS, STALL_NS, Connection
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
@@ -33,6 +34,9 @@ BACKLOG_BYTES_MAX = 64 << 20
 
 INLINE_ROUNDS_MAX = 4
 """A commit in the loop may release work that needs another; after so many the loop goes on."""
+
+TURN_WAITS_NS = 20_000_000
+"""A loop may read a socket many times before it goes on: so long one client may keep it."""
 
 TICK_SECONDS_MAX = 0.1
 
@@ -71,7 +75,9 @@ class Nsqd:
         self.on_changes: Callable[[], None] = broker.changes.clear
         self._all_gone = asyncio.Event()
         self.exiting = False
-        self._turn_is_due = self._is_full = False
+        self._turn_is_due = self._is_full = self._stood_still = False
+        self._tick_due_ns = self.runner.now().mono_ns
+        self._turn_due_ns = 0
         self._tick_timer: asyncio.TimerHandle | None = None
         self._listener: Listener | None = None
 
@@ -81,7 +87,12 @@ class Nsqd:
         """Have a turn once the events that are ready now are taken in."""
         if not self._turn_is_due:
             self._turn_is_due = True
+            self._turn_due_ns = time.monotonic_ns()
             self.loop.call_soon(self._take_turn)
+
+    def is_late(self, mono_ns: int) -> bool:
+        """Whether the turn that is due has waited for what is still read for long enough."""
+        return self._turn_is_due and mono_ns - self._turn_due_ns > TURN_WAITS_NS
 
     def _take_turn(self) -> None:
         self._turn_is_due = False
@@ -124,10 +135,14 @@ class Nsqd:
 
     def _tick(self) -> None:
         now = self.runner.now()
-        next_ns = self.broker.tick(now)
         delay = TICK_SECONDS_MAX
-        if next_ns is not None:
-            delay = min(delay, max(0.001, (next_ns - now.mono_ns) / NANOSECONDS))
+        self._stood_still = not self._stood_still and now.mono_ns - self._tick_due_ns > STALL_NS
+        # What clients said while nsqd stood still is read before anybody's time is over.
+        if not self._stood_still:
+            next_ns = self.broker.tick(now)
+            if next_ns is not None:
+                delay = min(delay, max(0.001, (next_ns - now.mono_ns) / NANOSECONDS))
+        self._tick_due_ns = now.mono_ns + int(delay * NANOSECONDS)
         self._tick_timer = self.loop.call_later(delay, self._tick)
         self.turn()
 

@@ -4,7 +4,8 @@ The shell around `protocol.parser` and `broker.session`; it alone knows the tran
 
 1. A command is executed as soon as it is parsed; its replies leave with the end of the loop turn.
 2. Reading pauses while this connection, or the whole nsqd, has too much that is not on disk yet
-   (decision 20), and while a client that does not read has too many replies waiting.
+   (decision 20), while a client that does not read has too many replies waiting, and until the
+   next turn when that has waited for too long: other clients come in between.
 3. A fatal error is the last thing that a client reads: the write side is closed behind it, what
    still arrives is dropped, and the socket goes after a moment. (Closing at once, with input
    unread, would make the kernel reset the connection and lose the error.)
@@ -49,6 +50,10 @@ REPLIES_HIGH_WATER_BYTES = 4 << 20
 UNCOMMITTED_HIGH_WATER_BYTES = 8 << 20
 """One connection's publishes that are not on disk yet (decision 20)."""
 
+COMMANDS_PER_TURN = 500
+"""So many commands (a run of PUBs or FINs counts as one) a connection has executed in one go; the
+others come in between, or a chunk of NOPs would keep them waiting for half a second."""
+
 LAYERS_NANOSECONDS_PER_TURN = 10_000_000
 """So long are a connection's layers read in one turn; the others come in between (decision 27)."""
 
@@ -56,6 +61,8 @@ LINGER_SECONDS = 1.0
 """How long a connection that got a fatal error may take to read it."""
 
 NANOSECONDS = 1_000_000_000
+STALL_NS = NANOSECONDS
+"""A timer that comes so late says that the process stood still: stopped, or without a CPU."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +83,12 @@ class Connection(asyncio.Protocol):
         self._pace: Pace | None = None
         self._magic = b""
         self._reading = True
+        self._has_more = False
         self._ending = False
         self._at_eof = False
         self._last_command_ns = 0
         self._next_heartbeat_ns = 0
-        self._blocked_since_ns = 0
+        self._blocked_since_ns = self._wake_ns = 0
         self._timer: asyncio.TimerHandle | None = None
 
     # asyncio.Protocol: the connection's life
@@ -199,7 +207,9 @@ class Connection(asyncio.Protocol):
         now = self._server.runner.now()
         admission, interval = self._admission, session.heartbeat_interval_ms
         try:
-            while not session.closing and (admission is None or not admission.is_waiting):
+            for _ in range(COMMANDS_PER_TURN):
+                if session.closing or (admission is not None and admission.is_waiting):
+                    break
                 command = parser.next()
                 if command is None or (admission is not None and admission.takes(command, now)):
                     break
@@ -210,6 +220,8 @@ class Connection(asyncio.Protocol):
                 if session.upgrade is not None:
                     self._hold_upgrade()
                     break
+            else:
+                self._has_more = True
         except RemoteError as error:
             broker.fail(session, error)
         except LineTooLong:
@@ -221,7 +233,7 @@ class Connection(asyncio.Protocol):
         if session.heartbeat_interval_ms != interval:
             self._next_heartbeat_ns = now.mono_ns + max(0, self._interval_ns())
             self._arm()
-        if self._must_wait():
+        if self._must_wait() or self._server.is_late(now.mono_ns):
             self._pause_reading()
         self._server.turn()
 
@@ -243,6 +255,7 @@ class Connection(asyncio.Protocol):
         return (
             (session.upgrade is not None and not self._shaking_hands)
             or self._is_asking()
+            or self._has_more
             or session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
             or self._server.is_flooded()
             or self._transport.get_write_buffer_size() > REPLIES_HIGH_WATER_BYTES
@@ -258,7 +271,14 @@ class Connection(asyncio.Protocol):
         """Read on, unless one of the bounds still holds."""
         if self._reading or self._ending or self._transport.is_closing():
             return
-        if self._must_wait() or (self._layers is not None and not self._pump(self._layers)):
+        if self._has_more:
+            self._has_more = False
+            self._execute()
+        if (
+            self._ending
+            or self._must_wait()
+            or (self._layers is not None and not self._pump(self._layers))
+        ):
             return
         self._reading = True
         self._server.waiting.discard(self)
@@ -423,12 +443,17 @@ class Connection(asyncio.Protocol):
             self._set_timer(None)
             return
         wake_ns = min(self._next_heartbeat_ns, self._last_command_ns + 2 * interval)
+        self._wake_ns = wake_ns
         delay = max(0.001, (wake_ns - self._server.runner.now().mono_ns) / NANOSECONDS)
         self._set_timer(self._server.loop.call_later(delay, self._on_timer))
 
     def _on_timer(self) -> None:
         interval = self._interval_ns()
         now_ns = self._server.runner.now().mono_ns
+        if now_ns - self._wake_ns > STALL_NS:
+            # nsqd stood still: what the client has said and taken meanwhile is not known yet.
+            self._last_command_ns = max(self._last_command_ns, now_ns - interval)
+            self._blocked_since_ns = self._blocked_since_ns and now_ns
         silent = self._reading and now_ns - self._last_command_ns >= 2 * interval
         stuck = self._blocked_since_ns and now_ns - self._blocked_since_ns >= interval
         if silent or stuck:
