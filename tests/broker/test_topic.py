@@ -189,6 +189,21 @@ def test_timers_of_a_deleted_topic_find_nothing(house: House) -> None:
     assert 1 == house.topic("other").message_count
 
 
+def test_a_deleted_topic_is_not_synced() -> None:
+    """What was unsynced went with it: nothing is tried at its files, and the health stays good."""
+    house = House(sync_every=1000)
+    house.consumer("t", "c")
+    house.publish("t", b"x")
+    house.broker.delete_topic("t", house.clock.now())
+    house.turn()
+
+    for _ in range(5):
+        house.pass_time(1.0)
+
+    assert "OK" == house.broker.health()
+    assert not [note for note in house.broker.notes if "syncing" in note]
+
+
 def test_a_topic_on_its_way_out_refuses_publishes(house: House) -> None:
     """Until its files are gone a topic cannot be made anew; what waited is told."""
     client = house.connect()

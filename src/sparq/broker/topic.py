@@ -73,6 +73,7 @@ class Topic:
         self.paused = False
         self.waits_for_lookup = False
         self.had_channel = False
+        self.is_closed = False
         self.message_count = 0
         self.message_bytes = 0
         self.scheduled_ns = NEVER
@@ -292,6 +293,8 @@ class Topic:
 
     def on_time(self, now: Instant) -> None:
         """Deferred publishes are due, the log wants a sync, or nsqlookupd has not answered."""
+        if self.is_closed:  # deleted since: what was unsynced went with its files
+            return
         stream = self.stream
         due = stream.due.hold_back(stream.due.pop_due(now.mono_ns), stream.end)
         if due:
@@ -342,6 +345,7 @@ class Topic:
 
     def close(self) -> None:
         """Let go of the files."""
+        self.is_closed = True
         self.stream.log.close()
         if self.books is not None:
             self.books.close()
