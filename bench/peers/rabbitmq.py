@@ -8,7 +8,6 @@ Erlang port mapper that a node needs is the peer's own too.
 from __future__ import annotations
 
 import struct
-import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,15 +116,16 @@ class Rabbitmq(Peer):
 
     def make_program(self) -> Program:
         """Nothing of a node that the machine may run is touched."""
-        self._mapper_port = free_port()
-        self._mapper: subprocess.Popen[bytes] | None = None
+        mapper_port = free_port()
+        command = ["epmd", "-address", "127.0.0.1", "-port", str(mapper_port)]
+        self._mapper = Program(command, self.folder, mapper_port)
         (self.folder / "plugins").write_text("[].")
         (self.folder / "bench.conf").touch()
         loopback = "-kernel inet_dist_use_interface {127,0,0,1} -start_epmd false"
         environment = {
             "HOME": str(self.folder),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(self._mapper_port),
+            "ERL_EPMD_PORT": str(mapper_port),
             "RABBITMQ_NODENAME": f"bench{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
@@ -140,9 +140,11 @@ class Rabbitmq(Peer):
         return Program([str(SERVER)], self.folder, self.port, environment)
 
     def start(self) -> None:
-        """The mapper, then the node, until somebody may log in."""
-        command = ["epmd", "-address", "127.0.0.1", "-port", str(self._mapper_port)]
-        self._mapper = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        """The mapper, since a node that finds none starts one that stays; then the node itself.
+
+        It is there once somebody may log in.
+        """
+        self._mapper.start()
         super().start()
         deadline = time.monotonic() + 60
         while True:
@@ -156,10 +158,7 @@ class Rabbitmq(Peer):
     def kill(self) -> None:
         """The node, then the mapper."""
         super().kill()
-        if self._mapper is not None:
-            self._mapper.kill()
-            self._mapper.wait()
-            self._mapper = None
+        self._mapper.kill()
 
     def close(self) -> None:
         """Both, and the data."""
