@@ -70,14 +70,12 @@ class Cut:
             that were answered long enough ago to have been synced.
         young: by topic and channel: FINs that were answered since.
         highest_ids: by topic, of what had been delivered.
-        tries: how many copies it took until the disk stood still.
     """
 
     image: Path
     histories: dict[str, History]
     young: dict[str, int]
     highest_ids: dict[str, int]
-    tries: int
 
 
 @dataclass(slots=True)
@@ -169,13 +167,13 @@ class Episode:
             for _ in range(SETTLE_TURNS):
                 await asyncio.sleep(0.001)
             copy = self.folder / f"cut{number}"
-            tries = image.copy_at_one_moment(disk, device, copy)
-            return self.noted(copy, tries, began - self.stopped_seconds)
+            image.copy_at_one_moment(disk, device, copy)
+            return self.noted(copy, began - self.stopped_seconds)
         finally:
             self.stopped_seconds += time.monotonic() - began
             os.kill(server.pid, signal.SIGCONT)
 
-    def noted(self, copy: Path, tries: int, now: float) -> Cut:
+    def noted(self, copy: Path, now: float) -> Cut:
         """The histories as they stand, at this time of the clock of `ages`."""
         latest = now - OLD_SECONDS
         old: dict[str, int] = {}
@@ -196,7 +194,7 @@ class Episode:
             topic: max(one.highest_id for one in self.consumers if one.topic == topic)
             for topic in histories
         }
-        return Cut(copy, histories, young, highest, tries)
+        return Cut(copy, histories, young, highest)
 
 
 def known(publisher: Publisher) -> list[Command]:

@@ -72,16 +72,16 @@ def writes(device: str) -> tuple[int, int]:
     return int(fields[WRITES_DONE]), int(fields[IN_FLIGHT])
 
 
-def copy_at_one_moment(image: Path, device: str, target: Path) -> int:
-    """Copy the mounted image while nothing is written to it; returns how many tries it took.
+def copy_at_one_moment(image: Path, device: str, target: Path) -> None:
+    """Copy the mounted image while nothing is written to it.
 
     Raises:
         Unstable: something was always being written.
     """
-    for tries in range(1, COPIES_MAX + 1):
+    for _ in range(COPIES_MAX):
         before = writes(device)
         copy(image, target)
         if before == writes(device) and not before[1]:
-            return tries
+            return
         time.sleep(0.002)
     raise Unstable(f"{device} never stood still")
