@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from sparq.protocol.commands import identify, pub
-from sparq.protocol.receiver import Receiver
 from tests.servers import Server
 
 SECONDS = 60.0
@@ -28,8 +27,7 @@ class Raw:
     def __init__(self, port: int, data: bytes = b"") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._receiver = Receiver(1 << 26)
-        self._frames: list[tuple[int, bytes]] = []
+        self._arrived = bytearray()
         if data:
             self.say(data)
 
@@ -44,14 +42,21 @@ class Raw:
 
     def frame(self) -> tuple[int, bytes]:
         """The next frame that is no heartbeat: its type and data."""
-        while not self._frames:
+        while True:
+            size, kind = struct.unpack(">ii", self._exactly(8))
+            data = self._exactly(size - 4)
+            if data != b"_heartbeat_":
+                return kind, data
+
+    def _exactly(self, size: int) -> bytes:
+        while len(self._arrived) < size:
             data = self.socket.recv(1 << 16)
             if not data:
                 raise ConnectionError("closed")
-            self._receiver.feed(data)
-            frames = ((kind, bytes(frame)) for kind, frame in self._receiver.frames())
-            self._frames += [frame for frame in frames if frame != (0, b"_heartbeat_")]
-        return self._frames.pop(0)
+            self._arrived += data
+        taken = bytes(self._arrived[:size])
+        del self._arrived[:size]
+        return taken
 
     def ask(self, data: bytes) -> tuple[int, bytes]:
         """Say something; what comes next."""

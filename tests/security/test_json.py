@@ -1,6 +1,8 @@
 """JSON from whoever it comes: what no sane writer sends is bad JSON, and not an exception."""
 
+import itertools
 import json
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +18,9 @@ from sparq.nsqd.config import read_addresses
 from sparq.nsqd.lookup_peers import channels_of
 from sparq.nsqlookupd.tcp import ClientError, read_producer
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import Limits, negotiate
+from sparq.protocol.identify import STRICT_BODY_BYTES, STRICT_DEPTH, Limits, negotiate
 from sparq.protocol.instant import Instant
+from sparq.protocol.parser import Parser
 from sparq.testing import MemoryDisk
 
 NESTED = b"[" * 100_000
@@ -95,3 +98,78 @@ def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
     except ValueError:
         return  # more digits than Python reads
     assert set() == discovery.addresses_in({"producers": producers})
+
+
+# IDENTIFY's body, its every key
+
+KEYS: dict[str, Any] = {
+    **{"client_id": "c", "hostname": "h", "user_agent": "u/1"},
+    **{"heartbeat_interval": 30_000, "output_buffer_size": 16_384, "output_buffer_timeout": 250},
+    **{"feature_negotiation": True, "tls_v1": False, "snappy": False, "deflate": False},
+    **{"deflate_level": 6, "sample_rate": 0, "msg_timeout": 60_000},
+    **{"topology_region": "r", "topology_zone": "z"},
+}
+TEXTS = ("", "x", "\r\n\x00\x1b[31m", "\ud800", "x" * 60_000)
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, -2, 99, 100, 2**31, 2**63 - 1, 2**63, -(2**63) - 1, 10**400),
+    *(0.5, 1e300, float("inf"), float("nan"), [], [1], {}, {"a": 1}, *TEXTS),
+)
+STRICT = Limits(strict_identify=True)
+
+
+@pytest.mark.security("N-7")
+@pytest.mark.parametrize("key", KEYS)
+def test_any_value_of_any_key_is_taken_or_is_a_bad_body(key: str) -> None:
+    """Of a wrong type, out of range, beyond 64 bits: one error, and no other exception."""
+    for limits, value in itertools.product((Limits(), STRICT), VALUES):
+        body = json.dumps({**KEYS, key: value}).encode()
+        try:
+            granted = negotiate(body, limits, {})
+        except RemoteError as error:
+            assert "E_BAD_BODY" == error.code, (value, error)
+        else:
+            assert value is None or type(value) is type(KEYS[key])
+            granted.reply_data()
+
+
+@pytest.mark.security("N-7")
+def test_strict_bodies_are_bounded() -> None:
+    """By the option: 64 KiB, 20 deep, 64 bits, in keys that mean nothing, too; else not."""
+    deepest: Any = 1
+    for _ in range(STRICT_DEPTH - 1):
+        deepest = [deepest]
+    for value, is_modest in (
+        (deepest, True),
+        ([deepest], False),
+        ({"a": [{"b": 2**63}]}, False),
+        ({"a": [{"b": 2**63 - 1}]}, True),
+        (10**400, False),
+        ([1e300], True),
+        (float("nan"), False),
+    ):
+        body = json.dumps({"feature_negotiation": True, "unknown": value}).encode()
+        if is_modest:
+            assert negotiate(body, STRICT, {}).feature_negotiation
+        else:
+            with pytest.raises(RemoteError, match="E_BAD_BODY IDENTIFY failed to decode"):
+                negotiate(body, STRICT, {})
+        if value == value:  # not a number is no JSON in any case
+            assert negotiate(body, Limits(), {}).feature_negotiation
+
+
+@pytest.mark.security("N-7")
+@pytest.mark.parametrize("name", ["IDENTIFY", "AUTH"])
+def test_a_strict_body_is_refused_by_its_size(name: str) -> None:
+    """Before any of it has come."""
+    for limits, size, refused in (
+        (STRICT, STRICT_BODY_BYTES, False),
+        (STRICT, STRICT_BODY_BYTES + 1, True),
+        (Limits(), STRICT_BODY_BYTES + 1, False),
+    ):
+        parser = Parser(limits)
+        parser.feed(name.encode() + b"\n" + struct.pack(">i", size))
+        if refused:
+            with pytest.raises(RemoteError, match=f"E_BAD_BODY {name} body too big"):
+                parser.next()
+        else:
+            assert parser.next() is None
