@@ -73,10 +73,11 @@ async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
 
     assert [work.thread.rstrip("0123456789-") for work in works] == [
         "nsqd-commit",
+        "nsqd-commit",
         "nsqd-read",
         "nsqd-housekeeping",
     ]
-    assert sorted(turns) == sorted([*(kind.value for kind in TaskKind), "turn", "turn", "turn"])
+    assert sorted(turns) == sorted([*(kind.value for kind in TaskKind), *["turn"] * 4])
 
 
 async def test_commits_keep_their_order(runner: Runner, turns: list[str]) -> None:
@@ -123,5 +124,29 @@ async def test_only_a_lone_commit_runs_inline(runner: Runner, turns: list[str]) 
 
     held.go.set()
     await settled(runner)
-    runner.run_inline(commit)
+    runner.run_inline([commit])
     assert turns[-1] == "inline"
+
+
+async def test_writes_run_inline_whatever_the_disk_takes_for_a_sync(
+    runner: Runner, turns: list[str]
+) -> None:
+    """A slow disk sends commits that sync to the thread; writes wait for no disk."""
+    slow = Work(TaskKind.COMMIT, held=True)
+    threading.Timer(0.1, slow.go.set).start()
+    runner.run_inline([task(slow, turns, "slow")])
+    write = task(Work(TaskKind.WRITE), turns, "write")
+
+    assert not runner.may_run_inline([task(Work(TaskKind.COMMIT), turns, "commit")], 100)
+    assert runner.may_run_inline([write, write, write], 200_000)
+    assert not runner.may_run_inline([write], 1 << 20)
+    assert not runner.may_run_inline([write] * 100, 100)
+    assert not runner.may_run_inline([write, task(Work(TaskKind.READ), turns, "read")], 100)
+    held = Work(TaskKind.WRITE, held=True)
+    runner.submit([task(held, turns, "held")])
+    assert not runner.may_run_inline([write], 100)
+
+    held.go.set()
+    await settled(runner)
+    runner.run_inline([write, write])
+    assert turns[-2:] == ["write", "write"]

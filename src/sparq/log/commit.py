@@ -115,7 +115,15 @@ class Commit:
     @property
     def kind(self) -> TaskKind:
         """Where it is to be run."""
-        return TaskKind.COMMIT
+        reserve = self.place.reserve
+        if (
+            self.sync
+            or self.roll
+            or self.active is None
+            or (reserve is not None and reserve.is_low)
+        ):
+            return TaskKind.COMMIT
+        return TaskKind.WRITE
 
     @property
     def count(self) -> int:

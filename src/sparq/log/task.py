@@ -17,8 +17,12 @@ from sparq.protocol.instant import Instant
 
 
 class TaskKind(Enum):
-    """Which thread a task belongs to: it must not wait behind those of another kind."""
+    """Which thread a task belongs to: it must not wait behind those of another kind.
 
+    A WRITE is a commit that waits for no disk: it belongs to the thread of the COMMITs.
+    """
+
+    WRITE = "write"
     COMMIT = "commit"
     READ = "read"
     HOUSEKEEPING = "housekeeping"

@@ -31,6 +31,12 @@ INLINE_SYNC_SECONDS = 0.002
 INLINE_BYTES_MAX = 32 << 10
 """Beyond this much to write there are publishers to be read meanwhile: then a thread is better."""
 
+INLINE_WRITE_BYTES_MAX = 256 << 10
+INLINE_WRITES_MAX = 8
+"""So many writes of one turn, that wait for no disk, are less than what a helper's answer costs."""
+
+TO_DISK = (TaskKind.WRITE, TaskKind.COMMIT)
+
 READER_COUNT = 2
 PROBE_EVERY = 256
 """After this many commits through the thread one is tried inline again."""
@@ -63,7 +69,7 @@ class Worker:
         while (entry := self._queue.get()) is not None:
             began = time.perf_counter()
             entry[1].run()
-            if entry[1].kind is TaskKind.COMMIT:
+            if entry[1].kind in TO_DISK:
                 COMMITS.observe(time.perf_counter() - began)
             self._report(*entry)
 
@@ -112,7 +118,7 @@ class Runner:
         for task in tasks:
             self._submitted += 1
             self._outstanding += 1
-            if task.kind is TaskKind.COMMIT:
+            if task.kind in TO_DISK:
                 self._commits_outstanding += 1
                 self._commits_since_probe += 1
                 self._committer.put(self._submitted, task)
@@ -123,32 +129,40 @@ class Runner:
                 self._housekeeper.put(self._submitted, task)
 
     def may_run_inline(self, tasks: list[Task], backlog_bytes: int) -> bool:
-        """Whether this turn's work is one quick commit that nobody else would wait behind.
+        """Whether this turn's work is a quick commit that nobody else would wait behind.
+
+        A few writes without a sync always are; one commit with it as long as the disk is quick.
 
         Args:
             tasks: what the turn has come to.
             backlog_bytes: all publishes that are not on disk yet.
         """
+        if not tasks or self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:
+            return False
+        if all(task.kind is TaskKind.WRITE for task in tasks):
+            return backlog_bytes <= INLINE_WRITE_BYTES_MAX
         return (
             len(tasks) == 1
-            and backlog_bytes <= INLINE_BYTES_MAX
             and tasks[0].kind is TaskKind.COMMIT
-            and self._commits_outstanding == 0
+            and backlog_bytes <= INLINE_BYTES_MAX
             and (
                 self._recent_commit_seconds < INLINE_SYNC_SECONDS
                 or self._commits_since_probe >= PROBE_EVERY
             )
         )
 
-    def run_inline(self, task: Task) -> None:
-        """Run a commit here and now (a helper's answer costs more than a fast sync)."""
-        began = time.perf_counter()
-        task.run()
-        seconds = time.perf_counter() - began
-        COMMITS.observe(seconds)
-        self._recent_commit_seconds = 0.8 * self._recent_commit_seconds + 0.2 * seconds
-        self._commits_since_probe = 0
-        task.done(instant())
+    def run_inline(self, tasks: list[Task]) -> None:
+        """Run a turn's commits here and now (a helper's answer costs more than a fast sync)."""
+        for task in tasks:
+            began = time.perf_counter()
+            kind = task.kind
+            task.run()
+            seconds = time.perf_counter() - began
+            COMMITS.observe(seconds)
+            if kind is TaskKind.COMMIT:
+                self._recent_commit_seconds = 0.8 * self._recent_commit_seconds + 0.2 * seconds
+                self._commits_since_probe = 0
+            task.done(instant())
 
     async def barrier(self) -> None:
         """Return when all that was handed out so far is done."""
@@ -169,7 +183,7 @@ class Runner:
 
     def _finished(self, number: int, task: Task) -> None:
         self._outstanding -= 1
-        if task.kind is TaskKind.COMMIT:
+        if task.kind in TO_DISK:
             self._commits_outstanding -= 1
         task.done(instant())
         self._turn()

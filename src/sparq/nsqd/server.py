@@ -103,7 +103,7 @@ class Nsqd:
             if not runner.may_run_inline(tasks, broker.backlog_bytes):
                 runner.submit(tasks)
                 break
-            runner.run_inline(tasks[0])
+            runner.run_inline(tasks)
         else:
             self.turn()
         self._flush()
