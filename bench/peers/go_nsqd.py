@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.peers.nsq import NsqPeer
 from bench.peers.peer import Program
 
-MEMORY_MESSAGES = 250_000
+MEMORY_MESSAGES = 600_000
 """More than any line queues, and not so much that its collector has empty queues to go through."""
 
 
