@@ -8,6 +8,7 @@ from them uses the index that their own pip or npm is set to.
 - broker.txt      what nsqd, nsqlookupd and the client need: `pip install sparq`
 - all.txt         that, the pipeline's Spark and the workshop: what `make` installs
 - tests/interop   for each foreign client its requirements-*.txt or */package-lock.json
+- tests/security  for each scanner its requirements-*.txt
 
 uv resolves, in an environment of its own under .venvs; pip alone installs.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LOCKS = ROOT / "locks"
-INTEROP = ROOT / "tests" / "interop"
+TESTS = ROOT / "tests"
 BUILD = "setuptools>=77\nwheel\n"
 OPTIONS = (
     *("--quiet", "--universal", "--python-version", "3.11", "--upgrade"),
@@ -69,9 +70,9 @@ def main() -> None:
     compile_lock(uv, LOCKS / "build.txt", requirements=BUILD)
     compile_lock(uv, LOCKS / "broker.txt", "pyproject.toml")
     compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", "--extra=spark", "--extra=dev")
-    for source in sorted(INTEROP.glob("requirements-*.in")):
+    for source in sorted(TESTS.glob("*/requirements-*.in")):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
-    for manifest in sorted(INTEROP.glob("*/package.json")):
+    for manifest in sorted(TESTS.glob("interop/*/package.json")):
         lock_npm(manifest.parent)
 
 
