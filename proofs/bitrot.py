@@ -167,6 +167,7 @@ def larger(sound: Original, count: int, chance: random.Random) -> Iterator[Damag
         lambda: damages.stray(files, sound.foreign, chance),
         lambda: damages.replaced(files, sound.foreign, chance),
         lambda: damages.copied(files, chance),
+        lambda: damages.wrong_index(files, chance),
     )
     for number in range(count):
         yield kinds[number % len(kinds)]()

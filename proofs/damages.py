@@ -147,6 +147,15 @@ def copied(files: Files, chance: random.Random) -> Damage:
     return Damage("copied file", double, 0, 0, changed(files, double, files[path]))
 
 
+def wrong_index(files: Files, chance: random.Random) -> Damage:
+    """A segment has the index file of another, or what its own once was."""
+    source = chance.choice([path for path in sorted(files) if path.endswith(".index")])
+    path = any_segment(files, chance).removesuffix(".log") + ".index"
+    data = files[source]
+    kept = data if path != source else data[: chance.randrange(len(data))]
+    return Damage("wrong index file", path, 0, 0, changed(files, path, kept))
+
+
 def segments(files: Files) -> list[str]:
     """The segments, oldest first."""
     return sorted(path for path in files if path.endswith(".log"))

@@ -19,6 +19,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,6 +48,7 @@ OLD_SECONDS = SYNC_TIMEOUT_MS / 1000 + 1.0
 """A FIN that was answered so long ago has been synced: the interval, and a second of patience. Only
 time in which nsqd may run is counted: while it stands still for a cut it cannot sync."""
 SETTLE_TURNS = 4
+STOP_SECONDS_MAX = 30.0
 
 
 class Watcher(Consumer):
@@ -220,8 +222,12 @@ def aged(noted: ChannelHistory, old: int) -> tuple[ChannelHistory, int]:
 def wait_stopped(pid: int) -> None:
     """Return once every thread of the process stands still, in the kernel too."""
     tasks = Path(f"/proc/{pid}/task")
-    while True:
-        states = [stat.read_text().rpartition(")")[2].split()[0] for stat in tasks.glob("*/stat")]
-        if set(states) <= {"T", "t"}:
-            return
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    while time.monotonic() < deadline:
+        # A thread may end while it is looked at.
+        with suppress(OSError):
+            texts = [stat.read_text() for stat in tasks.glob("*/stat")]
+            if {text.rpartition(")")[2].split()[0] for text in texts} <= {"T", "t"}:
+                return
         time.sleep(0.0005)
+    raise AssertionError(f"nsqd did not stand still in {STOP_SECONDS_MAX:.0f} s")

@@ -53,6 +53,6 @@ def test_every_kind_of_damage_changes_something() -> None:
     """A damage that leaves all files as they were would show nothing."""
     sound = original.make(4)
 
-    for damage in bitrot.larger(sound, 27, random.Random(1)):
+    for damage in bitrot.larger(sound, 30, random.Random(1)):
         if "block" not in damage.kind:
             assert damage.files != sound.files, damage
