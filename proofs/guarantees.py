@@ -49,11 +49,11 @@ class Book:
     results: dict[str, Result] = field(default_factory=dict)
 
 
-def read(path: Path = RESULTS) -> Book:
+def read() -> Book:
     """What was written by `write`; an empty book where nothing is."""
-    if not path.exists():
+    if not RESULTS.exists():
         return Book()
-    found = json.loads(path.read_text())
+    found = json.loads(RESULTS.read_text())
     return Book(found["machine"], {name: parse(row) for name, row in found["results"].items()})
 
 
@@ -67,9 +67,9 @@ def parse_outcome(row: Mapping[str, Any]) -> Outcome:
     return Outcome(**{**row, "promises": tuple(row["promises"])})
 
 
-def write(book: Book, path: Path = RESULTS) -> None:
+def write(book: Book) -> None:
     """Keep the book."""
-    path.write_text(json.dumps(asdict(book), indent=1, ensure_ascii=False) + "\n")
+    RESULTS.write_text(json.dumps(asdict(book), indent=1, ensure_ascii=False) + "\n")
 
 
 def page(book: Book, verbs: Iterable[str]) -> str:

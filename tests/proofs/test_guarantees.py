@@ -1,0 +1,169 @@
+"""GUARANTEES.md: what is written there is what the proofs came to, whatever it was."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from proofs.guarantees import Book, Result
+from proofs.outcome import Outcome, Plan, run, skipped
+from proofs.promises import PROMISES
+
+from proofs import __main__ as proofs
+from proofs import guarantees, machine
+
+ROOT = Path(__file__).parents[2]
+HELD = Outcome(("P1",), "kills 50 · lost 0", True, "lost 7", "", "kill", "make kill SEED=1", 12.0)
+
+
+def book(**outcomes: Outcome) -> Book:
+    return Book(
+        {"cores": "2"}, {name: Result(row, "today", "abc") for name, row in outcomes.items()}
+    )
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    """Nobody edits GUARANTEES.md: it is made of the promises and of proofs/results.json."""
+    written = (ROOT / "GUARANTEES.md").read_text(encoding="utf-8")
+
+    assert guarantees.page(guarantees.read(), proofs.VERBS) == written
+
+
+def test_each_promise_has_a_proof_and_each_proof_a_promise() -> None:
+    """P1 to P16 are there in their order, and nothing is proved that nobody promises."""
+    named = {verb for promise in PROMISES for verb in promise.proofs}
+
+    assert [f"P{number}" for number in range(1, 17)] == [promise.name for promise in PROMISES]
+    assert all(promise.proofs for promise in PROMISES)
+    assert set(proofs.VERBS) == named
+
+
+def test_the_verbs_are_those_of_the_makefile() -> None:
+    """What `make proofs` runs is what `make <proof>` can repeat."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
+    found = re.search(r"^PROOFS := (.*)", text, re.M)
+
+    assert found is not None
+    assert set(proofs.VERBS) == set(found[1].split())
+
+
+def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written down is read again as it was; where nothing is, nothing is known."""
+    monkeypatch.setattr(guarantees, "RESULTS", tmp_path / "results.json")
+    assert Book() == guarantees.read()
+    known = book(kill=HELD, power=skipped(("P2",), "needs root"))
+
+    guarantees.write(known)
+
+    assert known == guarantees.read()
+
+
+def test_a_promise_stands_beside_its_figures() -> None:
+    """The figures of its first proof are under a promise, with all proofs that are there."""
+    p1 = next(promise for promise in PROMISES if promise.name == "P1")
+    text = guarantees.section(p1, book(kill=HELD))
+
+    assert "> [`make kill`](#kill): holds. kills 50 · lost 0" in text
+    assert "[`make crash`](#crash) (not run yet)" in text
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (HELD, "P1: holds"),
+        (Outcome(("P1",), "lost 3", held=False), "P1: **FAILED**"),
+        (skipped(("P2",), "needs root"), "P2: skipped: needs root"),
+    ],
+)
+def test_what_a_proof_came_to_is_told(outcome: Outcome, told: str) -> None:
+    """A failure is not to be overlooked, nor is what could not be run."""
+    page = guarantees.page(book(kill=outcome), ["kill"])
+
+    assert f"### kill\n\n- {told}\n" in page
+    assert (outcome.figures or told) in page
+    assert (outcome.control or told) in page
+
+
+def proof_of(folder: Path, body: str) -> None:
+    """A package `proofs` of a single proof `kill`."""
+    (folder / "proofs").mkdir()
+    (folder / "proofs" / "__init__.py").touch()
+    (folder / "proofs" / "kill.py").write_text(body)
+
+
+def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None:
+    """One that dies is written down as failed, with the promises that it was to prove."""
+    proof_of(tmp_path, "raise SystemExit(3)")
+
+    outcome = proofs.run("kill", None, tmp_path)
+
+    assert not outcome.held
+    assert "ended without an outcome, exit status 3" == outcome.figures
+    assert "P1" in outcome.promises
+
+
+def test_the_outcome_of_a_proof_is_taken_over(tmp_path: Path) -> None:
+    """What a proof says of itself is what is written down; the seed is handed to it."""
+    row = json.dumps({"promises": ["P1"], "figures": "kills 1", "held": True})
+    proof_of(
+        tmp_path,
+        f"import sys, pathlib\nassert sys.argv[3:] == ['--seed', '9']\n"
+        f"pathlib.Path(sys.argv[2]).write_text('''{row}''')\n",
+    )
+
+    assert Outcome(("P1",), "kills 1", held=True) == proofs.run("kill", 9, tmp_path)
+
+
+def test_a_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed proof makes the exit status 1; the rows of proofs that were not run stay."""
+    monkeypatch.setattr(guarantees, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(guarantees, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(machine, "facts", lambda: {"cores": "2"})
+    came = {"kill": HELD, "crash": Outcome(("P1",), "lost 1", held=False)}
+    monkeypatch.setattr(proofs, "run", lambda verb, _seed: came[verb])
+
+    assert 0 == proofs.main(["--only", "kill"])
+    assert 1 == proofs.main(["--only", "crash"])
+
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "kills 50 · lost 0" in page
+    assert "P1: **FAILED**" in page
+
+
+def test_a_verb_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is run then, and the verbs are named."""
+    with pytest.raises(SystemExit):
+        proofs.main(["--only", "kil"])
+
+    assert "there is no proof kil" in capsys.readouterr().err
+
+
+def test_the_command_line_of_a_proof(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed and count reach the proof; it tells how to repeat itself, and what it came to."""
+    monkeypatch.setattr(sys, "argv", ["make kill"])
+    given: list[Plan] = []
+
+    def prove(plan: Plan) -> Outcome:
+        given.append(plan)
+        return Outcome(("P1",), "kills 3", held=False, control="lost 1")
+
+    words = ["--seed", "5", "--count", "3", "--json", str(tmp_path / "outcome")]
+    status = run("kill", prove, count=50, of="kills", arguments=words)
+
+    assert 1 == status
+    assert [Plan(seed=5, count=3)] == given
+    said = capsys.readouterr().out
+    assert "repeat with: make kill SEED=5 N=3" in said
+    assert "kill: P1 FAILED" in said
+    assert "kills 3" == json.loads((tmp_path / "outcome").read_text())["figures"]
+
+
+def test_the_machine_is_described() -> None:
+    """What figures depend on is named, and measured where it has to be."""
+    facts = machine.facts()
+
+    assert {"cores", "memory", "kernel", "Python"} < set(facts)
+    assert re.fullmatch(r"\d+\.\d\d ms at p50, \d+\.\d\d ms at p99", facts.popitem()[1])
