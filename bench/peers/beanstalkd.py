@@ -1,7 +1,8 @@
 """beanstalkd: put, reserve and delete, with its log on (`-b`).
 
-It has neither batches nor channels. A consumer pipelines as many reserves as it may hold; each job
-is deleted by itself, and the next reserve goes with the delete.
+It has neither batches nor channels. A consumer sends a few reserves ahead; each job is deleted by
+itself, and the next reserve goes with the delete. More reserves ahead would be read before the
+first delete, and the last of a queue would count as done without theirs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, RefusedError, Taken
 
 TIME_TO_RUN_SECONDS = 120
+RESERVES_AHEAD = 4
 
 
 def answers(data: bytes) -> int:
@@ -83,9 +85,11 @@ class Beanstalkd(Peer):
         return Publishing(self.hello(f"use {topic}").done(), answers, put)
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
-        """Reserves ahead."""
+        """A few reserves ahead."""
         dialogue = self.hello(f"watch {topic}", "ignore default")
-        return Consuming(dialogue.done(), b"reserve\r\n" * ready, BeanstalkTaker(size))
+        return Consuming(
+            dialogue.done(), b"reserve\r\n" * min(ready, RESERVES_AHEAD), BeanstalkTaker(size)
+        )
 
 
 class BeanstalkdLater(Beanstalkd):
