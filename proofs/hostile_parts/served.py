@@ -23,8 +23,9 @@ from proofs.hostile_parts.mutate import serve
 from proofs.hostile_parts.spoken import IDENTIFY, LINES, WORDS
 from proofs.hostile_parts.worker import Target
 from sparq.broker.broker import Broker
-from sparq.daemon.http import Route, Site
+from sparq.daemon.http import Route, ShortWay, Site
 from sparq.nsqd.http import Endpoints
+from sparq.nsqd.http_publish import Door as PublishDoor
 from sparq.nsqd.main import broker_options
 from sparq.nsqd.options import Options
 from sparq.nsqd.server import Nsqd
@@ -226,6 +227,11 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("10.0.0.1", 5555)})
         self.written = bytearray()
         self.closed = False
+        self.protocol: Any = None
+
+    def set_protocol(self, protocol: Any) -> None:
+        """See asyncio: what takes the connection over."""
+        self.protocol = protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See asyncio."""
@@ -270,6 +276,7 @@ class Web:
         loop: asyncio.AbstractEventLoop,
         routes: Sequence[Route],
         close: Callable[[], None] = lambda: None,
+        short_way: Callable[[Callable[[], asyncio.Protocol]], ShortWay] | None = None,
     ) -> None:
         self._loop = loop
         self.close = close
@@ -277,7 +284,9 @@ class Web:
         loop.set_exception_handler(self._complain)
         kept = [r for r in routes if not r.path.startswith("/debug") and r.method != "PUT"]
         door: Any = self._door
-        loop.run_until_complete(Site(kept).start(door))
+        site = Site(kept)
+        way = None if short_way is None else short_way(site.protocol)
+        loop.run_until_complete(site.start(door, short_way=way))
 
     def _complain(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         _trouble.lines.append(f"{context.get('message')}: {context.get('exception')!r}")
@@ -293,11 +302,11 @@ class Web:
         return statuses[:4], len(wire.written) > 1000
 
     async def _serve(self, wire: Wire, chunks: Sequence[bytes]) -> None:
-        protocol: Any = self._door.factory()
-        protocol.connection_made(wire)
+        wire.protocol = self._door.factory()
+        wire.protocol.connection_made(wire)
         for chunk in chunks:
             if not wire.closed:
-                protocol.data_received(chunk)
+                wire.protocol.data_received(chunk)
         quiet = size = 0
         for _ in range(TURNS_MAX):
             await asyncio.sleep(0)
@@ -305,7 +314,7 @@ class Web:
             size = len(wire.written)
             if wire.closed or quiet > 25:
                 break
-        protocol.connection_lost(None)
+        wire.protocol.connection_lost(None)
         await asyncio.sleep(0)
 
 
@@ -328,7 +337,8 @@ def _nsqd_site() -> Web:
     house = House()
     nsqd = Nsqd(OPTIONS, house.broker, loop)
     nsqd.tcp_port, nsqd.http_port = 4150, 4151
-    return Web(loop, Endpoints(nsqd).routes(), nsqd.runner.stop)
+    way = partial(PublishDoor, nsqd)
+    return Web(loop, Endpoints(nsqd).routes(), nsqd.runner.stop, way)
 
 
 def _lookup_site() -> Web:
@@ -376,6 +386,10 @@ def _requests(routes: Sequence[Route]) -> list[bytes]:
         b"POST /pub?topic=t HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         b"POST /pub?topic=t HTTP/1.1\r\nContent-Length: 5\r\n" + chunked.encode(),
         _http("POST", "/pub?topic=t", b"x", "Expect: 100-continue\r\n"),
+        _http("POST", "/pub?topic=t&defer=7", b"one"),
+        _http("POST", "/mpub?topic=t", b"a\nb\n\nc") * 2,
+        _http("POST", "/mpub?topic=t&binary=true", b"\0\0\0\1\0\0\0\3abc"),
+        _http("POST", "/pub?topic=t", b"x") * 6,
         _http("GET", "http://else/ping", b"", "X: a\r\n b\r\n"),
         _http("OPTIONS", "/ping/") + _http("GET", "/Ping"),
         _http("GET", "/config/log_level") + _http("GET", "/channels?topic=t"),
