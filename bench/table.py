@@ -23,7 +23,7 @@ from bench.peers import Contestant
 from bench.peers.peer import Peer
 from bench.results import NOTE, Cell, Result, text
 
-RUN_SECONDS = 0.4
+RUN_SECONDS = 0.3
 REST_SECONDS = 0.02
 REST_CPU_SECONDS = 0.004
 RESTLESS_SECONDS = 3.0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import uvloop
+from bench.__main__ import main
 from bench.generator import fill
 from bench.lines import LINES, Shape, at_once, deliver, latency, publish
 from bench.peers import CONTESTANTS, Contestant, chosen
@@ -109,6 +112,26 @@ def test_contestants_take_turns_on_a_line(tmp_path: Path) -> None:
     assert ["sparq", "sparq-later"] == list(result.cells)
     assert [2, 2] == [len(cell.rounds) for cell in result.cells.values()]
     assert not any(tmp_path.iterdir())
+
+
+def test_the_command_prints_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Chosen lines and contestants, also as a document; nothing is left behind."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    words = "--parts peers --peers sparq --only MPUB,\\ one --rounds 1 --markdown table.md"
+    try:
+        main([*shlex.split(words), "--seconds", str(SECONDS)])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    printed = capsys.readouterr().out
+    assert "MPUB, one at a time, 200 of 200 B" in printed
+    assert "sparq, sync before OK" in printed
+    assert "PUB, pipelined" not in printed
+    assert "| sparq, sync before OK |" in (tmp_path / "table.md").read_text()
+    assert ["table.md"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_only_the_chosen_take_part() -> None:
