@@ -1,0 +1,201 @@
+"""Who is at the other end of the connections: publishers and consumers, in simulated time.
+
+Each takes its chances from the run's generator. An actor without a connection gets one when the
+world says so; what it had asked and not heard of is unknown then, and is never sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from proofs import bodies, wire
+from proofs.history import Outcome
+from proofs.simulate_parts.link import Frame, Link, is_message, message
+from proofs.simulate_parts.truth import ChannelTruth, Command, Kind, Settlement, TopicTruth
+
+if TYPE_CHECKING:
+    import random
+
+    from proofs.simulate_parts.world import World
+
+WINDOW = 24
+BATCH_MAX = 25
+MILLISECOND_NS = 1_000_000
+DEFERRED_MS = (1, 40, 3_000, 60_000, 900_000)
+REQUEUED_MS = (0, 0, 5, 800, 30_000)
+MARKER_BODY = b"a run of FINs ends here"
+
+
+class Crew:
+    """What publishers and consumers have in common: a connection, or none."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.link: Link | None = None
+
+    @property
+    def chance(self) -> random.Random:
+        """The run's."""
+        return self.world.chance
+
+    def broken(self, link: Link) -> None:
+        """The connection is gone."""
+        assert link is self.link
+        self.link = None
+
+
+class Publisher(Crew):
+    """Publishes to one topic, with some commands under way at once."""
+
+    def __init__(self, world: World, topic: TopicTruth, number: int) -> None:
+        super().__init__(world)
+        self.topic = topic
+        self.number = number
+        self.next_number = 0
+        self.unanswered: deque[Command] = deque()
+
+    def act(self, link: Link) -> None:
+        """Send something, unless too much is unanswered."""
+        if len(self.unanswered) >= WINDOW:
+            return
+        kind = self.chance.random()
+        if kind < 0.5:
+            for _ in range(self.chance.randint(1, 8)):
+                self.publish(link, 1)
+        elif kind < 0.8:
+            self.publish(link, self.chance.randint(2, BATCH_MAX), is_batch=True)
+        else:
+            self.publish(link, 1, defer_ms=self.chance.choice(DEFERRED_MS))
+
+    def publish(self, link: Link, count: int, *, is_batch: bool = False, defer_ms: int = 0) -> None:
+        """One command."""
+        first, self.next_number = self.next_number, self.next_number + count
+        key = bodies.Author(0, self.number, first).key
+        command = Command(link.number, key, count, defer_ns=defer_ms * MILLISECOND_NS)
+        written = [
+            bodies.write(bodies.Author(self.world.truth.run, self.number, number), self.chance)
+            for number in range(first, first + count)
+        ]
+        self.topic.sent(command)
+        self.unanswered.append(command)
+        if is_batch:
+            data = wire.mpub(self.topic.name, written)
+        elif defer_ms:
+            head = b"DPUB %s %d\n" % (self.topic.name.encode(), defer_ms)
+            data = head + len(written[0]).to_bytes(4, "big") + written[0]
+        else:
+            data = wire.pub(self.topic.name, written[0])
+        link.send(data, command)
+
+    def left(self, _link: Link, frame: Frame) -> None:
+        """An answer leaves: what it promises holds from now on."""
+        command = self.unanswered.popleft()
+        command.outcome = Outcome.OK if frame == (0, b"OK") else Outcome.REFUSED
+        command.answered_step = self.world.step
+
+    def received(self, frame: Frame) -> None:
+        """The answer has come; the window is open again anyway."""
+
+    def broken(self, link: Link) -> None:
+        """What was not answered is unknown."""
+        super().broken(link)
+        for command in self.unanswered:
+            command.outcome = Outcome.UNKNOWN
+        self.unanswered.clear()
+
+
+class Consumer(Crew):
+    """Consumes one channel: finishes, requeues, touches, or lets time run out.
+
+    After each run of answers it publishes a marker: its answer pledges what was said before it.
+
+    Attributes:
+        open: the FINs and REQs that are not pledged yet, by message id.
+        marked: what was said before each marker that is not answered yet.
+        unmarked: what was said behind the last marker.
+        keys: of the messages that left and have not come through yet.
+    """
+
+    def __init__(self, world: World, channel: ChannelTruth) -> None:
+        super().__init__(world)
+        self.channel = channel
+        self.ready_count = self.chance.choice([1, 7, 300])
+        self.subscribed = False
+        self.pending: list[tuple[bytes, bytes, Settlement | None]] = []
+        self.unmarked: list[tuple[bytes, Settlement]] = []
+        self.marked: deque[list[tuple[bytes, Settlement]]] = deque()
+        self.open: dict[bytes, Settlement] = {}
+        self.keys: deque[int | None] = deque()
+
+    def begin(self, link: Link) -> None:
+        """Subscribe."""
+        self.link = link
+        topic, channel = self.channel.name.split(":")
+        link.send(wire.sub(topic, channel) + b"RDY %d\n" % self.ready_count)
+
+    def act(self, link: Link) -> None:
+        """Say what there is to say, and have it answered."""
+        if not self.world.truth.draining and not self.pending and self.chance.random() < 0.05:
+            link.send(b"RDY %d\n" % self.chance.choice([0, 1, self.ready_count]))
+        for name, data, settlement in self.pending:
+            link.send(data, settlement)
+            if settlement is not None:
+                self.unmarked.append((name, settlement))
+        self.pending.clear()
+        if self.unmarked and self.chance.random() < 0.7:
+            topic = self.chance.choice(["markers", "markers#ephemeral"])
+            link.send(wire.pub(topic, MARKER_BODY))
+            self.marked.append(self.unmarked)
+            self.unmarked = []
+
+    def left(self, link: Link, frame: Frame) -> None:
+        """A message or an answer leaves."""
+        if is_message(frame):
+            now, timeout_ns = self.world.clock.now(), link.session.msg_timeout_ns
+            key = self.channel.handed(message(frame[1]), link.number, timeout_ns, now)
+            self.keys.append(key)
+        elif frame[1].startswith((b"E_FIN_FAILED", b"E_REQ_FAILED")):
+            self.open.pop(frame[1].split()[2]).fail()
+        elif frame[1].startswith(b"E_TOUCH_FAILED"):
+            return
+        elif not self.subscribed:
+            self.subscribed = True
+        else:
+            for name, settlement in self.marked.popleft():
+                settlement.pledge()
+                if self.open.get(name) is settlement:
+                    del self.open[name]
+
+    def received(self, frame: Frame) -> None:
+        """Decide about a message."""
+        if not is_message(frame):
+            return
+        key, name = self.keys.popleft(), message(frame[1])[1]
+        if key is None or name in self.open:
+            return  # of two answers to one message, nobody could tell which was refused
+        kind = self.chance.random()
+        if self.world.truth.draining or kind < 0.85:
+            self.settle(name, b"FIN %s\n" % name, Settlement(self.channel, key, Kind.FIN))
+        elif kind < 0.93:
+            delay_ms = self.chance.choice(REQUEUED_MS)
+            requeue = Settlement(self.channel, key, Kind.REQ, delay_ms * MILLISECOND_NS)
+            self.settle(name, b"REQ %s %d\n" % (name, delay_ms), requeue)
+        elif kind < 0.97:
+            self.pending.append((name, b"TOUCH %s\n" % name, None))
+
+    def settle(self, name: bytes, data: bytes, settlement: Settlement) -> None:
+        """Note a FIN or REQ that is to be sent."""
+        self.open[name] = settlement
+        self.pending.append((name, data, settlement))
+
+    def broken(self, link: Link) -> None:
+        """What was said and not answered is not pledged."""
+        super().broken(link)
+        self.channel.connection_lost(link.number)
+        self.subscribed = False
+        self.pending.clear()
+        self.unmarked.clear()
+        self.marked.clear()
+        self.open.clear()
+        self.keys.clear()

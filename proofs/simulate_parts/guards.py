@@ -1,0 +1,138 @@
+"""The guards of sparq that a control of the simulation switches off, one at a time.
+
+Each replaces one function, for as long as its context lasts, by what a broker without that guard
+would do, and names what the simulation must then find.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from sparq.broker import redelivery
+from sparq.broker.in_flight import Expired, InFlight
+from sparq.broker.publishing import Publish, Publishing
+from sparq.log import log as logs
+from sparq.log import recovery
+from sparq.log.commit import Commit
+from sparq.log.disk import DiskError
+from sparq.log.ledger import Ledger
+from sparq.log.log import Log
+from sparq.protocol import batch
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import Bodies
+
+HASTE_NS = 900_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A guard that can be switched off.
+
+    Attributes:
+        name: what is missing without it.
+        finds: the count of a tally that must not be zero then.
+        target, function: what is replaced.
+        replacement: by what.
+    """
+
+    name: str
+    finds: str
+    target: object
+    function: str
+    replacement: Any
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """Without the guard, for a while."""
+        with patch.object(self.target, self.function, self.replacement):
+            yield
+
+
+def no_sync(_commit: Commit, _target: object) -> bool:
+    """The sync is left out and said to have been done."""
+    return True
+
+
+def forgotten(_ledger: Ledger, _channel: str, _starts: object, _ends: object) -> None:
+    """What was finished is not noted."""
+
+
+def recovered_without_ceiling(*arguments: Any, **options: Any) -> Any:
+    """Recovery does not tell which indexes an earlier run may have given."""
+    found = RECOVER(*arguments, **options)
+    found.ceiling = 0
+    return found
+
+
+def believed(_buffer: object, _at: int, _header: object) -> bool:
+    """A payload's checksum is not looked at."""
+    return True
+
+
+def due_at_once(log: Log) -> list[tuple[int, int]]:
+    """After a start every deferred publish is due."""
+    return [(index, 0) for index, _ in DUE_ENTRIES(log)]
+
+
+def in_two(publishing: Publishing, publish: Publish) -> None:
+    """An MPUB is committed as two."""
+    bodies, half = publish.bodies, len(publish.bodies) // 2
+    if not half:
+        ADD(publishing, publish)
+        return
+    outcomes: list[RemoteError | None] = []
+
+    def done(error: RemoteError | None) -> None:
+        outcomes.append(error)
+        if len(outcomes) == 2:
+            publish.done(next(filter(None, outcomes), None))
+
+    for part in (slice(half), slice(half, None)):
+        piece = Bodies(bodies.buffer, bodies.starts[part], bodies.sizes[part])
+        ADD(publishing, Publish(publish.command, piece, piece.size_bytes, publish.due, done))
+
+
+def last_first(publishing: Publishing, publish: Publish) -> None:
+    """What waits for a commit is taken from the wrong end."""
+    ADD(publishing, publish)
+    publishing._waiting.rotate(1)
+
+
+def too_soon(in_flight: InFlight, now_ns: int) -> Expired:
+    """Messages time out before their time."""
+    return EXPIRE(in_flight, now_ns + HASTE_NS)
+
+
+def always_one(block: Any, indexes: Any, attempts: Any) -> bytearray:
+    """Attempts are not counted."""
+    return COPY_RUN(block, indexes, attempts * 0 + 1)
+
+
+def refused(commit: Commit) -> None:
+    """A failed sync refuses what was written, and leaves it where it is."""
+    raise DiskError("sync", commit.place.directory, errno.EIO)
+
+
+RECOVER: Callable[..., Any] = recovery.recover
+DUE_ENTRIES = Log.due_entries
+ADD = Publishing.add
+EXPIRE = InFlight.expire
+COPY_RUN = redelivery.copy_run
+
+GUARDS = (
+    Guard("syncs", "lost", Commit, "_sync", no_sync),
+    Guard("notes of FINs", "returned", Ledger, "finished", forgotten),
+    Guard("ceilings", "reused", logs, "recover", recovered_without_ceiling),
+    Guard("checksums", "corrupt", batch, "check_payload", believed),
+    Guard("due times", "early", Log, "due_entries", due_at_once),
+    Guard("whole MPUBs", "split", Publishing, "add", in_two),
+    Guard("order", "disordered", Publishing, "add", last_first),
+    Guard("timeouts", "hasty", InFlight, "expire", too_soon),
+    Guard("attempts", "recounted", redelivery, "copy_run", always_one),
+    Guard("care for failed syncs", "refused", Commit, "_replace", refused),
+)

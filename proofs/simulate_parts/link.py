@@ -1,0 +1,162 @@
+"""A connection between an actor and the broker, with the network in between.
+
+Bytes stand still, arrive in pieces cut anywhere, or are lost when the connection breaks. What the
+broker puts out is read twice: by the truth at the moment it leaves, and by the actor once as many
+bytes have come through.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from proofs import wire
+from sparq.broker.options import SECOND_NS
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.parser import Parser
+
+if TYPE_CHECKING:
+    from proofs.simulate_parts.world import World
+    from sparq.broker.session import Session
+    from sparq.protocol.instant import Instant
+
+HEAD = struct.Struct(">ii")
+MESSAGE = struct.Struct(">qH16s")
+Frame = tuple[int, bytes]
+
+
+class Arriving(Protocol):
+    """What wants to know when the broker has it."""
+
+    def arrived(self, now: Instant, step: int) -> None:
+        """The broker has its last byte."""
+
+
+class Actor(Protocol):
+    """Who is at the near end."""
+
+    def left(self, link: Link, frame: Frame) -> None:
+        """A frame leaves the broker."""
+
+    def received(self, frame: Frame) -> None:
+        """A frame has come through."""
+
+    def broken(self, link: Link) -> None:
+        """The connection is gone."""
+
+
+class Link:
+    """One connection.
+
+    Attributes:
+        number: of the connection, within the run.
+        still_until_ns: no byte moves before.
+        ended: the broker has said its last word.
+    """
+
+    def __init__(self, world: World, actor: Actor, number: int) -> None:
+        self.world = world
+        self.actor = actor
+        self.number = number
+        self.still_until_ns = 0
+        self.ended = False
+        self.session: Session = world.broker.connect(f"10.0.0.1:{number}", world.clock.now())
+        self._parser = Parser(world.broker.limits)
+        self._up = bytearray()
+        self._sent = self._arrived = 0
+        self._marks: deque[tuple[int, Arriving]] = deque()
+        self._down: deque[tuple[int, Frame]] = deque()
+        self._left = self._read = 0
+
+    # Towards the broker
+
+    def send(self, data: bytes, what: Arriving | None = None) -> None:
+        """Put bytes on their way; `what` hears when the last of them has arrived."""
+        self._up += data
+        self._sent += len(data)
+        if what is not None:
+            self._marks.append((self._sent, what))
+
+    def pending_bytes(self) -> int:
+        """How much is on its way to the broker."""
+        return len(self._up)
+
+    def arrive(self, size: int) -> None:
+        """The next bytes arrive, and the commands that they complete are executed."""
+        data = bytes(self._up[:size])
+        if not data or self.ended:
+            return
+        del self._up[:size]
+        self._arrived += len(data)
+        world, session, parser = self.world, self.session, self._parser
+        now = world.clock.now()
+        while self._marks and self._marks[0][0] <= self._arrived:
+            self._marks.popleft()[1].arrived(now, world.step)
+        parser.feed(data)
+        try:
+            while not session.closing and (command := parser.next()) is not None:
+                world.broker.execute(session, command, now)
+                world.truth.tally.operations += 1
+                parser.state = session.parser_state
+        except RemoteError as error:
+            world.broker.fail(session, error)
+
+    # Towards the actor
+
+    def flush(self) -> None:
+        """Take what the broker puts out."""
+        if self.ended:
+            return
+        output = b"".join(map(bytes, self.session.take_output()))
+        at = 0
+        while at < len(output):
+            size, kind = HEAD.unpack_from(output, at)
+            frame = kind, output[at + HEAD.size : at + 4 + size]
+            at += 4 + size
+            self._down.append((self._left + at, frame))
+            self.actor.left(self, frame)
+        self._left += len(output)
+        if self.session.closing and self.session.is_drained():
+            self.ended = True
+        self._balance()
+
+    def read(self, size: int) -> None:
+        """The next bytes come through."""
+        self._read = min(self._left, self._read + size)
+        while self._down and self._down[0][0] <= self._read:
+            self.actor.received(self._down.popleft()[1])
+        self._balance()
+
+    def unread_bytes(self) -> int:
+        """How much is on its way to the actor."""
+        return self._left - self._read
+
+    def _balance(self) -> None:
+        """As the transport does: too much unread stops messages until half of it is read."""
+        most = self.world.weather.unread_bytes_max
+        unread = self.unread_bytes()
+        if not self.session.paused_writing and unread > most:
+            self.session.paused_writing = True
+        elif self.session.paused_writing and unread <= most // 2:
+            self.session.paused_writing = False
+            self.world.broker.writable(self.session)
+
+    def is_still(self) -> bool:
+        """Whether no byte moves now."""
+        return self.world.clock.mono_ns < self.still_until_ns
+
+    def stall(self, seconds: float) -> None:
+        """Let no byte move for a while."""
+        self.still_until_ns = self.world.clock.mono_ns + int(seconds * SECOND_NS)
+
+
+def message(data: bytes) -> tuple[int, bytes, bytes]:
+    """(attempts, id, body) of a message frame's data."""
+    _, attempts, name = MESSAGE.unpack_from(data)
+    return attempts, name, data[MESSAGE.size :]
+
+
+def is_message(frame: Frame) -> bool:
+    """Whether a frame is a message, not an answer."""
+    return frame[0] == wire.FRAME_MESSAGE

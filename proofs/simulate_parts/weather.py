@@ -1,0 +1,108 @@
+"""What one simulated run is like: the broker's options, the crew, and what goes wrong how often.
+
+Everything is drawn from the run's seed. The ranges are small on purpose: files of a few batches,
+commits of a few messages and timeouts of seconds bring the rare paths about in every run.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import dataclass
+
+from sparq.broker.options import MILLISECOND_NS, SECOND_NS, BrokerOptions
+from sparq.protocol.identify import Limits
+from sparq.testing import Fault
+
+CHANGES = ("write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink", "rename", "reserve")
+"""What may fail more than once on end without costing a stored message."""
+DAY_NS = 86_400 * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """One run's options and chances.
+
+    Attributes:
+        options: the broker's.
+        capacity_bytes: of the disk.
+        lives: how often the broker is started.
+        publishers: how many publish to the lasting topic.
+        short_lived: whether there is a topic that is deleted now and then.
+        faults: chance of a disk error in a round.
+        cuts: chance that a connection breaks, for each, in a round.
+        stalls: chance that a connection stands still for a while, for each, in a round.
+        jumps: chance that the wall clock is set, in a round.
+        work: chance that a thread of the broker gets on, in a round.
+        inline: chance that a commit that may run in the loop does.
+        unread_bytes_max: beyond so many unread bytes the broker hands out no more.
+    """
+
+    options: BrokerOptions
+    capacity_bytes: int
+    lives: int
+    publishers: int
+    short_lived: bool
+    faults: float
+    cuts: float
+    stalls: float
+    jumps: float
+    work: float
+    inline: float
+    unread_bytes_max: int
+
+
+def draw(chance: random.Random) -> Weather:
+    """The weather of a run."""
+    limits = Limits(
+        msg_timeout_ms=chance.choice([1_000, 5_000, 60_000]), max_req_timeout_ms=3_600_000
+    )
+    options = BrokerOptions(
+        limits=limits,
+        max_bytes_per_file=chance.choice([3_000, 20_000, 20_000, 200_000, 100 << 20]),
+        sync_every=chance.choice([1, 1, 1, 1, 9, 2_500]),
+        sync_timeout_ns=chance.choice([50, 2_000]) * MILLISECOND_NS,
+        commit_count=chance.choice([4, 64, 4_096]),
+        output_bytes_max=chance.choice([2_000, 1 << 20]),
+        cache_bytes=chance.choice([1, 20_000, 64 << 20]),
+        requeue_on_disconnect=chance.random() < 0.2,
+    )
+    return Weather(
+        options=options,
+        capacity_bytes=chance.choice([250_000, 4 << 20, 4 << 20, 4 << 20]),
+        lives=chance.randint(4, 7),
+        publishers=chance.randint(1, 3),
+        short_lived=chance.random() < 0.3,
+        faults=chance.choice([0, 0.02, 0.1, 0.3]),
+        cuts=chance.choice([0, 0.01, 0.05]),
+        stalls=chance.choice([0, 0.05]),
+        jumps=chance.choice([0, 0.02, 0.1]),
+        work=chance.choice([0.3, 0.9, 1.0]),
+        inline=chance.choice([0.0, 0.5, 1.0]),
+        unread_bytes_max=chance.choice([500, 64 << 10]),
+    )
+
+
+def fault(chance: random.Random) -> Fault:
+    """One of the disk errors: now or soon, of one kind of operation or any, once or some times."""
+    number = chance.choice([errno.EIO, errno.EIO, errno.ENOSPC])
+    part = chance.choice([0.0, chance.random(), 1.0])
+    operations = chance.choice([frozenset(CHANGES), frozenset({chance.choice(CHANGES)})])
+    if chance.random() < 0.2:
+        return Fault(chance.randint(1, 3), errno.EIO, frozenset({"read"}))
+    return Fault(chance.randint(1, 4), number, operations, chance.choice([1, 1, 2, 5]), part)
+
+
+def jump_ns(chance: random.Random) -> int:
+    """By how much the wall clock is set."""
+    return chance.choice([-DAY_NS, DAY_NS, chance.randint(-10, 10) * SECOND_NS])
+
+
+def pause_ns(chance: random.Random) -> int:
+    """How long a round takes."""
+    kind = chance.random()
+    if kind < 0.85:
+        return chance.randint(0, 5) * MILLISECOND_NS
+    if kind < 0.97:
+        return chance.randint(10, 1_500) * MILLISECOND_NS
+    return chance.randint(2, 70) * SECOND_NS

@@ -1,0 +1,447 @@
+"""One simulated run: a broker on a memory disk, its threads, its clients, and what befalls them.
+
+The broker is driven as nsqd's shell drives it (`nsqd/server.py`, `nsqd/commit.py`): a turn after
+each group of events, disk work in one thread for commits, two for reads and one for housekeeping,
+results taken in by the loop in any order between threads. Here a thread is a queue, and getting on
+is a matter of chance.
+
+A life of the broker ends as a clean stop, a kill (what was written stays) or a power cut (of what
+was not synced any sectors stay), between any two steps or in the middle of any disk operation.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING
+
+from proofs.simulate_parts import weather as weathers
+from proofs.simulate_parts.actors import Consumer, Publisher
+from proofs.simulate_parts.link import Link
+from proofs.simulate_parts.truth import Tally, TopicTruth, Truth
+from sparq.broker.broker import Broker
+from sparq.broker.options import MILLISECOND_NS
+from sparq.log.disk import DiskError
+from sparq.log.task import Task, TaskKind
+from sparq.protocol.errors import RemoteError
+from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
+
+if TYPE_CHECKING:
+    from proofs.simulate_parts.weather import Weather
+
+PATH = "/data"
+LASTING, SHORT = "lasting", "short"
+ROUNDS_MAX = 40
+INLINE_ROUNDS_MAX = 4
+QUIET_TURNS_MAX = 10_000
+MORE_BYTES = 100_000
+DRAIN_STEP_NS = 50 * MILLISECOND_NS
+
+
+class Thread:
+    """One helper of the broker: its work in order, and what has run and is not taken in yet."""
+
+    def __init__(self) -> None:
+        self.queue: deque[Task] = deque()
+        self.ran: Task | None = None
+
+
+class Killed(Exception):
+    """The process dies between two steps."""
+
+
+class World:
+    """One run.
+
+    Attributes:
+        step: rises with everything that happens.
+        links: the connections that are open.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.weather: Weather = weathers.draw(self.chance)
+        self.truth = Truth(seed & 0xFFFF_FFFF)
+        self.clock = ManualClock()
+        self.disk = MemoryDisk(capacity_bytes=self.weather.capacity_bytes)
+        self.step = 0
+        self.links: list[Link] = []
+        self.broker: Broker
+        self._connections = 0
+        self._next_tick_ns = 0
+        self._deaths: dict[int, int] = {}
+        lasting = self.truth.topic(LASTING)
+        self.crew: list[Publisher | Consumer] = [
+            Publisher(self, lasting, number) for number in range(self.weather.publishers)
+        ]
+        one, two = lasting.channel("one", ordered=True), lasting.channel("two", ordered=False)
+        self.crew += [Consumer(self, one), Consumer(self, two), Consumer(self, two)]
+        if self.weather.short_lived:
+            short = self.truth.topic(SHORT)
+            self.crew += [
+                Publisher(self, short, 60),
+                Consumer(self, short.channel("three", ordered=True)),
+            ]
+
+    # The run
+
+    def run(self) -> Tally:
+        """All lives and the end."""
+        self.start()
+        self.make_channels()
+        for life in range(self.weather.lives):
+            try:
+                self.live()
+                if life + 1 < self.weather.lives:
+                    self.end_life()
+            except PowerCut:
+                self.die()
+            except Killed:
+                self.die()
+            self.truth.tally.operations += self.step
+        self.drain()
+        self.truth.conclude()
+        tally = self.truth.tally
+        tally.operations += self.disk.count
+        return tally
+
+    def make_channels(self) -> None:
+        """The lasting channels are there before anything is published."""
+        for topic in self.truth.topics.values():
+            self.broker.create_topic(topic.name, self.clock.now())
+            for channel in topic.channels.values():
+                self.broker.create_channel(topic.name, channel.name.split(":")[1], self.clock.now())
+        self.settle()
+
+    def start(self) -> None:
+        """A broker on what the disk holds; what fails for a disk error is tried again."""
+        while True:
+            self._committer = Thread()
+            self._readers = [Thread(), Thread()]
+            self._housekeeper = Thread()
+            self.broker = Broker(self.weather.options, self.disk, PATH, self.clock.now(), seed=1)
+            self._next_tick_ns = 0
+            if self.truth.tally.crashes and self.chance.random() < self.weather.faults:
+                self.disk.fail(Fault(self.chance.randint(1, 40)))
+            try:
+                report = self.broker.load(self.clock.now())
+                if not any("left alone" in line for line in report):
+                    return
+            except DiskError:
+                pass
+            self.count_operations()
+            self.disk = self.disk.killed()
+            # Where it was full, somebody has to make room before it can go on.
+            self.disk.capacity_bytes = (self.disk.capacity_bytes or 0) + MORE_BYTES
+
+    def count_operations(self) -> None:
+        """What is counted by the disk, which is exchanged."""
+        self.truth.tally.disk_errors += self.disk.failed_count
+        self.disk.failed_count = 0
+
+    def live(self) -> None:
+        """Rounds, until something ends this life."""
+        rounds = self.chance.randint(2, ROUNDS_MAX)
+        self._deaths = {}
+        death = self.chance.random()
+        if death < 0.35:
+            self._deaths = {self.chance.randrange(rounds): self.chance.randrange(6)}
+        elif death < 0.7:
+            part = self.chance.choice([0.0, self.chance.random(), 1.0])
+            self.disk.fail(Fault(self.chance.randint(1, 8 * rounds), None, part=part))
+        for number in range(rounds):
+            for place, happen in enumerate(
+                (self.arrive, self.act, self.turn, self.work, self.read, self.pass_time)
+            ):
+                self.step += 1
+                if self._deaths.get(number) == place:
+                    raise Killed
+                happen()
+
+    # What happens in a round
+
+    def arrive(self) -> None:
+        """Bytes arrive at the broker, cut anywhere."""
+        for link in tuple(self.links):
+            if link.is_still() or not link.pending_bytes():
+                continue
+            size = self.chance.choice([1, 7, self.chance.randint(1, 400), 64 << 10, 64 << 10])
+            link.arrive(size)
+
+    def act(self) -> None:
+        """The actors do something; connections come, stall and break."""
+        weather, chance = self.weather, self.chance
+        for actor in self.crew:
+            if actor.link is None:
+                if self.truth.draining or chance.random() < 0.7:
+                    self.connect(actor)
+            elif actor.link.ended and not actor.link.unread_bytes():
+                self.disconnect(actor.link)
+            elif chance.random() < weather.cuts:
+                actor.link.arrive(chance.randrange(actor.link.pending_bytes() + 1))
+                self.disconnect(actor.link)
+            else:
+                actor.act(actor.link)
+                if chance.random() < weather.stalls:
+                    actor.link.stall(chance.choice([0.1, 1, 30]))
+        if not self.truth.draining:
+            self.befall()
+
+    def connect(self, actor: Publisher | Consumer) -> None:
+        """A connection for an actor."""
+        self._connections += 1
+        link = Link(self, actor, self._connections)
+        self.links.append(link)
+        actor.link = link
+        if isinstance(actor, Consumer):
+            actor.begin(link)
+
+    def disconnect(self, link: Link) -> None:
+        """A connection is gone, and what was on its way with it."""
+        self.links.remove(link)
+        self.broker.disconnect(link.session, self.clock.now())
+        link.actor.broken(link)
+
+    def befall(self) -> None:
+        """What goes wrong from outside, and what an operator does."""
+        weather, chance = self.weather, self.chance
+        fault = self.disk.fault
+        if chance.random() < weather.faults and (fault is None or fault.number is not None):
+            self.disk.fail(weathers.fault(chance))
+        if chance.random() < weather.jumps:
+            self.clock.wall_ns += weathers.jump_ns(chance)
+            self.truth.jumped_step = self.step
+        kind = chance.random()
+        try:
+            if kind < 0.01:
+                self.broker.pause_topic(LASTING, kind < 0.005, self.clock.now())
+            elif kind < 0.02:
+                self.broker.pause_channel(LASTING, "one", kind < 0.015, self.clock.now())
+            elif kind < 0.04 and weather.short_lived:
+                self.broker.delete_topic(SHORT, self.clock.now())
+                self.truth.topics[SHORT].forget()
+        except RemoteError:
+            return
+
+    def turn(self) -> None:
+        """A turn of the loop, as nsqd takes it."""
+        broker = self.broker
+        for _ in range(INLINE_ROUNDS_MAX):
+            failed = self.disk.failed_count
+            broker.end_turn(self.clock.now())
+            self.note_doubt(failed)
+            tasks = broker.take_tasks()
+            if not self._may_run_inline(tasks):
+                for task in tasks:
+                    self.hand_out(task)
+                break
+            for task in tasks:
+                self.run_task(task)
+                task.done(self.clock.now())
+        broker.changes.clear()
+        broker.notes.clear()
+        sessions = broker.dirty_sessions()
+        if sessions:
+            links = {link.session: link for link in self.links}
+            for session in sessions:
+                if session in links:
+                    links[session].flush()
+        self.note_kept()
+
+    def _may_run_inline(self, tasks: list[Task]) -> bool:
+        commits = self._committer
+        one_commit = len(tasks) == 1 and tasks[0].kind is TaskKind.COMMIT
+        return (
+            bool(tasks)
+            and (one_commit or all(task.kind is TaskKind.WRITE for task in tasks))
+            and commits.ran is None
+            and not commits.queue
+            and self.chance.random() < self.weather.inline
+        )
+
+    def threads(self) -> tuple[Thread, ...]:
+        """All helpers."""
+        return self._committer, *self._readers, self._housekeeper
+
+    def hand_out(self, task: Task) -> None:
+        """Give a work to its thread."""
+        if task.kind is TaskKind.READ:
+            thread = min(self._readers, key=lambda reader: len(reader.queue))
+        elif task.kind is TaskKind.HOUSEKEEPING:
+            thread = self._housekeeper
+        else:
+            thread = self._committer
+        thread.queue.append(task)
+
+    def run_task(self, task: Task) -> None:
+        """A work runs."""
+        failed = self.disk.failed_count
+        task.run()
+        self.note_doubt(failed)
+
+    def note_doubt(self, failed: int) -> None:
+        """Two errors in one work, or one on a nearly full disk, may leave what was refused."""
+        errors = self.disk.failed_count - failed
+        if errors > 1 or (errors and self.disk.free_bytes(PATH) < 100_000):
+            self.truth.doubt()
+
+    def note_kept(self) -> None:
+        """How far the books are written and synced after a turn."""
+        for truth in self.truth.topics.values():
+            topic = self.broker.topics.get(truth.name)
+            if topic is None or topic.books is None:
+                continue
+            if topic.books.is_written():
+                truth.written_step = self.step
+            if topic.books.is_synced():
+                truth.synced_step = self.step
+            if not topic.stream.log.unsynced_count:
+                truth.safe_step = self.step
+
+    def work(self) -> None:
+        """Threads get on, or do not."""
+        for thread in self.threads():
+            while self.chance.random() < self.weather.work and self.advance(thread):
+                self.step += 1
+
+    def advance(self, thread: Thread) -> bool:
+        """A thread's next work runs, or its result is taken in; False: it has nothing to do."""
+        if thread.ran is not None:
+            task, thread.ran = thread.ran, None
+            task.done(self.clock.now())
+            self.turn()
+            return True
+        if thread.queue:
+            thread.ran = thread.queue.popleft()
+            self.run_task(thread.ran)
+            return True
+        return False
+
+    def read(self) -> None:
+        """Bytes come through to the actors."""
+        for link in tuple(self.links):
+            if link.unread_bytes() and not link.is_still():
+                link.read(self.chance.choice([3, 500, 64 << 10, 64 << 10]))
+
+    def pass_time(self) -> None:
+        """Time passes, and the broker sees to what is due."""
+        self.clock.advance(weathers.pause_ns(self.chance))
+        self.tick()
+
+    def tick(self) -> None:
+        """As the shell does: when something is due, and every 100 ms."""
+        if self.clock.mono_ns >= self._next_tick_ns:
+            due_ns = self.broker.tick(self.clock.now())
+            latest_ns = self.clock.mono_ns + 100 * MILLISECOND_NS
+            self._next_tick_ns = latest_ns if due_ns is None else min(due_ns, latest_ns)
+
+    # The end of a life
+
+    def settle(self) -> None:
+        """Turns, until nothing is left to do."""
+        for _ in range(QUIET_TURNS_MAX):
+            self.step += 1
+            self.turn()
+            moved = [self.advance(thread) for thread in self.threads()]
+            if not any(moved) and not self.broker.busy:
+                return
+        raise AssertionError("the broker does not come to rest")
+
+    def end_life(self) -> None:
+        """A clean stop, a kill or a power cut, whichever did not come by itself."""
+        if self.chance.random() < 0.6:
+            self.die()
+            return
+        self.disk.fault = None
+        for link in tuple(self.links):
+            self.disconnect(link)
+        self.settle()
+        self.broker.close(self.clock.now())
+        self.settle()
+        self.die(stopped=True)
+
+    def die(self, *, stopped: bool = False) -> None:
+        """The process ends here; the next one starts on what the disk holds."""
+        self.truth.tally.crashes += 1
+        for link in tuple(self.links):
+            link.actor.broken(link)
+        self.links.clear()
+        self.count_operations()
+        power_cut = self.chance.random() < 0.5
+        kept_steps: dict[TopicTruth, int] = {}
+        for topic in self.truth.topics.values():
+            kept_steps[topic] = self.step
+            if not stopped or self.broker.health() != "OK":
+                kept_steps[topic] = topic.synced_step if power_cut else topic.written_step
+            if power_cut and not stopped and self.weather.options.sync_every != 1:
+                topic.power_lost()
+        forgotten = [] if power_cut else self.disk.forgotten()
+        for topic in self.truth.topics.values():
+            if any(topic.folder in path for path in forgotten):
+                # A new process finds it, and no sync will tell it that it is not on the disk.
+                topic.power_lost()
+                kept_steps[topic] = topic.synced_step
+        if power_cut:
+            self.truth.tally.operations += self.disk.count
+            self.disk = self.disk.crash(self.chance.getrandbits(32))
+        else:
+            self.disk = self.disk.killed()
+        died = self.clock.now()
+        self.clock.advance(weathers.pause_ns(self.chance))
+        if self.chance.random() < self.weather.jumps:
+            self.clock.wall_ns += weathers.jump_ns(self.chance)
+        self.start()
+        for topic, kept_step in kept_steps.items():
+            topic.reborn(died, self.clock.now(), kept_step)
+
+    # The end of the run
+
+    def drain(self) -> None:
+        """Nothing goes wrong any more: everything that is there is handed out and finished."""
+        self.disk.fault = None
+        self.disk.capacity_bytes = None
+        for link in tuple(self.links):
+            self.disconnect(link)
+        self.settle()
+        self.truth.draining = True
+        consumers = [actor for actor in self.crew if isinstance(actor, Consumer)]
+        for consumer in consumers:
+            consumer.ready_count = 300
+        self.crew = [*consumers]
+        self.unpause()
+        wait_ns = DRAIN_STEP_NS
+        while True:
+            moved = self.drain_round()
+            if not moved and not self.waiting():
+                return
+            wait_ns = DRAIN_STEP_NS if moved else 2 * wait_ns
+            assert wait_ns < 100 * weathers.DAY_NS, "messages wait that nobody gets"
+            self.clock.advance(wait_ns)
+
+    def unpause(self) -> None:
+        """Whatever was paused goes on."""
+        now = self.clock.now()
+        for name, topic in self.broker.topics.items():
+            self.broker.pause_topic(name, False, now)
+            for channel in topic.channels:
+                self.broker.pause_channel(name, channel, False, now)
+
+    def drain_round(self) -> bool:
+        """A round without mishaps; whether any message came."""
+        delivered = self.truth.tally.delivered
+        self.tick()
+        self.act()
+        for link in tuple(self.links):
+            link.arrive(link.pending_bytes())
+        self.settle()
+        for link in tuple(self.links):
+            link.read(link.unread_bytes())
+        return self.truth.tally.delivered != delivered
+
+    def waiting(self) -> bool:
+        """Whether some channel has something that is not finished."""
+        return any(
+            channel.depth() or channel.in_flight.count or channel.deferred_count()
+            for topic in self.broker.topics.values()
+            for channel in topic.channels.values()
+        )
