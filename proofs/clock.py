@@ -1,0 +1,337 @@
+"""A wall clock that jumps by days, and a daemon that stands still: `make clock`.
+
+nsqd runs under libfaketime (faked_time.py). A witness works all the while. Beside it somebody holds
+messages in flight, and somebody defers: by DPUB, and once more by REQ, for some seconds each.
+
+1. So many jumps, by a day or by part of one, forward and back. Nothing in flight may come again,
+   nothing deferred may come before its time has passed on the witness's monotonic clock.
+2. kill -9, and a start with the clock set to another day meanwhile: no message id may be given a
+   second time.
+3. SIGSTOP for longer than three heartbeats, SIGCONT: no connection is lost by it, nothing deferred
+   is early.
+4. All is drained, and the checker counts.
+
+The control (wall_timeouts.py) has its timeouts on the wall clock: there a jump must bring messages
+back and deferred ones early.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from tests.servers import NsqdServer
+
+from proofs import outcome, wire
+from proofs.checker import Verdict, check, total
+from proofs.company import CHANNEL, TOPIC, Witness, until
+from proofs.crew import NSQD, Crew, data_folder, started, wait_until
+from proofs.faked_time import DAY_SECONDS, WallClock
+from proofs.outcome import Outcome, Plan, progress, skipped
+from proofs.witness import Actor, Consumer
+
+HELD, LATER = "held", "later"
+HELD_MESSAGES = 100
+DEFERRED = 20
+DELAY_MS = (300, 3_000)
+STEP_COMMANDS = 100
+STARTS = (1, -1, -1, 1)
+"""The day that the clock shows at each start, seen from the right one."""
+FULL_JUMPS = 20
+STOP_SECONDS, STOP_SECONDS_SHORT = 95.0, 2.0
+HEARTBEAT_MS = 30_000
+FLAGS = ("--msg-timeout=15m", "--max-bytes-per-file=4194304")
+WALL_TIMEOUTS = "proofs.wall_timeouts"
+PROMISES = ("P4", "P13")
+
+
+class Registrar(Consumer):
+    """A consumer that keeps which message each id was given to; one book for all."""
+
+    book: dict[bytes, bytes]
+    again: list[bytes]
+
+    def delivered(self, message: wire.Message) -> bytes:
+        if self.book.setdefault(message.id, message.body) != message.body:
+            self.again.append(message.id)
+        return super().delivered(message)
+
+
+class Holder(Actor):
+    """Takes messages and keeps them in flight; finishes them when it is told to."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.held: list[bytes] = []
+        self.letting_go = asyncio.Event()
+        self.errors = 0
+
+    async def work(self, connection: wire.Connection) -> None:
+        await connection.send(wire.sub(HELD, CHANNEL) + b"RDY %d\n" % (2 * HELD_MESSAGES))
+        listening = asyncio.create_task(self.listen(connection))
+        try:
+            await self.letting_go.wait()
+            await connection.send(b"".join(b"FIN %s\n" % name for name in self.held))
+            await listening
+        finally:
+            listening.cancel()
+
+    async def listen(self, connection: wire.Connection) -> None:
+        while True:
+            for kind, data in await connection.frames():
+                if kind == wire.FRAME_MESSAGE:
+                    self.held.append(wire.message(data).id)
+                self.errors += kind == wire.FRAME_ERROR
+
+
+class Deferrer(Actor):
+    """Defers messages and notes when they come: each by DPUB, and by REQ once it has come."""
+
+    def __init__(self, address: str, chance: random.Random) -> None:
+        super().__init__(address)
+        self.chance = chance
+        self.due: dict[bytes, float] = {}
+        self.came = self.early = 0
+        self.latest = 0.0
+        self.connection: wire.Connection | None = None
+
+    async def work(self, connection: wire.Connection) -> None:
+        await connection.send(wire.sub(LATER, CHANNEL) + b"RDY 1000\n")
+        self.connection = connection
+        while True:
+            for kind, data in await connection.frames():
+                if kind == wire.FRAME_MESSAGE:
+                    await connection.send(self.answer(wire.message(data)))
+
+    def answer(self, message: wire.Message) -> bytes:
+        """Note whether it is early; the first time it is put off again."""
+        late = asyncio.get_running_loop().time() - self.due.pop(message.body, float("inf"))
+        self.came += 1
+        self.early += late < 0
+        self.latest = max(self.latest, late)
+        if message.attempts > 1:
+            return b"FIN %s\n" % message.id
+        delay_ms = self.put_off(message.body)
+        return b"REQ %s %d\n" % (message.id, delay_ms)
+
+    def put_off(self, body: bytes) -> int:
+        """Choose a delay, which begins now at the earliest; milliseconds."""
+        delay_ms = self.chance.randint(*DELAY_MS)
+        self.due[body] = asyncio.get_running_loop().time() + delay_ms / 1_000
+        return delay_ms
+
+    async def defer(self, count: int) -> None:
+        """Publish so many."""
+        connection = await wire.Connection.open(self.address)
+        for _ in range(count):
+            body = self.chance.randbytes(16)
+            delay_ms = self.put_off(body)
+            await connection.send(
+                b"DPUB %s %d\n" % (LATER.encode(), delay_ms) + struct.pack(">i", len(body)) + body
+            )
+        left = count
+        while left:
+            left -= len(await connection.frames())
+        connection.close()
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one run came to."""
+
+    jumps: int = 0
+    redelivered: int = 0
+    deferred: int = 0
+    early: int = 0
+    latest: float = 0.0
+    starts: int = 0
+    ids: int = 0
+    reused: int = 0
+    stopped_seconds: float = 0.0
+    broken: int = 0
+    verdict: Verdict | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether no clock was believed too much."""
+        wrong = self.redelivered + self.early + self.reused + self.broken
+        return not wrong and self.deferred > 0 and bool(self.verdict and self.verdict.holds)
+
+
+@dataclass(slots=True)
+class Proof:
+    """One run against one nsqd."""
+
+    plan: Plan
+    server: NsqdServer
+    clock: WallClock
+    found: Findings = field(default_factory=Findings)
+    witness: Witness = field(init=False)
+    holder: Holder = field(init=False)
+    deferrer: Deferrer = field(init=False)
+    chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        address = self.server.tcp
+        self.chance = random.Random(f"{self.plan.seed} jumps")
+        self.witness = Witness.of(self.server, self.plan.seed)
+        book: dict[bytes, bytes] = {}
+        again: list[bytes] = []
+        for number, name in enumerate(("one", "two")):
+            consumer = Registrar(address, TOPIC, CHANNEL, self.witness.history, name)
+            consumer.book, consumer.again = book, again
+            self.witness.consumers[number] = consumer
+        self.holder = Holder(address)
+        self.deferrer = Deferrer(address, random.Random(f"{self.plan.seed} delays"))
+
+    async def run(self, *, is_control: bool) -> Findings:
+        """All steps; of a control only what shows that the guard is needed."""
+        found = self.found
+        await asyncio.to_thread(self.prepare)
+        async with AsyncExitStack() as stack:
+            if not is_control:
+                stack.push_async_exit(crew := self.witness.at_work())
+                await crew.__aenter__()
+            async with Crew(self.holder, self.deferrer):
+                await until(lambda: len(self.holder.held) == HELD_MESSAGES, "held")
+                await until(lambda: self.deferrer.connection is not None, "subscribed")
+                await self.jump_about(is_control=is_control)
+                found.early, found.latest = self.deferrer.early, self.deferrer.latest
+                found.deferred = self.deferrer.came
+                if not is_control:
+                    await self.stand_still()
+            if not is_control:
+                await self.start_on_other_days()
+                await self.witness.drained()
+                found.verdict = total(check(self.witness.history).values())
+        registrar = self.witness.consumers[0]
+        assert isinstance(registrar, Registrar)
+        found.ids, found.reused = len(registrar.book), len(registrar.again)
+        return found
+
+    def prepare(self) -> None:
+        self.witness.make_topic()
+        for topic in (HELD, LATER):
+            self.server.post(f"/topic/create?topic={topic}")
+            self.server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
+        bodies = b"\n".join(b"%d" % number for number in range(HELD_MESSAGES))
+        self.server.post(f"/mpub?topic={HELD}", bodies)
+
+    # The steps
+
+    async def jump_about(self, *, is_control: bool) -> None:
+        """Jumps, with messages deferred before each; then all that was put off comes."""
+        for number in range(self.plan.count):
+            progress(f"jump {number + 1}")
+            await self.deferrer.defer(DEFERRED)
+            if number % 2:
+                offset = 0
+            else:
+                day = self.chance.choice((-DAY_SECONDS, DAY_SECONDS))
+                offset = self.chance.choice((day, int(day * self.chance.random())))
+            if is_control:
+                offset = DAY_SECONDS
+            await self.jump(offset)
+            self.found.jumps += 1
+            if not is_control:
+                await self.witness.goes_on(STEP_COMMANDS)
+        await until(lambda: not self.deferrer.due, "come")
+        figures = [
+            await asyncio.to_thread(self.server.channel, topic, CHANNEL) for topic in (HELD, TOPIC)
+        ]
+        self.found.redelivered = sum(figure["timeout_count"] for figure in figures)
+        self.holder.letting_go.set()
+        await until(lambda: self.is_finished(HELD), "finished")
+        self.found.redelivered += self.holder.errors
+
+    def is_finished(self, topic: str) -> bool:
+        figures = self.server.channel(topic, CHANNEL)
+        return not figures["depth"] and not figures["in_flight_count"]
+
+    async def jump(self, offset_seconds: int) -> None:
+        """Set the daemon's clock, and see that it looks at it."""
+        self.clock.set(offset_seconds)
+        await asyncio.to_thread(wait_until, lambda: self.clock.is_seen_by(self.server), "seen")
+
+    async def stand_still(self) -> None:
+        """Stopped for longer than clients may be silent, and on again."""
+        is_full = self.plan.count >= FULL_JUMPS
+        seconds = STOP_SECONDS if is_full else STOP_SECONDS_SHORT
+        progress(f"stopped for {seconds:.0f} s")
+        await self.deferrer.defer(DEFERRED)
+        before = self.connections()
+        with stopped(self.server):
+            await asyncio.sleep(seconds)
+        await self.witness.goes_on(STEP_COMMANDS)
+        await until(lambda: not self.deferrer.due, "come")
+        self.found.stopped_seconds = seconds
+        self.found.early = self.deferrer.early
+        self.found.broken = self.connections() - before
+
+    def connections(self) -> int:
+        others = self.holder.connections + self.deferrer.connections
+        return self.witness.connections() + others
+
+    async def start_on_other_days(self) -> None:
+        """kill -9, another day, start."""
+        for day in STARTS:
+            progress("started on another day")
+            self.server.kill9()
+            self.witness.history.kills += 1
+            self.clock.set(day * DAY_SECONDS)
+            await asyncio.to_thread(self.server.start)
+            self.found.starts += 1
+            await self.witness.goes_on(STEP_COMMANDS)
+
+
+@contextmanager
+def stopped(server: NsqdServer) -> Iterator[None]:
+    """The daemon does nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def attempt(plan: Plan, clock: WallClock, module: str = NSQD) -> Findings:
+    """One run in a folder of its own."""
+    keep = plan.keep if module == NSQD else None
+    clock.set(0)
+    with data_folder(keep) as folder, started(folder, module, FLAGS, clock.prefix) as server:
+        return asyncio.run(Proof(plan, server, clock).run(is_control=module != NSQD))
+
+
+def prove(plan: Plan) -> Outcome:
+    """The proof and its control."""
+    with data_folder(None) as folder:
+        clock = WallClock.of(folder)
+        if clock is None:
+            return skipped(PROMISES, "needs faketime")
+        found = attempt(plan, clock)
+        assert found.verdict is not None
+        figures = (
+            f"jumps {found.jumps:,} · redelivered by jump {found.redelivered:,} · deferred "
+            f"{found.deferred:,}, early {found.early:,}, latest {found.latest * 1000:,.0f} ms · "
+            f"starts on another day {found.starts:,}: ids {found.ids:,}, given twice "
+            f"{found.reused:,} · stopped for {found.stopped_seconds:.0f} s: connections broken "
+            f"{found.broken:,} · {found.verdict.line()}"
+        )
+        held, control = found.holds, ""
+        if plan.control:
+            without = attempt(Plan(plan.seed, 1), clock, WALL_TIMEOUTS)
+            control = (
+                f"with timeouts on the wall clock: redelivered by jump {without.redelivered:,}, "
+                f"early deferred {without.early:,}"
+            )
+            held = held and without.redelivered > 0 and without.early > 0
+    return Outcome(PROMISES, figures, held, control)
+
+
+if __name__ == "__main__":
+    sys.exit(outcome.run("clock", prove, count=FULL_JUMPS, of="jumps"))

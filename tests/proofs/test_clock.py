@@ -1,0 +1,16 @@
+"""The proof of clocks that jump holds, and its control fails."""
+
+import pytest
+from proofs.clock import prove
+from proofs.outcome import Plan
+
+
+def test_a_clock_that_jumps_brings_nothing_back_and_nothing_early() -> None:
+    """Nor does a start on another day give an id twice, nor a standstill break a connection."""
+    found = prove(Plan(seed=1, count=2))
+    if found.skipped:
+        pytest.skip(found.skipped)
+
+    assert found.held, found
+    assert "jumps 2 · redelivered by jump 0" in found.figures
+    assert "given twice 0" in found.figures
