@@ -177,11 +177,14 @@ class Consumer:
         while at < len(data):
             size, kind = struct.unpack_from(">ii", data, at)
             end = at + 4 + size
+            if size < 4 or end > len(data):
+                self.home.errors.append(f"a frame of {size} bytes")
+                break
             if kind == wire.FRAME_MESSAGE:
                 timestamp_ns, attempts, name = _MESSAGE.unpack_from(data, at + 8)
                 found.append(Delivery(timestamp_ns, attempts, name, data[at + FRAME_SIZE : end]))
             elif kind == wire.FRAME_ERROR:
-                self.home.errors.append(data[at + 8 : end].decode())
+                self.home.errors.append(data[at + 8 : end].decode(errors="replace"))
             at = end
         self.buffer.clear()
         return found
