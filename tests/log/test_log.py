@@ -27,7 +27,7 @@ def test_empty_log() -> None:
 
     assert (log.first_index, log.written_end, log.synced_end, log.end_ordinal) == (0, 0, 0, 0)
     assert log.end_index == clock_index(clock.wall_ns)
-    assert (log.block(5), log.next_stored(0), log.stored_run(0)) == (None, 0, (0, 0))
+    assert (log.block(5), log.next_stored(0)) == (None, 0)
     assert (log.index_at_time(5), log.index_at_ordinal(0), log.ordinal_at(9)) == (0, 0, 0)
     assert (log.segments(), log.sync_task(), log.due_entries()) == ([], None, [])
     assert disk.paths() == []
@@ -87,7 +87,8 @@ def test_indexes_of_a_refused_commit_are_burned() -> None:
     assert again == first + 3
     assert read_all(log) == {first: b"a", again: b"b"}
     assert (log.end_ordinal, log.ordinal_at(again)) == (2, 1)
-    assert log.stored_run(0) == (first, first + 1)
+    runs = log.stored_runs(0, again + 1)
+    assert [run.tolist() for run in runs] == [[first, again], [first + 1, again + 1]]
     assert log.next_stored(first + 1) == again
     assert read_all(open_log(disk, clock)) == {first: b"a", again: b"b"}
 

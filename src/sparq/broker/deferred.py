@@ -25,6 +25,7 @@ COMPACT_MIN = 1024
 
 
 _NOTHING: Final = np.empty(0, np.int64)
+_Counts = NDArray[np.int64]
 
 
 class Delays:
@@ -84,9 +85,12 @@ class DueList:
         self.skipped: list[int] = []
         self.overdue: list[int] = []
         self._heap: list[tuple[int, int]] = []
+        self._sorted: NDArray[np.int64] | None = None
+        """The pending indexes, while they are known in order."""
 
     def add(self, due_ns: int, index: int) -> None:
         """Add a deferred publish; indexes come in rising order."""
+        self._sorted = None
         heapq.heappush(self._heap, (due_ns, index))
         self.pending.add(index)
         self.skipped.append(index)
@@ -104,6 +108,7 @@ class DueList:
             index = heapq.heappop(self._heap)[1]
             if index in self.pending:
                 self.pending.remove(index)
+                self._sorted = None
                 due.append(index)
         return due
 
@@ -131,12 +136,21 @@ class DueList:
         """How many skipped indexes lie in [first, end)."""
         return bisect_left(self.skipped, end) - bisect_left(self.skipped, first)
 
+    def counts_between(self, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> _Counts:
+        """`count_between` for many ranges."""
+        skipped = np.array(self.skipped, np.int64)
+        return np.searchsorted(skipped, ends) - np.searchsorted(skipped, firsts)
+
     def pending_between(self, first: int, end: int) -> NDArray[np.int64]:
         """The pending indexes in [first, end), ascending."""
         if not self.pending:
             return _NOTHING
-        pending = np.fromiter(self.pending, np.int64, len(self.pending))
-        return np.sort(pending[(pending >= first) & (pending < end)])
+        if self._sorted is None:
+            pending = np.fromiter(self.pending, np.int64, len(self.pending))
+            pending.sort()
+            self._sorted = pending
+        low, high = np.searchsorted(self._sorted, (first, end))
+        return self._sorted[low:high]
 
     def joined_from(self, first: int, end: int) -> list[int]:
         """Skipped indexes in [first, end) that were due already: a cursor set back needs them."""
@@ -151,6 +165,7 @@ class DueList:
     def void(self, first: int, end: int) -> None:
         """Forget every entry in [first, end): the topic was emptied."""
         self.pending = {index for index in self.pending if not first <= index < end}
+        self._sorted = None
         self.overdue = [index for index in self.overdue if not first <= index < end]
         del self.skipped[bisect_left(self.skipped, first) : bisect_left(self.skipped, end)]
 

@@ -11,83 +11,125 @@ with a consumer, so they go out with attempts + 1 (decision 11). Exceptions:
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.in_flight import NEVER, ranges_of
-from sparq.log.records import ChannelState
+from sparq.broker.in_flight import ranges_of
+from sparq.log.ranges import merge_ranges
+from sparq.log.records import ChannelState, TopicState
 from sparq.protocol.instant import Instant
 
 Indexes = NDArray[np.int64]
-Range = tuple[int, int]
+Ranges = tuple[Indexes, Indexes]
+"""Firsts and ends of ranges that ascend and do not overlap."""
 
 
-def restore(channel: Channel, state: ChannelState, past_due: set[int], now: Instant) -> None:
+def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Instant) -> None:
     """Give a new channel the state that the ledger has.
 
     Args:
         channel: fresh; its stream's end is where P is.
         state: what the ledger knows.
-        past_due: the topic's deferred publishes that are due already.
+        past_due: the topic's deferred publishes that are due already, ascending.
         now: due times on disk are wall time, in memory they run on the mono clock.
     """
+    stream = channel.stream
     channel.paused = state.paused
     channel.start = state.start
     channel.cursor = channel.noted_cursor = max(state.cursor, state.start)
-    channel.cursor_ordinal = channel.stream.log.ordinal_at(channel.cursor)
-    requeued = {i: entry for i, entry in state.requeued.items() if i >= state.start}
-    ready = {i: attempts for i, (due, attempts) in requeued.items() if due <= now.wall_ns}
+    channel.cursor_ordinal = stream.log.ordinal_at(channel.cursor)
+    requeued, dues, attempts = _requeued_arrays(state)
+    is_ready = dues <= now.wall_ns
     channel.delays.add_all(
-        (now.mono_ns + due - now.wall_ns, i, attempts)
-        for i, (due, attempts) in requeued.items()
-        if due > now.wall_ns
+        zip(
+            (dues[~is_ready] + (now.mono_ns - now.wall_ns)).tolist(),
+            requeued[~is_ready].tolist(),
+            attempts[~is_ready].tolist(),
+            strict=True,
+        )
     )
-    elsewhere = requeued.keys() | channel.stream.due.pending | past_due
-    for first, end in _unfinished(channel, state):
-        ready.update((index, 1) for index in range(first, end) if index not in elsewhere)
-    for index in past_due - requeued.keys():
-        if state.start <= index < channel.stream.end and not _is_finished(state, index):
-            ready[index] = 0
-    indexes = np.array(sorted(ready), np.int64)
-    attempts = np.array([ready[i] for i in indexes.tolist()], np.uint16)
-    channel.again.push_many(indexes, attempts)
-    _skip_ahead(channel, state, [i for i in requeued if i >= channel.cursor])
+    finished = np.array(state.finished, np.int64).reshape(-1, 2)
+    done = finished[:, 0], finished[:, 1]
+    pending = stream.due.pending_between(state.start, stream.end)
+    elsewhere = np.concatenate((requeued, pending, past_due))
+    fresh = _indexes_of(_unfinished(channel, done))
+    fresh = fresh[~np.isin(fresh, elsewhere)]
+    due = past_due[(past_due >= state.start) & (past_due < stream.end)]
+    due = due[~np.isin(due, requeued) & ~_within(due, done)]
+    indexes = np.concatenate((requeued[is_ready], fresh, due))
+    counts = np.repeat([1, 0], [len(fresh), len(due)])
+    order = np.argsort(indexes)
+    channel.again.push_many(
+        indexes[order], np.concatenate((attempts[is_ready], counts))[order].astype(np.uint16)
+    )
+    _skip_ahead(channel, done, requeued[requeued >= channel.cursor])
     channel.reschedule()
     channel.wake()
 
 
-def _unfinished(channel: Channel, state: ChannelState) -> Iterator[Range]:
+def _requeued_arrays(state: ChannelState) -> tuple[Indexes, Indexes, Indexes]:
+    """Index, due time in ns since 1970 and attempts of what the ledger has as requeued."""
+    count = len(state.requeued)
+    indexes = np.fromiter(state.requeued, np.int64, count)
+    told = np.array(list(state.requeued.values()), np.int64).reshape(-1, 2)
+    order = np.argsort(indexes)
+    order = order[indexes[order] >= state.start]
+    return indexes[order], told[order, 0], told[order, 1]
+
+
+def _unfinished(channel: Channel, done: Ranges) -> Ranges:
     """The stored ranges of [start, cursor) that the ledger does not have as finished."""
-    log = channel.stream.log
-    at = state.start
-    for first, end in [*state.finished, (channel.cursor, channel.cursor)]:
-        limit = min(first, channel.cursor)
-        while at < limit:
-            low, high = log.stored_run(at)
-            if low >= limit or low >= high:
-                break
-            at = min(high, limit)
-            yield low, at
-        at = max(at, end)
+    firsts, ends = done
+    lows = np.append(channel.start, ends)
+    highs = np.minimum(np.append(firsts, channel.cursor), channel.cursor)
+    parts = [(lows[:0], lows[:0])]
+    runs = channel.stream.log.stored_runs(channel.start, channel.cursor)
+    for first, end in zip(*map(np.ndarray.tolist, runs), strict=True):
+        low, high = np.maximum(lows, first), np.minimum(highs, end)
+        parts.append((low[low < high], high[low < high]))
+    return np.concatenate([low for low, _ in parts]), np.concatenate([high for _, high in parts])
 
 
-def _is_finished(state: ChannelState, index: int) -> bool:
-    at = bisect_right(state.finished, (index, NEVER))
-    return at > 0 and index < state.finished[at - 1][1]
+def _indexes_of(ranges: Ranges) -> Indexes:
+    """Every index of the ranges."""
+    firsts, ends = ranges
+    counts = ends - firsts
+    before = np.cumsum(counts) - counts
+    return np.repeat(firsts - before, counts) + np.arange(counts.sum())
 
 
-def _skip_ahead(channel: Channel, state: ChannelState, outside: list[int]) -> None:
+def _within(indexes: Indexes, ranges: Ranges) -> NDArray[np.bool_]:
+    """Which of the indexes lie in one of the ranges."""
+    firsts, ends = ranges
+    if not len(firsts):
+        return np.zeros(len(indexes), bool)
+    at = np.searchsorted(firsts, indexes, "right") - 1
+    return (at >= 0) & (indexes < ends[at])
+
+
+def _skip_ahead(channel: Channel, done: Ranges, outside: Indexes) -> None:
     """What is ahead of the cursor and must not be delivered by it."""
-    log, due, cursor = channel.stream.log, channel.stream.due, channel.cursor
-    ranges = [(max(first, cursor), end) for first, end in state.finished if end > cursor]
-    ranges += [(index, index + 1) for index in outside]
-    for first, end in sorted(ranges):
-        count = log.ordinal_at(end) - log.ordinal_at(first) - due.count_between(first, end)
-        channel.skips.add(first, end, count)
+    firsts, ends = done
+    ahead = ends > channel.cursor
+    low = np.concatenate((np.maximum(firsts[ahead], channel.cursor), outside))
+    high = np.concatenate((ends[ahead], outside + 1))
+    if not len(low):
+        return
+    low, high = np.array(merge_ranges(low, high), np.int64).reshape(-1, 2).T
+    log, due = channel.stream.log, channel.stream.due
+    counts = log.ordinals_at(high) - log.ordinals_at(low) - due.counts_between(low, high)
+    channel.skips.add_all(low, high, counts)
+
+
+def were_due(indexes: Indexes, state: TopicState) -> NDArray[np.bool_]:
+    """Which of these deferred publishes some channel has been given, or has finished."""
+    found = np.zeros(len(indexes), bool)
+    for channel in state.channels.values():
+        finished = np.array(channel.finished, np.int64).reshape(-1, 2)
+        found |= _within(indexes, (finished[:, 0], finished[:, 1]))
+        found |= np.isin(indexes, np.fromiter(channel.requeued, np.int64, len(channel.requeued)))
+    return found
 
 
 def state_of(channel: Channel, now: Instant) -> ChannelState:
@@ -106,14 +148,15 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
     )
 
 
-def _finished_ahead(channel: Channel) -> list[Range]:
+def _finished_ahead(channel: Channel) -> list[tuple[int, int]]:
     """What the cursor will pass: skipped ranges, and deferred publishes that overtook it."""
     skipped = channel.skips.ranges()
     if channel.range_epoch:
         return skipped
     due = channel.stream.due.joined_from(channel.cursor, channel.stream.end)
-    done = set(due).difference(channel.unfinished().tolist())
-    apart = [(i, i + 1) for i in done if not any(first <= i < end for first, end in skipped)]
+    done = np.setdiff1d(np.array(due, np.int64), channel.unfinished())
+    ranges = np.array(skipped, np.int64).reshape(-1, 2)
+    apart = [(i, i + 1) for i in done[~_within(done, (ranges[:, 0], ranges[:, 1]))].tolist()]
     return sorted(skipped + apart)
 
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sparq.broker.in_flight import NEVER
+
+Indexes = NDArray[np.int64]
 
 
 class Skips:
@@ -28,6 +33,12 @@ class Skips:
             first, _, before = self._ranges.pop()
             count += before
         self._ranges.append((first, end, count))
+
+    def add_all(self, firsts: Indexes, ends: Indexes, counts: Indexes) -> None:
+        """Add ranges that ascend and do not touch, while there is none yet."""
+        assert not self._ranges
+        self.count = int(counts.sum())
+        self._ranges.extend(zip(firsts.tolist(), ends.tolist(), counts.tolist(), strict=True))
 
     def end(self, default: int) -> int:
         """The end of the last range."""

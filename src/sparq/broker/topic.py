@@ -24,7 +24,7 @@ from sparq.broker.memory import Durable, Forgetful, Memory
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions
 from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.publishing import Publishing
-from sparq.broker.recovery import restore, state_of
+from sparq.broker.recovery import Indexes, restore, state_of, were_due
 from sparq.broker.stream import Stream
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, SegmentInfo
@@ -107,20 +107,25 @@ class Topic:
             self.channels[name] = channel
             self.had_channel = True
 
-    def _recover_due(self, state: TopicState, now: Instant) -> set[int]:
-        """Refill the due list; returns the deferred publishes that were due before now.
+    def _recover_due(self, state: TopicState, now: Instant) -> Indexes:
+        """Refill the due list; returns the deferred publishes that were due before now, ascending.
 
         One that some channel has seen has been due, even if the wall clock was set back since.
         """
-        past_due: set[int] = set()
         stream = self.stream
-        for index, due_wall_ns in sorted(stream.log.due_entries()):
-            if due_wall_ns <= now.wall_ns or _was_due(index, state):
-                past_due.add(index)
+        entries = np.array(stream.log.due_entries(), np.int64).reshape(-1, 2)
+        indexes, dues = entries[np.argsort(entries[:, 0])].T
+        are_past = (dues <= now.wall_ns) | were_due(indexes, state)
+        to_mono_ns = now.mono_ns - now.wall_ns
+        for index, due_ns, is_past in zip(
+            indexes.tolist(), dues.tolist(), are_past.tolist(), strict=True
+        ):
+            if is_past:
                 stream.due.add_past(index, stream.end)
             else:
-                self.defer(now.mono_ns + due_wall_ns - now.wall_ns, index)
-        return past_due
+                self.defer(due_ns + to_mono_ns, index)
+        past: Indexes = indexes[are_past]
+        return past
 
     # The mark
 
@@ -456,11 +461,3 @@ class Topic:
 
 def _nobody_waits(_error: DiskError | None) -> None:
     """What cannot be kept is a matter of health."""
-
-
-def _was_due(index: int, state: TopicState) -> bool:
-    """Whether some channel has been given this deferred publish, or has finished it."""
-    return any(
-        index in channel.requeued or any(first <= index < end for first, end in channel.finished)
-        for channel in state.channels.values()
-    )

@@ -7,10 +7,15 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sparq.log.block import Block, first_at_time
 from sparq.log.extents import Extent
 from sparq.log.reading import Place
 from sparq.log.segment import Segment
+
+Indexes = NDArray[np.int64]
 
 
 def place_of(segment: Segment, extent: Extent) -> Place:
@@ -83,18 +88,6 @@ class Index:
             places.append(place_of(segment, extent))
         return places, end
 
-    def next_run(self, index: int) -> tuple[int, int] | None:
-        """[first, end) of stored indexes without a gap, from the smallest >= index on."""
-        run: tuple[int, int] | None = None
-        for _, extent in self.extents_from(index):
-            if run is None:
-                run = (max(index, extent.first), extent.end)
-            elif extent.first == run[1]:
-                run = (run[0], extent.end)
-            else:
-                break
-        return run
-
     def next_stored(self, index: int) -> int | None:
         """The smallest stored index >= index; None if there is none."""
         for _, extent in self.extents_from(index):
@@ -112,6 +105,34 @@ class Index:
             return limit + index - after[1].first
         before = self._before(index)
         return limit if before is None else min(limit, before.end_ordinal + index - before.end)
+
+    def ordinals_at(self, indexes: Indexes, end_ordinal: int) -> Indexes:
+        """`ordinal_at` for many indexes, in any order."""
+        firsts, ends, ordinals = self._joined()
+        if not len(firsts):
+            return np.full(len(indexes), end_ordinal)
+        after = np.searchsorted(ends, indexes, "right")
+        limits = np.append(ordinals, end_ordinal)[after]
+        starts = np.append(firsts, np.iinfo(np.int64).max)[after]
+        before = np.maximum(after - 1, 0)
+        counted = ordinals[before] + (indexes - firsts[before])
+        in_gap = np.where(after > 0, np.minimum(limits, counted), limits)
+        return np.where(starts <= indexes, limits + indexes - starts, in_gap)
+
+    def stored_runs(self, first: int, end: int) -> tuple[Indexes, Indexes]:
+        """[first, end) of each run of stored indexes without a gap, within [first, end)."""
+        firsts, ends, _ = self._joined()
+        begins = np.flatnonzero(np.append(True, firsts[1:] != ends[:-1])[: len(firsts)])
+        lows = np.maximum(firsts[begins], first)
+        highs = np.minimum(ends[np.append(begins[1:], len(ends))[: len(begins)] - 1], end)
+        kept = lows < highs
+        return lows[kept], highs[kept]
+
+    def _joined(self) -> tuple[Indexes, Indexes, Indexes]:
+        """First index, end and ordinal of all extents that there are."""
+        rows = [segment.extents.rows(0, len(segment.extents)) for segment in self.segments]
+        firsts, ends, ordinals, *_ = np.concatenate(rows, axis=1) if rows else np.empty((3, 0), "q")
+        return firsts, ends, ordinals
 
     def _before(self, index: int) -> Extent | None:
         """The last extent that ends at or before the index, which is in a gap."""

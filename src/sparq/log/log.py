@@ -25,7 +25,7 @@ from sparq.log.cache import BlockCache
 from sparq.log.commit import Batch, Commit
 from sparq.log.disk import Disk, ensure_directory
 from sparq.log.extents import Extent
-from sparq.log.index import Index, place_of
+from sparq.log.index import Index, Indexes, place_of
 from sparq.log.options import SECOND_NS, LogOptions
 from sparq.log.reading import BlockRead, RangeRead
 from sparq.log.recovery import Recovered, recover, scan_again, settle, sync_found
@@ -279,9 +279,8 @@ class Log:
 
     def sync_task(self) -> Commit | None:
         """A commit that only syncs. None: nothing is unsynced, or a commit is in flight."""
-        if self._flight is not None or not self._unsynced.batches:
-            return None
-        return self._start(None, sync=True)
+        is_needed = self._flight is None and self._unsynced.batches
+        return self._start(None, sync=True) if is_needed else None
 
     def finish(self, commit: Commit) -> None:
         """Take over what came of a commit that has run; it is the one in flight."""
@@ -423,14 +422,17 @@ class Log:
         found = self._index.next_stored(index)
         return max(self.written_end, index) if found is None else found
 
-    def stored_run(self, index: int) -> tuple[int, int]:
-        """[first, end) of stored indexes without a gap from `next_stored(index)` on."""
-        end = max(self.written_end, index)
-        return self._index.next_run(index) or (end, end)
+    def stored_runs(self, first: int, end: int) -> tuple[Indexes, Indexes]:
+        """Firsts and ends of the runs of stored indexes without a gap, within [first, end)."""
+        return self._index.stored_runs(first, end)
 
     def ordinal_at(self, index: int) -> int:
         """Messages in the log before this index."""
         return self._index.ordinal_at(index, self.end_ordinal)
+
+    def ordinals_at(self, indexes: Indexes) -> Indexes:
+        """`ordinal_at` for many indexes, in any order."""
+        return self._index.ordinals_at(indexes, self.end_ordinal)
 
     def messages_between(self, first: int, end: int) -> int:
         """Stored messages with an index in [first, end): neither lost nor deleted."""

@@ -241,11 +241,13 @@ class Replay:
 
     def _requeue(self, channel: ChannelState, data: memoryview) -> None:
         count = len(data) // _REQUEUED_SIZE
-        indexes, dues = np.frombuffer(data, "<i8", 2 * count).reshape(2, count).tolist()
-        attempts = np.frombuffer(data, "<u4", count, 16 * count).tolist()
-        for index, due, attempt in zip(indexes, dues, attempts, strict=True):
-            channel.requeued[index] = (due, attempt)
-            self._note(index)
+        if not count:
+            return
+        indexes, dues = np.frombuffer(data, "<i8", 2 * count).reshape(2, count)
+        attempts = np.frombuffer(data, "<u4", count, 16 * count)
+        told = zip(dues.tolist(), attempts.tolist(), strict=True)
+        channel.requeued.update(zip(indexes.tolist(), told, strict=True))
+        self._note(int(indexes.max()))
 
     def state(self) -> TopicState:
         """What all records so far add up to."""

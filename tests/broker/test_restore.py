@@ -1,0 +1,152 @@
+"""A channel's state is restored by arrays; index by index, the same comes out."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparq.broker.channel import Channel
+from sparq.broker.recovery import restore, were_due
+from sparq.log.ranges import merge_ranges_scalar
+from sparq.log.records import ChannelState, TopicState
+from tests.broker.house import House
+
+Restored = tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[tuple[int, int]], int]
+
+
+def three_runs() -> House:
+    """Messages of three runs of nsqd, some deferred: indexes have gaps."""
+    house = House(max_bytes_per_file=6_000)
+    house.broker.create_topic("t", house.clock.now())
+    house.broker.create_channel("t", "other", house.clock.now())
+    for run in range(3):
+        for number in range(4):
+            house.publish("t", *[b"%d/%d/%d" % (run, number, at) * 20 for at in range(7)])
+            house.publish("t", b"later", defer_ms=(10_000, 60_000)[number % 2])
+        house.crash()
+    house.pass_time(30)
+    return house
+
+
+HOUSE = three_runs()
+STREAM = HOUSE.broker.topics["t"].stream
+STORED = [
+    index
+    for first, end in zip(*STREAM.log.stored_runs(0, 1 << 54), strict=True)
+    for index in range(int(first), int(end))
+]
+AROUND = sorted({index + step for index in STORED for step in (-1, 0, 1)})
+
+
+@st.composite
+def states(draw: st.DrawFn) -> ChannelState:
+    """What a ledger may say of a channel of this log."""
+    place = st.sampled_from(AROUND)
+    start = draw(place)
+    cursor = min(draw(place), STREAM.end)
+    bounds = draw(st.lists(st.tuples(place, st.integers(1, 20)), max_size=6))
+    ranges = [(max(first, start), first + size) for first, size in bounds if first + size > start]
+    finished = merge_ranges_scalar(*zip(*ranges, strict=True)) if ranges else []
+    finished = [pair for pair in finished if pair[0] > start]
+    free = [i for i in STORED if i >= start and not any(a <= i < b for a, b in finished)]
+    chosen = draw(st.lists(st.sampled_from(free), max_size=8, unique=True)) if free else []
+    wall_ns = HOUSE.clock.wall_ns
+    dues = st.sampled_from([0, wall_ns, wall_ns + 5_000])
+    requeued = {index: (draw(dues), draw(st.sampled_from([0, 1, 2, 65_535]))) for index in chosen}
+    return ChannelState(start, max(cursor, start), finished, requeued)
+
+
+def by_arrays(state: ChannelState, past_due: list[int]) -> Restored:
+    """What `restore` makes of it."""
+    channel = a_channel()
+    restore(channel, state, np.array(past_due, np.int64), HOUSE.clock.now())
+    indexes, attempts = channel.again.all()
+    again = list(zip(indexes.tolist(), attempts.tolist(), strict=True))
+    return again, sorted(channel.delays.entries()), channel.skips.ranges(), channel.skips.count
+
+
+def a_channel() -> Channel:
+    """A fresh one."""
+    return HOUSE.broker.topics["t"]._make_channel("twin")
+
+
+def one_by_one(state: ChannelState, past_due: list[int]) -> Restored:
+    """The same, index by index."""
+    now, pending = HOUSE.clock.now(), STREAM.due.pending
+    ready = {i: tries for i, (due, tries) in state.requeued.items() if due <= now.wall_ns}
+    delays = [
+        (now.mono_ns + due - now.wall_ns, i, tries)
+        for i, (due, tries) in state.requeued.items()
+        if due > now.wall_ns
+    ]
+    elsewhere = state.requeued.keys() | pending | set(past_due)
+
+    def is_finished(index: int) -> bool:
+        return any(first <= index < end for first, end in state.finished)
+
+    for index in STORED:
+        in_reach = state.start <= index < state.cursor and index not in elsewhere
+        if in_reach and not is_finished(index):
+            ready[index] = 1
+    for index in past_due:
+        if state.start <= index < STREAM.end and not is_finished(index):
+            ready.setdefault(index, 0) if index not in state.requeued else None
+    ranges = [(max(a, state.cursor), b) for a, b in state.finished if b > state.cursor]
+    ranges += [(i, i + 1) for i in state.requeued if i >= state.cursor]
+    skipped = merge_ranges_scalar(*zip(*ranges, strict=True)) if ranges else []
+    log, due = STREAM.log, STREAM.due
+    count = sum(log.ordinal_at(b) - log.ordinal_at(a) - due.count_between(a, b) for a, b in skipped)
+    return sorted(ready.items()), sorted(delays), skipped, count
+
+
+@settings(max_examples=400)
+@given(states(), st.lists(st.sampled_from(STREAM.due.skipped), max_size=4, unique=True))
+def test_arrays_restore_what_one_by_one_does(state: ChannelState, past_due: list[int]) -> None:
+    """Ready again, delayed and skipped: the same messages with the same attempts."""
+    past_due = sorted(set(past_due) - STREAM.due.pending)
+
+    assert one_by_one(state, past_due) == by_arrays(state, past_due)
+
+
+@settings(max_examples=200)
+@given(states(), states())
+def test_what_was_due_is_known_of_any_channel(one: ChannelState, other: ChannelState) -> None:
+    """Requeued or finished anywhere."""
+    state = TopicState(channels={"one": one, "other": other})
+    due = STREAM.due.skipped
+
+    expected = [
+        any(
+            index in channel.requeued or any(a <= index < b for a, b in channel.finished)
+            for channel in (one, other)
+        )
+        for index in due
+    ]
+
+    assert expected == were_due(np.array(due, np.int64), state).tolist()
+
+
+def test_three_hundred_thousand_requeued_messages_are_restored_at_once() -> None:
+    """Neither the messages nor the ranges between them are gone through one by one."""
+    house = House()
+    house.broker.create_topic("t", house.clock.now())
+    house.broker.create_channel("t", "c", house.clock.now())
+    house.publish("t", *[b"x"] * 1_000)
+    stream = house.broker.topics["t"].stream
+    calls = 0
+    ordinal_at = stream.log.ordinal_at
+
+    def counted(index: int) -> int:
+        nonlocal calls
+        calls += 1
+        return ordinal_at(index)
+
+    first = stream.log.first_index
+    state = ChannelState(first, first, [], {first + 2 * n: (0, 2) for n in range(500)})
+    channel = house.broker.topics["t"]._make_channel("twin")
+    stream.log.ordinal_at = counted  # type: ignore[method-assign] # counted here, then forgotten
+    restore(channel, state, np.empty(0, np.int64), house.clock.now())
+
+    assert 500 == len(channel.again)
+    assert calls < 5

@@ -1,0 +1,55 @@
+"""Questions asked of a log's index for many indexes at once get the answers of one by one."""
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparq.log.extents import Extent
+from sparq.log.index import Index
+from sparq.log.segment import Segment, SegmentHeader
+
+
+@st.composite
+def indexes(draw: st.DrawFn) -> tuple[Index, int]:
+    """Segments of extents with gaps in indexes and ordinals, some empty; and the end's ordinal."""
+    index, at, ordinal = Index(), draw(st.integers(1, 5)), draw(st.integers(0, 3))
+    for _ in range(draw(st.integers(0, 4))):
+        header = SegmentHeader(1, b"", 1, 0, at, at + 1000, ordinal, 1, -1, 1)
+        segment = Segment(f"{at}", header)
+        for _ in range(draw(st.integers(0, 4))):
+            at += draw(st.sampled_from([0, 0, 1, 5]))
+            ordinal += draw(st.sampled_from([0, 0, 2]))
+            count = draw(st.integers(1, 6))
+            segment.extents.append(Extent(at, at + count, ordinal, 0, 1, 0), fresh=True)
+            at, ordinal = at + count, ordinal + count
+        index.add(segment)
+        at += draw(st.integers(1, 4))
+    return index, ordinal
+
+
+@settings(max_examples=300)
+@given(indexes())
+def test_ordinals_of_many(made: tuple[Index, int]) -> None:
+    """In extents, in gaps, before and behind all of it."""
+    index, end_ordinal = made
+    wanted = np.arange(0, 120)
+
+    expected = [index.ordinal_at(at, end_ordinal) for at in wanted.tolist()]
+
+    assert expected == index.ordinals_at(wanted, end_ordinal).tolist()
+
+
+@settings(max_examples=300)
+@given(indexes(), st.integers(0, 60), st.integers(0, 60))
+def test_runs_of_stored_indexes(made: tuple[Index, int], first: int, end: int) -> None:
+    """They hold what is stored within the bounds, and do not touch."""
+    index = made[0]
+    lows, highs = index.stored_runs(first, end)
+
+    stored = [at for at in range(first, end) if index.locate(at) is not None]
+    runs = list(zip(lows.tolist(), highs.tolist(), strict=True))
+
+    assert stored == [at for low, high in runs for at in range(low, high)]
+    assert all(left[1] < right[0] for left, right in pairwise(runs))
