@@ -44,7 +44,7 @@ VERBS = (
     "hostile",
     "spark",
 )
-SECONDS_MAX = 1800.0
+SECONDS_MAX = 3600.0
 
 
 def run(verb: str, seed: int | None, root: Path = guarantees.ROOT) -> Outcome:

@@ -34,7 +34,7 @@ from proofs.outcome import Outcome, Plan, progress
 
 QUERIES = ("archive", "metrics", "spam_analysis")
 POLL_SECONDS = 0.02
-RUN_SECONDS_MAX = 600
+RUN_SECONDS_MAX = 1500
 NSQD_KILL_SECONDS = (0.0, 4.0)
 DRIVER_KILL_SECONDS = (0.0, 8.0)
 # How long after the beginning of a batch its driver is killed: most batches take longer.

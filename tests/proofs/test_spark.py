@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from proofs.careless_reader import CarelessReader
 from proofs.spark import PipelineRun, archived, driver_pids
+
+from proofs import careless_reader
+from sparq.spark.source import NsqStreamReader
 
 
 def plant(folder: Path, *names: str) -> None:
@@ -70,3 +75,37 @@ def test_a_drivers_processes_are_those_of_its_session() -> None:
         assert [] == driver_pids(driver.pid, "jvm")
         assert os.getpid() not in driver_pids(driver.pid, "group")
         driver.communicate(b"")
+
+
+def test_only_what_lives_is_killed(tmp_path: Path) -> None:
+    """A driver counts once it has a session, an nsqd once it has a process; each is killed once."""
+    run = PipelineRun(tmp_path, 1, 1, random.Random(1))
+    assert run.living_driver() is None
+    plant(tmp_path / "run")
+    state = {
+        "app_pid": 7,
+        "cluster": {"nsqlookupd": {"pid": 1}, "nsqd-1": {"pid": 2}, "nsqd-2": {"pid": None}},
+    }
+    (tmp_path / "run" / "state.json").write_text(json.dumps(state))
+    (tmp_path / "run" / "app.json").write_text(json.dumps({"pid": 6}))
+    assert run.living_driver() is None
+    (tmp_path / "run" / "app.json").write_text(json.dumps({"pid": 7}))
+
+    assert 7 == run.living_driver()
+    assert ("nsqd-1", 2) == run.living_nsqd()
+    run.killed = {2, 7}
+    assert run.living_driver() is None
+    assert run.living_nsqd() is None
+
+
+def test_the_careless_reader_forgets_its_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps to a batch that it has planned, and reads another one to the end of the logs."""
+    monkeypatch.setattr(NsqStreamReader, "latestOffset", lambda *_: {"log": 90})
+    monkeypatch.setattr(NsqStreamReader, "partitions", lambda _self, start, end: [start, end])
+
+    planned, rerun = (object.__new__(CarelessReader) for _ in range(2))
+    planned.latestOffset({"log": 1}, None)
+
+    assert [{"log": 1}, {"log": 50}] == planned.partitions({"log": 1}, {"log": 50})
+    assert [{"log": 1}, {"log": 90}] == rerun.partitions({"log": 1}, {"log": 50})
+    assert "nsq" == careless_reader.CarelessSource.name()
