@@ -1,0 +1,154 @@
+"""Each vectorised function of the hot path gives what its plain twin gives, on random input.
+
+The pairs stand in `twins.py`. Each case has a generator of its own, seeded with the proof's seed,
+the pair and the case's number: what differs is repeated by the same seed and count.
+
+The control is the same with vectorised functions that are wrong now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from proofs.outcome import Outcome, Plan, progress, run
+from proofs.twins import PAIRS
+from sparq.broker import in_flight
+from sparq.log import ranges
+from sparq.protocol import frames, runs
+
+PROMISES = ("P12",)
+SHARE = 500
+"""Cases of one pair that a process does at a time."""
+CONTROL_CASES = 1_000
+
+
+class Share(NamedTuple):
+    """Some cases of one pair: [first, end)."""
+
+    seed: int
+    pair: int
+    first: int
+    end: int
+
+
+def differences(share: Share) -> list[str]:
+    """The cases in which the two forms differ, in words."""
+    name, case = PAIRS[share.pair]
+    found: list[str] = []
+    for number in range(share.first, share.end):
+        chance = random.Random(f"{share.seed} {name} {number}")
+        try:
+            vectorised, plain = case(chance)
+        except Exception as error:  # whatever it is, the twin has not raised it
+            found.append(f"{name}, case {number}: {error!r}")
+            continue
+        if vectorised != plain:
+            found.append(f"{name}, case {number}: {vectorised!r:.200} is not {plain!r:.200}")
+    return found
+
+
+def shares_of(plan: Plan) -> list[Share]:
+    """All cases, the pairs in equal parts."""
+    each = -(-plan.count // len(PAIRS))
+    return [
+        Share(plan.seed, pair, first, min(first + SHARE, each))
+        for pair in range(len(PAIRS))
+        for first in range(0, each, SHARE)
+    ]
+
+
+def prove(plan: Plan) -> Outcome:
+    """Compare as often as planned."""
+    shares = shares_of(plan)
+    found: list[str] = []
+    if len(shares) > len(PAIRS):
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            for number, some in enumerate(pool.map(differences, shares)):
+                found += some
+                progress(f"share {number + 1} of {len(shares)}")
+    else:
+        found = [line for share in shares for line in differences(share)]
+    for line in found[:10]:
+        print(f"\r{line}")
+    cases = sum(share.end - share.first for share in shares)
+    figures = f"cases {cases:,} · pairs {len(PAIRS)} · differences {len(found):,}"
+    held, control = not found, ""
+    if plan.control:
+        seen = {wrong.name: without(wrong, plan.seed) for wrong in WRONG}
+        held &= all(seen.values())
+        control = " · ".join(f"{name}: differences {count:,}" for name, count in seen.items())
+    return Outcome(PROMISES, figures, held, control=control)
+
+
+# The control
+
+
+class Wrong(NamedTuple):
+    """A vectorised function that is wrong now and then.
+
+    Attributes:
+        name: what is wrong.
+        pair: which pair must show it.
+        target, function, replacement: what is replaced by what.
+    """
+
+    name: str
+    pair: str
+    target: Any
+    function: str
+    replacement: Any
+
+
+def any_hex(text: bytes) -> Any:
+    """Ids in capitals are taken as well."""
+    return PARSE_IDS(bytes(text).lower())
+
+
+def touching_apart(firsts: Any, ends: Any) -> Any:
+    """Arrays of ranges are not joined where they touch."""
+    if len(firsts) < ranges.VECTOR_MIN:
+        return MERGE_RANGES(firsts, ends)
+    pairs = sorted({(a, b) for a, b in zip(firsts, ends, strict=True) if a < b})
+    return pairs
+
+
+def one_too_many(data: bytes, at: int) -> int:
+    """A run of FINs reaches one row too far."""
+    return min(FINISH_ROWS(data, at) + 1, (len(data) - at) // runs.FIN_WIDTH)
+
+
+def mine_and_yours(tracked: in_flight.InFlight, first: int, end: int, _owner: int) -> bool:
+    """A range of FINs is freed whoever has the messages."""
+    return all(index in tracked.indexes() for index in range(first, end))
+
+
+PARSE_IDS, MERGE_RANGES, FINISH_ROWS = frames.parse_ids, ranges.merge_ranges, runs._finish_rows
+
+WRONG = (
+    Wrong("ids in capitals", "protocol.frames.parse_ids", frames, "parse_ids", any_hex),
+    Wrong("ranges not joined", "log.ranges.merge_ranges", ranges, "merge_ranges", touching_apart),
+    Wrong("a row too many", "protocol.runs.finish_run", runs, "_finish_rows", one_too_many),
+    Wrong(
+        "owners ignored",
+        "broker.in_flight.InFlight.finish",
+        in_flight.InFlight,
+        "_owns_range",
+        mine_and_yours,
+    ),
+)
+
+
+def without(wrong: Wrong, seed: int) -> int:
+    """How many differences are seen with this function wrong."""
+    pair = next(number for number, pair in enumerate(PAIRS) if pair.name == wrong.pair)
+    with patch.object(wrong.target, wrong.function, wrong.replacement):
+        return len(differences(Share(seed, pair, 0, CONTROL_CASES)))
+
+
+if __name__ == "__main__":
+    sys.exit(run("equal", prove, count=100_000, of="cases"))

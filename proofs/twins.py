@@ -1,0 +1,488 @@
+"""Vectorised functions of sparq, each beside the plain form of the same thing, and random input.
+
+A pair is a function of a generator: it makes one input, asks both forms and returns both answers.
+The plain forms go one by one, as the documents say it; where sparq has a scalar path of its own,
+that is the plain form. Sizes straddle the border (16) between sparq's two paths.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparq.broker import in_flight, redelivery
+from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, PAGE_SIZE, InFlight
+from sparq.log import block, ranges
+from sparq.log.block import Block
+from sparq.protocol import batch, frames, mpub, parser, runs
+from sparq.protocol import commands as c
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.frames import Bodies
+from sparq.protocol.identify import Limits
+from sparq.protocol.instant import INDEX_EPOCH_NS
+
+LIMITS = Limits(max_msg_size=60, max_body_size=5_000)
+BASE = 5 * PAGE_SIZE - 40
+"""Indexes of these cases cross the border of a page."""
+HEX = b"0123456789abcdef"
+SIZE_MAX = 50
+LINE = b"PUB t\n"
+Answers = tuple[Any, Any]
+
+
+class Pair(NamedTuple):
+    """A vectorised function and its twin.
+
+    Attributes:
+        name: of the vectorised function: module and function, or class.
+        case: makes one input and returns (vectorised, plain).
+    """
+
+    name: str
+    case: Callable[[random.Random], Answers]
+
+
+# Making input
+
+
+def count_of(chance: random.Random, most: int = 60) -> int:
+    """A number of things, often near the border between the two paths."""
+    return chance.choice([chance.randint(0, 3), chance.randint(13, 19), chance.randint(1, most)])
+
+
+def sizes_of(chance: random.Random, count: int) -> list[int]:
+    """Sizes: all equal, nearly so, or of any kind."""
+    kind, size = chance.random(), chance.randint(1, SIZE_MAX)
+    sizes = [size] * count
+    if kind > 0.7:
+        sizes = [chance.randint(1, SIZE_MAX) for _ in range(count)]
+    elif kind > 0.4 and count:
+        sizes[chance.randrange(count)] = chance.randint(1, SIZE_MAX)
+    return sizes
+
+
+def bodies_of(chance: random.Random, count: int) -> Bodies:
+    """Bodies lying close together, apart, or evenly."""
+    sizes = sizes_of(chance, count)
+    gap = chance.choice([0, 4, 11])
+    starts, at = [], chance.randint(0, 5)
+    for size in sizes:
+        starts.append(at + gap)
+        at += size + gap
+    data = chance.randbytes(at)
+    if sizes and len(set(sizes)) == 1 and chance.random() < 0.5:
+        step = sizes[0] + gap
+        return Bodies.even(data, range(starts[0], starts[0] + step * count, step), sizes[0])
+    if chance.random() < 0.5:
+        return Bodies(data, starts, sizes)
+    return Bodies(data, np.array(starts, np.int64), np.array(sizes, np.int64))
+
+
+def frames_of(chance: random.Random, count: int) -> tuple[bytes, list[int], int]:
+    """(frames, ends, first index) of some messages."""
+    first = chance.randrange(1 << 50)
+    encoded, ends = frames.encode_scalar([bodies_of(chance, count)], first, 5, 77)
+    return encoded, ends.tolist(), first
+
+
+def cut(chance: random.Random, data: bytes) -> list[bytes]:
+    """The data in pieces, cut anywhere or into single bytes."""
+    if chance.random() < 0.2:
+        return [data[at : at + 1] for at in range(len(data))]
+    places = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(0, 6)))
+    return [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+
+
+def spoilt(chance: random.Random, data: bytes, share: float) -> bytes:
+    """The data, sometimes with one byte changed or an end missing."""
+    if not data or chance.random() > share:
+        return data
+    at = chance.randrange(len(data))
+    if chance.random() < 0.3:
+        return data[:at]
+    return data[:at] + bytes([chance.choice([0, 10, 32, 65, 70, 255])]) + data[at + 1 :]
+
+
+# protocol/frames
+
+
+def encode(chance: random.Random) -> Answers:
+    """Bodies as frames."""
+    pieces = [bodies_of(chance, count_of(chance)) for _ in range(chance.randint(1, 3))]
+    pieces.append(bodies_of(chance, 1))
+    arguments = pieces, chance.randrange(1 << 53), chance.randrange(1024), chance.randrange(1 << 60)
+    made, plain = frames.encode(*arguments), frames.encode_scalar(*arguments)
+    return (bytes(made[0]), made[1].tolist()), (plain[0], plain[1].tolist())
+
+
+def outcome_of(function: Callable[[Any], Any], argument: object) -> object:
+    """The answer as a list, or that there is none."""
+    try:
+        return function(argument).tolist()
+    except ValueError:
+        return "ValueError"
+
+
+def ends_of(chance: random.Random) -> Answers:
+    """Where frames end."""
+    data = spoilt(chance, frames_of(chance, count_of(chance))[0], 0.4)
+    return outcome_of(frames.ends_of, data), outcome_of(frames.ends_of_scalar, data)
+
+
+def parse_ids(chance: random.Random) -> Answers:
+    """Ids that lie one after the other."""
+    texts = [bytes(chance.choices(HEX, k=16)) for _ in range(count_of(chance))]
+    if texts and chance.random() < 0.4:
+        at = chance.randrange(len(texts))
+        place, byte = chance.randrange(16), chance.choice(b"AFG _+-\n\0\xff")
+        texts[at] = texts[at][:place] + bytes([byte]) + texts[at][place + 1 :]
+    plain = [int(text, 16) if set(HEX).issuperset(text) else frames.INVALID_ID for text in texts]
+    return frames.parse_ids(b"".join(texts)).tolist(), plain
+
+
+def message_ids(chance: random.Random) -> Answers:
+    """Indexes as ids, and back."""
+    node = chance.randrange(1024)
+    indexes = [chance.randrange(1 << 54) for _ in range(count_of(chance))]
+    made = frames.message_ids(np.array(indexes, np.int64), node)
+    nodes, back = frames.split_ids(frames.parse_ids(made.tobytes()))
+    plain = [b"%016x" % (node << 54 | index) for index in indexes]
+    return (made.tolist(), nodes.tolist(), back.tolist()), (plain, [node] * len(indexes), indexes)
+
+
+def patch_attempts(chance: random.Random) -> Answers:
+    """Attempts of each message."""
+    data, ends, _ = frames_of(chance, count_of(chance))
+    attempts = [chance.choice([1, 2, 255, 256, 65_535, 70_000]) for _ in ends]
+    plain = bytearray(data)
+    for start, number in zip([0, *ends], attempts, strict=False):
+        struct.pack_into(">H", plain, start + 16, min(number, 65_535))
+    made = frames.patch_attempts(data, np.array(ends, np.uint32), np.array(attempts, np.int64))
+    return bytes(made), bytes(plain)
+
+
+def patch_timestamps(chance: random.Random) -> Answers:
+    """The timestamp of each message."""
+    data, ends, _ = frames_of(chance, count_of(chance))
+    stamps = [chance.randrange(1 << 62) for _ in ends]
+    plain = bytearray(data)
+    for start, stamp in zip([0, *ends], stamps, strict=False):
+        struct.pack_into(">q", plain, start + 8, stamp)
+    made = frames.patch_timestamps(data, np.array(ends, np.uint32), np.array(stamps, np.int64))
+    return bytes(made), bytes(plain)
+
+
+# protocol/runs, mpub, parser
+
+
+def finish_run(chance: random.Random) -> Answers:
+    """A run of FINs up to the first line that is anything else."""
+    first = chance.randrange(1 << 63)
+    step = chance.choice([0, 1, 1, 97])
+    lines = [b"FIN %016x\n" % (first + step * k) for k in range(count_of(chance))]
+    data = spoilt(chance, b"".join(lines), 0.5) + chance.choice([b"", b"NOP\n", b"FIN 01"])
+    plain: list[bytes] = []
+    at = 0
+    while data[at : at + 4] == b"FIN " and data[at + 20 : at + 21] == b"\n":
+        if not set(HEX).issuperset(data[at + 4 : at + 20]):
+            break
+        plain.append(data[at + 4 : at + 20])
+        at += 21
+    finish = runs.finish_run(data, 0)
+    if finish is None:
+        return [], [(text, int(text, 16)) for text in plain]
+    found = [(finish.id_text(k), int(raw)) for k, raw in enumerate(finish.raw_ids)]
+    return found, [(text, int(text, 16)) for text in plain]
+
+
+def publish_run(chance: random.Random) -> Answers:
+    """A run of PUBs up to the first that is cut, wrong or of another topic."""
+    sizes = sizes_of(chance, count_of(chance, 90))
+    data = spoilt(chance, b"".join(c.pub("t", chance.randbytes(size)) for size in sizes), 0.5)
+    data = LINE + b"\0\0\0\1x" + data + chance.choice([b"", b"PUB u\n\0\0\0\1x", LINE + b"\0"])
+    plain, at = [], 0
+    while data.startswith(LINE, at) and len(data) >= at + len(LINE) + 4:
+        start = at + len(LINE) + 4
+        size = int.from_bytes(data[start - 4 : start], "big", signed=True)
+        if not 0 < size <= SIZE_MAX or start + size > len(data):
+            break
+        plain.append((start, size))
+        at = start + size
+    found = runs.publish_run(data, 0, LINE, SIZE_MAX)
+    assert found is not None
+    return [(int(a), int(b)) for a, b in zip(found.starts, found.sizes, strict=True)], plain
+
+
+def walk(chance: random.Random) -> Answers:
+    """The messages of an MPUB that arrives in pieces; None: not all of it is right."""
+    sizes = sizes_of(chance, max(1, count_of(chance, 90)))
+    parts = [size.to_bytes(4, "big") + chance.randbytes(size) for size in sizes]
+    data = spoilt(chance, len(sizes).to_bytes(4, "big") + b"".join(parts), 0.3)
+    walked, held, found = mpub.Walk(0, SIZE_MAX, 5_000), b"", None
+    try:
+        for piece in cut(chance, data):
+            held += piece
+            if walked.advance(held):
+                found = [bytes(body) for body in walked.bodies(held)]
+                break
+    except RemoteError:
+        pass
+    return found, plain_walk(data)
+
+
+def plain_walk(data: bytes) -> list[bytes] | None:
+    """The messages of an MPUB's body, one by one."""
+    count = int.from_bytes(data[:4], "big", signed=True)
+    if len(data) < 4 or not 0 < count <= (5_000 - 4) // 5:
+        return None
+    at, found = 4, []
+    for _ in range(count):
+        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if len(data) < at + 4 or not 0 < size <= SIZE_MAX or at + 4 + size > len(data):
+            return None
+        found.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found
+
+
+def commands_in_pieces(chance: random.Random) -> Answers:
+    """The commands of a stream, however it is cut, are those of its bytes one by one."""
+    parts: list[bytes] = []
+    for _ in range(chance.randint(1, 4)):
+        kind = chance.randrange(5)
+        if kind == 0:
+            parts += [c.fin(b"%016x" % chance.randrange(1 << 60)) for _ in range(count_of(chance))]
+        elif kind == 1:
+            parts += [c.pub("t", chance.randbytes(s)) for s in sizes_of(chance, count_of(chance))]
+        elif kind == 2:
+            sizes = sizes_of(chance, max(1, count_of(chance)))
+            parts.append(c.mpub("t", [chance.randbytes(size) for size in sizes]))
+        else:
+            parts.append(chance.choice([c.nop(), c.rdy(7), c.dpub("t", 9, b"x"), b"NOP\r\n"]))
+    data = spoilt(chance, b"".join(parts), 0.3)
+    singly = [data[at : at + 1] for at in range(len(data))]
+    return understood(cut(chance, data)), understood(singly)
+
+
+def understood(pieces: list[bytes]) -> list[object]:
+    """What a parser makes of a stream, in words that do not depend on how long runs are."""
+    reader = parser.Parser(LIMITS)
+    reader.state = c.STATE_SUBSCRIBED
+    found: list[object] = []
+    try:
+        for piece in pieces:
+            reader.feed(piece)
+            while (command := reader.next()) is not None:
+                found += flat(command)
+        reader.eof()
+    except RemoteError as error:
+        found.append(error.frame_text())
+    return found
+
+
+def flat(command: c.Command) -> list[object]:
+    """A command as the single ones that it stands for."""
+    match command:
+        case c.Publish(topic, bodies):
+            return [("PUB", topic, bytes(body)) for body in bodies]
+        case c.MultiPublish(topic, bodies) | c.DeferredPublish(topic, bodies):
+            return [(type(command).__name__, topic, *map(bytes, bodies))]
+        case c.Finish():
+            return [(command.id_text(k), int(raw)) for k, raw in enumerate(command.raw_ids)]
+    return [str(command)]
+
+
+# protocol/batch, log
+
+
+def stored_dues(chance: random.Random) -> Answers:
+    """A stored batch with due times, read again."""
+    data, ends, first = frames_of(chance, max(1, count_of(chance)))
+    dues = [(k, chance.randrange(1 << 62)) for k in range(len(ends)) if chance.random() < 0.3]
+    encoded = b"".join(
+        batch.encode(
+            data,
+            np.array(ends, np.uint32),
+            first,
+            3,
+            publish_time_ns=INDEX_EPOCH_NS,
+            log_id_short=7,
+            epoch=1,
+            file_offset=4_608,
+            salt=99,
+            dues=dues,
+        )
+    )
+    (found,) = batch.walk(encoded)
+    return (bytes(found.frames), found.ends.tolist(), found.dues), (data, ends, dues)
+
+
+def merge_ranges(chance: random.Random) -> Answers:
+    """A set of indexes as ranges."""
+    count = count_of(chance)
+    firsts = [chance.randint(0, 200) for _ in range(count)]
+    ends = [first + chance.choice([0, 1, 1, chance.randint(-2, 30)]) for first in firsts]
+    return ranges.merge_ranges(firsts, ends), ranges.merge_ranges_scalar(firsts, ends)
+
+
+def block_times(chance: random.Random) -> Answers:
+    """Merged blocks, the timestamps in them, and the first message at a time."""
+    blocks: list[Block] = []
+    index, stamps, plain_frames = chance.randrange(1 << 40), [], b""
+    first = index
+    for _ in range(chance.randint(1, 4)):
+        stamp = 1_000 + 10 * len(stamps) + chance.randint(0, 9)
+        data, ends = frames.encode_scalar(
+            [bodies_of(chance, chance.randint(1, 9))], index, 1, stamp
+        )
+        blocks.append(Block(index, len(ends), ends, data, 0))
+        index += len(ends)
+        stamps += [stamp] * len(ends)
+        plain_frames += data
+    merged = block.merge(blocks)
+    at = chance.randint(990, 1_010 + 10 * len(stamps))
+    later = [first + k for k, stamp in enumerate(stamps) if stamp >= at]
+    found = merged.timestamps(np.arange(first, index)).tolist()
+    return (
+        (bytes(merged.frames), merged.ends.tolist(), found, block.first_at_time(merged, at)),
+        (
+            plain_frames,
+            frames.ends_of_scalar(plain_frames).tolist(),
+            stamps,
+            min(later, default=None),
+        ),
+    )
+
+
+# broker
+
+
+def ranges_of(chance: random.Random) -> Answers:
+    """Ascending indexes as ranges."""
+    ascending = sorted({chance.randint(0, 70) for _ in range(count_of(chance))})
+    found = in_flight.ranges_of(np.array(ascending, np.int64))
+    return tuple(map(list, found)), in_flight.ranges_of_few(ascending)
+
+
+def finishing(chance: random.Random) -> Answers:
+    """Runs of FINs: what is freed, what fails, and what stays in flight."""
+    state = {BASE + k: chance.randint(1, 2) for k in range(80) if chance.random() < 0.8}
+    tracked = InFlight()
+    for index, owner in state.items():
+        tracked.note_run(index, index + 1, owner, now_ns=0, deadline_ns=index)
+    found: list[object] = []
+    plain: list[object] = []
+    for _ in range(chance.randint(1, 3)):
+        start = BASE + chance.randint(0, 60)
+        run: Any = [BASE + chance.randint(-5, 85) for _ in range(max(1, count_of(chance)))]
+        if chance.random() < 0.5:
+            run = list(range(start, start + max(1, count_of(chance, 30))))
+        plain.append(plain_finish(state, run, 1))
+        kind = chance.randrange(3)
+        if kind == 0 and run == list(range(run[0], run[0] + len(run))):
+            run = range(run[0], run[0] + len(run))
+        elif kind == 1:
+            run = np.array(run, np.int64)
+        freed = tracked.finish(run, 1)
+        found.append(([*freed.starts], [*freed.ends], freed.freed, freed.failures))
+    found.append((tracked.indexes().tolist(), tracked.count))
+    plain.append((sorted(state), len(state)))
+    return found, plain
+
+
+def plain_finish(state: dict[int, int], run: list[int], owner: int) -> object:
+    """The same of a dictionary index -> owner, which is changed."""
+    freed, failures = [], []
+    for position, index in enumerate(run):
+        if state.get(index) == owner:
+            freed.append(index)
+            del state[index]
+        else:
+            failures.append((position, NOT_OWNED if index in state else NOT_IN_FLIGHT))
+    starts, ends = in_flight.ranges_of_few(sorted(freed))
+    return starts, ends, len(freed), failures
+
+
+def expiring(chance: random.Random) -> Answers:
+    """Deliveries noted in bursts, timed out, and taken from an owner."""
+    tracked = InFlight()
+    state: dict[int, tuple[int, int, int]] = {}
+    for owner in (1, 2, 3):
+        free = [BASE + k for k in range(90) if BASE + k not in state and chance.random() < 0.3]
+        attempts = [chance.randint(1, 9) for _ in free]
+        deadline = chance.randint(0, 100)
+        tracked.note_many(
+            np.array(free, np.int64), np.array(attempts), owner, now_ns=0, deadline_ns=deadline
+        )
+        state |= {i: (deadline, n, owner) for i, n in zip(free, attempts, strict=True)}
+    now, owner = chance.randint(0, 100), chance.randint(1, 3)
+    due = sorted(index for index, (deadline, _, _) in state.items() if deadline <= now)
+    plain: list[object] = [[(index, *state.pop(index)[1:]) for index in due]]
+    theirs = sorted(index for index, (_, _, whose) in state.items() if whose == owner)
+    plain.append([(index, *state.pop(index)[1:]) for index in theirs])
+    plain.append(sorted((index, n) for index, (_, n, _) in state.items()))
+    found: list[object] = [
+        list(zip(*(column.tolist() for column in taken), strict=True))
+        for taken in (tracked.expire(now), tracked.release_owner(owner))
+    ]
+    found.append(list(zip(*(column.tolist() for column in tracked.all()), strict=True)))
+    return found, plain
+
+
+def copy_run(chance: random.Random) -> Answers:
+    """Messages of a block, here and there, copied with their attempts."""
+    data, ends, first = frames_of(chance, max(1, count_of(chance)))
+    held = Block(first, len(ends), np.array(ends, np.uint32), data, 0)
+    chosen = [k for k in range(len(ends)) if chance.random() < 0.5] or [0]
+    attempts = [chance.randint(1, 70_000) for _ in chosen]
+    plain = b""
+    for k, number in zip(chosen, attempts, strict=True):
+        frame = bytearray(data[ends[k - 1] if k else 0 : ends[k]])
+        struct.pack_into(">H", frame, 16, min(number, 65_535))
+        plain += frame
+    indexes = np.array(chosen, np.int64) + first
+    return bytes(redelivery.copy_run(held, indexes, np.array(attempts, np.int64))), plain
+
+
+PAIRS = (
+    Pair("protocol.frames.encode", encode),
+    Pair("protocol.frames.ends_of", ends_of),
+    Pair("protocol.frames.parse_ids", parse_ids),
+    Pair("protocol.frames.message_ids", message_ids),
+    Pair("protocol.frames.patch_attempts", patch_attempts),
+    Pair("protocol.frames.patch_timestamps", patch_timestamps),
+    Pair("protocol.runs.finish_run", finish_run),
+    Pair("protocol.runs.publish_run", publish_run),
+    Pair("protocol.mpub.Walk", walk),
+    Pair("protocol.parser.Parser", commands_in_pieces),
+    Pair("protocol.batch.encode", stored_dues),
+    Pair("log.ranges.merge_ranges", merge_ranges),
+    Pair("log.block.merge", block_times),
+    Pair("broker.in_flight.ranges_of", ranges_of),
+    Pair("broker.in_flight.InFlight.finish", finishing),
+    Pair("broker.in_flight.InFlight.expire", expiring),
+    Pair("broker.redelivery.copy_run", copy_run),
+)
+
+ELSEWHERE = {
+    "broker.channel": "tests/broker/test_model.py",
+    "broker.deferred": "tests/broker/test_deferred.py",
+    "broker.delivery": "tests/broker/test_model.py",
+    "broker.percentiles": "tests/broker/test_percentiles.py",
+    "broker.ready_again": "tests/broker/test_ready_again.py",
+    "broker.recovery": "tests/broker/test_restore.py",
+    "broker.sampling": "tests/broker/test_delivery.py",
+    "broker.topic": "tests/broker/test_model.py",
+    "log.check": "tests/log/test_go_queue.py",
+    "log.extents": "tests/log/test_blocks.py",
+    "log.go_records": "tests/log/test_go_queue.py",
+    "log.index": "tests/log/test_log.py",
+    "log.index_file": "tests/log/test_index_file.py",
+    "log.reading": "tests/log/test_damage.py",
+    "log.records": "tests/log/test_ledger.py",
+}
+"""Modules that use arrays and have no pair here: which test compares them with plain code."""
