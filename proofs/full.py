@@ -18,7 +18,6 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -131,7 +130,7 @@ def brim(folder: Path, seed: int, finishes: int, module: str = NSQD) -> Brim:
                 press.fill(line)
                 for _ in range(REFUSED * finishes // FINISHES):
                     press.publish(line, 1)
-            press.expect("/ping does not say it", server.request("GET", "/ping")[0] == 500)
+            press.expect("/ping does not say it", not is_healthy(server))
             finished = finish(press, finishes)
             server.restart()
             seconds = resumed(press, disk)
@@ -187,9 +186,13 @@ def resumed(press: Press, disk: SmallDisk) -> float:
         wait_until(lambda: press.publish(line, BATCH), "resumed", RESUMED_SECONDS)
         seconds = time.monotonic() - began
         press.expect("a later PUB is refused", press.publish(line, 1))
-    healthy: Callable[[], bool] = lambda: press.server.request("GET", "/ping")[0] == 200  # noqa: E731
-    wait_until(healthy, "healthy", RESUMED_SECONDS)
+    wait_until(lambda: is_healthy(press.server), "healthy", RESUMED_SECONDS)
     return seconds
+
+
+def is_healthy(server: NsqdServer) -> bool:
+    """Whether /ping has nothing to complain of."""
+    return server.request("GET", "/ping")[0] == 200
 
 
 @dataclass(slots=True)
