@@ -283,14 +283,16 @@ def request_of(publishing: Publishing, body: bytes, batch: int) -> bytes:
     return publishing.many(body, batch) if batch > 1 else publishing.one(body)
 
 
-async def fill(peer: Peer, topic: str, body: bytes, count: int, seconds: float) -> int:
-    """Publish up to `count` messages as fast as the peer can, for so long at most: how many."""
+async def fill(
+    peer: Peer, topic: str, body: bytes, count: int, seconds: float, *, batches: int = FILL_BATCHES
+) -> int:
+    """Publish up to `count` messages, for so long at most: how many; `batches` unanswered."""
     per_request = 200 if "batch" in peer.can and count >= 200 else 1
     run = Run(peer, lambda: 0)
     try:
         publishing = peer.publishing(topic, batches=per_request > 1)
         request = request_of(publishing, body, per_request)
-        window = FILL_BATCHES if per_request > 1 else FILL_WINDOW
+        window = batches if per_request > 1 else FILL_WINDOW
         publisher = await add_publisher(run, publishing, request, window, count // per_request)
         publisher.finishes = True
         publisher.begin()

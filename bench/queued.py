@@ -26,6 +26,7 @@ MESSAGES = 10_000_000
 TOPIC, CHANNEL = "bench", "ch0"
 SIZE = 200
 READY = 2500
+BATCHES = 16
 FILL_SECONDS = 60.0
 DRAIN_SECONDS = 2.0
 RESTART_AIM_SECONDS, MEMORY_AIM_MIB = 2.0, 200.0
@@ -97,7 +98,8 @@ def measure(contestant: Contestant, folder: Path, wanted: int) -> Queued:
         peer.start()
         peer.prepare(TOPIC, [CHANNEL], READY)
         began = time.perf_counter()
-        messages = uvloop.run(fill(peer, TOPIC, load.body(SIZE), wanted, FILL_SECONDS))
+        filling = fill(peer, TOPIC, load.body(SIZE), wanted, FILL_SECONDS, batches=BATCHES)
+        messages = uvloop.run(filling)
         fill_rate = messages / (time.perf_counter() - began)
         before = peer.memory_mib()
         peer.kill()
