@@ -42,7 +42,7 @@ def serve(data: bytes) -> tuple[int, list[bytes]]:
     variant, cut, rest = data[0], data[1], data[HEAD_SIZE:]
     if cut < 128 or len(rest) < 2:
         return variant, [rest]
-    if cut < 160 and len(rest) < 400:
+    if cut < 134 and len(rest) < 400:
         return variant, [rest[at : at + 1] for at in range(len(rest))]
     if cut < 224:
         at = 1 + (cut * 2654435761 >> 7) % (len(rest) - 1)
