@@ -22,7 +22,7 @@ async def until(condition: Callable[[], bool], what: str, seconds: float = WAIT_
     """Return once the condition holds; an AssertionError says what did not come about in time."""
     try:
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - many actors' notes are looked at, no one's event
+            while not condition():  # noqa: ASYNC110 - many actors, no one event
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError as error:
         raise AssertionError(f"not {what} in {seconds:.0f} s") from error

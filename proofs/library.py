@@ -12,6 +12,7 @@ from proofs import bodies
 from proofs.witness import Actor
 from sparq.client import Config, Consumer, Producer
 from sparq.client.errors import PublishError
+from sparq.protocol.errors import RemoteError
 
 TOPIC, CHANNEL = "library", "c"
 PUBLISHER = 77
@@ -57,7 +58,8 @@ class LibraryProducer(Actor):
             author = bodies.Author(shelf.run, PUBLISHER, number)
             try:
                 await producer.publish(TOPIC, bodies.write(author, self.chance))
-            except PublishError:
+            except (PublishError, RemoteError):
+                # No answer, or that of an nsqd to which only a part of the command came.
                 continue
             shelf.acknowledged.add(number)
         self.busy -= 1
