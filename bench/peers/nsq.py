@@ -112,6 +112,19 @@ class NsqPeer(Peer):
         )
         return Program((*self.command, *places, *self.flags), self.folder, self.port)
 
+    def start(self) -> None:
+        """Until it answers over HTTP too, which it does a moment later."""
+        super().start()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while True:
+            try:
+                self.request("GET", "/ping")
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_SECONDS)
+
     def request(self, method: str, path: str) -> str:
         """One request that must be answered with 200."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=60)
