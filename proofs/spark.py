@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ QUERIES = ("archive", "metrics", "spam_analysis")
 POLL_SECONDS = 0.02
 RUN_SECONDS_MAX = 1500
 NSQD_KILL_SECONDS = (0.0, 4.0)
-DRIVER_KILL_SECONDS = (0.0, 8.0)
+BATCHES_BEFORE_KILL = (0, 1, 2, 3, 5)
+"""So many batches, of all queries, a driver may commit before it is killed."""
 # How long after the beginning of a batch its driver is killed: most batches take longer.
 BATCH_KILL_SECONDS = (0.0, 0.25)
 DRIVER_PARTS = ("python", "jvm", "group")
@@ -48,6 +50,10 @@ SMALL_BATCHES = "proofs.small_batches"
 CARELESS = "proofs.careless_reader"
 PATHS = {**os.environ, "PYTHONPATH": python_path()}
 PROMISES = ("P14",)
+
+
+class RunEnded(Exception):
+    """The run came to its end before what was waited for."""
 
 
 @dataclass(slots=True)
@@ -84,9 +90,15 @@ class PipelineRun:
             return {}
 
     def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
-        """The condition's value once it has one; the run's end or its deadline is an error."""
+        """The condition's value once it has one.
+
+        Raises:
+            RunEnded: the run ended first.
+            AssertionError: it did not come in time.
+        """
         while not (found := condition()):
-            assert self.process.poll() is None, f"the run ended before {what}"
+            if self.process.poll() is not None:
+                raise RunEnded(what)
             assert time.monotonic() - self.began < RUN_SECONDS_MAX, f"no {what} in time"
             time.sleep(POLL_SECONDS)
         return found
@@ -110,7 +122,8 @@ class PipelineRun:
     def kill_driver(self) -> None:
         """kill -9 of the driver, or a part of it, while a batch is under way."""
         driver = self.wait_for("a driver", self.living_driver)
-        time.sleep(self.chance.uniform(*DRIVER_KILL_SECONDS))
+        wanted = self.committed() + self.chance.choice(BATCHES_BEFORE_KILL)
+        self.wait_for("a commit", lambda: self.committed() >= wanted or self.is_ending())
         query, batch = self.wait_for("a batch", self.batch_under_way)
         time.sleep(self.chance.uniform(*BATCH_KILL_SECONDS))
         if (query, batch) not in self.batches_under_way():
@@ -121,6 +134,15 @@ class PipelineRun:
         for pid in driver_pids(driver, part):
             os.kill(pid, signal.SIGKILL)
         self.kills.append(f"spark's {part} in batch {batch} of {query}")
+
+    def committed(self) -> int:
+        """The batches that Spark has done with, of all queries."""
+        places = (self.data / "checkpoint" / query / "commits" for query in QUERIES)
+        return sum(len(numbers(place)) for place in places)
+
+    def is_ending(self) -> bool:
+        """Whether the run has nothing left to read, and so no more batches to wait for."""
+        return self.state().get("stage") not in ("starting", *RUNNING)
 
     def living_driver(self) -> int | None:
         """The driver, once it has a session and was not killed yet."""
@@ -234,14 +256,16 @@ class Result:
 
 def attempt(folder: Path, seed: int, count: int, module: str = SMALL_BATCHES) -> Result:
     """One run with its kills."""
+    folder.mkdir(parents=True, exist_ok=True)
     run = PipelineRun(folder / f"run-{seed}", seed, count, random.Random(f"{seed} kills"), module)
     run.start()
     expected = found = distinct = 0
     try:
         steps = [run.kill_nsqd] * NSQD_KILLS + [run.kill_driver] * DRIVER_KILLS
         run.chance.shuffle(steps)
-        for step in steps:
-            step()
+        with suppress(RunEnded):
+            for step in steps:
+                step()
         status = run.end()
         if (run.data / "report.json").exists():
             expected = run.expected()
@@ -265,7 +289,10 @@ def prove(plan: Plan) -> Outcome:
     with data_folder(plan.keep) as scratch:
         folder = scratch.resolve()
         results: list[Result] = []
-        while (kills := sum(result.kills for result in results)) < plan.count:
+        for _ in range(plan.count):
+            kills = sum(result.kills for result in results)
+            if kills >= plan.count:
+                break
             progress(f"{kills} kills")
             results.append(attempt(folder, plan.seed + len(results), CLICKS))
             if results[-1].wrong:
