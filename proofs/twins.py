@@ -332,7 +332,8 @@ def merge_ranges(chance: random.Random) -> Answers:
 def block_times(chance: random.Random) -> Answers:
     """Merged blocks, the timestamps in them, and the first message at a time."""
     blocks: list[Block] = []
-    index, stamps, plain_frames = chance.randrange(1 << 40), [], b""
+    index, plain_frames = chance.randrange(1 << 40), b""
+    stamps: list[int] = []
     first = index
     for _ in range(chance.randint(1, 4)):
         stamp = 1_000 + 10 * len(stamps) + chance.randint(0, 9)

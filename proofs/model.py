@@ -1,0 +1,170 @@
+"""Channels against a small model, whatever happens in whatever order: hypothesis looks for a story.
+
+The model and its rules stand in `tests/broker/test_model.py`: a dictionary for each channel, index
+-> (place, attempts, due). Here a power cut behind a clean stop, a checkpoint of the ledger and
+busier times are added to the rules, and the stories are many and long.
+
+The control is the same with a guard of sparq switched off (`simulate_parts/guards.py`): a story
+that shows it must be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from tests.broker import test_model
+
+from proofs.outcome import Outcome, Plan, run
+from proofs.simulate_parts.guards import GUARDS
+from sparq.protocol import commands
+
+PROMISES = ("P3", "P4", "P10")
+STEPS = 50
+SHARE = 125
+"""Examples that hypothesis looks for at a time."""
+CONTROL_EXAMPLES = 500
+CONTROLS = ("notes of FINs", "due times", "attempts")
+
+
+class Found(NamedTuple):
+    """What came of some examples.
+
+    Attributes:
+        steps: rules that were carried out.
+        story: the example that failed, in hypothesis' words; empty if none did.
+    """
+
+    examples: int
+    steps: int
+    story: str
+
+
+class Stories(test_model.Channels):
+    """The machine of the tests, with more that may happen."""
+
+    examples = 0
+    steps = 0
+
+    @rule(ready=st.integers(1, 9), count=st.integers(1, 20), defer_s=st.sampled_from([0, 0, 5]))
+    def rush(self, ready: int, count: int, defer_s: int) -> None:
+        """Everybody is ready, and there is something for them."""
+        for clients in self.clients.values():
+            for client in clients:
+                client.say(commands.rdy(ready))
+        self.publish(count=count, size=9, defer_s=defer_s)
+
+    @rule(name=st.sampled_from(test_model.CHANNELS), step=st.integers(1, 3))
+    def finish_many(self, name: str, step: int) -> None:
+        """FIN of every first, second or third message in flight."""
+        places = self.model[name].places
+        for client in self.clients[name]:
+            theirs = [index for index, place in sorted(places.items()) if place.owner is client]
+            run = [i for i in theirs if places[i].where == test_model.FLYING][::step]
+            for index in run:
+                places[index].where = test_model.DONE
+            if run:
+                client.say(b"".join(commands.fin(self.id_of(index)) for index in run))
+                assert client.answers() == []
+        self.settle()
+
+    @rule(crash_seed=st.integers(0, 99))
+    def stop_and_lose_power(self, crash_seed: int) -> None:
+        """Behind a clean stop everything is synced: a power cut costs nothing."""
+        self.house.broker.close(self.house.clock.now())
+        self.house.turn()
+        self.house.disk = self.house.disk.crash(crash_seed)
+        self.restart(clean=False)
+
+    @rule()
+    def write_checkpoint(self) -> None:
+        """The ledger is replaced by the state that it has led to."""
+        books = self.house.broker.topics["t"].books
+        assert books is not None
+        books.checkpoint(self.house.clock.now())
+        self.house.turn()
+        self.settle()
+
+    @invariant()
+    def counted(self) -> None:
+        """One step more."""
+        type(self).steps += 1
+
+    def teardown(self) -> None:
+        """One example more."""
+        type(self).examples += 1
+        type(self).steps -= 1
+
+
+def look(chance: int, examples: int) -> Found:
+    """Look for a story that contradicts the model."""
+
+    class Machine(Stories):
+        pass
+
+    seed(chance)(Machine)
+    quiet = settings(
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told):
+            run_state_machine_as_test(Machine, settings=quiet)
+    except Exception as error:  # an assertion of the model, or whatever breaks sparq
+        story = "\n".join([*getattr(error, "__notes__", []), told.getvalue(), repr(error)])
+        return Found(Machine.examples, Machine.steps, story)
+    return Found(Machine.examples, Machine.steps, "")
+
+
+def without(name: str, chance: int) -> Found:
+    """The same with a guard off."""
+    guard = next(guard for guard in GUARDS if guard.name == name)
+    with guard.off():
+        return look(chance, CONTROL_EXAMPLES)
+
+
+def prove(plan: Plan) -> Outcome:
+    """Look for as many examples as planned, then without each guard."""
+    shares = [min(SHARE, plan.count - first) for first in range(0, plan.count, SHARE)]
+    seeds = range(plan.seed, plan.seed + len(shares))
+    controls = CONTROLS if plan.control else ()
+    if len(shares) > 1:
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            found = list(pool.map(look, seeds, shares))
+            shown = list(pool.map(without, controls, repeat(plan.seed)))
+    else:
+        found = list(map(look, seeds, shares))
+        shown = list(map(without, controls, repeat(plan.seed)))
+    stories = [some.story for some in found if some.story]
+    for story in stories[:1]:
+        print(f"\r{story}")
+    examples, steps = sum(some.examples for some in found), sum(some.steps for some in found)
+    figures = (
+        f"examples {examples:,} of up to {STEPS} steps · steps {steps:,} · "
+        f"counterexamples {len(stories):,}"
+    )
+    control = " · ".join(
+        f"without {name}: "
+        + (f"counterexample in example {some.examples:,}" if some.story else "NONE")
+        for name, some in zip(controls, shown, strict=True)
+    )
+    held = not stories and all(some.story for some in shown)
+    return Outcome(PROMISES, figures, held, control=control)
+
+
+if __name__ == "__main__":
+    sys.exit(run("model", prove, count=1_000, of=f"examples, of up to {STEPS} steps each"))

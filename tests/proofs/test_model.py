@@ -1,0 +1,20 @@
+"""A few stories of the state machine, and one that shows a guard that is off."""
+
+import pytest
+from proofs.model import prove, without
+from proofs.outcome import Plan
+
+
+@pytest.mark.timeout(180)
+def test_channels_do_what_the_model_says() -> None:
+    """Publish, deliver, finish, requeue, touch, expire, pause, seek, crash, trim: as the model."""
+    outcome = prove(Plan(seed=20261121, count=12, control=False))
+
+    assert outcome.held, outcome.figures
+    assert "counterexamples 0" in outcome.figures
+
+
+@pytest.mark.timeout(180)
+def test_a_guard_that_is_off_contradicts_the_model() -> None:
+    """With due times forgotten at a start, some story has a message too early."""
+    assert without("due times", 20261121).story
