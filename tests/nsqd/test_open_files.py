@@ -72,6 +72,8 @@ def test_those_used_last_stay_open(tmp_path: Path) -> None:
     """What is used all the time is never opened again."""
     disk = KeepingDisk(2)
     busy, *others = made(disk, tmp_path, 5)
+    for file in (busy, *others):
+        file.sync()
     busy.size()
     opened = busy.opened
     for other in others:
@@ -119,15 +121,32 @@ def test_an_unsynced_file_is_synced_before_it_is_closed(
     assert [first.path] == synced
 
     first.append([b"y"], 1)
+    synced.clear()
     fails = True
     second.append([b"x"], 0)
-    assert [first.path] * 2 == synced
+    assert [first.path] == synced
     fails = False
     with pytest.raises(DiskError) as caught:
         first.sync()
     assert ("sync", errno.EIO) == (caught.value.operation, caught.value.number)
     first.sync()
     assert b"xy" == first.pread(9, 0)
+
+
+def test_what_a_killed_process_left_is_synced_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is found, and closed for another before its first sync, is no synced file."""
+    disk = KeepingDisk(1)
+    synced: list[str] = []
+    monkeypatch.setattr(RealFile, "sync", lambda file: synced.append(file.path))
+    for name in ("found", "other"):
+        (tmp_path / name).write_bytes(b"unsynced")
+    found = disk.open(f"{tmp_path}/found")
+    disk.open(f"{tmp_path}/other").size()
+    found.sync()
+
+    assert found.path in synced
 
 
 def test_another_file_of_the_same_path_is_not_taken_for_it(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ class KeptFile:
 
     Attributes:
         path: where it is.
+        dirty: whether it may hold data that no sync has covered.
+        users: how many threads are using it now.
     """
 
     __slots__ = ("_closed", "_failure", "_files", "_identity", "_open", "dirty", "path", "users")
@@ -45,7 +47,8 @@ class KeptFile:
         """Use `OpenFiles.keep`."""
         self.path = opened.path
         self.users = 0
-        self.dirty = False
+        # A killed process may have left in it what no sync has covered.
+        self.dirty = True
         self._files = files
         self._open: RealFile | None = opened
         self._identity = opened.identity()
