@@ -25,7 +25,10 @@ from tests.client.authd import SECRET, running_authd
 from tests.servers import NsqdServer, spawn_nsqd
 
 ROOT = Path(__file__).parent.parent.parent
-SECONDS = 400
+SECONDS = 600
+PATIENT = ("--http-client-connect-timeout=60s", "--http-client-request-timeout=60s")
+"""The authd shares a busy machine with a JVM that starts."""
+
 MIB = 1 << 20
 has_spark = importlib.util.find_spec("pyspark") is not None
 
@@ -68,11 +71,12 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
     bodies = [b"%d" % number for number in range(90)] + [pickle.dumps(Harm(marker))] * 10
     with (
         running_authd() as authd,
-        spawn_nsqd(base, f"--auth-http-address={authd.address}") as server,
+        spawn_nsqd(base, f"--auth-http-address={authd.address}", *PATIENT) as server,
     ):
         publish(server, "clicks", bodies)
         publish(server, "copied", [b"first"])
         options = {"topic": "clicks", "nsqd_tcp_addresses": server.tcp, "auth_secret": SECRET}
+        options["nsqdTimeoutMs"] = "120000"
         ran = subprocess.run(
             [sys.executable, "-m", "tests.security.spark_run"],
             input=json.dumps({"options": options, "folder": str(folder)}),
