@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = {
         "nothing queued": replace(base, messages=0),
         "one a batch": base,
-        "1,000 a batch": replace(base, per_batch=1_000),
+        "100 a batch": replace(base, per_batch=100),
         "1 % deferred, others finished": replace(base, per_batch=100, deferred_every=100),
         "a tenth requeued": replace(base, per_batch=100, requeued=options.messages // 10),
     }

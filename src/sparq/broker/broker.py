@@ -29,7 +29,7 @@ from sparq.broker.publishing import Done
 from sparq.broker.sampling import Sampler
 from sparq.broker.session import Session
 from sparq.broker.topic import Topic
-from sparq.broker.topics import Topics
+from sparq.broker.topics import RunAll, Topics
 from sparq.log.disk import Disk
 from sparq.log.task import Task
 from sparq.protocol.commands import Command
@@ -82,14 +82,18 @@ class Broker:
         self.pause_channel = admin.pause_channel
         self.seek_channel = admin.seek_channel
 
-    def load(self, now: Instant) -> list[str]:
+    def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open what the data path holds; returns what an operator should read about it.
+
+        Args:
+            now: the time.
+            run_all: runs the works that read the topics' files; None: one after the other.
 
         Raises:
             DiskError: the data path itself cannot be used.
             CatalogError: it is not one that this version can open.
         """
-        return self._topics.load(now)
+        return self._topics.load(now, run_all)
 
     @property
     def topics(self) -> dict[str, Topic]:

@@ -9,6 +9,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
 from sparq.broker.agenda import Agenda
 from sparq.broker.catalog import Catalog, Removal
 from sparq.broker.channel import Channel
@@ -23,13 +27,37 @@ from sparq.log.log import Log, LogOptions
 from sparq.log.memory_log import MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import Reserve
-from sparq.log.task import Task
+from sparq.log.task import Task, TaskKind
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
+
+Files = tuple[Ledger, TopicState, Log]
 
 
 class Leaving(Exception):
     """The topic of this name is being deleted, or could not be opened."""
+
+
+class Opening:
+    """Work: the files of one topic are read."""
+
+    kind: Final = TaskKind.READ
+
+    def __init__(self, name: str, open_files: Callable[[], Files]) -> None:
+        self.name = name
+        self.found: Files | None = None
+        self.error: DiskError | None = None
+        self._open_files = open_files
+
+    def run(self) -> None:
+        """Read them."""
+        try:
+            self.found = self._open_files()
+        except DiskError as error:
+            self.error = error
+
+
+RunAll = Callable[[Sequence[Opening]], None]
 
 
 class Topics:
@@ -53,8 +81,13 @@ class Topics:
         self._space: SpaceWatch | None = None
         self._leaving: dict[str, Topic] = {}
 
-    def load(self, now: Instant) -> list[str]:
+    def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open everything that the data path has; returns what an operator should read.
+
+        Args:
+            now: the time.
+            run_all: runs works, in threads of its own, and returns when all have run; None: one
+                after the other.
 
         Raises:
             DiskError: the data path itself cannot be used.
@@ -67,24 +100,27 @@ class Topics:
         self._space = SpaceWatch(
             catalog.disk, catalog.data_path, reserve, self._agenda, enough_bytes
         )
-        for name in catalog.topic_names():
-            try:
-                report += self._open(name, now)
-            except DiskError as error:
-                self.unopened[name] = str(error)
-                report.append(f"topic {name} cannot be opened and is left alone: {error}")
+        openings = [Opening(name, partial(self._open, name, now)) for name in catalog.topic_names()]
+        (run_all or _one_by_one)(openings)
+        for opening in openings:
+            report += self._opened(opening, now)
         for folder in catalog.trashed():
             removal = Removal(catalog, folder, in_trash=True)
             self._agenda.tasks.append(Task(removal, _nothing_more))
         return report
 
-    def _open(self, name: str, now: Instant) -> list[str]:
-        topic, state = self._assemble(name, now)
+    def _opened(self, opening: Opening, now: Instant) -> list[str]:
+        """Take a topic in whose files were read."""
+        name = opening.name
+        if opening.found is None:
+            self.unopened[name] = str(opening.error)
+            return [f"topic {name} cannot be opened and is left alone: {opening.error}"]
+        ledger, state, log = opening.found
+        opening.found = None
+        topic = Topic(name, log, ledger, self._agenda, self._options)
         topic.recover(state, now)
         self.by_name[name] = topic
-        log = topic.stream.log
-        damage = topic.books.ledger.damage if topic.books is not None else []
-        report = [f"topic {name}: {text}" for text in damage]
+        report = [f"topic {name}: {text}" for text in ledger.damage]
         report += [
             f"topic {name}: {d.messages} messages lost in {d.path} at {d.offset}: {d.reason}"
             for d in log.damage
@@ -94,7 +130,8 @@ class Topics:
         report += [f"topic {name}: {note}" for note in log.notes]
         return report
 
-    def _assemble(self, name: str, now: Instant) -> tuple[Topic, TopicState]:
+    def _open(self, name: str, now: Instant) -> Files:
+        """A topic's files; may run in any thread, beside others."""
         catalog, options = self._catalog, self._options
         folder = catalog.make_folder(name)
         ledger, state = Ledger.open(catalog.disk, folder, self._reserve)
@@ -113,7 +150,7 @@ class Topics:
             cache=self._cache,
             reserve=self._reserve,
         )
-        return Topic(name, log, ledger, self._agenda, options), state
+        return ledger, state, log
 
     def get_or_create(self, name: str, now: Instant) -> Topic:
         """The topic of this name; a new one waits for nsqlookupd's channels, if there is one.
@@ -136,7 +173,8 @@ class Topics:
             log = MemoryLog(node_id=self._catalog.node_id, now=now)
             topic = Topic(name, log, None, self._agenda, self._options)
         else:
-            topic, _ = self._assemble(name, now)
+            ledger, _, log = self._open(name, now)
+            topic = Topic(name, log, ledger, self._agenda, self._options)
         topic.begin(now, wait_for_lookup=self.has_lookupd)
         self.by_name[name] = topic
         self._agenda.changes.append(("created", name, None))
@@ -184,6 +222,11 @@ class Topics:
                 self._agenda.fail(f"deleting {topic.name} failed: {removal.error}", removal.error)
 
         self._agenda.tasks.append(Task(removal, removed))
+
+
+def _one_by_one(openings: Sequence[Opening]) -> None:
+    for opening in openings:
+        opening.run()
 
 
 def _nothing_more(_now: Instant) -> None:

@@ -6,6 +6,7 @@
 """
 
 from collections import OrderedDict
+from itertools import count
 from typing import Final
 
 from sparq.log.block import Block
@@ -42,12 +43,11 @@ class BlockCache:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
-        self._next_owner = 0
+        self._owners = count(1)
 
     def new_owner(self) -> int:
-        """A number for a log's keys."""
-        self._next_owner += 1
-        return self._next_owner
+        """A number for a log's keys; may be called in any thread."""
+        return next(self._owners)
 
     def get(self, key: Key) -> Entry | None:
         """The entry, now the one used last."""

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from sparq.broker.broker import Broker
 from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
+from sparq.broker.topics import Opening
 from sparq.daemon import address, files, flags, lifecycle
 from sparq.daemon import logging as log_lines
 from sparq.daemon.durations import SECOND
@@ -42,6 +44,8 @@ MILLISECOND_NS = 1_000_000
 TOPOLOGY = "topology-aware-consumption"
 READING = ("open", "read", "list", "stat")
 """The operations of a disk that only look; see log/disk.py."""
+OPENERS = 16
+"""Threads that read the topics' files at the start."""
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +120,13 @@ def lock(disk: RealDisk, data_path: Path) -> File:
         ) from error
 
 
+def run_all(openings: Sequence[Opening]) -> None:
+    """Read the files of many topics, several at a time: most of it is waiting for syncs."""
+    with ThreadPoolExecutor(OPENERS, "nsqd-open") as pool:
+        for _ in pool.map(Opening.run, openings):
+            pass
+
+
 def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
     """Recover what the data path holds, and say what an operator should know of it.
 
@@ -136,7 +147,7 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
                 "topology_zone": options.topology_zone,
             },
         )
-        for line in broker.load(now):
+        for line in broker.load(now, run_all):
             logger.info("%s", line)
     except CatalogError as error:
         raise lifecycle.LoadError(f"failed to load metadata - {error}") from error
@@ -242,7 +253,8 @@ async def serve(
     listeners = listen(options, has_tls=certificates is not None)
     if not await take_over(options, disk, data_path, stop):
         return
-    nsqd = Nsqd(options, open_broker(options, disk, data_path), asyncio.get_running_loop())
+    broker = await asyncio.to_thread(open_broker, options, disk, data_path)
+    nsqd = Nsqd(options, broker, asyncio.get_running_loop())
     nsqd.tls = certificates
     nsqd.connections_max = share.connections
     if options.max_connections > 0:
