@@ -1,0 +1,85 @@
+"""Ledgers that are not as they were written: flipped bytes, torn ends, lost headers."""
+
+import pytest
+
+from sparq.log.ledger import Ledger
+from sparq.log.ledger_file import DATA_START
+from sparq.testing import Fault, MemoryDisk, PowerCut
+from tests.log.test_ledger import DIRECTORY, finished, settle
+
+
+def test_every_flipped_byte_costs_one_flush() -> None:
+    """Damage to a ledger forgets what one flush said, reports it, and invents nothing."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    ledger.flush()
+    for index in range(2, 8, 2):
+        ledger.finished("c", [index], [index + 1])
+        ledger.flush()
+    ledger.close()
+    (path,) = disk.paths()
+    data = disk.data(path)
+    for at in [*range(64), *range(512, 576), *range(DATA_START, len(data))]:
+        data[at] ^= 1 << (at % 8)
+        damaged, state = Ledger.open(disk, DIRECTORY)
+        data[at] ^= 1 << (at % 8)
+        known = finished(state)
+        assert known <= {2, 4, 6}
+        assert len(known) >= 2 or at < DATA_START
+        if known != {2, 4, 6} or "c" not in state.channels:
+            assert damaged.damage
+        if damaged._generation > 0:
+            disk.unlink(f"{DIRECTORY}/ledger-00000001")
+
+
+def test_torn_end_is_left_and_the_next_file_goes_on() -> None:
+    """A flush that a crash cut off is reported; what follows is in a file of its own."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    ledger.flush()
+    (path,) = disk.paths()
+    disk.data(path).extend(b"SPQL torn")
+
+    again, _ = Ledger.open(disk, DIRECTORY)
+    assert "9 bytes behind the last whole block" in again.damage[0]
+    again.finished("c", [1], [2])
+    settle(again)
+
+    assert finished(Ledger.open(disk.crash(0), DIRECTORY)[1]) == {1}
+    assert len(disk.paths()) == 2
+
+
+def test_what_a_torn_file_says_is_synced_by_the_next_start() -> None:
+    """Killed in the middle of a write: the records before it are in no disk yet, but in memory."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    settle(ledger)
+    ledger.finished("c", [0], [40])
+    ledger.flush()
+    ledger.finished("c", [50], [60])
+    disk.fail(Fault(1, None, part=0.5))
+    with pytest.raises(PowerCut):
+        ledger.flush()
+
+    Ledger.open(disk.killed(), DIRECTORY)
+
+    for seed in range(8):
+        assert set(range(40)) == finished(Ledger.open(disk.crash(seed), DIRECTORY)[1])
+
+
+def test_lost_header_is_reported() -> None:
+    """With both copies of the header gone, the file's records are gone, and it says so."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 0)
+    ledger.flush()
+    (path,) = disk.paths()
+    disk.data(path)[:1024] = bytes(1024)
+
+    again, state = Ledger.open(disk, DIRECTORY)
+
+    assert state == TopicState()
+    assert "no readable file header" in again.damage[0]
