@@ -7,6 +7,7 @@ them all in time goes on with what it has; the table says how many that were.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from asyncio import FIRST_COMPLETED
 from collections.abc import Sequence
@@ -68,7 +69,10 @@ HEADER = (
 
 
 async def drain(peer: Peer, began: float) -> tuple[float, float, Figures]:
-    """Time to the first delivery since `began`, memory then, and how the rest goes."""
+    """Time to the first delivery since `began`, memory then, and how the rest goes.
+
+    The time is infinite where nothing came: what was queued is lost.
+    """
     first: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def changed(_: Taken) -> None:
@@ -86,7 +90,7 @@ async def drain(peer: Peer, began: float) -> tuple[float, float, Figures]:
             run.over.result()
         memory = peer.memory_mib()
         figures = await run.figures(run.mark(), DRAIN_SECONDS)
-        return first.result(), memory, figures
+        return first.result() if first.done() else math.inf, memory, figures
     finally:
         await run.close()
 

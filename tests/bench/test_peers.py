@@ -67,7 +67,7 @@ def test_a_peer_does_every_kind_of_run(peer: Peer) -> None:
     assert all(0 < seconds < SLOW_SECONDS for seconds in times)
 
 
-@pytest.mark.parametrize("key", ["sparq", "go-default", "redis-later"])
+@pytest.mark.parametrize("key", ["sparq", "redis-later"])
 def test_a_backlog_outlives_its_broker(key: str, tmp_path: Path) -> None:
     """Killed with messages queued, a broker hands them out again; what it needs for it is told."""
     contestant = contestant_of(key)
