@@ -164,7 +164,8 @@ def figures(rig: Rig, verdict: Verdict, damaged: int) -> str:
         f"acknowledged {verdict.acknowledged:,} · acknowledged lost {verdict.lost:,} "
         f"(reported as damaged {damaged:,}) · split MPUBs {verdict.split:,} · "
         f"ghosts {verdict.ghosts:,} · corrupt {verdict.corrupt:,} · "
-        f"refused, there after a crash {verdict.refused_yet_delivered:,}"
+        f"refused, there after a crash {verdict.refused_yet_delivered:,} · "
+        f"FINs undone by the kills {verdict.returned:,}"
     )
 
 
