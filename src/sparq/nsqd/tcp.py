@@ -54,6 +54,10 @@ COMMANDS_PER_TURN = 500
 """So many commands (a run of PUBs or FINs counts as one) a connection has executed in one go; the
 others come in between, or a chunk of NOPs would keep them waiting for half a second."""
 
+PIECES_MAX = 256
+"""More than these are joined before they are written: each costs a transport more than its bytes,
+where a client asks much and reads nothing."""
+
 LAYERS_NANOSECONDS_PER_TURN = 10_000_000
 """So long are a connection's layers read in one turn; the others come in between (decision 27)."""
 
@@ -378,10 +382,12 @@ class Connection(asyncio.Protocol):
             return
         output = session.take_output()
         if output:
-            if self._layers is None:
-                self._transport.writelines(output)
-            else:
+            if self._layers is not None:
                 self._write_sealed(self._layers, output)
+            elif len(output) > PIECES_MAX:
+                self._transport.write(b"".join(output))
+            else:
+                self._transport.writelines(output)
         if session.upgrade is not None and not session.closing:
             if session.is_drained() and not self._shaking_hands:
                 self._begin_upgrade(session.upgrade)
