@@ -45,6 +45,7 @@ VERBS = (
     "spark",
 )
 SECONDS_MAX = 3600.0
+OWN = (":!GUARANTEES.md", ":!proofs/results.json")
 
 
 def run(verb: str, seed: int | None, root: Path = guarantees.ROOT) -> Outcome:
@@ -73,10 +74,17 @@ def status_of(command: Sequence[str], root: Path) -> str:
 
 
 def commit(root: Path = guarantees.ROOT) -> str:
-    """The commit of the tree, with a + when files differ from it."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    """The commit of the tree, with a + when files differ from it, our own output apart."""
+    name = git(root, "rev-parse", "--short", "HEAD")
+    changed = git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *OWN)
+    return name + "+" * bool(changed) if name else "unknown"
+
+
+def git(root: Path, *words: str) -> str:
+    """What git says, nothing where there is no repository."""
+    command = ["git", *words]
     found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+    return found.stdout.strip()
 
 
 def today() -> str:

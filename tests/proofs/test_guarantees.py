@@ -131,6 +131,21 @@ def test_a_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert "P1: **FAILED**" in page
 
 
+def test_the_commit_is_named(tmp_path: Path) -> None:
+    """A tree that differs from its commit says so, but for what the proofs themselves write."""
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one")):
+        (tmp_path / "code.py").write_text("")
+        (tmp_path / "GUARANTEES.md").write_text("")
+        proofs.git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", *words)
+    clean = proofs.commit(tmp_path)
+    (tmp_path / "GUARANTEES.md").write_text("new")
+
+    assert clean == proofs.commit(tmp_path)
+    assert re.fullmatch("[0-9a-f]+", clean)
+    (tmp_path / "code.py").write_text("new")
+    assert clean + "+" == proofs.commit(tmp_path)
+
+
 def test_a_verb_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is run then, and the verbs are named."""
     with pytest.raises(SystemExit):
