@@ -22,7 +22,7 @@ from proofs.simulate_parts.guards import GUARDS, Guard
 from proofs.simulate_parts.truth import Tally
 from proofs.simulate_parts.world import World
 
-PROMISES = ("P1", "P2", "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P13")
+PROMISES = ("P1", "P2", "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P13")
 CONTROL_SEEDS_MAX = 100
 """So many runs without a guard are tried until one of them shows it."""
 POOL_MIN = 24
@@ -110,7 +110,8 @@ def line(total: Tally) -> str:
         f"out of order {total.disordered:,} · split MPUBs {total.split:,} · "
         f"returned after an answered FIN {total.returned:,} · "
         f"refused yet stored {total.refused:,} · redelivered before their time {total.hasty:,} · "
-        f"miscounted attempts {total.recounted:,} · broken runs {total.broken:,} · "
+        f"miscounted attempts {total.recounted:,} · "
+        f"state left in memory {total.left:,} · broken runs {total.broken:,} · "
         f"lost in power cuts without sync before OK {total.at_risk:,} (allowed)"
     )
 

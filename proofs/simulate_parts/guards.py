@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sparq.broker import redelivery
-from sparq.broker.in_flight import Expired, InFlight
+from sparq.broker.in_flight import Expired, InFlight, Page
 from sparq.broker.publishing import Publish, Publishing
 from sparq.log import log as logs
 from sparq.log import recovery
@@ -108,19 +108,26 @@ def too_soon(in_flight: InFlight, now_ns: int) -> Expired:
     return EXPIRE(in_flight, now_ns + HASTE_NS)
 
 
+def kept(_in_flight: InFlight, _key: int, page: Page, count: int) -> None:
+    """A page is kept though nothing in it is in flight any more."""
+    page.count -= count
+
+
 def always_one(block: Any, indexes: Any, attempts: Any) -> bytearray:
     """Attempts are not counted."""
     return COPY_RUN(block, indexes, attempts * 0 + 1)
 
 
-def refused(commit: Commit) -> None:
-    """A failed sync refuses what was written, and leaves it where it is."""
-    raise DiskError("sync", commit.place.directory, errno.EIO)
+def stored_and_refused(publishing: Publishing, commit: Commit, *others: Any) -> None:
+    """What is stored is refused all the same."""
+    STORED(publishing, commit, *others)
+    commit.error = DiskError("sync", commit.place.directory, errno.EIO)
 
 
 RECOVER: Callable[..., Any] = recovery.recover
 DUE_ENTRIES = Log.due_entries
 ADD = Publishing.add
+STORED = Publishing._stored
 EXPIRE = InFlight.expire
 COPY_RUN = redelivery.copy_run
 
@@ -134,5 +141,6 @@ GUARDS = (
     Guard("order", "disordered", Publishing, "add", last_first),
     Guard("timeouts", "hasty", InFlight, "expire", too_soon),
     Guard("attempts", "recounted", redelivery, "copy_run", always_one),
-    Guard("care for failed syncs", "refused", Commit, "_replace", refused),
+    Guard("freeing", "left", InFlight, "_shrink", kept),
+    Guard("true answers", "refused", Publishing, "_stored", stored_and_refused),
 )

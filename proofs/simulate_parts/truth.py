@@ -47,6 +47,7 @@ class Tally:
     refused: int = 0
     hasty: int = 0
     recounted: int = 0
+    left: int = 0
     broken: int = 0
     stories: list[str] = field(default_factory=list)
 

@@ -102,6 +102,7 @@ class World:
         self.drain()
         self.truth.conclude()
         tally = self.truth.tally
+        tally.left = self.pages_left()
         tally.operations += self.disk.count
         return tally
 
@@ -437,6 +438,11 @@ class World:
         for link in tuple(self.links):
             link.read(link.unread_bytes())
         return self.truth.tally.delivered != delivered
+
+    def pages_left(self) -> int:
+        """Pages of messages in flight, now that there are none."""
+        channels = [c for topic in self.broker.topics.values() for c in topic.channels.values()]
+        return sum(len(channel.in_flight._pages) for channel in channels)
 
     def waiting(self) -> bool:
         """Whether some channel has something that is not finished."""
