@@ -183,10 +183,14 @@ def test_parse_ids_equals_parse_id(texts: list[bytes]) -> None:
     assert [f.parse_raw_id(text) for text in texts] == plain
 
 
-@pytest.mark.parametrize("text", [b"", b"0" * 15, b"0" * 17, b"0" * 15 + b"A", b" " + b"0" * 15])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"0" * 15, b"0" * 17, b"0" * 15 + b"A", b" " + b"0" * 15, b"-" + b"1" * 15],
+)
 def test_no_ids(text: bytes) -> None:
-    """Other lengths, capitals and spaces make no id."""
+    """Other lengths, capitals, spaces and signs make no id."""
     assert f.parse_id(text) is None
+    assert f.parse_raw_id(text) == f.INVALID_ID
 
 
 # Runs

@@ -172,7 +172,7 @@ def parse_raw_id(text: Buffer) -> int:
     except ValueError:
         return INVALID_ID
     # int() also takes capitals, signs, spaces and underscores; writing it again tells.
-    return raw if b"%016x" % raw == text else INVALID_ID
+    return raw if raw >= 0 and b"%016x" % raw == text else INVALID_ID
 
 
 def parse_ids(text: Buffer) -> Raw:
