@@ -51,7 +51,7 @@ class Findings:
         hurt: connections of the witness that broke, and publishes refused, in the flood.
         topics: those made and written in the flood, of TOPICS.
         refused: publishes refused while no file could be had.
-        resumed: whether publishing went on by itself, and newcomers were served at the end.
+        resumed: whether publishing went on by itself, newcomers were served and /ping was OK.
         verdict: the checker's.
     """
 
@@ -163,7 +163,11 @@ class Proof:
 
         deadline = time.monotonic() + WAIT_SECONDS
         while not self.found.resumed and time.monotonic() < deadline:
-            self.found.resumed = await self.flood.connect()
+            served = await self.flood.connect()
+            self.found.resumed = served and await asyncio.to_thread(self.is_healthy)
+
+    def is_healthy(self) -> bool:
+        return self.server.request("GET", "/ping") == (200, b"OK")
 
 
 def attempt(plan: Plan, module: str = NSQD) -> Findings:
