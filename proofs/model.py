@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from tests.broker import test_model
 
-from proofs.outcome import Outcome, Plan, run
+from proofs.outcome import Outcome, Plan, progress, run
 from proofs.simulate_parts.guards import GUARDS
 from sparq.protocol import commands
 
@@ -144,7 +144,10 @@ def prove(plan: Plan) -> Outcome:
     controls = CONTROLS if plan.control else ()
     if len(shares) > 1:
         with ProcessPoolExecutor(os.cpu_count()) as pool:
-            found = list(pool.map(look, seeds, shares))
+            found = []
+            for some in pool.map(look, seeds, shares):
+                found.append(some)
+                progress(f"examples {sum(each.examples for each in found):,} of {plan.count:,}")
             shown = list(pool.map(without, controls, repeat(plan.seed)))
     else:
         found = list(map(look, seeds, shares))
