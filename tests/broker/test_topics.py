@@ -86,3 +86,19 @@ def test_threads_read_topics_side_by_side(tmp_path: Path) -> None:
 
     assert TOPICS == len(owners)
     assert expected == bodies_of(house, broker)
+
+
+def test_after_a_start_without_index_files_all_get_one_at_once() -> None:
+    """A second of nsqd is enough, however many segments there are; the next start scans none."""
+    house = House(max_bytes_per_file=6_000)
+    house.publish("t", b"first")
+    for number in range(40):
+        house.publish("t", b"%d" % number * 900)
+    house.crash()
+    segments = house.broker.topics["t"].stream.log._index.segments
+    house.pass_time(1.5)
+
+    assert len(segments) > 9
+    assert all(segment.index_count == len(segment.extents) for segment in segments)
+    house.crash()
+    assert all(s.indexed for s in house.broker.topics["t"].stream.log._index.segments)

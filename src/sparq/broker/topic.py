@@ -359,10 +359,8 @@ class Topic:
 
     def trim(self, now: Instant) -> None:
         """Drop the segments that nobody needs any more and that retention does not keep."""
-        log = self.stream.log
-        for work in log.upkeep.tasks(log.active, log.synced_end):
-            self._keep_up(work)
-        segments = log.segments()
+        self._keep_up_all()
+        segments = self.stream.log.segments()
         if not self.ephemeral:
             self._limit_lag(retention.lag_floor(segments, self.options, now))
         unneeded = self.unneeded([segment for segment in segments if segment.sealed])
@@ -378,11 +376,20 @@ class Topic:
         cursors = [channel.cursor for channel in self.channels.values()]
         self.stream.due.compact(min(cursors, default=self.stream.end))
 
+    def _keep_up_all(self) -> None:
+        log = self.stream.log
+        for work in log.upkeep.tasks(log.active, log.synced_end):
+            self._keep_up(work)
+
     def _keep_up(self, work: UpkeepWork) -> None:
+        log = self.stream.log
+
         def done(_now: Instant) -> None:
-            note = self.stream.log.upkeep.finish(work)
+            note = log.upkeep.finish(work)
             if note:
                 self.agenda.notes.append(f"topic {self.name}: {note}")
+            elif log.upkeep.goes_on(work, log.active):
+                self._keep_up_all()
 
         self.stream.errands.submit(work, done)
 

@@ -170,8 +170,8 @@ class Topics:
             raise Leaving(self.unopened[name])
         check(len(self.by_name), self._options.max_topics, "topics")
         if is_ephemeral(name):
-            log = MemoryLog(node_id=self._catalog.node_id, now=now)
-            topic = Topic(name, log, None, self._agenda, self._options)
+            memory = MemoryLog(node_id=self._catalog.node_id, now=now)
+            topic = Topic(name, memory, None, self._agenda, self._options)
         else:
             ledger, _, log = self._open(name, now)
             topic = Topic(name, log, ledger, self._agenda, self._options)

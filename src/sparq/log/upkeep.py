@@ -148,6 +148,11 @@ class Upkeep:
         self._is_failing = work.error is not None
         return f"what makes a start quick failed: {work.error}" if work.error and not told else ""
 
+    def goes_on(self, work: UpkeepWork, active: Segment | None) -> bool:
+        """Whether more like it should follow at once: what a start has found without an index file
+        is to have one soon, while the file that grows can wait for more."""
+        return isinstance(work, IndexWrite) and work.segment is not active
+
     def _take_index(self, work: IndexWrite) -> None:
         segment = work.segment
         if work.broken:
