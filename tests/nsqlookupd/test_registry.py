@@ -196,3 +196,20 @@ def test_registering_again_keeps_the_tombstone_unregistering_forgets_it() -> Non
     assert known.producers("t", at(50)) == []
     known.register(a, "t", "")
     assert known.producers("t", at(2)) == [a]
+
+
+def test_names_are_counted() -> None:
+    """Topics and channels that are known, however they came and went."""
+    registry = Registry(1 << 60, 1 << 60)
+    assert (2, 1) == (registry.missing("t", "c"), registry.missing("t", ""))
+    registry.create_channel("t", "c")
+    registry.create_channel("t", "c")
+    registry.create_channel("t", "d")
+    registry.create_topic("u")
+    assert 4 == registry.name_count
+    assert [0, 1, 1] == [registry.missing(*n) for n in (("t", "c"), ("t", "e"), ("u", "c"))]
+    assert registry.delete_channel("t", "c")
+    assert not registry.delete_channel("t", "c")
+    assert 3 == registry.name_count
+    registry.delete_topic("t")
+    assert 1 == registry.name_count
