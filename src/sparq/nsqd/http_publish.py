@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: no more requests of it for now."""
+        """The client does not read its answers: its requests wait."""
         self._is_slow = True
 
     def resume_writing(self) -> None:
