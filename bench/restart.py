@@ -112,7 +112,9 @@ def measure(server: NsqdServer, name: str, *, publish: bool = False) -> Start:
     return Start(name, ready, delivered, cpu_seconds(pid), memory_mib(pid), peak_mib(pid))
 
 
-def restarts(folder: Path, wanted: Backlog, name: str) -> list[Start]:
+def restarts(
+    folder: Path, wanted: Backlog, name: str, rest_seconds: float = REST_SECONDS
+) -> list[Start]:
     """Make a data path, and start on it three times."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -126,16 +128,10 @@ def restarts(folder: Path, wanted: Backlog, name: str) -> list[Start]:
     with server:
         for when, end in (("made", 15), ("clean stop", 9), ("kill -9", 9)):
             found.append(measure(server, f"{name}, {when}", publish=publish))
-            time.sleep(REST_SECONDS)
+            time.sleep(rest_seconds)
             server.terminate() if end == 15 else server.kill9()
     shutil.rmtree(folder)
     return found
-
-
-def disk_mib(folder: Path) -> float:
-    """What the files of a folder take on the disk, in MiB."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return sum(path.stat().st_blocks * 512 for path in files) / (1 << 20)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
