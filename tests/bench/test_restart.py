@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from bench import backlog
 from bench.backlog import CHANNEL, TOPIC, Backlog
 from bench.restart import restarts
 
+from bench import backlog
 from tests.servers import spawn_nsqd
 
 
