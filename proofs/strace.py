@@ -58,7 +58,7 @@ def before_data(scratch: Path, *calls: str) -> Counter[str]:
     Those are Python's own: for its modules and their folders, and for libraries.
     """
     record = scratch / "calls"
-    prefix = (*SWIFT, "-o", str(record), "-e", f"trace=openat,{','.join(calls)}")
+    prefix = (*SWIFT, "-o", str(record), "-e", f"trace={','.join({'openat', *calls})}")
     with spawn_nsqd(scratch, name="counted", prefix=prefix) as server:
         data = str(server.folder)
         server.terminate()
