@@ -27,6 +27,7 @@ Record, little-endian::
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -170,6 +171,8 @@ class Replay:
         self.unknown = 0
         self._state = TopicState()
         self._ranges: dict[str, list[NDArray[np.int64]]] = {}
+        self._orders: dict[str, list[int]] = {}
+        """Requeued indexes of a channel in order, since one was added last."""
 
     def apply(self, payload: memoryview) -> None:
         """The records of one block, in order."""
@@ -204,7 +207,7 @@ class Replay:
         elif kind in (Kind.FINISHED, Kind.VOIDED):
             self._finish(name, np.frombuffer(data, "<i8").reshape(2, -1))
         elif kind == Kind.REQUEUED:
-            self._requeue(self._channel(name), data)
+            self._requeue(name, data)
         elif kind == Kind.CURSOR:
             self._channel(name).cursor = self._index(data)
         else:
@@ -228,6 +231,7 @@ class Replay:
         paused = keep_paused and old is not None and old.paused
         self._state.channels[name] = ChannelState(start, start, paused=paused)
         self._ranges[name] = []
+        self._orders.pop(name, None)
 
     def _finish(self, name: str, ranges: NDArray[np.int64]) -> None:
         channel = self._channel(name)
@@ -237,9 +241,25 @@ class Replay:
         self._note(int(ranges[1].max()) - 1)
         if channel.requeued:
             for first, end in ranges.T.tolist():
-                _forget(channel.requeued, first, end)
+                self._forget(name, channel.requeued, first, end)
 
-    def _requeue(self, channel: ChannelState, data: memoryview) -> None:
+    def _forget(
+        self, name: str, requeued: dict[int, tuple[int, int]], first: int, end: int
+    ) -> None:
+        """Take the indexes of [first, end) out of the channel's requeued ones."""
+        if end - first <= len(requeued):
+            for index in range(first, end):
+                requeued.pop(index, None)
+            return
+        # What is taken out stays in the order: it is made anew only when one is added.
+        order = self._orders.get(name)
+        if order is None:
+            order = self._orders[name] = sorted(requeued)
+        for at in range(bisect_left(order, first), bisect_left(order, end)):
+            requeued.pop(order[at], None)
+
+    def _requeue(self, name: str, data: memoryview) -> None:
+        channel = self._channel(name)
         count = len(data) // _REQUEUED_SIZE
         if not count:
             return
@@ -247,6 +267,7 @@ class Replay:
         attempts = np.frombuffer(data, "<u4", count, 16 * count)
         told = zip(dues.tolist(), attempts.tolist(), strict=True)
         channel.requeued.update(zip(indexes.tolist(), told, strict=True))
+        self._orders.pop(name, None)
         self._note(int(indexes.max()))
 
     def state(self) -> TopicState:
@@ -258,16 +279,6 @@ class Replay:
             self._ranges[name] = []
             _settle(channel)
         return self._state
-
-
-def _forget(requeued: dict[int, tuple[int, int]], first: int, end: int) -> None:
-    """Take the indexes of [first, end) out."""
-    if end - first <= len(requeued):
-        for index in range(first, end):
-            requeued.pop(index, None)
-        return
-    for index in [index for index in requeued if first <= index < end]:
-        del requeued[index]
 
 
 def _settle(channel: ChannelState) -> None:
