@@ -149,15 +149,34 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
 
 
 def _finished_ahead(channel: Channel) -> list[tuple[int, int]]:
-    """What the cursor will pass: skipped ranges, and deferred publishes that overtook it."""
-    skipped = channel.skips.ranges()
+    """What the cursor will pass: skipped ranges, and deferred publishes that overtook it.
+
+    Of the skipped some are not finished: what a start found requeued ahead of the cursor.
+    """
+    unfinished = channel.unfinished()
+    skipped = _cut_out(channel.skips.ranges(), unfinished[unfinished >= channel.cursor].tolist())
     if channel.range_epoch:
         return skipped
     due = channel.stream.due.joined_from(channel.cursor, channel.stream.end)
-    done = np.setdiff1d(np.array(due, np.int64), channel.unfinished())
+    done = np.setdiff1d(np.array(due, np.int64), unfinished)
     ranges = np.array(skipped, np.int64).reshape(-1, 2)
     apart = [(i, i + 1) for i in done[~_within(done, (ranges[:, 0], ranges[:, 1]))].tolist()]
     return sorted(skipped + apart)
+
+
+def _cut_out(ranges: list[tuple[int, int]], indexes: list[int]) -> list[tuple[int, int]]:
+    """The ranges without these indexes; both ascend."""
+    kept: list[tuple[int, int]] = []
+    at = 0
+    for first, end in ranges:
+        begin = first
+        while at < len(indexes) and indexes[at] < end:
+            if begin <= indexes[at]:
+                kept.append((begin, indexes[at]))
+                begin = indexes[at] + 1
+            at += 1
+        kept.append((begin, end))
+    return [(first, end) for first, end in kept if first < end]
 
 
 def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
