@@ -109,7 +109,8 @@ class PipelineRun:
         time.sleep(self.chance.uniform(*NSQD_KILL_SECONDS))
         name, pid = self.wait_for("an nsqd", self.living_nsqd)
         self.killed.add(pid)
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         self.kills.append(name)
 
     def living_nsqd(self) -> tuple[str, int] | None:
@@ -126,13 +127,14 @@ class PipelineRun:
         self.wait_for("a commit", lambda: self.committed() >= wanted or self.is_ending())
         query, batch = self.wait_for("a batch", self.batch_under_way)
         time.sleep(self.chance.uniform(*BATCH_KILL_SECONDS))
-        if (query, batch) not in self.batches_under_way():
+        if (query, batch) not in self.batches_under_way() or self.living_driver() != driver:
             self.kill_driver()
             return
         part = self.chance.choice(DRIVER_PARTS)
         self.killed.add(driver)
         for pid in driver_pids(driver, part):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.kills.append(f"spark's {part} in batch {batch} of {query}")
 
     def committed(self) -> int:
