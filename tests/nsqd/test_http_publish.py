@@ -213,3 +213,15 @@ def test_with_a_token_nobody_goes_the_short_way(tmp_path: Path) -> None:
     token = f"--http-token=@{tmp_path}/token"
     with spawn_nsqd(tmp_path, token) as server, calling(server) as caller:
         assert re.match(rb"HTTP/1.1 401 ", caller.ask(post("/pub?topic=t", b"x"))[0])
+
+
+def test_line_ends_where_a_head_is_due_are_no_request(nsqd: NsqdServer) -> None:
+    """Blank lines between two requests hurt neither."""
+    request_ = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+    with socket.create_connection(("127.0.0.1", nsqd.http_port), timeout=30) as connection:
+        connection.sendall(request_ + b"\r\n\r\n" + request_)
+        found = b""
+        while found.count(b"HTTP/1.1 200") < 2:
+            piece = connection.recv(1 << 16)
+            assert piece, found
+            found += piece

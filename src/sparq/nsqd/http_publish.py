@@ -107,6 +107,8 @@ class Door:
             )
         except HttpProcessingError:
             return None
+        if not parsed:  # line ends alone
+            return None
         message = parsed[0][0]
         size = message.headers.get("Content-Length", "")
         path, _, raw_query = message.path.partition("?")
