@@ -381,3 +381,24 @@ def test_deferred_publishes_are_found_again() -> None:
     ]
     disk.data(path)[disk.data(path).index(b"much later")] ^= 1
     assert open_log(disk, clock).due_entries() == [(first + 5, 100)]
+
+
+def test_what_was_torn_once_never_counts_again() -> None:
+    """The run behind a torn batch gives its ordinal anew; later ones must not count both."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    path = the_path(disk)
+    disk.data(path)[-20] ^= 1  # the last batch's payload; its header stays whole
+    second = open_log(disk, clock)
+    assert second.torn_bytes > 0
+    torn = sorted(messages)[-2:]
+    messages[publish(second, [b"next"], clock)] = b"next"
+    second.close()
+
+    third = open_log(disk, clock)
+
+    assert third.end_ordinal == len(messages) - 2
+    assert third.messages_between(torn[0], torn[1] + 1) == 0
+    assert third.ordinal_at(torn[1] + 1) == len(messages) - 3
+    assert read_all(third) == {at: body for at, body in messages.items() if at not in torn}
+    assert third.damage == []

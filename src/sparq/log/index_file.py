@@ -133,7 +133,7 @@ def read(disk: Disk, segment: Segment, size: int, limit: int) -> Contents | None
         finally:
             file.close()
         contents = _parse(data, segment.header)
-        if contents is None or not _is_sound(contents, segment.header, size, limit):
+        if contents is None or not _is_sound(contents, segment, size, limit):
             return None
         return contents if _last_is_there(disk, segment, contents) else None
     except DiskError:
@@ -183,12 +183,14 @@ def follows(rows: Rows, offset: int, ordinal: int, index: int) -> bool:
     )
 
 
-def _is_sound(contents: Contents, header: SegmentHeader, size: int, limit: int) -> bool:
+def _is_sound(contents: Contents, segment: Segment, size: int, limit: int) -> bool:
     """Whether this can be what a segment of this size, with messages below `limit`, holds."""
-    rows = contents.rows
+    rows, header = contents.rows, segment.header
+    counted = int(rows[2, -1] + rows[1, -1] - rows[0, -1])
     return (
         follows(rows, SEGMENT_DATA_START, header.base_ordinal, header.first_index)
         and int(rows[1, -1]) <= min(limit, header.ceiling)
+        and counted <= segment.ordinal_limit
         and contents.end_offset <= size
     )
 

@@ -1,6 +1,8 @@
 """Finds out what a log's folder holds, after a clean stop, a crash or damage. Changes nothing.
 
-1. A file ends at its last batch whose header holds, or where a later file begins.
+1. A file ends at its last batch whose header holds, or where a later file begins: with its first
+   index, or with its first ordinal. A torn batch can have a whole header: the run after it leaves
+   it out, and so must every later one.
 2. All headers are checked that no index file tells of (see `index_file`). Payloads are checked
    where a crash may have torn them: behind what the index file has, in the last 16 MiB of the
    newest file, more than is ever unsynced. Elsewhere each read checks.
@@ -101,6 +103,8 @@ def recover(
     for position, segment in enumerate(found.segments):
         found.ceiling = max(found.ceiling, segment.header.ceiling)
         found.epoch = max(found.epoch, segment.header.epoch)
+        if position + 1 < len(found.segments):
+            segment.ordinal_limit = found.segments[position + 1].header.base_ordinal
         _scan(disk, segment, _limit(found.segments, position), found, believes_indexes)
     _compare_ordinals(found)
     costs = (_damage_of(unread, found.segments) for unread in found.unread)
@@ -217,7 +221,7 @@ def _read_headers(
                 bad = bad or (offset, offset)
                 bad = (bad[0], offset + size)
                 continue
-            if header.first_index >= limit:
+            if header.first_index >= limit or header.end_ordinal > segment.ordinal_limit:
                 bad = None
                 break
             if bad is not None or header.ordinal > ordinal:
@@ -250,6 +254,7 @@ def scan_again(disk: Disk, segment: Segment, limit: int) -> Recovered:
     """
     found = Recovered()
     fresh = Segment(segment.path, segment.header, size=segment.size)
+    fresh.ordinal_limit = segment.ordinal_limit
     _scan(disk, fresh, limit, found, believes_index=False)
     found.segments.append(fresh)
     return found

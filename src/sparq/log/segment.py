@@ -50,6 +50,7 @@ DATA_START: Final = 4608
 CEILING_SPAN: Final = 1 << 22
 """Indexes that a file may give; also how far a later start stays clear of it."""
 GENERATION_LIMIT: Final = 1 << 16
+ORDINAL_MAX: Final = (1 << 63) - 1
 SUFFIX: Final = ".log"
 NEXT: Final = ".next"
 """Ends the name of a file that was made in advance and has not got its own yet."""
@@ -159,6 +160,8 @@ class Segment:
         index_ends: nothing will be added to it: it has all there is, or damage comes next.
         indexed: its extents are as an index file says, not as its own headers do.
         dues: (index, due time) of deferred messages that the index file does not have yet.
+        ordinal_limit: the file behind it begins with this ordinal: what is beyond was torn when
+            that file was made, and does not count though its header may be whole.
     """
 
     path: str
@@ -173,6 +176,7 @@ class Segment:
     index_ends: bool = False
     indexed: bool = False
     dues: list[tuple[int, int]] = field(default_factory=list)
+    ordinal_limit: int = ORDINAL_MAX
 
     @property
     def index_end(self) -> tuple[int, int, int]:
