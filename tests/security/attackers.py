@@ -58,6 +58,12 @@ class Raw:
         del self._arrived[:size]
         return taken
 
+    def some(self) -> bytes:
+        """What has come behind the last frame, or what comes next: bytes of any kind."""
+        taken = bytes(self._arrived) or self.socket.recv(1 << 16)
+        self._arrived.clear()
+        return taken
+
     def ask(self, data: bytes) -> tuple[int, bytes]:
         """Say something; what comes next."""
         self.say(data)
