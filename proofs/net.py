@@ -28,10 +28,10 @@ from proofs.chaos import Proxy, Toll
 from proofs.checker import Verdict, check, total
 from proofs.company import WAIT_SECONDS, Witness, until
 from proofs.crew import NSQD, Crew, data_folder, started
-from proofs.library import CHANNEL as LIBRARY_CHANNEL
-from proofs.library import TOPIC as LIBRARY_TOPIC
-from proofs.library import LibraryConsumer, LibraryProducer, Shelf
 from proofs.outcome import Outcome, Plan, progress
+from proofs.own_client import CHANNEL as OWN_CHANNEL
+from proofs.own_client import TOPIC as OWN_TOPIC
+from proofs.own_client import OwnConsumer, OwnProducer, Shelf
 
 FLAGS = ("--requeue-on-disconnect", "--msg-timeout=60s", "--max-bytes-per-file=4194304")
 CONTROL_CUTS = 40
@@ -76,7 +76,7 @@ async def go_through(plan: Plan, server: NsqdServer, *, is_patient: bool) -> Fin
     toll = Toll(plan.count)
     witness = Witness.of(server, plan.seed)
     shelf = Shelf(witness.history.run)
-    producer, consumer = LibraryProducer("", shelf), LibraryConsumer("", shelf)
+    producer, consumer = OwnProducer("", shelf), OwnConsumer("", shelf)
     clients = [*witness.actors(), producer, consumer]
     async with AsyncExitStack() as stack:
         proxies = []
@@ -102,8 +102,8 @@ async def go_through(plan: Plan, server: NsqdServer, *, is_patient: bool) -> Fin
 def prepare(witness: Witness) -> None:
     """Topics and channels, so that each channel gets everything."""
     witness.make_topic()
-    witness.server.post(f"/topic/create?topic={LIBRARY_TOPIC}")
-    witness.server.post(f"/channel/create?topic={LIBRARY_TOPIC}&channel={LIBRARY_CHANNEL}")
+    witness.server.post(f"/topic/create?topic={OWN_TOPIC}")
+    witness.server.post(f"/channel/create?topic={OWN_TOPIC}&channel={OWN_CHANNEL}")
 
 
 async def who_is_stuck(proxies: list[Proxy]) -> int:

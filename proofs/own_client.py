@@ -36,7 +36,7 @@ class Shelf:
         return len(self.acknowledged - self.came)
 
 
-class LibraryProducer(Actor):
+class OwnProducer(Actor):
     """Publishes one message after the other, several at a time."""
 
     def __init__(self, address: str, shelf: Shelf) -> None:
@@ -65,7 +65,7 @@ class LibraryProducer(Actor):
         self.busy -= 1
 
 
-class LibraryConsumer(Actor):
+class OwnConsumer(Actor):
     """Finishes whatever comes."""
 
     def __init__(self, address: str, shelf: Shelf) -> None:
