@@ -1,4 +1,4 @@
-"""Publishes over HTTP by a short way: the same answers as aiohttp's, in a fifth of the time.
+"""Publishes over HTTP by a short way: the same answers as aiohttp's, in a third of the time.
 
 A connection begins here. A POST to /pub or /mpub of the plain kind is read, published and answered
 here; the first request of any other kind hands the whole connection over to aiohttp, with all
