@@ -171,6 +171,10 @@ class MemoryFile:
                 error.restored = False
             raise
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """See `sparq.log.disk.File`."""
+        self._disk.write(self._inode, self.path, bytes(data), offset)
+
     def pread(self, size: int, offset: int) -> bytes:
         """See `sparq.log.disk.File`."""
         self._step("read")

@@ -19,6 +19,7 @@ from sparq.broker import range_mode, stats
 from sparq.broker.admin import Admin
 from sparq.broker.agenda import Agenda
 from sparq.broker.catalog import Catalog
+from sparq.broker.checkpoints import Checkpoints
 from sparq.broker.conversation import Conversation
 from sparq.broker.delivery import hand_out
 from sparq.broker.histogram import Histogram
@@ -31,6 +32,7 @@ from sparq.broker.session import Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
 from sparq.log.disk import Disk
+from sparq.log.journal import Journal
 from sparq.log.task import Task
 from sparq.protocol.commands import Command
 from sparq.protocol.errors import RemoteError
@@ -67,6 +69,7 @@ class Broker:
         self._agenda = Agenda()
         self._catalog = Catalog(disk, data_path, options.node_id)
         self._topics = Topics(self._catalog, self._agenda, options)
+        self._checkpoints = Checkpoints(self.journal, self.topics, self._agenda)
         self._conversation = Conversation(self._topics, self._agenda, options, server_facts or {})
         self._sampler = Sampler(seed)
         self._next_session_id = 0
@@ -99,6 +102,11 @@ class Broker:
     def topics(self) -> dict[str, Topic]:
         """The topics by name."""
         return self._topics.by_name
+
+    @property
+    def journal(self) -> Journal:
+        """Runs the commits that wait together: see `Journal.run`."""
+        return self._topics.journal
 
     @property
     def node_id(self) -> int:
@@ -215,6 +223,8 @@ class Broker:
             for books in ledgers:
                 if not books.flush(now):
                     agenda.schedule(books, now.mono_ns + SECOND_NS)
+        if agenda.journal > self._checkpoints.seen:
+            self._checkpoints.begin(agenda.journal, now)
 
     def take_tasks(self) -> list[Task]:
         """The disk work that has come up."""
@@ -277,3 +287,7 @@ class Broker:
         for topic in self.topics.values():
             topic.sync_all(now)
         self.end_turn(now)
+
+    def closed(self) -> None:
+        """The tasks of `close` have run."""
+        self.journal.close(is_clean=self._checkpoints.is_clean())

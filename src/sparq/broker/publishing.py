@@ -111,6 +111,7 @@ class Publishing:
         agenda, topic = self._agenda, self._topic
         topic.stream.log.finish(commit)
         agenda.notes += commit.notes
+        agenda.journal = max(agenda.journal, commit.journal)
         if self._waiting:
             agenda.gathering[topic] = None
         if commit.error is not None:

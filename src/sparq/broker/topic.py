@@ -317,13 +317,27 @@ class Topic:
 
     def _sync(self, now: Instant) -> int:
         """Sync the log if that is due; returns when to look again."""
-        log = self.stream.log
-        if log.sync_due(now):
-            commit = log.sync_task()
-            if commit is None:  # another commit is in flight, which may be one that does not sync
-                return now.mono_ns + SYNC_RETRY_NS
-            self.stream.errands.submit(commit, lambda then: self._synced(commit, then))
+        if self.stream.log.sync_due(now) and not self.sync_file():
+            # Another commit is in flight, which may be one that does not sync.
+            return now.mono_ns + SYNC_RETRY_NS
         return now.mono_ns + self.options.sync_timeout_ns
+
+    def sync_file(self, then: Callable[[Instant], None] | None = None) -> bool:
+        """Have what is written synced in the log's own file, then call back, if that is wanted.
+
+        False: all of it is, or a commit is in flight; nobody is called back.
+        """
+        commit = self.stream.log.sync_task()
+        if commit is None:
+            return False
+
+        def synced(now: Instant) -> None:
+            self._synced(commit, now)
+            if then is not None:
+                then(now)
+
+        self.stream.errands.submit(commit, synced)
+        return True
 
     def _synced(self, commit: Commit, now: Instant) -> None:
         self.stream.log.finish(commit)
@@ -337,9 +351,7 @@ class Topic:
 
     def sync_all(self, now: Instant) -> None:
         """nsqd stops: have the log and the ledger synced."""
-        commit = self.stream.log.sync_task()
-        if commit is not None:
-            self.stream.errands.submit(commit, lambda then: self._synced(commit, then))
+        self.sync_file()
         if self.books is not None:
             # Not only what is written: a write that failed a moment ago is to be tried again.
             self.books.when_synced(_nobody_waits)

@@ -20,8 +20,10 @@ from sparq.broker.limits import check, file_bytes
 from sparq.broker.options import BrokerOptions
 from sparq.broker.space import SpaceWatch
 from sparq.broker.topic import Topic
+from sparq.log import journal_recovery
 from sparq.log.cache import BlockCache
 from sparq.log.disk import DiskError
+from sparq.log.journal import Journal
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.log.memory_log import MemoryLog
@@ -67,12 +69,14 @@ class Topics:
         by_name: those that exist.
         unopened: names whose data could not be opened, and why.
         has_lookupd: whether a new topic waits for what nsqlookupd says of it.
+        journal: what commits that wait together are synced in.
     """
 
     def __init__(self, catalog: Catalog, agenda: Agenda, options: BrokerOptions) -> None:
         self.by_name: dict[str, Topic] = {}
         self.unopened: dict[str, str] = {}
         self.has_lookupd = options.has_lookupd
+        self.journal = Journal(catalog.disk, catalog.data_path)
         self._catalog = catalog
         self._agenda = agenda
         self._options = options
@@ -100,8 +104,13 @@ class Topics:
         self._space = SpaceWatch(
             catalog.disk, catalog.data_path, reserve, self._agenda, enough_bytes
         )
+        put_back = journal_recovery.recover(catalog.disk, catalog.data_path, self.journal)
+        report += put_back.report
         openings = [Opening(name, partial(self._open, name, now)) for name in catalog.topic_names()]
-        (run_all or _one_by_one)(openings)
+        for opening in openings:
+            folder = catalog.folder(opening.name).removeprefix(f"{catalog.data_path}/")
+            opening.error = put_back.refused.get(folder)
+        (run_all or _one_by_one)([opening for opening in openings if opening.error is None])
         for opening in openings:
             report += self._opened(opening, now)
         for folder in catalog.trashed():

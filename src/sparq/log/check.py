@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from sparq.log import journal_recovery
 from sparq.log.cache import BlockCache
 from sparq.log.disk import Disk, DiskError
 from sparq.log.facts import FACTS, FactsError, decode
@@ -100,6 +101,11 @@ def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Findi
         findings.notes.append("an import was stopped half-way: nsqd will begin it anew")
     if is_sparq:
         _check_facts(disk, data_path, findings)
+        if numbers := journal_recovery.found(disk, data_path):
+            findings.notes.append(
+                f"{len(numbers)} journals: nsqd was not stopped, its start will put back into the"
+                " topics what they have (until then, after a power cut, their ends may look torn)"
+            )
         _check_topics(disk, f"{data_path}/{TOPICS}", now, progress, findings)
     if is_imported:
         findings.notes.append("an import was stopped at its end: nsqd will go on with it")

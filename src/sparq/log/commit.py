@@ -5,7 +5,9 @@
 2. A sync that fails says that what was written since the last one may be lost, and that no later
    sync will tell. The file is never synced again; what it had unsynced is written to a fresh file
    that begins at the first unsynced index, and is synced there before anything is acknowledged.
-3. A refused batch is not stored, as far as the disk lets us: after a crash it may be there if
+3. Commits that wait together may share a sync (see `journal`): each is written to its own file, and
+   counts as unsynced there, though the journal has it.
+4. A refused batch is not stored, as far as the disk lets us: after a crash it may be there if
    cutting it off failed as well.
 """
 
@@ -68,7 +70,8 @@ class Commit:
         active: the file to append to; None: there is none.
         roll: begin a new file all the same.
         owed: the unsynced batches are in no file that can be synced.
-        unsynced: batches written since the last sync, which were acknowledged.
+        unsynced: batches written since the last sync of their file, which were acknowledged.
+        shares: it may share its sync: journals have all of them.
         sync: sync before this is done.
         new_first, new_ordinal, previous_first, now_ns: what a new file's header says.
         spare: an empty file for it; None: there is none, or no more.
@@ -83,6 +86,8 @@ class Commit:
         abandoned: `target` holds what could not be cut off.
         replaced: the unsynced batches are in `created` now.
         has_used_spare: the spare file is none any more.
+        data: the bytes that were written, of a commit that shares a sync.
+        journal: the number of the journal that has them; 0: none.
         block: the batch as channels get it, once `Log.finish` has taken it over.
     """
 
@@ -90,6 +95,7 @@ class Commit:
     batch: Batch | None
     active: Segment | None
     unsynced: list[Batch]
+    shares: bool
     roll: bool
     owed: bool
     sync: bool
@@ -110,6 +116,8 @@ class Commit:
     abandoned: bool = False
     replaced: bool = False
     has_used_spare: bool = False
+    data: bytes = b""
+    journal: int = 0
     block: Block | None = None
 
     @property
@@ -124,6 +132,41 @@ class Commit:
         ):
             return TaskKind.COMMIT
         return TaskKind.WRITE
+
+    @property
+    def may_share_sync(self) -> bool:
+        """Whether all that it is to sync is its batch, at the end of a file that there is."""
+        return (
+            self.batch is not None
+            and self.sync
+            and self.shares
+            and self.active is not None
+            and not self.roll
+            and not self.owed
+            and not (self.place.reserve is not None and self.place.reserve.is_low)
+        )
+
+    def write(self) -> bool:
+        """The first half of a commit that shares a sync; False: it has failed."""
+        assert self.active is not None
+        assert self.batch is not None
+        self.target = self.active
+        try:
+            self.data = b"".join(self._append(self.target, self.batch, self.target.size))
+        except DiskError as error:
+            self.error = error
+        return self.error is None
+
+    def sync_alone(self) -> None:
+        """The other half, where what was to be shared has failed."""
+        assert self.target is not None
+        try:
+            if self._sync(self.target):
+                self.synced = True
+            else:
+                self._replace()
+        except DiskError as error:
+            self.error = error
 
     @property
     def count(self) -> int:
@@ -182,7 +225,7 @@ class Commit:
                 self.notes.append(f"{error}, and a file of no use could not be deleted")
             raise
 
-    def _append(self, target: Segment, appended: Batch, offset: int) -> None:
+    def _append(self, target: Segment, appended: Batch, offset: int) -> list[Buffer]:
         assert target.file is not None
         buffers = batch.encode(
             appended.frames,
@@ -204,6 +247,7 @@ class Commit:
                 self.notes.append(f"{target.path} is given up: {error}, nor could it be cut")
             raise
         self.written.append((appended, offset))
+        return buffers
 
     def _sync(self, target: Segment) -> bool:
         assert target.file is not None

@@ -67,6 +67,9 @@ class File(Protocol):
     def append(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all of the buffers at the file's end, which is `offset`, or nothing of them."""
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """Write bytes anywhere in the file. Where that fails nothing is cut off or taken back."""
+
     def pread(self, size: int, offset: int) -> bytes:
         """What is stored there: fewer bytes at the file's end."""
 
@@ -159,6 +162,13 @@ class RealFile:
             except OSError:
                 failure.restored = False
             raise failure from error
+
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """See `File`."""
+        try:
+            self._write([data], offset)
+        except OSError as error:
+            raise _failed("write", self.path, error) from error
 
     def _write(self, buffers: Sequence[Buffer], offset: int) -> None:
         if len(buffers) == 1:

@@ -5,7 +5,7 @@ as work, run in some thread and then handed back: commits to `finish`, block rea
 
 1. `end_index` is the next index to be given. Indexes of failed commits are burned, so it may run
    ahead. Everything stored below `written_end` can be read; below `synced_end` it is on the disk
-   for good. All three only rise, the last two in `finish` alone.
+   for good, in its file or in a journal. All three only rise, the last two in `finish` alone.
 2. Indexes have gaps: between the runs of nsqd, where commits failed, where damage is. Ordinals
    count messages; an ordinal gap is what damage cost or what was deleted.
 3. At most one commit is in flight. Its `run` reads what `begin` put into it and touches no state of
@@ -169,11 +169,6 @@ class Log:
         return self.place.node_id
 
     @property
-    def epoch(self) -> int:
-        """Which run of nsqd this is; rises."""
-        return self.place.epoch
-
-    @property
     def first_index(self) -> int:
         """The oldest stored message's index; `written_end` when there is none."""
         return self.next_stored(0)
@@ -197,6 +192,11 @@ class Log:
     def unsynced_bytes(self) -> int:
         """What those take."""
         return self._unsynced.size_bytes
+
+    @property
+    def journal(self) -> int:
+        """The oldest journal with what is not synced in its own file; 0: all is, or in none."""
+        return self._unsynced.journal
 
     @property
     def busy(self) -> bool:
@@ -235,7 +235,7 @@ class Log:
         appended = Batch(data, ends, first, self.end_ordinal, now.wall_ns, dues, size)
         self.end_index = first + count
         self._now_ns = now.wall_ns
-        if not self._unsynced.batches:
+        if not self._unsynced.count:
             self._unsynced.since_mono_ns = now.mono_ns
         if sync is None:
             sync = self._unsynced.must_sync(appended, self.options)
@@ -251,6 +251,7 @@ class Log:
             appended,
             self.active,
             self._unsynced.batches,
+            self._unsynced.shares_sync,
             roll=appended is not None and self._is_full_for(appended),
             owed=self._owed,
             sync=sync or self._owed,
@@ -273,14 +274,13 @@ class Log:
 
     def sync_due(self, now: Instant) -> bool:
         """Whether something has been unsynced for longer than the options allow."""
-        unsynced = self._unsynced
-        waited = now.mono_ns - unsynced.since_mono_ns
-        return bool(unsynced.batches) and waited >= self.options.sync_timeout_ns
+        waited = now.mono_ns - self._unsynced.since_mono_ns
+        return bool(self._unsynced.count) and waited >= self.options.sync_timeout_ns
 
     def sync_task(self) -> Commit | None:
-        """A commit that only syncs. None: nothing is unsynced, or a commit is in flight."""
-        is_needed = self._flight is None and self._unsynced.batches
-        return self._start(None, sync=True) if is_needed else None
+        """A commit that only syncs. None: nothing is unsynced, or the next commit does it."""
+        self._unsynced.wants_own_sync = is_needed = bool(self._unsynced.batches)
+        return self._start(None, sync=True) if is_needed and not self._flight else None
 
     def finish(self, commit: Commit) -> None:
         """Take over what came of a commit that has run; it is the one in flight."""
@@ -301,10 +301,10 @@ class Log:
         for written, offset in commit.written:
             self._stored(commit, written, offset)
         self.written_end = max(self.written_end, commit.end_index)
-        if commit.synced:
+        if commit.synced or commit.journal:
             self.synced_end = self.written_end
-        elif commit.batch is not None:
-            self._unsynced.add(commit.batch)
+        if commit.batch is not None and not commit.synced:
+            self._unsynced.add(commit.batch, commit.journal)
 
     def _adopt(self, created: Segment, replaced: bool) -> None:
         self._leave_active()

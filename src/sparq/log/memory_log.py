@@ -33,6 +33,9 @@ class VoidFile:
     def append(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Forget it."""
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """Forget it."""
+
     def pread(self, size: int, offset: int) -> bytes:
         """Nothing."""
         return b""

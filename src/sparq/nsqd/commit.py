@@ -4,7 +4,8 @@ The broker never waits for a disk: it hands out tasks. This module owns the thre
 (decision 23: one for commits, two that read, one for housekeeping) and the rule of when a commit
 may run in the loop itself.
 
-1. Tasks of one kind and thread run in the order in which they were handed out.
+1. Tasks of one kind and thread run in the order in which they were handed out, but for commits:
+   those wait for nobody but the disk, and of one log there is one at a time.
 2. A task's `done` runs in the loop, never in a thread, and a turn of the broker follows it.
 3. `barrier()` returns when everything that was handed out before it is done.
 """
@@ -15,10 +16,10 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 
-from sparq.log.task import Task, TaskKind
+from sparq.log.task import Task, TaskKind, Work
 from sparq.nsqd.timings import COMMITS
 from sparq.protocol.instant import Instant
 
@@ -34,6 +35,9 @@ INLINE_BYTES_MAX = 32 << 10
 INLINE_WRITE_BYTES_MAX = 256 << 10
 INLINE_WRITES_MAX = 8
 """So many writes of one turn, that wait for no disk, are less than what a helper's answer costs."""
+
+RunTogether = Callable[[list[Work]], Iterator[list[Work]]]
+"""Runs works that wait together, in any order; yields those that have run."""
 
 TO_DISK = (TaskKind.WRITE, TaskKind.COMMIT)
 
@@ -67,11 +71,40 @@ class Worker:
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
-            began = time.perf_counter()
             entry[1].run()
-            if entry[1].kind in TO_DISK:
-                COMMITS.observe(time.perf_counter() - began)
             self._report(*entry)
+
+
+class Committer(Worker):
+    """The thread that commits: what waits together may share a sync."""
+
+    def __init__(self, name: str, report: Callable[[int, Task], None], run: RunTogether) -> None:
+        self._run = run
+        super().__init__(name, report)
+
+    def _work(self) -> None:
+        while entries := self._waiting():
+            by_work = {id(entry[1].work): entry for entry in entries}
+            began = time.perf_counter()
+            for ran in self._run([task.work for _, task in entries]):
+                ended = time.perf_counter()
+                COMMITS.observe(ended - began)
+                began = ended
+                for work in ran:
+                    self._report(*by_work[id(work)])
+
+    def _waiting(self) -> list[tuple[int, Task]]:
+        """All that waits, at least one task; none: it is time to end."""
+        entries: list[tuple[int, Task]] = []
+        entry = self._queue.get()
+        while entry is not None:
+            entries.append(entry)
+            if self._queue.empty():
+                return entries
+            entry = self._queue.get()
+        if entries:
+            self._queue.put(None)
+        return entries
 
 
 class Barrier:
@@ -94,7 +127,10 @@ class Barrier:
 class Runner:
     """The threads of one nsqd, and the way back into its loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None], run_together: RunTogether
+    ) -> None:
+        """`turn` is called when a task is done; `run_together` is `Journal.run`."""
         self._loop = loop
         self._turn = turn
         self._submitted = 0
@@ -104,7 +140,7 @@ class Runner:
         self._recent_commit_seconds = 0.0
         self._commits_since_probe = 0
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        self._committer = Worker("nsqd-commit", self._from_thread)
+        self._committer = Committer("nsqd-commit", self._from_thread, run_together)
         self._readers = [Worker(f"nsqd-read-{n}", self._from_thread) for n in range(READER_COUNT)]
         self._housekeeper = Worker("nsqd-housekeeping", self._from_thread)
         self._next_reader = 0

@@ -64,6 +64,15 @@ class KeptFile:
         finally:
             self._files.give_back(self)
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """See `File`."""
+        opened = self._files.take(self, "write")
+        try:
+            self.dirty = True
+            opened.overwrite(data, offset)
+        finally:
+            self._files.give_back(self)
+
     def pread(self, size: int, offset: int) -> bytes:
         """See `File`."""
         opened = self._files.take(self, "read")

@@ -63,7 +63,7 @@ class Nsqd:
         self.broker = broker
         self.limits = broker.limits
         self.loop = loop
-        self.runner = Runner(loop, self.turn)
+        self.runner = Runner(loop, self.turn, broker.journal.run)
         self.connections: set[Connection] = set()
         self.connections_max = self.http_connections_max = files.UNLIMITED
         self.http_token = token.resolve(options.http_token)
@@ -221,3 +221,4 @@ class Nsqd:
             self.runner.submit(tasks)
             await self.runner.barrier()
         await self.loop.run_in_executor(None, self.runner.stop)
+        self.broker.closed()

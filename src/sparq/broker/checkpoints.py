@@ -1,0 +1,91 @@
+"""Syncs the files of topics whose commits have shared a sync, so that old journals can go.
+
+1. It begins when a journal is followed by the next: what is in none but the newest is left.
+2. A few files at a time, each in the thread that commits: no publish waits behind more than those.
+3. A topic with a commit in flight syncs its file with the next one. Whose file cannot be synced is
+   tried again; until all are done their journal stays, and no third one is begun.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from sparq.broker.agenda import Agenda
+from sparq.broker.in_flight import NEVER
+from sparq.broker.options import MILLISECOND_NS
+from sparq.broker.topic import Topic
+from sparq.log.journal import Cleaning, Journal
+from sparq.log.task import Task
+from sparq.protocol.instant import Instant
+
+AT_A_TIME: Final = 8
+"""Files whose sync is under way."""
+RETRY_NS: Final = 50 * MILLISECOND_NS
+
+
+class Checkpoints:
+    """The checkpoints of one broker's journal.
+
+    Attributes:
+        seen: the newest journal that commits have gone to.
+    """
+
+    def __init__(self, journal: Journal, topics: dict[str, Topic], agenda: Agenda) -> None:
+        self.seen = 0
+        self.scheduled_ns = NEVER
+        self._journal = journal
+        self._topics = topics
+        self._agenda = agenda
+        self._limit = 0
+        self._waiting: list[Topic] = []
+        self._again: list[Topic] = []
+        self._under_way = 0
+
+    def begin(self, newest: int, now: Instant) -> None:
+        """Commits have gone to this journal, newer than any before: the older ones are to go."""
+        self.seen = newest
+        if self._limit or newest - 1 <= self._journal.cleaned:
+            return
+        self._limit = newest - 1
+        self._waiting = [topic for topic in self._topics.values() if self._concerns(topic)]
+        self._go_on(now)
+
+    def on_time(self, now: Instant) -> None:
+        """Try those again that could not be done."""
+        self._waiting, self._again = self._again, []
+        self._go_on(now)
+
+    def is_clean(self) -> bool:
+        """Whether what any journal holds is in synced files, too."""
+        return not any(topic.stream.log.journal for topic in self._topics.values())
+
+    def _concerns(self, topic: Topic) -> bool:
+        return not topic.is_closed and 0 < topic.stream.log.journal <= self._limit
+
+    def _go_on(self, now: Instant) -> None:
+        while self._waiting and self._under_way < AT_A_TIME:
+            topic = self._waiting.pop()
+            if not self._concerns(topic):
+                continue
+            if topic.sync_file(partial(self._done, topic)):
+                self._under_way += 1
+            else:
+                self._again.append(topic)
+        if self._under_way or self._waiting:
+            return
+        if self._again:
+            self._agenda.schedule(self, now.mono_ns + RETRY_NS)
+            return
+        cleaning = Cleaning(self._journal, self._limit)
+        self._limit = 0
+        self._agenda.tasks.append(Task(cleaning, self._cleaned))
+
+    def _done(self, topic: Topic, now: Instant) -> None:
+        self._under_way -= 1
+        if self._concerns(topic):
+            self._again.append(topic)
+        self._go_on(now)
+
+    def _cleaned(self, now: Instant) -> None:
+        self.begin(self.seen, now)
