@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sparq.log.disk import DiskError
+from sparq.log.journal import Journal
 from sparq.log.task import Task, TaskKind
 from sparq.nsqd.commit import Runner
 from sparq.protocol.instant import Instant
+from sparq.testing import MemoryDisk
 
 
 class Work:
@@ -41,7 +43,8 @@ async def turns() -> list[str]:
 async def runner(turns: list[str]) -> AsyncIterator[Runner]:
     """A runner in this test's loop."""
     loop = asyncio.get_running_loop()
-    made = Runner(loop, lambda: turns.append("turn"))
+    journal = Journal(MemoryDisk(), "/data")
+    made = Runner(loop, lambda: turns.append("turn"), journal.run)
     yield made
     await loop.run_in_executor(None, made.stop)
 
