@@ -15,7 +15,7 @@ from sparq.nsqd.main import main
 LATE_SECONDS = 0.05
 
 
-class LateWorker(commit.Worker):
+class LateCommitter(commit.Committer):
     """Reports commits before they are run."""
 
     def _work(self) -> None:
@@ -36,6 +36,6 @@ def never_inline(_runner: commit.Runner, _tasks: list[Task], _backlog_bytes: int
 
 
 if __name__ == "__main__":
-    setattr(commit, "Worker", LateWorker)  # noqa: B010 - a replacement, which types do not allow
+    setattr(commit, "Committer", LateCommitter)  # noqa: B010 - types do not allow it
     setattr(commit.Runner, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
     sys.exit(main())

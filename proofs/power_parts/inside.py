@@ -6,6 +6,7 @@ The outcome goes as JSON to the file that is named; what was wrong is printed, a
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -28,6 +29,7 @@ from sparq.log.disk import RealDisk, RealFile
 from sparq.testing import ManualClock
 
 NO_SYNC = "proofs.no_sync"
+SHARED_SYNCS = "proofs.shared_syncs"
 CUTS_OF_EPISODE = 15
 RELAXED_EVERY = 2500
 RELAXED_SHARE = 10
@@ -174,15 +176,17 @@ def note(history: History, channel: str, one: Delivery) -> None:
         noted.delivered(author.key)
 
 
-def cut_power(seed: int, folder: Path, count: int, sync_every: int, module: str = NSQD) -> Sums:
-    """So many cuts, in episodes, all looked at."""
+def cut_power(seed: int, folder: Path, count: int, sync_every: int, *modules: str) -> Sums:
+    """So many cuts, in episodes of these modules in turn, all looked at."""
     sums = Sums()
-    while sums.cuts < count:
+    for module in itertools.cycle(modules):
+        if sums.cuts >= count:
+            break
         episode = Episode(seed + sums.cuts, folder, module, sync_every)
         for cut in episode.cuts(min(CUTS_OF_EPISODE, count - sums.cuts)):
             lost, wrong = sums.lost, sums.wrong
             look(cut, folder, sums)
-            if module == NSQD and (sums.wrong > wrong or (sync_every == 1 and sums.lost > lost)):
+            if module != NO_SYNC and (sums.wrong > wrong or (sync_every == 1 and sums.lost > lost)):
                 show(cut)
         progress(f"{sums.cuts} cuts with --sync-every={sync_every}, lost {sums.lost:,}")
     return sums
@@ -216,11 +220,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         answer.write_text(json.dumps({"skipped": f"needs loop mounts ({error})"}))
         return 0
-    strict = cut_power(given.seed, folder, given.count, 1)
+    strict = cut_power(given.seed, folder, given.count, 1, NSQD, SHARED_SYNCS)
     relaxed_count = max(2, given.count // RELAXED_SHARE)
     found = {
         "strict": asdict(strict),
-        "relaxed": asdict(cut_power(given.seed, folder, relaxed_count, RELAXED_EVERY)),
+        "relaxed": asdict(cut_power(given.seed, folder, relaxed_count, RELAXED_EVERY, NSQD)),
     }
     if given.control:
         some = min(CONTROL_CUTS, given.count)

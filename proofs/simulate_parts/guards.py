@@ -16,8 +16,8 @@ from unittest.mock import patch
 from sparq.broker import redelivery
 from sparq.broker.in_flight import Expired, InFlight, Page
 from sparq.broker.publishing import Publish, Publishing
+from sparq.log import journal_recovery, recovery
 from sparq.log import log as logs
-from sparq.log import recovery
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
@@ -56,6 +56,11 @@ class Guard:
 def no_sync(_commit: Commit, _target: object) -> bool:
     """The sync is left out and said to have been done."""
     return True
+
+
+def not_put_back(*_arguments: object) -> journal_recovery.PutBack:
+    """What a journal holds stays in it."""
+    return journal_recovery.PutBack()
 
 
 def forgotten(_ledger: Ledger, _channel: str, _starts: object, _ends: object) -> None:
@@ -133,6 +138,7 @@ COPY_RUN = redelivery.copy_run
 
 GUARDS = (
     Guard("syncs", "lost", Commit, "_sync", no_sync),
+    Guard("the journal", "lost", journal_recovery, "recover", not_put_back),
     Guard("notes of FINs", "returned", Ledger, "finished", forgotten),
     Guard("ceilings", "reused", logs, "recover", recovered_without_ceiling),
     Guard("checksums", "corrupt", batch, "check_payload", believed),

@@ -36,6 +36,8 @@ class Weather:
         work: chance that a thread of the broker gets on, in a round.
         inline: chance that a commit that may run in the loop does.
         unread_bytes_max: beyond so many unread bytes the broker hands out no more.
+        share_min: so many commits that wait together share a sync.
+        journal_bytes: of a file of the journal.
     """
 
     options: BrokerOptions
@@ -50,6 +52,8 @@ class Weather:
     work: float
     inline: float
     unread_bytes_max: int
+    share_min: int
+    journal_bytes: int
 
 
 def draw(chance: random.Random) -> Weather:
@@ -80,6 +84,8 @@ def draw(chance: random.Random) -> Weather:
         work=chance.choice([0.3, 0.9, 1.0]),
         inline=chance.choice([0.0, 0.5, 1.0]),
         unread_bytes_max=chance.choice([500, 64 << 10]),
+        share_min=chance.choice([1, 1, 2, 5]),
+        journal_bytes=chance.choice([1_500, 6_000, 8 << 20]),
     )
 
 

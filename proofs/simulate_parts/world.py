@@ -43,7 +43,7 @@ class Thread:
 
     def __init__(self) -> None:
         self.queue: deque[Task] = deque()
-        self.ran: Task | None = None
+        self.ran: deque[Task] = deque()
 
 
 class Killed(Exception):
@@ -121,6 +121,8 @@ class World:
             self._readers = [Thread(), Thread()]
             self._housekeeper = Thread()
             self.broker = Broker(self.weather.options, self.disk, PATH, self.clock.now(), seed=1)
+            self.broker.journal.share_min = self.weather.share_min
+            self.broker.journal.file_bytes = self.weather.journal_bytes
             self._next_tick_ns = 0
             if self.truth.tally.crashes and self.chance.random() < self.weather.faults:
                 self.disk.fail(Fault(self.chance.randint(1, 40)))
@@ -255,7 +257,7 @@ class World:
         return (
             bool(tasks)
             and (one_commit or all(task.kind is TaskKind.WRITE for task in tasks))
-            and commits.ran is None
+            and not commits.ran
             and not commits.queue
             and self.chance.random() < self.weather.inline
         )
@@ -307,16 +309,29 @@ class World:
 
     def advance(self, thread: Thread) -> bool:
         """A thread's next work runs, or its result is taken in; False: it has nothing to do."""
-        if thread.ran is not None:
-            task, thread.ran = thread.ran, None
-            task.done(self.clock.now())
+        if thread.ran:
+            thread.ran.popleft().done(self.clock.now())
             self.turn()
             return True
-        if thread.queue:
-            thread.ran = thread.queue.popleft()
-            self.run_task(thread.ran)
-            return True
-        return False
+        if not thread.queue:
+            return False
+        if thread is self._committer:
+            self.commit(thread)
+        else:
+            task = thread.queue.popleft()
+            self.run_task(task)
+            thread.ran.append(task)
+        return True
+
+    def commit(self, thread: Thread) -> None:
+        """What waits together may share a sync."""
+        tasks = {id(task.work): task for task in thread.queue}
+        works = [task.work for task in thread.queue]
+        thread.queue.clear()
+        failed = self.disk.failed_count
+        for ran in self.broker.journal.run(works):
+            thread.ran.extend(tasks[id(work)] for work in ran)
+        self.note_doubt(failed)
 
     def read(self) -> None:
         """Bytes come through to the actors."""
@@ -359,6 +374,7 @@ class World:
         self.settle()
         self.broker.close(self.clock.now())
         self.settle()
+        self.broker.closed()
         self.die(stopped=True)
 
     def die(self, *, stopped: bool = False) -> None:

@@ -1,0 +1,26 @@
+"""nsqd in which every commit goes to the journal, and journals are small.
+
+What needs more than four topics with publishes at one moment happens here all the time, also where
+a proof has two topics. Nothing is switched off.
+"""
+
+import sys
+
+from sparq.log import journal
+from sparq.log.task import Task
+from sparq.nsqd import commit
+from sparq.nsqd.main import main
+
+JOURNAL_BYTES = 150_000
+
+
+def never_inline(_runner: commit.Runner, _tasks: list[Task], _backlog_bytes: int) -> bool:
+    """A commit in the loop is one that shares its sync with nobody."""
+    return False
+
+
+if __name__ == "__main__":
+    setattr(journal, "SHARE_MIN", 1)  # noqa: B010 - a replacement, which types do not allow
+    setattr(journal, "FILE_BYTES", JOURNAL_BYTES)  # noqa: B010 - a replacement as well
+    setattr(commit.Runner, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
+    sys.exit(main())
