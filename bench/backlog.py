@@ -75,6 +75,11 @@ class GatheringFile:
             self._file.append([b"".join(self._parts)], self._at)
             self._parts, self._size = [], 0
 
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """Change what is stored there."""
+        self._write()
+        self._file.overwrite(data, offset)
+
     def pread(self, size: int, offset: int) -> bytes:
         """What is stored there."""
         self._write()

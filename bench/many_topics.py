@@ -1,0 +1,119 @@
+"""Publishes to many topics at once, each answered when synced: `python -m bench.many_topics`.
+
+A round is a PUB of 200 bytes to each topic, sent in one piece, until the last OK. Two nsqds take
+turns: one whose commits share a sync in the journal, and one where each file is synced by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import socket
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from proofs.crew import started
+from tests.servers import NsqdServer
+
+from bench.load import MAGIC
+from bench.measure import cpu_seconds
+
+MODULES = {"journal": "sparq.nsqd", "own": "bench.own_syncs"}
+BODY = bytes(200)
+QUIET = b'{"heartbeat_interval": -1}'
+OK = struct.pack(">ii", 6, 0) + b"OK"
+HEADER = f"{'topics':>7}" + "".join(
+    f"{name:>12} ms{'p99':>9}{'CPU us':>9}" for name in ("journal", "own files")
+)
+
+
+class Publisher:
+    """A connection to one nsqd, and its rounds.
+
+    Attributes:
+        seconds: of each round.
+        cpu: of nsqd, in all rounds, in seconds.
+    """
+
+    def __init__(self, server: NsqdServer, topics: list[str]) -> None:
+        self.seconds: list[float] = []
+        self.cpu = 0.0
+        self._server = server
+        size = struct.pack(">i", len(BODY))
+        self._data = b"".join(f"PUB {topic}\n".encode() + size + BODY for topic in topics)
+        self._answers = OK * len(topics)
+        self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=60)
+        self._socket.sendall(MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(QUIET)) + QUIET)
+        assert self._socket.recv(len(OK)) == OK
+        self._publish()
+
+    def round(self) -> None:
+        """Publish to every topic, and take the time."""
+        before, began = cpu_seconds(self._server.pid), time.perf_counter()
+        self._publish()
+        self.seconds.append(time.perf_counter() - began)
+        self.cpu += cpu_seconds(self._server.pid) - before
+
+    def _publish(self) -> None:
+        self._socket.sendall(self._data)
+        answers = b""
+        while len(answers) < len(self._answers):
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError("nsqd has closed the connection")
+            answers += data
+        if answers != self._answers:
+            raise AssertionError(answers[:200])
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+
+def compare(servers: dict[str, NsqdServer], count: int, rounds: int) -> str:
+    """Rounds with so many topics, in turns; a line of the table."""
+    topics = [f"many-{count}-{number}" for number in range(count)]
+    publishers = [Publisher(server, topics) for server in servers.values()]
+    for _ in range(rounds):
+        for publisher in publishers:
+            publisher.round()
+    line = f"{count:>7,}"
+    for publisher in publishers:
+        publisher.close()
+        taken = sorted(publisher.seconds)
+        p99 = taken[min(len(taken) - 1, int(0.99 * len(taken)))]
+        cpu_us = publisher.cpu / rounds / count * 1e6
+        line += f"{statistics.median(taken) * 1e3:>15.2f}{p99 * 1e3:>9.1f}{cpu_us:>9.1f}"
+    return line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topics", type=int, nargs="*", default=[1, 4, 10, 100, 1000])
+    parser.add_argument("--rounds", type=int, default=200, help="of each number of topics")
+    given = parser.parse_args(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="sparq-many-topics-"))
+    servers: dict[str, NsqdServer] = {}
+    try:
+        for name, module in MODULES.items():
+            home = folder / name
+            home.mkdir()
+            servers[name] = started(home, module)
+        print(HEADER)
+        for count in given.topics:
+            print(compare(servers, count, given.rounds), flush=True)
+    finally:
+        for server in servers.values():
+            server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
