@@ -80,6 +80,7 @@ class House:
         """A clean stop and a start."""
         self.broker.close(self.clock.now())
         self.turn()
+        self.broker.closed()
         self.start()
 
     def turn(self) -> None:
@@ -87,9 +88,10 @@ class House:
         for _ in range(200):
             self.broker.end_turn(self.clock.now())
             tasks = self.broker.take_tasks()
-            for task in tasks:
-                task.run()
-                task.done(self.clock.now())
+            by_work = {id(task.work): task for task in tasks}
+            for ran in self.broker.journal.run([task.work for task in tasks]):
+                for work in ran:
+                    by_work[id(work)].done(self.clock.now())
             for client in self.clients:
                 client.collect()
             if not tasks and not self.broker.busy:

@@ -49,7 +49,7 @@ class Agenda:
         tasks: disk work to hand out.
         changes: what was created and deleted: (kind, topic, channel or None).
         backlog_bytes: publishes that are not on disk yet.
-        journal: the newest journal that a commit has gone to; 0: none.
+        journals_ended: no commit goes to the journals up to this number any more.
         failure: why the disk last refused something, None after a success.
         notes: what an operator should read.
         waited: how long messages waited from their publish to their first delivery.
@@ -63,7 +63,7 @@ class Agenda:
         self.tasks: list[Task] = []
         self.changes: deque[tuple[str, str, str | None]] = deque()
         self.backlog_bytes = 0
-        self.journal = 0
+        self.journals_ended = 0
         self.failure: str | None = None
         self._failure_number = 0
         self.notes: list[str] = []

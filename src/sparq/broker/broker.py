@@ -223,8 +223,8 @@ class Broker:
             for books in ledgers:
                 if not books.flush(now):
                     agenda.schedule(books, now.mono_ns + SECOND_NS)
-        if agenda.journal > self._checkpoints.seen:
-            self._checkpoints.begin(agenda.journal, now)
+        if agenda.journals_ended > self._checkpoints.ended:
+            self._checkpoints.begin(agenda.journals_ended, now)
 
     def take_tasks(self) -> list[Task]:
         """The disk work that has come up."""

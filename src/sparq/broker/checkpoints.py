@@ -1,6 +1,7 @@
 """Syncs the files of topics whose commits have shared a sync, so that old journals can go.
 
-1. It begins when a journal is followed by the next: what is in none but the newest is left.
+1. It begins when a journal has ended: it was followed by the next, or has failed. All commits that
+   went to it have been taken over by then, since they are in the order in which they ran.
 2. A few files at a time, each in the thread that commits: no publish waits behind more than those.
 3. A topic with a commit in flight syncs its file with the next one. Whose file cannot be synced is
    tried again; until all are done their journal stays, and no third one is begun.
@@ -28,11 +29,11 @@ class Checkpoints:
     """The checkpoints of one broker's journal.
 
     Attributes:
-        seen: the newest journal that commits have gone to.
+        ended: no commit goes to the journals up to this number any more.
     """
 
     def __init__(self, journal: Journal, topics: dict[str, Topic], agenda: Agenda) -> None:
-        self.seen = 0
+        self.ended = 0
         self.scheduled_ns = NEVER
         self._journal = journal
         self._topics = topics
@@ -42,12 +43,12 @@ class Checkpoints:
         self._again: list[Topic] = []
         self._under_way = 0
 
-    def begin(self, newest: int, now: Instant) -> None:
-        """Commits have gone to this journal, newer than any before: the older ones are to go."""
-        self.seen = newest
-        if self._limit or newest - 1 <= self._journal.cleaned:
+    def begin(self, ended: int, now: Instant) -> None:
+        """The journals up to this number are to go."""
+        self.ended = ended
+        if self._limit or ended <= self._journal.cleaned:
             return
-        self._limit = newest - 1
+        self._limit = ended
         self._waiting = [topic for topic in self._topics.values() if self._concerns(topic)]
         self._go_on(now)
 
@@ -88,4 +89,4 @@ class Checkpoints:
         self._go_on(now)
 
     def _cleaned(self, now: Instant) -> None:
-        self.begin(self.seen, now)
+        self.begin(self.ended, now)

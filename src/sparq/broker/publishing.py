@@ -111,7 +111,7 @@ class Publishing:
         agenda, topic = self._agenda, self._topic
         topic.stream.log.finish(commit)
         agenda.notes += commit.notes
-        agenda.journal = max(agenda.journal, commit.journal)
+        agenda.journals_ended = max(agenda.journals_ended, commit.journals_ended)
         if self._waiting:
             agenda.gathering[topic] = None
         if commit.error is not None:

@@ -88,6 +88,7 @@ class Commit:
         has_used_spare: the spare file is none any more.
         data: the bytes that were written, of a commit that shares a sync.
         journal: the number of the journal that has them; 0: none.
+        journals_ended: nothing more is added to the journals up to this number.
         block: the batch as channels get it, once `Log.finish` has taken it over.
     """
 
@@ -118,6 +119,7 @@ class Commit:
     has_used_spare: bool = False
     data: bytes = b""
     journal: int = 0
+    journals_ended: int = 0
     block: Block | None = None
 
     @property

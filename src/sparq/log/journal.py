@@ -38,7 +38,7 @@ from sparq.log.task import TaskKind, Work
 SHARE_MIN: Final = 5
 """Fewer commits sync their own files: a journal's sync is not cheaper than four of those."""
 SHARE_BYTES: Final = 1 << 20
-"""Larger commits sync their own files: writing them twice would cost more than the sync."""
+"""Of one block. Larger commits sync their own files: writing twice would cost more than that."""
 FILE_BYTES: Final = 8 << 20
 """Of one journal. What it holds is kept in memory, too."""
 PAUSE: Final = 64
@@ -129,17 +129,17 @@ class Journal:
 
     def run(self, works: list[Work]) -> Iterator[list[Work]]:
         """Run works that wait together, in any order; yields those that have run."""
-        shared = self._shared(works)
-        if shared:
+        while shared := self._shared(works):
             self._commit(shared)
             yield list(shared)
+            done = set(map(id, shared))
+            works = [work for work in works if id(work) not in done]
         for work in works:
-            if work not in shared:
-                work.run()
-                yield [work]
+            work.run()
+            yield [work]
 
     def _shared(self, works: list[Work]) -> list[Commit]:
-        """The commits that are to have one sync; none, if it is not worth it."""
+        """The commits that are to have one sync next; none, if it is not worth it."""
         if len(works) < self.share_min:
             return []
         shared: list[Commit] = []
@@ -147,10 +147,9 @@ class Journal:
         for work in works:
             if isinstance(work, Commit) and work.may_share_sync:
                 assert work.batch is not None
-                size += work.batch.size
-                if size > SHARE_BYTES:
-                    break
-                shared.append(work)
+                if size + work.batch.size <= SHARE_BYTES:
+                    size += work.batch.size
+                    shared.append(work)
         return shared if len(shared) >= self.share_min and self._is_usable() else []
 
     def _is_usable(self) -> bool:
@@ -170,10 +169,12 @@ class Journal:
             self._give_up()
             written[0].notes.append(f"{error}: each topic's file is synced by itself")
             for commit in written:
+                commit.journals_ended = self.number
                 commit.sync_alone()
             return
         for commit in written:
             commit.journal = self.number
+            commit.journals_ended = self.number - 1
 
     def _entry(self, commit: Commit) -> Entry:
         target = commit.target
