@@ -388,9 +388,11 @@ class World:
         kept_steps: dict[TopicTruth, int] = {}
         for topic in self.truth.topics.values():
             kept_steps[topic] = self.step
-            if not stopped or self.broker.health() != "OK":
-                kept_steps[topic] = topic.synced_step if power_cut else topic.written_step
-            if power_cut and not stopped and self.weather.options.sync_every != 1:
+            # A stop on a disk that takes nothing is no better than a kill.
+            if stopped and self.broker.health() == "OK":
+                continue
+            kept_steps[topic] = topic.synced_step if power_cut else topic.written_step
+            if power_cut and self.weather.options.sync_every != 1:
                 topic.power_lost()
         forgotten = [] if power_cut else self.disk.forgotten()
         for topic in self.truth.topics.values():

@@ -371,8 +371,8 @@ def test_a_segment_that_cannot_be_deleted_is_noted() -> None:
     assert consumer.bodies() == [b"new"]
 
 
-def test_a_sync_that_fails_at_the_start_is_reported(house: House) -> None:
-    """What was found is synced before it is built upon; an operator reads when that failed."""
+def test_a_topic_whose_sync_fails_at_the_start_is_left_alone(house: House) -> None:
+    """What was found is synced before it is built upon (P8); the next start tries again."""
     house.publish("t", b"x")
     disk = house.disk
     copied = copy.deepcopy(disk)
@@ -384,6 +384,29 @@ def test_a_sync_that_fails_at_the_start_is_reported(house: House) -> None:
     house.crash()
 
     assert any(".log: input/output error" in line for line in house.report), house.report
+    assert "t" not in house.broker.topics
+
+    house.crash()
+    assert [b"x"] == house.consumer("t", "c", rdy=1).bodies()
+
+
+def test_a_start_writes_again_what_a_failed_sync_has_left_in_memory() -> None:
+    """A kernel takes it for written, so that a sync alone would not bring it to the disk."""
+    house = House(sync_every=2500)
+    house.publish("t", b"x")
+    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
+    file = house.disk.open(path)
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+    with pytest.raises(DiskError):
+        file.sync()
+    file.close()
+    assert house.disk.forgotten() == [path]
+
+    house.disk = house.disk.killed()
+    house.crash()
+    assert house.disk.forgotten() == []
+    house.disk = house.disk.crash(1)
+    house.crash()
     assert [b"x"] == house.consumer("t", "c", rdy=1).bodies()
 
 

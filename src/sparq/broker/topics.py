@@ -136,7 +136,6 @@ class Topics:
         ]
         if log.torn_bytes:
             report.append(f"topic {name}: {log.torn_bytes} bytes of an unfinished write cut off")
-        report += [f"topic {name}: {note}" for note in log.notes]
         return report
 
     def _open(self, name: str, now: Instant) -> Files:

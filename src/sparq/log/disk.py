@@ -17,6 +17,7 @@ from typing import Final, Protocol
 Buffer = bytes | bytearray | memoryview
 
 _COMMON_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+WRITE_AGAIN_BYTES: Final = 64 << 10
 _SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -136,6 +137,31 @@ def ensure_directory(disk: Disk, path: str) -> None:
     if not disk.exists(path):
         disk.make_directory(path)
         disk.sync_directory(os.path.dirname(path) or ".")
+
+
+def write_again(file: File, start: int) -> None:
+    """Have what is in a file, from this offset on, on the disk for good.
+
+    A killed process may have left it in memory alone; and where a sync had failed before, the
+    kernel takes it for written all the same: only what is written anew is synced. A page that
+    cannot be read is left as it is. On a disk for looking only nothing happens.
+
+    Raises:
+        DiskError: it cannot be brought there.
+    """
+    try:
+        for at in range(start, file.size(), WRITE_AGAIN_BYTES):
+            try:
+                data = file.pread(WRITE_AGAIN_BYTES, at)
+            except DiskError as error:
+                if error.number != errno.EIO:
+                    raise
+            else:
+                file.overwrite(data, at)
+        file.sync()
+    except DiskError as error:
+        if error.number != errno.EROFS:
+            raise
 
 
 def _failed(operation: str, path: str, error: OSError) -> DiskError:
@@ -328,12 +354,23 @@ class RealDisk:
         return file
 
 
+class LookingFile(RealFile):
+    """A file of who only looks."""
+
+    __slots__ = ()
+
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """Refused."""
+        raise DiskError("write", self.path, errno.EROFS)
+
+
 class LookingDisk(RealDisk):
     """The operating system's files for who only looks: whatever would change one is refused."""
 
     def open(self, path: str) -> RealFile:
         """See `Disk`; the file cannot be written."""
-        return self._open("open", path, os.O_RDONLY)
+        opened = self._open("open", path, os.O_RDONLY)
+        return LookingFile(opened._fd, opened.path)
 
     def create(self, path: str) -> RealFile:
         """Refused."""

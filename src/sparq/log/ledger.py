@@ -17,7 +17,7 @@ import secrets
 from typing import Final
 
 from sparq.log import ledger_file, records
-from sparq.log.disk import Disk, DiskError, File, ensure_directory
+from sparq.log.disk import Disk, DiskError, File, ensure_directory, write_again
 from sparq.log.ledger_file import DATA_START, LedgerHeader
 from sparq.log.ledger_work import (
     BESIDE,
@@ -390,7 +390,7 @@ class Ledger:
         try:
             for file in (*self._retired, self._file):
                 if file is not None:
-                    file.sync()
+                    write_again(file, 0)
             self._disk.sync_directory(self._directory)
         except DiskError as error:
             self.damage.append(str(error))

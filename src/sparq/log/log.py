@@ -64,7 +64,6 @@ class Log:
         active: the file that is appended to.
         damage: everything found unreadable, at recovery and since; it only grows.
         torn_bytes: bytes behind the last batch of the newest file, at recovery.
-        notes: what else recovery has to report, in words.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Log:
         self.end_ordinal = found.segments[-1].end_ordinal if found.segments else 0
         self.damage = found.damage
         self.torn_bytes = found.torn_bytes
-        self.notes: list[str] = []
         self._dues = found.dues
         self._index = Index()
         self.upkeep = Upkeep(place, found.leftovers)
@@ -136,7 +134,7 @@ class Log:
             believes_indexes: whether to believe index files, or to read all headers.
 
         Raises:
-            DiskError: the folder or a file in it cannot be opened.
+            DiskError: the folder or a file in it cannot be opened, or what is there not synced.
         """
         ensure_directory(disk, directory)
         found = recover(disk, directory, log_id, believes_indexes=believes_indexes)
@@ -150,11 +148,8 @@ class Log:
             reserve,
         )
         settle(place, found.segments)
-        note = sync_found(disk, directory, found.segments)
-        log = cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
-        if note:
-            log.notes.append(note)
-        return log
+        sync_found(disk, directory, found.segments)
+        return cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
 
     # What there is
 

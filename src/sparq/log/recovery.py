@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import index_file, reading
-from sparq.log.disk import Disk, DiskError, File
+from sparq.log.disk import Disk, DiskError, File, write_again
 from sparq.log.extents import Extent
 from sparq.log.index_file import SUFFIX as INDEX
 from sparq.log.removal import GONE
@@ -350,20 +350,19 @@ def settle(place: Place, segments: list[Segment]) -> None:
                 continue
 
 
-def sync_found(disk: Disk, directory: str, segments: list[Segment]) -> str:
+def sync_found(disk: Disk, directory: str, segments: list[Segment]) -> None:
     """Make sure that what was found is on the disk, where a killed process left it in memory.
 
-    Returns:
-        What went wrong, in words; empty if nothing did.
+    What an index file tells of was synced, and so was every file but the newest.
+
+    Raises:
+        DiskError: it cannot be brought there; nothing may be built upon it.
     """
-    try:
-        if segments:
-            file = disk.open(segments[-1].path)
-            try:
-                file.sync()
-            finally:
-                file.close()
-        disk.sync_directory(directory)
-    except DiskError as error:
-        return str(error)
-    return ""
+    if segments:
+        newest = segments[-1]
+        file = disk.open(newest.path)
+        try:
+            write_again(file, max(newest.index_end[0], newest.size - VERIFY_BYTES))
+        finally:
+            file.close()
+    disk.sync_directory(directory)
