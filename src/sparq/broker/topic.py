@@ -106,6 +106,8 @@ class Topic:
             restore(channel, channel_state, past_due, now)
             self.channels[name] = channel
             self.had_channel = True
+        if self.books is not None and not self.books.is_synced():
+            self.books.noted()
 
     def _recover_due(self, state: TopicState, now: Instant) -> Indexes:
         """Refill the due list; returns the deferred publishes that were due before now, ascending.

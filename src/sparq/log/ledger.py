@@ -106,7 +106,9 @@ class Ledger:
         ledger._entry_synced = True
         ledger._unsynced = []
         if not ledger._is_sound:
+            # What was found counts as one record that is not synced: a checkpoint will do it.
             ledger._poisoned = ledger._file
+            ledger.appended_mark = ledger.written_mark = 1
         return ledger, state
 
     @classmethod

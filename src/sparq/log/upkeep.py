@@ -150,8 +150,8 @@ class Upkeep:
 
     def goes_on(self, work: UpkeepWork, active: Segment | None) -> bool:
         """Whether more like it should follow at once: what a start has found without an index file
-        is to have one soon, while the file that grows can wait for more."""
-        return isinstance(work, IndexWrite) and work.segment is not active
+        is to have one soon, while the file that grows can wait for more, and so can what failed."""
+        return isinstance(work, IndexWrite) and work.error is None and work.segment is not active
 
     def _take_index(self, work: IndexWrite) -> None:
         segment = work.segment
