@@ -419,3 +419,42 @@ def test_a_torn_tail_is_reported(house: House) -> None:
 
     assert any("unfinished write" in line for line in house.report)
     assert house.topic("t").depth == 1
+
+
+def test_a_ledger_that_cannot_be_synced_at_the_start_is_replaced(house: House) -> None:
+    """P3: a checkpoint has what it says, before another power cut takes it."""
+    house.publish("t", b"x")
+    client = house.consumer("t", "c", rdy=1)
+    client.finish(client.messages())
+    disk = house.disk
+    copied = copy.deepcopy(disk)
+    copied.trace.clear()
+    House(copied)
+    steps = [(kind, "ledger-" in path) for kind, path in copied.trace]
+    disk.fail(Fault(steps.index(("sync", True)) + 1))
+
+    house.crash()
+    assert any("ledger-" in line and "input/output" in line for line in house.report), house.report
+    house.disk = house.disk.crash(1)
+    house.crash()
+
+    assert house.channel("t", "c").depth == 0
+
+
+def test_an_index_file_that_finds_no_space_is_not_tried_again_at_once() -> None:
+    """The broker comes to rest on a full disk; the next trim tries again."""
+    house = House(max_bytes_per_file=20_000)
+    for _ in range(8):
+        house.publish("t", b"." * 9_000)
+    for path in house.disk.paths():
+        if path.endswith(".index"):
+            house.disk.unlink(path)
+    house.crash()
+    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"write", "create"}), times=10_000))
+    house.pass_time(2.0)
+    house.pass_time(2.0)
+    assert house.disk.failed_count == 2
+
+    house.disk.fault = None
+    house.pass_time(2.0)
+    assert len([path for path in house.disk.paths() if path.endswith(".index")]) >= 3

@@ -158,10 +158,13 @@ def write_again(file: File, start: int) -> None:
                     raise
             else:
                 file.overwrite(data, at)
-        file.sync()
     except DiskError as error:
-        if error.number != errno.EROFS:
+        if error.number == errno.EROFS:
+            return
+        # A file system that copies what it changes may have no space for the same bytes.
+        if not error.is_full:
             raise
+    file.sync()
 
 
 def _failed(operation: str, path: str, error: OSError) -> DiskError:
