@@ -213,12 +213,18 @@ class Commit:
             return
         self.synced = self.sync
 
-    def _create(self, first_index: int, base_ordinal: int) -> Segment:
+    def _create(self, first_index: int, base_ordinal: int, *, bare: bool = False) -> Segment:
         spare, self.spare = self.spare, None
         self.has_used_spare |= spare is not None
         try:
             return segments.create(
-                self.place, first_index, base_ordinal, self.now_ns, self.previous_first, spare=spare
+                self.place,
+                first_index,
+                base_ordinal,
+                self.now_ns,
+                self.previous_first,
+                spare=spare,
+                bare=bare,
             )
         except DiskError as error:
             if not error.restored:
@@ -262,7 +268,11 @@ class Commit:
         return True
 
     def _replace(self) -> None:
-        """Put what is unsynced, and the new batch, into a fresh file."""
+        """Put what is unsynced, and the new batch, into a fresh file.
+
+        Its header comes last. With the header it ends the file before it, of which a kill would
+        have left the unsynced batches, and a journal has some: not before they are here.
+        """
         if self.created is not None:
             # Made a moment ago, and its first sync failed: nothing else is in it.
             assert self.created.file is not None
@@ -272,13 +282,14 @@ class Commit:
         batches = [*self.unsynced, *([self.batch] if self.batch is not None else [])]
         fresh: Segment | None = None
         try:
-            fresh = self._create(batches[0].first_index, batches[0].ordinal)
+            fresh = self._create(batches[0].first_index, batches[0].ordinal, bare=True)
             offset = DATA_START
             for unsynced in batches:
                 self._append(fresh, unsynced, offset)
                 offset += unsynced.size
             assert fresh.file is not None
             fresh.file.sync()
+            segments.complete(fresh)
         except DiskError:
             self._give_up(fresh)
             raise

@@ -253,6 +253,7 @@ def create(
     previous_first: int,
     *,
     spare: str | None = None,
+    bare: bool = False,
 ) -> Segment:
     """Make a new file, durable when this returns.
 
@@ -261,6 +262,7 @@ def create(
         first_index, base_ordinal, created_ns, previous_first: see the header.
         spare: an empty file that is there for good, to be used for it. Its new name may be lost in
             a crash; the header is what counts.
+        bare: leave the header out: before `complete` it is none of the log's files.
 
     Raises:
         DiskError: nothing is left behind, or else it is not `restored`.
@@ -280,12 +282,12 @@ def create(
     is_clean = True
     if spare is not None:
         try:
-            return _begin(place.disk, *_new_name(place, header), spare)
+            return _begin(place.disk, *_new_name(place, header), spare, bare=bare)
         except DiskError as error:
             # The same may well work with a file made now.
             is_clean = error.restored
     try:
-        segment = _begin(place.disk, *_new_name(place, header), None)
+        segment = _begin(place.disk, *_new_name(place, header), None, bare=bare)
         try:
             place.disk.sync_directory(place.directory)
         except DiskError as error:
@@ -308,7 +310,9 @@ def _new_name(place: Place, header: SegmentHeader) -> tuple[str, SegmentHeader]:
         assert header.generation < GENERATION_LIMIT
 
 
-def _begin(disk: Disk, path: str, header: SegmentHeader, spare: str | None) -> Segment:
+def _begin(
+    disk: Disk, path: str, header: SegmentHeader, spare: str | None, *, bare: bool
+) -> Segment:
     """A file of this name with this header, synced."""
     if spare is None:
         file = disk.create(path)
@@ -316,12 +320,24 @@ def _begin(disk: Disk, path: str, header: SegmentHeader, spare: str | None) -> S
         disk.rename(spare, path)
         file = disk.open(path)
     try:
-        file.append([encode_header(header)], 0)
-        file.sync()
+        if not bare:
+            file.append([encode_header(header)], 0)
+            file.sync()
     except DiskError as error:
         error.restored = discard(disk, file)
         raise
     return Segment(path, header, file=file)
+
+
+def complete(segment: Segment) -> None:
+    """Give a bare file, whose batches are synced, its header.
+
+    Raises:
+        DiskError: it may have it or not.
+    """
+    assert segment.file is not None
+    segment.file.overwrite(encode_header(segment.header), 0)
+    segment.file.sync()
 
 
 def settle_name(place: Place, segment: Segment) -> None:
