@@ -8,7 +8,7 @@ too, which an orderly stop would still bring to the disk.
 import os
 import sys
 
-from proofs.late_commit import LateWorker, never_inline
+from proofs.late_commit import LateCommitter, never_inline
 from sparq.nsqd import commit
 from sparq.nsqd.main import main
 from sparq.nsqd.server import Nsqd
@@ -20,7 +20,7 @@ async def end_at_once(_nsqd: Nsqd) -> None:
 
 
 if __name__ == "__main__":
-    setattr(commit, "Worker", LateWorker)  # noqa: B010 - a replacement, which types do not allow
+    setattr(commit, "Committer", LateCommitter)  # noqa: B010 - a replacement, which types do not allow
     setattr(commit.Runner, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
     setattr(Nsqd, "stop", end_at_once)  # noqa: B010 - a replacement as well
     sys.exit(main())
