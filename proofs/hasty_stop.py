@@ -20,7 +20,7 @@ async def end_at_once(_nsqd: Nsqd) -> None:
 
 
 if __name__ == "__main__":
-    setattr(commit, "Committer", LateCommitter)  # noqa: B010 - a replacement, which types do not allow
+    setattr(commit, "Committer", LateCommitter)  # noqa: B010 - types do not allow it
     setattr(commit.Runner, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
     setattr(Nsqd, "stop", end_at_once)  # noqa: B010 - a replacement as well
     sys.exit(main())
