@@ -16,7 +16,16 @@ import numpy as np
 from tests.servers import free_port
 
 from bench.peers.nsq import stamps_of
-from bench.peers.peer import Consuming, Dialogue, Peer, Program, Publishing, RefusedError, Taken
+from bench.peers.peer import (
+    Consuming,
+    Dialogue,
+    Peer,
+    Program,
+    Publishing,
+    RefusedError,
+    Taken,
+    needs,
+)
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 METHOD, HEADER, BODY, END = 1, 2, 3, b"\xce"
@@ -236,4 +245,4 @@ class Rabbitmq(Peer):
 
 def missing() -> str:
     """Why it cannot run."""
-    return "" if SERVER.is_file() else "needs rabbitmq-server"
+    return needs("epmd")() if SERVER.is_file() else "needs rabbitmq-server"
