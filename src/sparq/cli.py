@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = words.parse_args(arguments)
     try:
         from sparq.pipeline import main as pipeline  # noqa: PLC0415 - needs the extra `spark`
-        from sparq.pipeline.cluster import ClusterError  # noqa: PLC0415 - likewise
-        from sparq.pipeline.folders import FolderError  # noqa: PLC0415 - likewise
+        from sparq.pipeline.cluster import ClusterError  # noqa: PLC0415 - needs `spark`
+        from sparq.pipeline.folders import FolderError  # noqa: PLC0415 - needs `spark`
     except ModuleNotFoundError as error:
         words.error(f"{error.name} is missing: install sparq with its extra, `sparq[spark]`")
     if options.command == "run" and options.clicks is not None and not options.clicks.is_file():

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from sparq.log import journal_recovery
+from sparq.log import journal_recovery, segment
 from sparq.log.disk import DiskError
 from sparq.log.journal import Entry, Journal, decode, encode, number_of
 from sparq.log.log import Commit, Log
@@ -247,6 +247,35 @@ def test_a_file_whose_sync_fails_at_the_checkpoint_is_written_anew(house: House)
     house.disk = house.disk.crash(3)
     house.start()
     house.check()
+
+
+def test_a_file_that_did_not_take_over_what_a_journal_has_ends_no_other(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor can it be deleted; the journal still puts back what it has into the file before."""
+    house.publish()
+
+    step = house.disk.step
+
+    def fail(operation: str, path: str) -> None:
+        """Only a file that is nothing but its header can be synced, and none be deleted."""
+        if operation == "unlink":
+            raise DiskError(operation, path, errno.EIO)
+        if operation == "sync":
+            is_header = path.endswith(".log") and len(house.disk.data(path)) <= segment.DATA_START
+            if not is_header:
+                raise DiskError(operation, path, errno.EIO)
+        step(operation, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(house.disk, "step", fail)
+        assert {done.error is None for done in house.publish()} == {False}
+    for seed in range(8):
+        later = House(house.disk.crash(seed), house.clock)
+        later.acknowledged, later.attempted = house.acknowledged, house.attempted
+        later.start()
+        for name, log in later.logs.items():
+            assert later.acknowledged[name].items() <= read_all(log).items()
 
 
 def test_a_topic_that_cannot_be_written_is_refused_and_its_journal_kept(house: House) -> None:
