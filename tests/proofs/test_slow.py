@@ -9,8 +9,8 @@ from proofs import slow
 def test_consumers_that_never_read_cost_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """nsqd's memory stays below its bound, those who do not read are dropped, nothing is lost."""
     monkeypatch.setattr(slow, "ROUNDS", 1)
-    found = slow.prove(Plan(seed=1, count=192))
+    found = slow.prove(Plan(seed=1, count=320))
 
     assert found.held, found
-    assert "still there 49,152/49,152" in found.figures
+    assert "still there 81,920/81,920" in found.figures
     assert "without a pause" in found.control
