@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.flags import flags_of, parse
-from sparq.daemon.lifecycle import version_line
-from sparq.daemon.logging import line as log_line
 from sparq.nsqd.options import Options
 from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.program.flags import flags_of, parse
+from sparq.program.logging import line as log_line
+from sparq.program.version import version_line
 
 TEXT = (Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
 PROGRAMS = {"nsqd": Options, "nsqlookupd": LookupOptions}

@@ -8,8 +8,8 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from sparq.daemon.lifecycle import StartError
 from sparq.daemon.token import hidden, is_shown, resolve, without_secrets
+from sparq.program.lifecycle import StartError
 
 
 def test_a_token_stands_in_the_option_or_in_a_file(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from sparq.broker.session import Session
-from sparq.daemon.lifecycle import StartError
 from sparq.nsqd.auth import Authenticator
 from sparq.nsqd.options import Options
+from sparq.program.lifecycle import StartError
 from sparq.protocol import commands as c
 from tests.nsqd.authd import Authd, answer, entry, running
 from tests.nsqd.daemon import Daemon, start, stop, until

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sparq.daemon.lifecycle import StartError
 from sparq.nsqd.checks import check
 from sparq.nsqd.options import Options
+from sparq.program.lifecycle import StartError
 
 TLS = object()
 

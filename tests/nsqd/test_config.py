@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.flags import flags_of
 from sparq.daemon.http import HttpError
 from sparq.nsqd.config import read_addresses
 from sparq.nsqd.options import Options
+from sparq.program.flags import flags_of
 from tests.nsqd.daemon import Daemon, start, stop
 
 INVALID_VALUE = b'{"message":"INVALID_VALUE"}'

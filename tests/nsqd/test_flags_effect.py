@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.daemon.flags import flags_of
 from sparq.nsqd.options import Options
+from sparq.program.flags import flags_of
 from tests.nsqd.effects import doors, limits, statsd, storage, strict, wire
 from tests.told import Row, Told, every, keys_are_right, told
 

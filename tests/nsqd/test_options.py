@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.flags import flags_of, parse
 from sparq.nsqd.options import Options, default_node_id
+from sparq.program.flags import flags_of, parse
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from sparq.daemon.flags import FileError
-from sparq.daemon.lifecycle import StartError
 from sparq.nsqd.options import Options
 from sparq.nsqd.reload import Reloader
 from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.program.flags import FileError
+from sparq.program.lifecycle import StartError
 from tests.nsqd.daemon import Daemon
 from tests.nsqd.layered import Certificates
 from tests.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd

@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 
 from sparq.daemon.address import HANDSHAKE_SECONDS
-from sparq.daemon.lifecycle import StartError
 from sparq.nsqd import tls
 from sparq.nsqd.options import Options
 from sparq.nsqd.tls import first_certificate, standard_name
+from sparq.program.lifecycle import StartError
 from sparq.protocol.commands import identify, pub, sub
 from tests.nsqd.daemon import Daemon, start, stop, until
 from tests.nsqd.layered import Certificates, Closed, connected

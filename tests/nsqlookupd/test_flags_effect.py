@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sparq.daemon.flags import flags_of
 from sparq.nsqlookupd.options import Options
+from sparq.program.flags import flags_of
 from tests.told import Row, Told, ToldServer, every, keys_are_right, told
 
 WAIT_SECONDS = 30.0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sparq.daemon.lifecycle import StartError
 from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.options import Options
+from sparq.program.lifecycle import StartError
 
 PORTS = (4150, 4151)
 

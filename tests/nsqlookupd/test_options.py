@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.flags import flags_of, parse
 from sparq.nsqlookupd.options import Options
+from sparq.program.flags import flags_of, parse
 
 SECOND = 1_000_000_000
 OURS = {

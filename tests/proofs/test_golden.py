@@ -7,7 +7,7 @@ import pytest
 from proofs.outcome import Plan
 
 from proofs import golden, golden_write
-from sparq.daemon.lifecycle import sparq_version
+from sparq.program.version import sparq_version
 
 
 def test_every_golden_data_path_is_opened_as_it_was() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.flags import flags_of
 from sparq.nsqd.options import Options
+from sparq.program.flags import flags_of
 from sparq.protocol import commands as c
 from tests.nsqd.effects.common import until
 from tests.nsqd.layered import Certificates

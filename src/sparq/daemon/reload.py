@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
-from sparq.daemon.flags import FileError, Flag, differing
-from sparq.daemon.logging import chosen_level, set_level
+from sparq.program.flags import FileError, Flag, differing
+from sparq.program.logging import chosen_level, set_level
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from sparq.daemon.lifecycle import StartError
+from sparq.program.lifecycle import StartError
 
 FROM_FILE = "@"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's

@@ -27,10 +27,10 @@ from yarl import URL
 
 from sparq.broker import permissions
 from sparq.broker.permissions import AnswerError, Permissions
-from sparq.daemon.lifecycle import StartError
 from sparq.daemon.token import public
 from sparq.nsqd.lookup_peers import read_limited, timeouts
 from sparq.nsqd.tls import VERSIONS
+from sparq.program.lifecycle import StartError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from sparq.daemon.lifecycle import StartError
 from sparq.nsqd.options import NODE_IDS, Options
+from sparq.program.lifecycle import StartError
 
 DEFLATE_LEVELS = range(1, 10)
 AUTH_METHODS = ("post", "get")

@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sparq.daemon.flags import flags_of
 from sparq.daemon.http import Call, HttpError, Route
-from sparq.daemon.logging import LEVELS, parse_level
 from sparq.daemon.token import hidden, public
+from sparq.program.flags import flags_of
+from sparq.program.logging import LEVELS, parse_level
 
 if TYPE_CHECKING:
     from sparq.nsqd.server import Nsqd

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparq.broker import stats
-from sparq.daemon.durations import MICROSECOND, MILLISECOND, SECOND, format_duration
-from sparq.daemon.lifecycle import version_line
+from sparq.program.version import version_line
+from sparq.protocol.durations import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.protocol.identify import NSQ_VERSION
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparq.daemon.debug import Debug
-from sparq.daemon.durations import SECOND
 from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.nsqd import figures, metrics
 from sparq.nsqd.config import Config
+from sparq.protocol.durations import SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import INDEX_LIMIT, Bodies
 from sparq.protocol.identify import NSQ_VERSION

@@ -19,9 +19,7 @@ from sparq.broker.broker import Broker
 from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
 from sparq.broker.topics import Opening
-from sparq.daemon import address, files, flags, lifecycle
-from sparq.daemon import logging as log_lines
-from sparq.daemon.durations import SECOND
+from sparq.daemon import address, files
 from sparq.daemon.http import Site
 from sparq.log.disk import DiskError, File, RealDisk
 from sparq.nsqd import checks, tls
@@ -37,6 +35,10 @@ from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
 from sparq.nsqd.timings import MeasuredDisk
+from sparq.program import flags, lifecycle
+from sparq.program import logging as log_lines
+from sparq.program.version import sparq_version, version_line
+from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import Limits
 
 PROGRAM = "nsqd"
@@ -141,7 +143,7 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
             str(data_path),
             now,
             server_facts={
-                "sparq_version": lifecycle.sparq_version(),
+                "sparq_version": sparq_version(),
                 "tls": bool(options.tls_cert or options.tls_key),
                 "topology_region": options.topology_region,
                 "topology_zone": options.topology_zone,
@@ -290,7 +292,7 @@ async def serve(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    version = lifecycle.version_line(PROGRAM)
+    version = version_line(PROGRAM)
     options = flags.parse(Options, PROGRAM, version, words)
     log_lines.set_up(options.log_prefix, log_lines.chosen_level(options.log_level, options.verbose))
     logger.info("%s", version)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from prometheus_client import generate_latest
 
 from sparq.broker import stats
-from sparq.daemon.durations import SECOND
 from sparq.daemon.exposition import Family, labels
 from sparq.nsqd.figures import standing
 from sparq.nsqd.timings import REGISTRY
+from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import xxhash
 
-from sparq.daemon.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from sparq.daemon.flags import option
-from sparq.daemon.kinds import (
+from sparq.program.flags import option
+from sparq.program.kinds import (
     BOOL,
     DURATION,
     FLOATS,
@@ -24,7 +23,8 @@ from sparq.daemon.kinds import (
     TLS_VERSION,
     TLS_VERSION_DEFAULT,
 )
-from sparq.daemon.logging import LEVELS
+from sparq.program.logging import LEVELS
+from sparq.protocol.durations import HOUR, MILLISECOND, MINUTE, SECOND
 
 NODE_IDS = 1024
 """A message id has 10 bits for the node."""

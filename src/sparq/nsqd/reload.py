@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from sparq.daemon import logging as log_lines
 from sparq.daemon import reload as hangup
-from sparq.daemon.lifecycle import StartError
+from sparq.program import logging as log_lines
+from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
     from sparq.nsqd.lookup_peers import LookupPeers
@@ -45,7 +45,7 @@ class Reloader:
         self._read = read
 
     def set_log_level(self, level: int) -> None:
-        """Log from this level (one of Python's, daemon.logging.LEVELS) upwards."""
+        """Log from this level (one of Python's, program.logging.LEVELS) upwards."""
         log_lines.set_level(level)
         self._keep(log_level=level)
 

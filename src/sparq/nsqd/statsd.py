@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparq.broker import stats
-from sparq.daemon.durations import SECOND
 from sparq.nsqd.figures import SLICE_SECONDS, memory_figures, standing
+from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:

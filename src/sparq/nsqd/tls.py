@@ -15,7 +15,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.broker.session import TlsFacts
-from sparq.daemon.lifecycle import StartError
+from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
     from sparq.nsqd.options import Options

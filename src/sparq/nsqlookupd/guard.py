@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sparq.daemon.lifecycle import StartError
 from sparq.nsqlookupd.options import Options
+from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
     from sparq.nsqlookupd.registry import Producer, Registry

@@ -13,16 +13,18 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from sparq.daemon import address, flags, lifecycle, token
-from sparq.daemon import logging as log_lines
+from sparq.daemon import address, token
 from sparq.daemon import reload as hangup
-from sparq.daemon.durations import SECOND
 from sparq.daemon.http import Site
 from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.http import Endpoints
 from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.tcp import Connection, instant
+from sparq.program import flags, lifecycle
+from sparq.program import logging as log_lines
+from sparq.program.version import version_line
+from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
 PROGRAM = "nsqlookupd"
@@ -130,7 +132,7 @@ async def serve(options: Options, read_again: Callable[[], Options], stop: async
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    version = lifecycle.version_line(PROGRAM)
+    version = version_line(PROGRAM)
     options = flags.parse(Options, PROGRAM, version, words)
     log_lines.set_up(options.log_prefix, log_lines.chosen_level(options.log_level, options.verbose))
     logger.info("%s", version)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from sparq.daemon.durations import SECOND
-from sparq.daemon.flags import option
-from sparq.daemon.kinds import BOOL, DURATION, INT, LEVEL, STRING
-from sparq.daemon.logging import LEVELS
+from sparq.program.flags import option
+from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
+from sparq.program.logging import LEVELS
+from sparq.protocol.durations import SECOND
 
 
 @dataclass(frozen=True, slots=True)

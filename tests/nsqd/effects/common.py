@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparq.daemon.flags import flags_of
 from sparq.nsqd.options import Options
+from sparq.program.flags import flags_of
 from tests.nsqd.line import Line
 from tests.told import Row, ToldServer
 

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from sparq.daemon.kinds import BOOL, LEVEL, STRING, TLS_REQUIRED, TLS_VERSION, Kind
-from sparq.daemon.logging import line
+from sparq.program.kinds import BOOL, LEVEL, STRING, TLS_REQUIRED, TLS_VERSION, Kind
+from sparq.program.logging import line
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.daemon.logging import level_name, parse_level, set_up
+from sparq.program.logging import level_name, parse_level, set_up
 
 
 @pytest.fixture(autouse=True)

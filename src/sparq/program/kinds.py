@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from sparq.daemon.durations import MILLISECOND, format_duration, parse_duration
-from sparq.daemon.logging import level_name, parse_level
+from sparq.program.logging import level_name, parse_level
+from sparq.protocol.durations import MILLISECOND, format_duration, parse_duration
 
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")

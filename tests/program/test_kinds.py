@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.daemon.kinds import FLOATS, TLS_REQUIRED, TLS_VERSION, TLS_VERSIONS, Kind
+from sparq.program.kinds import FLOATS, TLS_REQUIRED, TLS_VERSION, TLS_VERSIONS, Kind
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import platform
 import signal
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 
 import uvloop
-
-from sparq.protocol.identify import NSQ_VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -30,17 +26,6 @@ class StartError(Exception):
 
 class LoadError(StartError):
     """It cannot start for what its data path holds; the text says all."""
-
-
-def sparq_version() -> str:
-    """sparq's own version, from the installed package."""
-    return version("sparq")
-
-
-def version_line(program: str) -> str:
-    """What `--version` prints: in NSQ's form the NSQ version spoken, in parentheses sparq's own."""
-    built = f"sparq {sparq_version()}, built w/python{platform.python_version()}"
-    return f"{program} v{NSQ_VERSION} ({built})"
 
 
 def on_hangup(reload: Callable[[], None]) -> None:

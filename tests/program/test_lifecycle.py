@@ -1,6 +1,5 @@
 """A daemon ends on a signal with 0, and with 1 when it cannot start."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -8,11 +7,10 @@ import textwrap
 
 import pytest
 
-from sparq.daemon.lifecycle import sparq_version, version_line
-
 PROGRAM = """
     import asyncio, logging, sys
-    from sparq.daemon import lifecycle, logging as log_lines
+    from sparq.program import lifecycle
+    from sparq.program import logging as log_lines
 
     async def serve(stop):
         if {fails}:
@@ -76,12 +74,3 @@ def test_a_failed_start_is_fatal() -> None:
 
     assert (out, process.returncode) == ("", 1)
     assert err.endswith("FATAL: failed to instantiate prog - listen (x) failed - no\n")
-
-
-def test_the_version_is_the_one_that_clients_compare() -> None:
-    """NSQ's form and number first, for those who parse it; then sparq's, and what it runs on."""
-    assert re.fullmatch(
-        rf"nsqd v1\.3\.0 \(sparq {re.escape(sparq_version())}, built w/python3\.\d+\.\d+\)",
-        version_line("nsqd"),
-    )
-    assert re.match(r"\d+\.\d+", sparq_version())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.durations import SECOND
-from sparq.daemon.flags import FileError, differing, option, parse, parse_again
-from sparq.daemon.kinds import BOOL, DURATION, INT, LEVEL, STRING
+from sparq.program.flags import FileError, differing, option, parse, parse_again
+from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
+from sparq.protocol.durations import SECOND
 
 FATAL = re.compile(r"^\[prog\] [0-9/]{10} [0-9:.]{15} FATAL: ")
 

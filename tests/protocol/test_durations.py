@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.daemon.durations import (
+from sparq.protocol.durations import (
     HOUR,
     MILLISECOND,
     MINUTE,

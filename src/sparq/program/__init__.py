@@ -1,0 +1,1 @@
+"""What every program of sparq begins with: its flags, its log lines, its version."""
