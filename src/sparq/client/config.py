@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from sparq.client.layer_options import LAYER_RANGES, LayerOptions, check_option
+from sparq.protocol.durations import MILLISECOND, SECOND, parse_duration
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
@@ -49,6 +50,10 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
     **LAYER_RANGES,
 }
 STRATEGIES: Final = ("exponential", "full_jitter")
+RATIOS: Final = frozenset({"lookupd_poll_jitter"})
+"""The floats that are no durations."""
+ALIASES: Final = {"skip_lookupd_authorization": "lookupd_authorization"}
+"""go-nsq's name says the opposite of what it does: its true sends the secret."""
 
 
 def _user_agent() -> str:
@@ -166,6 +171,26 @@ class Config(LayerOptions):
             raise TypeError(f"no such option: {', '.join(unknown)}")
         return replace(base or cls(), **options)
 
+    @classmethod
+    def from_text(cls, options: Mapping[str, str], base: Config | None = None) -> Config:
+        """The ``base`` (or the defaults) with options as people write them, as go-nsq's ``Set``.
+
+        In a name ``-`` and ``_`` are the same. A duration is ``250ms`` or ``1m30s``; a bare number
+        is milliseconds.
+
+        Raises:
+            ValueError: there is no such option, or its value cannot be read or is out of range.
+        """
+        defaults = {field.name: field.default for field in fields(cls)}
+        values = {}
+        for given, text in options.items():
+            name = given.replace("-", "_")
+            name = ALIASES.get(name, name)
+            if name not in defaults:
+                raise ValueError(f"invalid option {given}")
+            values[name] = _read(name, defaults[name], text)
+        return cls.of(base, values)
+
     def identify(self) -> dict[str, Any]:
         """What IDENTIFY tells nsqd; durations as the milliseconds of the wire."""
         return {
@@ -186,3 +211,30 @@ def milliseconds(seconds: float) -> int:
     if seconds <= 0:
         return -1 if seconds < 0 else 0
     return max(1, round(seconds * 1000))
+
+
+def _read(name: str, default: object, text: str) -> Any:
+    """An option's value from its text, by the type of its default.
+
+    Raises:
+        ValueError: the text cannot be read; the error names the option.
+    """
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if isinstance(default, int):
+            return int(text)
+        if isinstance(default, float):
+            return float(text) if name in RATIOS else _seconds(text)
+    except (KeyError, ValueError):
+        kind = (
+            type(default).__name__ if name in RATIOS or type(default) is not float else "duration"
+        )
+        raise ValueError(f"invalid {kind} {text!r} for option {name}") from None
+    return text
+
+
+def _seconds(text: str) -> float:
+    """A duration in seconds; a bare number is milliseconds."""
+    bare = text.removeprefix("-").isdigit()
+    return (int(text) * MILLISECOND if bare else parse_duration(text)) / SECOND

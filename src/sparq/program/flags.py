@@ -1,6 +1,6 @@
 """Command-line flags as Go programs take them, and the TOML file behind them.
 
-A daemon's options are one frozen dataclass; each field carries its flag (`option(...)`), so flag,
+A program's options are one frozen dataclass; each field carries its flag (`option(...)`), so flag,
 configuration key, type, default and help text stand in one place. Rules (reference: flags.md):
 
 1. `-name value`, `--name value` and `--name=value` are the same; a boolean takes its value only
@@ -92,19 +92,28 @@ def flags_of(options_class: type) -> list[Flag]:
     return sorted(found)
 
 
-def parse(options_class: type[T], program: str, version: str, arguments: Sequence[str]) -> T:
-    """Make a daemon's options from its command line and the file that it names.
+def parse(
+    options_class: type[T],
+    program: str,
+    version: str,
+    arguments: Sequence[str],
+    *,
+    takes_file: bool = True,
+) -> T:
+    """Make a program's options from its command line and the file that it names.
 
     Args:
         options_class: a dataclass whose fields were declared with `option`.
         program: the name in usage texts.
         version: what `--version` prints.
         arguments: the command line without the program.
+        takes_file: whether there is a `--config`: the daemons have one, NSQ's tools have none.
     Raises:
         SystemExit: with status 0, 1 or 2 as rule 3 has it; the text is written already.
     """
     flags = flags_of(options_class)
-    parser = _Parser(program, [*flags, CONFIG, HELP, VERSION])
+    always = [CONFIG, HELP, VERSION] if takes_file else [HELP, VERSION]
+    parser = _Parser(program, [*flags, *always])
     given = parser.values(arguments)
     if given.get("help"):
         sys.stdout.write(parser.format_help())
