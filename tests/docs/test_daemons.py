@@ -1,4 +1,4 @@
-"""docs/operations.md, checked: its flags, keys, command lines and samples are what daemons take."""
+"""docs/daemons.md, checked: its flags, keys, command lines and samples are what daemons take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparq.program.flags import flags_of, parse
 from sparq.program.logging import line as log_line
 from sparq.program.version import version_line
 
-TEXT = (Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "daemons.md").read_text(encoding="utf-8")
 PROGRAMS = {"nsqd": Options, "nsqlookupd": LookupOptions}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
