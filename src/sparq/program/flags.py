@@ -183,8 +183,16 @@ class _Parser(argparse.ArgumentParser):
             self.error(str(error))
         for flag in self._flags.values():
             if flag.repeated and flag.field in given:
-                given[flag.field] = flag.kind.gather(given[flag.field])
+                given[flag.field] = self._gathered(flag, given[flag.field])
         return given
+
+    def _gathered(self, flag: Flag, values: Sequence[Any]) -> tuple[Any, ...]:
+        """The values of a flag that was given several times, which may not go together."""
+        try:
+            return flag.kind.gather(values)
+        except ValueError as error:
+            # Without the values: the reason names what is wrong, and one of them may be a secret.
+            self.error(f"invalid value for flag -{flag.name}: {error}")
 
     def error(self, message: str) -> NoReturn:
         """The reason, then the usage, as Go's flag package prints them."""

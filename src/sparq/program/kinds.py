@@ -3,7 +3,8 @@
 1. `parse` takes what a user typed, `coerce` what a TOML file holds; both raise ValueError with the
    reason. Only `coerce` takes a bare number for a duration: milliseconds.
 2. A flag whose kind has `bare` may stand without a value and then means that.
-3. `gather` makes one tuple of a flag that was given several times.
+3. `gather` makes one tuple of a flag that was given several times; ValueError: these do not go
+   together.
 """
 
 from __future__ import annotations

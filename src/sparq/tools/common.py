@@ -1,21 +1,72 @@
-"""What several tools share on their command lines: addresses, and options of the client."""
+"""What the tools share: flags for addresses and for options of the client, and how a tool ends.
+
+1. Exit status: 0 when the work is done and after SIGINT and SIGTERM, 1 when it cannot be done (one
+   line on stderr says why), 2 for a command line that cannot be read (with usage on stderr).
+2. The first signal ends a tool in order: what is in hand is answered for. The second one kills it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
+
+import uvloop
 
 from sparq.client.config import Config
 from sparq.program import flags
+from sparq.program.flags import option
+from sparq.program.kinds import STRING
+from sparq.program.logging import set_up
 from sparq.program.version import version_line
 from sparq.protocol.identify import NSQ_VERSION
 
 T = TypeVar("T")
 
+Work = Callable[[asyncio.Event], Awaitable[int]]
+"""What a tool does until its end or until the event is set; its exit status."""
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
 
 class UsageError(Exception):
     """The command line asks for what cannot be; the text names the flag."""
+
+
+class Failed(Exception):
+    """The tool cannot go on; the text says why and what of the work is done."""
+
+
+def _together(texts: Iterable[str]) -> tuple[str, ...]:
+    given = tuple(texts)
+    Config.from_text(texts_of(given))
+    return given
+
+
+CLIENT_OPTION = STRING._replace(name="key,value", gather=_together)
+"""Options of the client, held to what `Config` knows while the command line is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Where a tool consumes from; the options of a tool that consumes begin with these."""
+
+    nsqd_tcp_addresses: tuple[str, ...] = option(
+        (), "nsqd to consume from: host:port or a unix socket", kind=STRING, name="nsqd-tcp-address"
+    )
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (),
+        "nsqlookupd that knows the nsqds: host:port or URL",
+        kind=STRING,
+        name="lookupd-http-address",
+    )
+    consumer_opt: tuple[str, ...] = option(
+        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+    )
 
 
 def parse(options_class: type[T], program: str, arguments: Sequence[str] | None) -> T:
@@ -34,24 +85,33 @@ def refuse(program: str, reason: str) -> NoReturn:
     raise SystemExit(1)
 
 
+def texts_of(given: Iterable[str]) -> dict[str, str]:
+    """The client's options in `key,value` texts; a `key` alone means true."""
+    texts = {}
+    for text in given:
+        key, comma, value = text.partition(",")
+        texts[key] = value if comma else "true"
+    return texts
+
+
 def client_config(
     program: str, given: Iterable[str], flag: str = "consumer-opt", **options: Any
 ) -> Config:
     """The options of a client, from a repeated ``--consumer-opt`` or ``--producer-opt``.
 
-    Each is ``key,value``, or ``key`` alone for true. What is given there wins over ``options``.
+    Each is ``key,value``, or ``key`` alone for true. What is given there wins over ``options``,
+    which are a tool's own flags.
 
     Raises:
         UsageError: there is no such option, or its value is not valid.
     """
-    texts = {}
-    for text in given:
-        key, _, value = text.partition(",")
-        texts[key] = value or "true"
-    base = Config(**options)
+    try:
+        base = Config(**options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
     agent = f"{program}/{NSQ_VERSION} {base.user_agent}"
     try:
-        return Config.from_text(texts, Config.of(base, {"user_agent": agent}))
+        return Config.from_text(texts_of(given), Config.of(base, {"user_agent": agent}))
     except (TypeError, ValueError) as error:
         raise UsageError(f"--{flag} {error}") from None
 
@@ -66,3 +126,38 @@ def check_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
         raise UsageError("--nsqd-tcp-address or --lookupd-http-address required")
     if nsqds and lookupds:
         raise UsageError("use --nsqd-tcp-address or --lookupd-http-address not both")
+
+
+def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) -> int:
+    """Run a tool in an event loop until it is done or a signal stops it.
+
+    Its log goes to stderr from warnings upwards; ``work`` may set it up anew.
+
+    Args:
+        program: its name.
+        work: is given the event that the first signal sets.
+        signals: what stops it.
+    Returns:
+        The exit status: that of ``work``, or 1 when it raises `Failed` or `UsageError`.
+    """
+    set_up(f"[{program}] ", logging.WARNING)
+    try:
+        return uvloop.run(_until_signal(work, signals))
+    except (Failed, UsageError) as error:
+        sys.stderr.write(f"{program}: {error}\n")
+        return 1
+
+
+async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def signalled() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in signals:
+        loop.add_signal_handler(number, signalled)
+    return await work(stop)

@@ -1,0 +1,158 @@
+"""What the tools share: options of the client on a command line, sources, signals, exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from sparq.program.flags import option
+from sparq.program.kinds import INT
+from sparq.tools.common import (
+    Failed,
+    SourceOptions,
+    UsageError,
+    check_sources,
+    client_config,
+    parse,
+    refuse,
+    run,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(SourceOptions):
+    """A tool's options: those of every consumer and one of its own."""
+
+    n: int = option(0, "how many", kind=INT)
+
+
+def test_options_of_a_consumer_come_with_the_tools_own() -> None:
+    """Each flag of the sources may be given several times."""
+    words = ["-nsqd-tcp-address=a:1", "--nsqd-tcp-address", "b:2", "-n=3", "--consumer-opt=tls_v1"]
+
+    options = parse(Options, "tool", words)
+
+    assert (("a:1", "b:2"), (), 3) == (
+        options.nsqd_tcp_addresses,
+        options.lookupd_http_addresses,
+        options.n,
+    )
+    assert ("tls_v1",) == options.consumer_opt
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["max_in_fligth,3"], "invalid option max_in_fligth"),
+        (["max_in_flight,many"], "max_in_flight"),
+        (["sample_rate,100"], "sample_rate is 100, not within 0 to 99"),
+        (["snappy", "deflate"], "snappy and deflate exclude each other"),
+        (["auth_secret,hush", "nothing"], "invalid option nothing"),
+    ],
+)
+def test_a_bad_client_option_is_a_bad_command_line(
+    capsys: pytest.CaptureFixture[str], given: list[str], reason: str
+) -> None:
+    """Exit status 2, the flag and the option by name, then the usage; a secret is not repeated."""
+    with pytest.raises(SystemExit) as ended:
+        parse(Options, "tool", [f"--consumer-opt={text}" for text in given])
+
+    said = capsys.readouterr().err
+    assert 2 == ended.value.code
+    assert said.startswith("invalid value for flag -consumer-opt: ")
+    assert reason in said
+    assert "Usage" in said.title()
+    assert "hush" not in said
+
+
+def test_client_options_win_over_the_tools_flags() -> None:
+    """A key alone is true, an empty value is empty, - is _, and the agent names the tool first."""
+    given = ("snappy", "max-in-flight,7", "msg_timeout,1500", "hostname,", "auth_secret,a,b")
+
+    config = client_config("tool", given, max_in_flight=200, max_attempts=0)
+
+    assert (True, 7, 1.5, 0) == (
+        config.snappy,
+        config.max_in_flight,
+        config.msg_timeout,
+        config.max_attempts,
+    )
+    assert "a,b" == config.auth_secret
+    assert config.user_agent.startswith("tool/1.3.0 sparq/")
+    assert "mine" == client_config("tool", ["user_agent,mine"]).user_agent
+
+
+def test_what_a_flag_may_not_be_is_named() -> None:
+    """A value of the tool's own flag and one of the client's, each by its option."""
+    with pytest.raises(UsageError, match="max_in_flight is -1"):
+        client_config("tool", (), max_in_flight=-1)
+    with pytest.raises(UsageError, match="--producer-opt invalid option nope"):
+        client_config("tool", ("nope",), "producer-opt")
+
+
+def test_one_kind_of_source() -> None:
+    """nsqds or nsqlookupds, in NSQ's words."""
+    with pytest.raises(UsageError, match="--nsqd-tcp-address or --lookupd-http-address required"):
+        check_sources((), ())
+    with pytest.raises(UsageError, match="not both"):
+        check_sources(("a:1",), ("b:1",))
+    check_sources(("a:1",), ())
+    check_sources((), ("b:1",))
+
+
+def test_refusing(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line and exit status 1."""
+    with pytest.raises(SystemExit) as ended:
+        refuse("tool", "--topic required")
+
+    assert (1, "tool: --topic required\n") == (ended.value.code, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("error", [Failed("no more"), UsageError("no more")])
+def test_a_tool_that_fails(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+    """One line and exit status 1."""
+
+    async def work(stop: asyncio.Event) -> int:
+        raise error
+
+    assert 1 == run("tool", work)
+    assert "tool: no more\n" == capsys.readouterr().err
+
+
+def test_the_first_signal_stops_a_tool() -> None:
+    """Its work goes on to its own end and says the exit status; a hangup too, where asked for."""
+
+    async def work(stop: asyncio.Event) -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await stop.wait()
+        return 7
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        assert 7 == run("tool", work, (signal.SIGHUP, signal.SIGINT))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_the_second_signal_kills_it() -> None:
+    """Whoever is in a hurry is not made to wait for a tool that takes its time to end."""
+    program = """
+import asyncio, os, signal
+from sparq.tools.common import run
+async def work(stop):
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(60)
+raise SystemExit(run("tool", work))
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
+
+    assert -signal.SIGINT == done.returncode
