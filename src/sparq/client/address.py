@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -55,6 +57,20 @@ def parse_nsqd(text: str) -> Address:
     """
     path = text.strip()
     return Address(path, 0) if path.startswith("/") else parse_address(text)
+
+
+def parse_local(text: str) -> Address:
+    """Where connections come from: ``host`` or ``host:port``; without a port it is 0, any.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    bare = text.strip()
+    with contextlib.suppress(ValueError):
+        return Address(str(ip_address(bare)), 0)
+    if not bare or not set(bare).isdisjoint(":[]/ "):
+        return parse_address(text)
+    return Address(bare, 0)
 
 
 def split_texts(given: str | Iterable[str]) -> list[str]:

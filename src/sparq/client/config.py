@@ -5,18 +5,29 @@
 2. A ``Config`` is checked when it is made and never changes: an error names option and limits.
 3. What only nsqd can judge (its own upper limits) is left to nsqd, which answers IDENTIFY.
 4. TLS, compression and AUTH have options of their own (`layer_options`), which are part of these.
+5. The same options come from keyword arguments, a mapping, a TOML file, or text as on a command
+   line (`option_values`): whatever the way, the same is checked.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final
 
+from sparq.client.address import parse_local
 from sparq.client.layer_options import LAYER_RANGES, LayerOptions, check_option
-from sparq.protocol.durations import MILLISECOND, SECOND, parse_duration
+from sparq.client.option_values import (
+    option_name,
+    read_table,
+    read_text,
+    read_value,
+    unknown_option,
+)
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
@@ -24,6 +35,7 @@ HOUR: Final = 3600.0
 RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "dial_timeout": (0.001, 5 * MINUTE),
     "read_timeout": (0.1, 5 * MINUTE),
+    "write_timeout": (0.1, 5 * MINUTE),
     "lookupd_poll_interval": (0.01, 5 * MINUTE),
     "lookupd_poll_jitter": (0, 1),
     "lookupd_poll_timeout": (0.01, 5 * MINUTE),
@@ -50,10 +62,10 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
     **LAYER_RANGES,
 }
 STRATEGIES: Final = ("exponential", "full_jitter")
-RATIOS: Final = frozenset({"lookupd_poll_jitter"})
-"""The floats that are no durations."""
-ALIASES: Final = {"skip_lookupd_authorization": "lookupd_authorization"}
-"""go-nsq's name says the opposite of what it does: its true sends the secret."""
+TLS_OPTIONS: Final = (
+    *("tls_root_ca_file", "tls_cert", "tls_key"),
+    *("tls_insecure_skip_verify", "tls_min_version"),
+)
 
 
 def _user_agent() -> str:
@@ -72,6 +84,10 @@ class Config(LayerOptions):
     Attributes:
         dial_timeout: seconds for connecting and for nsqd's answer to IDENTIFY.
         read_timeout: a connection on which nothing arrives for so long is given up.
+        write_timeout: one whose nsqd takes nothing of what is sent for so long is given up. 10 s,
+            where go-nsq has 1: behind a disk that stalls nsqd may read nothing for longer, and
+            each publish under way would then be sent twice.
+        local_addr: where connections to nsqds come from: ``host`` or ``host:port``; "": anywhere.
         lookupd_poll_interval: seconds between two rounds of questions to all nsqlookupds.
         lookupd_poll_jitter: the first round after the start waits up to this part of the interval.
         lookupd_poll_timeout: seconds for one nsqlookupd's answer.
@@ -90,6 +106,8 @@ class Config(LayerOptions):
         client_id: shown by nsqd; the short host name.
         hostname: shown by nsqd.
         user_agent: shown by nsqd.
+        topology_region: where this client is; a topology-aware nsqd serves its own region first.
+        topology_zone: the same for the zone.
         heartbeat_interval: seconds between nsqd's heartbeats, at most ``read_timeout``.
         sample_rate: per cent of the messages to receive; 0: all.
         output_buffer_size: bytes that nsqd buffers for this connection; -1: none; 0: its default.
@@ -103,10 +121,13 @@ class Config(LayerOptions):
             connection included (not in go-nsq).
         publish_attempts: how often one publish is sent at most (not in go-nsq).
         max_pending_bytes: bodies that may await nsqd's OK; a publish beyond waits (not in go-nsq).
+        tls_config: speak TLS as this context says, in place of the options of the files.
     """
 
     dial_timeout: float = 1.0
     read_timeout: float = MINUTE
+    write_timeout: float = 10.0
+    local_addr: str = ""
     lookupd_poll_interval: float = MINUTE
     lookupd_poll_jitter: float = 0.3
     lookupd_poll_timeout: float = MINUTE
@@ -123,6 +144,8 @@ class Config(LayerOptions):
     client_id: str = ""
     hostname: str = ""
     user_agent: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
     heartbeat_interval: float = 30.0
     sample_rate: int = 0
     output_buffer_size: int = 16_384
@@ -134,6 +157,7 @@ class Config(LayerOptions):
     publish_timeout: float = 30.0
     publish_attempts: int = 5
     max_pending_bytes: int = 16 * 1024 * 1024
+    tls_config: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
         """Fill in what this host is called, then check every option.
@@ -147,9 +171,14 @@ class Config(LayerOptions):
         for name, default in (*defaults, ("user_agent", _user_agent())):
             if getattr(self, name) == "":
                 object.__setattr__(self, name, default)
+        if self.tls_config is not None:
+            self._take_tls_config(self.tls_config)
         LayerOptions.__post_init__(self)  # slots leave no way to super()
         for field in fields(self):
-            check_option(field.name, field.default, getattr(self, field.name), RANGES)
+            if field.name != "tls_config":
+                check_option(field.name, field.default, getattr(self, field.name), RANGES)
+        if self.local_addr:
+            _check_local(self.local_addr)
         if self.backoff_strategy not in STRATEGIES:
             raise ValueError(f"backoff_strategy is one of {STRATEGIES}: {self.backoff_strategy!r}")
         if self.heartbeat_interval > self.read_timeout:
@@ -166,10 +195,54 @@ class Config(LayerOptions):
             TypeError: there is no option of a name given, or its type is another.
             ValueError: an option is out of its range.
         """
-        unknown = sorted(options.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise TypeError(f"no such option: {', '.join(unknown)}")
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(options.keys() - known):
+            raise TypeError("; ".join(unknown_option(name, known) for name in unknown))
         return replace(base or cls(), **options)
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any], base: Config | None = None) -> Config:
+        """The ``base`` (or the defaults) with options as TOML, JSON or a program has them.
+
+        In a name ``-`` and ``_`` are the same. A duration is a number of seconds, or text with
+        its unit: ``0.25`` or ``"250ms"``.
+
+        Raises:
+            ValueError: there is no such option, or its value is not valid; the error names it.
+        """
+        defaults = cls._defaults()
+        values = {}
+        for given, value in options.items():
+            if (name := option_name(given)) not in defaults:
+                raise ValueError(unknown_option(given, defaults))
+            if name in values:
+                raise ValueError(f"option {name} is given twice")
+            values[name] = read_value(name, defaults[name], value)
+        try:
+            return cls.of(base, values)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+    @classmethod
+    def load(cls, path: str | Path, table: str = "", base: Config | None = None) -> Config:
+        """The ``base`` (or the defaults) with the options of a TOML file, as in ``from_mapping``.
+
+        Args:
+            path: the file.
+            table: where in it the options stand: ``"nsq"`` for ``[nsq]``, ``"tool.nsq"`` for
+                ``[tool.nsq]``; "": at its top.
+            base: options to start from.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is no TOML, has no such table, or an option in it is not valid; the
+                error names file and option.
+        """
+        options = read_table(path, table)
+        try:
+            return cls.from_mapping(options, base)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     @classmethod
     def from_text(cls, options: Mapping[str, str], base: Config | None = None) -> Config:
@@ -181,15 +254,50 @@ class Config(LayerOptions):
         Raises:
             ValueError: there is no such option, or its value cannot be read or is out of range.
         """
-        defaults = {field.name: field.default for field in fields(cls)}
+        defaults = cls._defaults()
         values = {}
         for given, text in options.items():
-            name = given.replace("-", "_")
-            name = ALIASES.get(name, name)
-            if name not in defaults:
+            if (name := option_name(given)) not in defaults:
                 raise ValueError(f"invalid option {given}")
-            values[name] = _read(name, defaults[name], text)
+            values[name] = read_text(name, defaults[name], text)
         return cls.of(base, values)
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        return {field.name: field.default for field in fields(cls)}
+
+    def tls_context(self, *, check_host: bool = True) -> ssl.SSLContext:
+        """How TLS is spoken: as ``tls_config`` says where that is given, else as the files do.
+
+        Raises:
+            ValueError: a file cannot be used; or ``tls_config`` asks for the name of a host where
+                there is none.
+        """
+        if self.tls_config is None:
+            return LayerOptions.tls_context(self, check_host=check_host)
+        if self.tls_config.check_hostname and not check_host:
+            raise ValueError(
+                "tls_config checks the name of a host, and a unix socket has none: "
+                "set check_hostname = False in it"
+            )
+        return self.tls_config
+
+    def _take_tls_config(self, context: object) -> None:
+        """A given context asks for TLS by itself, and leaves nothing to say to the other options.
+
+        Raises:
+            TypeError: it is none.
+            ValueError: another option says how TLS is spoken, too.
+        """
+        if not isinstance(context, ssl.SSLContext):
+            raise TypeError(f"tls_config takes SSLContext, not {type(context).__name__}")
+        defaults = self._defaults()
+        for name in TLS_OPTIONS:
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(
+                    f"{name} and tls_config exclude each other: put it into the context"
+                )
+        object.__setattr__(self, "tls_v1", True)
 
     def identify(self) -> dict[str, Any]:
         """What IDENTIFY tells nsqd; durations as the milliseconds of the wire."""
@@ -203,6 +311,8 @@ class Config(LayerOptions):
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": milliseconds(self.output_buffer_timeout),
             "msg_timeout": milliseconds(self.msg_timeout),
+            "topology_region": self.topology_region,
+            "topology_zone": self.topology_zone,
         }
 
 
@@ -213,28 +323,8 @@ def milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _read(name: str, default: object, text: str) -> Any:
-    """An option's value from its text, by the type of its default.
-
-    Raises:
-        ValueError: the text cannot be read; the error names the option.
-    """
+def _check_local(address: str) -> None:
     try:
-        if isinstance(default, bool):
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if isinstance(default, int):
-            return int(text)
-        if isinstance(default, float):
-            return float(text) if name in RATIOS else _seconds(text)
-    except (KeyError, ValueError):
-        kind = (
-            type(default).__name__ if name in RATIOS or type(default) is not float else "duration"
-        )
-        raise ValueError(f"invalid {kind} {text!r} for option {name}") from None
-    return text
-
-
-def _seconds(text: str) -> float:
-    """A duration in seconds; a bare number is milliseconds."""
-    bare = text.removeprefix("-").isdigit()
-    return (int(text) * MILLISECOND if bare else parse_duration(text)) / SECOND
+        parse_local(address)
+    except ValueError as error:
+        raise ValueError(f"local_addr: {error}") from None

@@ -7,7 +7,8 @@
    Refusals of FIN, REQ and TOUCH answer no request, they are counted.
 4. ``ended`` returns once the connection is gone; by then every request is answered. A connection
    that is silent for ``read_timeout`` (heartbeats should have come) or leaves a request
-   unanswered for ``publish_timeout`` is given up.
+   unanswered for ``publish_timeout`` is given up, and one whose nsqd takes nothing of what is sent
+   for ``write_timeout``.
 5. A connection begins with its `handshake`; from then on everything goes through the layers that
    were agreed. What arrives compressed is inflated a bounded piece a turn of the loop.
 """
@@ -20,11 +21,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, cast
 
-from sparq.client.address import parse_nsqd
+from sparq.client.address import parse_local, parse_nsqd
 from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.handshake import HEARTBEAT, Handshake, remote_error
 from sparq.client.layers import LayerError, Layers
+from sparq.client.write_watch import WriteWatch
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import FRAME_ERROR, FRAME_MESSAGE
@@ -99,6 +101,8 @@ class Connection(asyncio.Protocol):
         self._fatal: Exception | None = None
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
+        self._written = 0
+        self._write_watch = WriteWatch(config.write_timeout, self._taken, self._stalled)
 
     # Sending
 
@@ -143,7 +147,15 @@ class Connection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if data and self._transport is not None and not self._lost.done():
+            self._written += len(data)
             self._transport.write(data)
+
+    def _taken(self) -> int:
+        assert self._transport is not None
+        return self._written - self._transport.get_write_buffer_size()
+
+    def _stalled(self) -> None:
+        self.fail(TimeoutError(f"nsqd reads nothing for {self._config.write_timeout:g} s"))
 
     # Ending
 
@@ -211,9 +223,11 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer reads more slowly than we write."""
         self._resumed = self._loop.create_future()
+        self._write_watch.start()
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
+        self._write_watch.stop()
         if self._resumed is not None and not self._resumed.done():
             self._resumed.set_result(None)
         self._resumed = None
@@ -381,4 +395,6 @@ async def _dial(address: str, config: Config) -> Connection:
     async with asyncio.timeout(config.dial_timeout):
         if place.is_path:
             return (await loop.create_unix_connection(make, place.host))[1]
-        return (await loop.create_connection(make, place.host, place.port))[1]
+        local = parse_local(config.local_addr) if config.local_addr else None
+        dialling = loop.create_connection(make, place.host, place.port, local_addr=local)
+        return (await dialling)[1]
