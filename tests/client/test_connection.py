@@ -10,6 +10,7 @@ from sparq.client.connection import open_connection, remote_error
 from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
+from sparq.protocol.receiver import MessageRun
 from tests.client.scripted import frame, listening, message_frame, scripted, until
 from tests.servers import free_port
 
@@ -181,14 +182,14 @@ async def test_messages_of_one_read_come_together() -> None:
     """Frames are cut out of the stream however it is chunked, and handed on a read at a time."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
-        reads: list[list[bytes]] = []
+        reads: list[MessageRun] = []
         connection.on_messages = reads.append
         stream = b"".join(message_frame(number, b"body") for number in range(5))
         connection.data_received(stream[:50])
         connection.data_received(stream[50:])
 
         assert [len(read) for read in reads] == [1, 4]
-        assert all(data.endswith(b"body") for read in reads for data in read)
+        assert all(body == b"body" for read in reads for body in read.bodies())
         await connection.close()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparq.client import AlreadyRespondedError, ClosedError, Consumer, Message
+from sparq.client.subscription import Received
 from tests.client.scripted import consumer_of, scripted, subscribed, until
 
 
@@ -136,7 +137,7 @@ async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         tasks = [asyncio.create_task(anext(consumer)) for _ in range(3)]
-        await until(lambda: len(consumer._takers) == 3)
+        await until(lambda: len(consumer._inbox._takers) == 3)
         peer.deliver(1)
         peer.deliver(2)
         await until(lambda: len([task for task in tasks if task.done()]) == 2)
@@ -146,7 +147,7 @@ async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
             await waiting
 
         assert len({task.result().id for task in tasks if task is not waiting}) == 2
-        assert not consumer._takers
+        assert not consumer._inbox._takers
 
 
 async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
@@ -155,11 +156,11 @@ async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
         peer = await subscribed(nsqd)
         first = asyncio.create_task(anext(consumer))
         second = asyncio.create_task(anext(consumer))
-        await until(lambda: len(consumer._takers) == 2)
-        plain = consumer._received
+        await until(lambda: len(consumer._inbox._takers) == 2)
+        plain = consumer._inbox.put
 
-        def received_then_cancel(messages: list[Message]) -> None:
-            plain(messages)
+        def received_then_cancel(received: Received) -> None:
+            plain(received)
             first.cancel()
 
         [subscription] = consumer._flow.subscriptions.values()

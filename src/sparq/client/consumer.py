@@ -1,9 +1,9 @@
 """The consumer: receives a channel's messages from every nsqd that has its topic.
 
-Iterate over it, or give it a ``handler``; both see each delivery once.
+Iterate over it, over its ``batches``, or give it a ``handler``: each sees each delivery once.
 
-1. No task and no timer per message: frames become messages as they arrive and wait in one queue,
-   which ``max_in_flight`` bounds.
+1. No task and no timer per message: what arrives waits in one `inbox`, which ``max_in_flight``
+   bounds, and is taken from there singly or in batches.
 2. A message whose connection is gone, or whose time with nsqd is over, is not handed out: nsqd
    delivers it again, and the answer to this delivery would go nowhere.
 3. How many messages come, and from where, is decided in ``flow``.
@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sparq.client.address import parse_addresses, split_texts
+from sparq.client.address import parse_addresses, parse_nsqd, split_texts
+from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
-from sparq.client.discovery import Discovery
+from sparq.client.discovery import Discovery, Filter
 from sparq.client.errors import ClosedError
 from sparq.client.flow import Flow
+from sparq.client.inbox import Inbox
 from sparq.client.message import Message
 from sparq.client.pool import Pool, background
 from sparq.client.subscription import Counters, Subscription
@@ -37,6 +38,15 @@ log = logging.getLogger(__name__)
 
 CLOSE_WAIT_SECONDS: Final = 2.0
 """For nsqd's answer to CLS, which it gives at once; one that hangs must not hold up the stop."""
+
+ATTEMPTS_MAX: Final = 65_535
+"""As many as a message can have."""
+
+STARVED_PART: Final = 0.85
+"""As in NSQ's clients."""
+
+TURN_SECONDS: Final = 0.01
+"""Whoever handles messages without ever waiting leaves the loop to others this often."""
 
 Handler = Callable[[Message], Awaitable[None] | None]
 
@@ -67,6 +77,8 @@ class Consumer:
         concurrency: how many calls of the handler may run at the same time.
         on_giving_up: called with a message that was delivered more than ``max_attempts`` times;
             it is finished when the call returns and requeued when it raises.
+        discovery_filter: called with the sorted addresses that the nsqlookupds list; returns
+            those to connect to, which may be others.
         config: options to start from.
         **options: single options of ``Config``, which replace those of ``config``.
 
@@ -85,6 +97,7 @@ class Consumer:
         handler: Handler | None = None,
         concurrency: int = 1,
         on_giving_up: Handler | None = None,
+        discovery_filter: Filter | None = None,
         config: Config | None = None,
         **options: Any,
     ) -> None:
@@ -100,18 +113,17 @@ class Consumer:
         self._handler = handler
         self._concurrency = concurrency
         self._on_giving_up = on_giving_up
-        self._queue: deque[Message] = deque()
-        self._takers: deque[asyncio.Future[None]] = deque()
+        self._inbox = Inbox()
         self._tasks: list[asyncio.Task[None]] = []
+        self._paused = False
         self._stopping = False
-        self._ended = False
         self._stopped = asyncio.Event()
         rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
         self._flow = Flow(self.config, rng)
         given, lookupds = parse_addresses(nsqd_tcp_addresses), split_texts(lookupd_http_addresses)
         if not given and not lookupds:
             raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses")
-        self._discovery = Discovery(lookupds, topic, self.config, rng)
+        self._discovery = Discovery(lookupds, topic, self.config, rng, discovery_filter)
         self._pool = Pool(
             given,
             self._serve,
@@ -129,13 +141,29 @@ class Consumer:
 
     @property
     def errors(self) -> dict[str, str]:
-        """Why there is no connection to an nsqd, for each that should have one and has none."""
-        return dict(self._pool.errors)
+        """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
+        return {**self._discovery.errors, **self._pool.errors}
 
     @property
     def in_flight(self) -> int:
         """The messages received and not answered for, handed out or not."""
         return self._flow.in_flight
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether some connection has nearly all that it may have unanswered (85 % of its RDY).
+
+        Who collects messages should answer for them then: few more come.
+        """
+        return any(
+            window.in_flight and window.in_flight >= STARVED_PART * window.ready
+            for window in self._flow.subscriptions
+        )
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether ``pause`` was called, and ``resume`` not since."""
+        return self._paused
 
     @property
     def backoff_level(self) -> int:
@@ -145,12 +173,19 @@ class Consumer:
     @property
     def max_in_flight(self) -> int:
         """How many messages may be unanswered; may be changed at any time, 0 pauses."""
-        return self._flow.max_in_flight
+        return self.config.max_in_flight
 
     @max_in_flight.setter
     def max_in_flight(self, count: int) -> None:
         self.config = Config.of(self.config, {"max_in_flight": count})
-        self._flow.max_in_flight = count
+        self._share()
+
+    def _share(self) -> None:
+        self._flow.max_in_flight = 0 if self._paused else self.config.max_in_flight
+
+    def _is_full(self) -> bool:
+        """Whether no message comes before some are answered for."""
+        return all(window.in_flight >= window.ready for window in self._flow.subscriptions)
 
     # Life
 
@@ -183,6 +218,16 @@ class Consumer:
             for number in range(self._concurrency):
                 self._tasks.append(background(self._work(self._handler), f"handler {number}"))
 
+    def pause(self) -> None:
+        """Receive no more until ``resume``; what is here stays to be handled, connections stay."""
+        self._paused = True
+        self._share()
+
+    def resume(self) -> None:
+        """Receive again."""
+        self._paused = False
+        self._share()
+
     async def join(self) -> None:
         """Wait until the consumer has stopped."""
         await self._stopped.wait()
@@ -210,22 +255,22 @@ class Consumer:
         closing = [each.start_closing() for each in self._flow.subscriptions.values()]
         self._flow.stop()
         if self._handler is None:
-            self._give_back()
+            self._inbox.give_back()
+        self._inbox.hurry()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WAIT_SECONDS):
                 await asyncio.gather(*closing)
         if self._handler is None:
-            self._give_back()
+            self._inbox.give_back()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._flow.drained.wait()
 
     async def _end(self) -> None:
-        self._give_back()
+        self._inbox.give_back()
         if self.in_flight:
             log.info("stopped with %d messages unanswered", self.in_flight)
-        self._ended = True
-        self._wake(len(self._takers))
+        self._inbox.end()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -234,20 +279,76 @@ class Consumer:
         await self._pool.close()
         self._stopped.set()
 
-    def _give_back(self) -> None:
-        """REQ what was not handed out: another consumer may have it at once."""
-        while self._queue:
-            message = self._queue.popleft()
-            if not message.stale:
-                message.requeue(0, backoff=False)
-
     # Connections
+
+    def connect_to_nsqd(self, address: str) -> None:
+        """Consume from this nsqd as well, as if it had been given from the beginning.
+
+        Raises:
+            ValueError: it is neither ``host:port`` nor the path of a unix socket.
+            ClosedError: the consumer is stopped.
+        """
+        self._change_sources()
+        self._pool.add(str(parse_nsqd(address)))
+
+    async def disconnect_from_nsqd(self, address: str) -> None:
+        """Consume from this nsqd no more, even if an nsqlookupd lists it.
+
+        Returns when its unanswered messages are answered, or after ``stop_timeout`` seconds;
+        what is unanswered then, it delivers again. ``connect_to_nsqd`` makes it come back.
+
+        Raises:
+            ValueError: it is not among the addresses, or is the last source there is.
+            ClosedError: the consumer is stopped.
+        """
+        self._change_sources()
+        place = str(parse_nsqd(address))
+        if self._pool.given == {place} and not self._discovery.count:
+            raise ValueError(f"nsqd {address} is the last source: stop the consumer instead")
+        self._pool.remove(place)
+        for each in list(self._flow.subscriptions.values()):
+            if each.address == place:
+                await self._part_with(each)
+        await self._pool.drop(place)
+
+    def connect_to_nsqlookupd(self, address: str) -> None:
+        """Ask this nsqlookupd as well.
+
+        Raises:
+            ValueError: it is neither ``host:port`` nor a URL.
+            ClosedError: the consumer is stopped.
+        """
+        self._change_sources()
+        self._discovery.add(address)
+
+    def disconnect_from_nsqlookupd(self, address: str) -> None:
+        """Ask this nsqlookupd no more; nsqds that it listed stay until they are lost.
+
+        Raises:
+            ValueError: it is not asked, or is the last source there is.
+            ClosedError: the consumer is stopped.
+        """
+        self._change_sources()
+        if self._discovery.count == 1 and not self._pool.given:
+            raise ValueError(f"nsqlookupd {address} is the last source: stop the consumer instead")
+        self._discovery.remove(address)
+
+    def _change_sources(self) -> None:
+        if self._stopping:
+            raise ClosedError("the consumer is stopped")
+
+    async def _part_with(self, subscription: Subscription) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.stop_timeout):
+                left = asyncio.ensure_future(self._flow.leave(subscription))
+                await asyncio.gather(left, subscription.start_closing())
+        await subscription.connection.close()
 
     async def _serve(self, address: str) -> None:
         connection = await open_connection(address, self.config)
         try:
             subscription = Subscription(
-                connection, self.config, self.counters, self._received, self._flow.answering
+                connection, self.config, self.counters, self._inbox.put, self._flow.answering
             )
             await connection.request(commands.sub(self.topic, self.channel))
             self._pool.errors.pop(address, None)
@@ -262,49 +363,70 @@ class Consumer:
 
     # Messages
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate over messages; several tasks may do so at the same time."""
-        return self
+        return self._messages()
 
     async def __anext__(self) -> Message:
         """The next message; the iteration ends when the consumer is stopped."""
-        while (message := await self._take()) is not None:
-            if not message.attempts > self.config.max_attempts > 0:
-                return message
-            await self._give_up(message)
+        async for message in self._messages():
+            return message
         raise StopAsyncIteration
 
-    def _received(self, messages: list[Message]) -> None:
-        self._queue.extend(messages)
-        self._wake(len(messages))
-
-    def _wake(self, count: int) -> None:
-        """Let so many waiting tasks look at the queue."""
-        while count and self._takers:
-            taker = self._takers.popleft()
-            if not taker.done():
-                taker.set_result(None)
-                count -= 1
-
-    async def _take(self) -> Message | None:
-        """The next message that is worth handling; None when the consumer has ended."""
-        while True:
-            while self._queue:
-                message = self._queue.popleft()
-                if not message.stale:
-                    return message
-            if self._ended:
-                return None
-            taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._takers.append(taker)
-            try:
-                await taker
-            except asyncio.CancelledError:
-                if taker.cancelled():
-                    self._takers.remove(taker)
+    async def _messages(self) -> AsyncIterator[Message]:
+        inbox, now = self._inbox, time.monotonic
+        attempts_max = self.config.max_attempts or ATTEMPTS_MAX
+        while await inbox.filled():
+            turn_ends = now() + TURN_SECONDS
+            while (message := inbox.take()) is not None:
+                if message.attempts > attempts_max:
+                    await self._give_up(message)
                 else:
-                    self._wake(1)
-                raise
+                    yield message
+                if now() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = now() + TURN_SECONDS
+
+    async def batches(self, size: int = 1_000, wait: float = 0.1) -> AsyncIterator[Batch]:
+        """Iterate over batches of messages; the fastest way to consume.
+
+        ::
+
+            async for batch in consumer.batches(500, wait=1.0):
+                store(batch.bodies)
+                await batch.finish()
+
+        A batch comes when it has ``size`` messages, when ``wait`` seconds have passed since its
+        first one, or when no more can come before some are answered for (``max_in_flight``), and
+        is never empty. It counts as unanswered until it is finished or requeued.
+
+        Args:
+            size: how many messages a batch has at most.
+            wait: seconds for which its first message may wait for others.
+
+        Raises:
+            ValueError: ``size`` is below 1 or ``wait`` negative.
+        """
+        if size < 1 or not wait >= 0:
+            raise ValueError(f"batches of size {size}, wait {wait}: at least 1 and 0")
+        inbox = self._inbox
+        while await inbox.filled():
+            parts = await inbox.gather(size, wait, self._is_full)
+            batch = await self._without_given_up(Batch(parts))
+            if len(batch):
+                yield batch
+
+    async def _without_given_up(self, batch: Batch) -> Batch:
+        attempts_max = self.config.max_attempts or ATTEMPTS_MAX
+        if batch.attempts_max <= attempts_max:
+            return batch
+        kept = []
+        for message in batch:
+            if message.attempts > attempts_max:
+                await self._give_up(message)
+            else:
+                kept.append(message)
+        return Batch(kept)
 
     async def _work(self, handler: Handler) -> None:
         async for message in self:
@@ -314,7 +436,7 @@ class Consumer:
         """Call a handler and answer for the message by the outcome."""
         try:
             result = handler(message)
-            if inspect.isawaitable(result):
+            if result is not None:
                 await result
         except Exception:
             # A handler may raise anything: that is how it says that it has failed.

@@ -10,7 +10,6 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from sparq.client.errors import AlreadyRespondedError
-from sparq.protocol.receiver import decode_message
 
 
 class Responder(Protocol):
@@ -62,9 +61,11 @@ class Message:
         "timestamp_ns",
     )
 
-    def __init__(self, responder: Responder, data: bytes, expires_at: float) -> None:
+    def __init__(
+        self, responder: Responder, expires_at: float, decoded: tuple[int, int, bytes, bytes]
+    ) -> None:
         self._responder = responder
-        self.timestamp_ns, self.attempts, self.raw_id, self.body = decode_message(data)
+        self.timestamp_ns, self.attempts, self.raw_id, self.body = decoded
         self.expires_at = expires_at
         self.responded = False
         self.stale = False
@@ -86,7 +87,9 @@ class Message:
         Raises:
             AlreadyRespondedError: it was answered for before.
         """
-        self._respond()
+        if self.responded:
+            raise _already(self)
+        self.responded = True
         return self._responder.finish(self)
 
     def requeue(
@@ -102,7 +105,9 @@ class Message:
         """
         if delay_seconds is not None and not delay_seconds >= 0:
             raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
-        self._respond()
+        if self.responded:
+            raise _already(self)
+        self.responded = True
         return self._responder.requeue(self, delay_seconds, backoff)
 
     def touch(self) -> Awaitable[None]:
@@ -112,13 +117,12 @@ class Message:
             AlreadyRespondedError: it was answered for before.
         """
         if self.responded:
-            raise AlreadyRespondedError(f"message {self.id} was answered for before")
+            raise _already(self)
         return self._responder.touch(self)
-
-    def _respond(self) -> None:
-        if self.responded:
-            raise AlreadyRespondedError(f"message {self.id} was answered for before")
-        self.responded = True
 
     def __repr__(self) -> str:
         return f"<Message {self.id} from {self.nsqd} attempts={self.attempts} {self.body!r:.60}>"
+
+
+def _already(message: Message) -> AlreadyRespondedError:
+    return AlreadyRespondedError(f"message {message.id} was answered for before")

@@ -1,8 +1,10 @@
 """A subscription: one connection's part in a consumer.
 
-It makes messages of frames, knows which are unanswered, and sends the answers. What the answers
-mean for the consumer as a whole (backoff, RDY) it tells the consumer *before* it sends them, so
-that nsqd sees ``RDY 0`` before the ``REQ`` that caused it.
+1. It knows what is unanswered, and sends the answers. What arrives together stays together
+   (`Received`) until somebody wants a message of its own: counting, expiring and answering for a
+   thousand messages costs as much as for one.
+2. What the answers mean for the consumer as a whole (backoff, RDY) it tells the consumer *before*
+   it sends them, so that nsqd sees ``RDY 0`` before the ``REQ`` that caused it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from sparq.client.message import Message
 from sparq.client.rdy import Window
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
+from sparq.protocol.receiver import MessageRun
 
 RDY_COUNT_MAX: Final = 2500
 """NSQ's default for ``--max-rdy-count``, for an nsqd that does not say."""
@@ -51,12 +54,79 @@ class Counters:
     lost: int = 0
 
 
+class Received:
+    """Messages of one connection that arrived together and are not looked at singly.
+
+    They are one thing in the consumer's queue: counted, expired and answered for together. Who
+    wants messages opens it; from then on each is on its own. What it says and does is what
+    `Message` says and does, for all of them.
+
+    Attributes:
+        attempts: no message here was delivered more often.
+        expires_at: when nsqd's patience ends, on the monotonic clock.
+        responded: whether they were finished or requeued.
+        stale: whether nsqd delivers them again whatever the answer.
+    """
+
+    __slots__ = ("_run", "_subscription", "attempts", "expires_at", "responded", "stale")
+
+    def __init__(self, subscription: Subscription, run: MessageRun, expires_at: float) -> None:
+        self._subscription = subscription
+        self._run = run
+        self.attempts = run.attempts_max
+        self.expires_at = expires_at
+        self.responded = False
+        self.stale = False
+
+    def __len__(self) -> int:
+        return len(self._run)
+
+    def bodies(self) -> list[bytes]:
+        """The body of each."""
+        return self._run.bodies()
+
+    def split(self, count: int) -> Received:
+        """Take the first ``count`` away, as one of their own."""
+        first = Received(self._subscription, self._run.split(count), self.expires_at)
+        first.stale = self.stale
+        if not self.stale:
+            self._subscription.unopened[first] = None
+        return first
+
+    def open(self) -> list[Message]:
+        """The messages, each to be answered for by itself."""
+        messages = self._subscription.open(self, self._run)
+        if self.stale or self.responded:
+            for message in messages:
+                message.stale, message.responded = self.stale, self.responded
+        return messages
+
+    def finish(self) -> Awaitable[None]:
+        """Send FIN for all."""
+        self.responded = True
+        return self._subscription.answer_all(self, commands.fins(self._run.ids()), Outcome.SUCCESS)
+
+    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> Awaitable[None]:
+        """Send REQ for all; one failure, however many they are."""
+        self.responded = True
+        subscription = self._subscription
+        delay_ms = milliseconds(subscription.requeue_delay(delay, self.attempts))
+        command = b"".join(commands.req(raw_id, delay_ms) for raw_id in self._run.ids())
+        outcome = Outcome.FAILURE if backoff else Outcome.NEUTRAL
+        return subscription.answer_all(self, command, outcome)
+
+    def touch(self) -> Awaitable[None]:
+        """Send TOUCH for all."""
+        return self._subscription.touch_all(self, self._run.ids())
+
+
 class Subscription:
     """A subscribed connection.
 
     Attributes:
         window: its RDY and how many messages are in flight.
         outstanding: the unanswered messages by id, oldest first.
+        unopened: what arrived and was not opened yet, oldest first; a dict for its order.
     """
 
     def __init__(
@@ -64,7 +134,7 @@ class Subscription:
         connection: Connection,
         config: Config,
         counters: Counters,
-        received: Callable[[list[Message]], None],
+        received: Callable[[Received], None],
         answering: Callable[[Outcome], None],
     ) -> None:
         self.connection = connection
@@ -72,6 +142,7 @@ class Subscription:
         facts = connection.facts
         self.window = Window(max_rdy_count=_number(facts, "max_rdy_count", RDY_COUNT_MAX))
         self.outstanding: dict[bytes, Message] = {}
+        self.unopened: dict[Received, None] = {}
         self._timeout = _number(facts, "msg_timeout", 0) / 1000 or NEVER
         self._config = config
         self._counters = counters
@@ -89,21 +160,29 @@ class Subscription:
         if self.live:
             self.connection.send(commands.rdy(count))
 
-    def _messages_received(self, payloads: list[bytes]) -> None:
+    def _messages_received(self, run: MessageRun) -> None:
         now = time.monotonic()
-        expires_at = now + self._timeout
-        outstanding = self.outstanding
-        messages = []
-        for payload in payloads:
-            message = Message(self, payload, expires_at)
-            outstanding[message.raw_id] = message
-            messages.append(message)
-        self.window.in_flight = len(outstanding)
+        received = Received(self, run, now + self._timeout)
+        self.unopened[received] = None
+        self.window.in_flight += len(run)
         self.window.last_message = now
-        self._counters.received += len(messages)
-        self._received(messages)
+        self._counters.received += len(run)
+        self._received(received)
 
-    # message.Responder
+    def open(self, received: Received, run: MessageRun) -> list[Message]:
+        """Make messages of what arrived."""
+        expires_at = received.expires_at
+        messages = [Message(self, expires_at, decoded) for decoded in run.messages()]
+        if received not in self.unopened:
+            return messages
+        del self.unopened[received]
+        before = len(self.outstanding)
+        self.outstanding.update((message.raw_id, message) for message in messages)
+        # An id that is here already was delivered again: it counts once.
+        self.window.in_flight -= before + len(messages) - len(self.outstanding)
+        return messages
+
+    # Answering for one: message.Responder
 
     def finish(self, message: Message) -> Awaitable[None]:
         """Send FIN."""
@@ -111,9 +190,7 @@ class Subscription:
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
         """Send REQ; without a delay, with the default one."""
-        if delay is None:
-            config = self._config
-            delay = min(config.default_requeue_delay * message.attempts, config.max_requeue_delay)
+        delay = self.requeue_delay(delay, message.attempts)
         command = commands.req(message.raw_id, milliseconds(delay))
         return self._answer(message, command, Outcome.FAILURE if backoff else Outcome.NEUTRAL)
 
@@ -127,34 +204,80 @@ class Subscription:
         return self.connection.drained()
 
     def _answer(self, message: Message, command: bytes, outcome: Outcome) -> Awaitable[None]:
-        if self.outstanding.get(message.raw_id) is message:
-            del self.outstanding[message.raw_id]
-            self.window.in_flight = len(self.outstanding)
-        if not self.live:
+        outstanding = self.outstanding
+        if outstanding.get(message.raw_id) is message:
+            del outstanding[message.raw_id]
+            self.window.in_flight -= 1
+        connection = self.connection
+        if not connection.live:
             return DONE
         if outcome is Outcome.SUCCESS:
             self._counters.finished += 1
         else:
             self._counters.requeued += 1
         self._answering(outcome)
+        connection.send(command)
+        return connection.drained()
+
+    def requeue_delay(self, delay: float | None, attempts: int) -> float:
+        """The delay of a requeue in seconds: as given, or one that grows with the attempts."""
+        if delay is not None:
+            return delay
+        config = self._config
+        return min(config.default_requeue_delay * attempts, config.max_requeue_delay)
+
+    # Answering for many
+
+    def answer_all(self, received: Received, command: bytes, outcome: Outcome) -> Awaitable[None]:
+        """Send the answers to what was not opened; together they are one outcome."""
+        count = len(received)
+        if received in self.unopened:
+            del self.unopened[received]
+            self.window.in_flight -= count
+        if not self.live:
+            return DONE
+        if outcome is Outcome.SUCCESS:
+            self._counters.finished += count
+        else:
+            self._counters.requeued += count
+        self._answering(outcome)
         self.connection.send(command)
+        return self.connection.drained()
+
+    def touch_all(self, received: Received, ids: list[bytes]) -> Awaitable[None]:
+        """Send TOUCH for what was not opened."""
+        if not self.live:
+            return DONE
+        self._counters.touched += len(ids)
+        received.expires_at = time.monotonic() + self._timeout
+        self.connection.send(b"".join(map(commands.touch, ids)))
         return self.connection.drained()
 
     # Ending
 
     def expire(self, now: float) -> None:
         """Count no longer what nsqd has given up waiting for."""
+        for received in [each for each in self.unopened if each.expires_at < now]:
+            received.stale = True
+            del self.unopened[received]
+            self._gone(len(received))
         for message in [each for each in self.outstanding.values() if each.expires_at < now]:
             message.stale = True
             del self.outstanding[message.raw_id]
-            self._counters.expired += 1
-        self.window.in_flight = len(self.outstanding)
+            self._gone(1)
+
+    def _gone(self, count: int) -> None:
+        self.window.in_flight -= count
+        self._counters.expired += count
 
     def forget(self) -> None:
         """The connection is gone, and what was in flight with it."""
+        for received in self.unopened:
+            received.stale = True
         for message in self.outstanding.values():
             message.stale = True
-        self._counters.lost += len(self.outstanding)
+        self._counters.lost += self.window.in_flight
+        self.unopened.clear()
         self.outstanding.clear()
         self.window.in_flight = 0
 

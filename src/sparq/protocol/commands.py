@@ -319,6 +319,11 @@ def fin(message_id: bytes) -> bytes:
     return b"FIN %b\n" % message_id
 
 
+def fins(message_ids: Sequence[bytes]) -> bytes:
+    """FIN for each of at least one message."""
+    return b"FIN %b\n" % b"\nFIN ".join(message_ids)
+
+
 def req(message_id: bytes, timeout_ms: int) -> bytes:
     """REQ."""
     return _line(b"REQ", message_id, timeout_ms)

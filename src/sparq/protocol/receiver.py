@@ -8,16 +8,24 @@
    connection can be trusted; its owner closes it.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
-from sparq.protocol.frames import FRAME_HEADER_SIZE, MESSAGE_HEADER_SIZE
+from sparq.protocol.frames import FRAME_HEADER_SIZE, FRAME_MESSAGE, MESSAGE_HEADER_SIZE
 
 _SIZE: Final = struct.Struct(">i")
 _FRAME: Final = struct.Struct(">ii")
 _MESSAGE: Final = struct.Struct(">qH16s")
+_MESSAGE_FRAME: Final = struct.Struct(">iiqH")
+_ID_AT: Final = _MESSAGE_FRAME.size
+_BODY_AT: Final = FRAME_HEADER_SIZE + MESSAGE_HEADER_SIZE
 _HTTP: Final = b"HTTP"
+
+OK_FRAME: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 
 
 class FrameError(Exception):
@@ -34,6 +42,50 @@ def decode_message(data: bytes) -> tuple[int, int, bytes, bytes]:
         raise FrameError(f"a message of {len(data)} bytes has no room for its header")
     timestamp_ns, attempts, message_id = _MESSAGE.unpack_from(data)
     return timestamp_ns, attempts, message_id, data[MESSAGE_HEADER_SIZE:]
+
+
+class MessageRun:
+    """Message frames one behind the other, as they arrived.
+
+    Attributes:
+        data: the bytes that hold them, and perhaps others.
+        bounds: where in ``data`` each begins, and behind them where the last one ends.
+        attempts_max: the largest ``attempts`` among them.
+    """
+
+    __slots__ = ("attempts_max", "bounds", "data")
+
+    def __init__(self, data: bytes, bounds: list[int], attempts_max: int) -> None:
+        self.data = data
+        self.bounds = bounds
+        self.attempts_max = attempts_max
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def bodies(self) -> list[bytes]:
+        """The body of each."""
+        data = self.data
+        return [data[begin + _BODY_AT : end] for begin, end in pairwise(self.bounds)]
+
+    def ids(self) -> list[bytes]:
+        """The id of each, as on the wire."""
+        data = self.data
+        return [data[at + _ID_AT : at + _BODY_AT] for at in self.bounds[:-1]]
+
+    def messages(self) -> list[tuple[int, int, bytes, bytes]]:
+        """(timestamp in ns, attempts, id, body) of each."""
+        data, read = self.data, _MESSAGE.unpack_from
+        return [
+            (*read(data, begin + FRAME_HEADER_SIZE), data[begin + _BODY_AT : end])
+            for begin, end in pairwise(self.bounds)
+        ]
+
+    def split(self, count: int) -> MessageRun:
+        """Take the first ``count`` away: they are a run of their own, the rest stays."""
+        first = MessageRun(self.data, self.bounds[: count + 1], self.attempts_max)
+        self.bounds = self.bounds[count:]
+        return first
 
 
 class _Inflow:
@@ -113,6 +165,52 @@ class Receiver:
                 return
             inflow.at = end
             yield frame_type, data[at + FRAME_HEADER_SIZE : end]
+
+    def runs(self) -> Iterator[MessageRun | tuple[int, bytes]]:
+        """The same frames, with messages that follow one another as one run.
+
+        Raises:
+            FrameError: the bytes are no frame, after those before it were given.
+        """
+        while True:
+            if (run := self._run()) is not None:
+                yield run
+            frame = next(self.frames(), None)
+            if frame is None:
+                return
+            yield frame
+
+    def _run(self) -> MessageRun | None:
+        """The messages that come next and are there in full; it stops before anything else."""
+        inflow, size_max, read = self._inflow, self._max_frame_bytes, _MESSAGE_FRAME.unpack_from
+        data, at = inflow.data, inflow.at
+        last = len(data) - _BODY_AT
+        bounds, attempts_max = [at], 0
+        while at <= last:
+            size, kind, _, attempts = read(data, at)
+            end = at + 4 + size
+            if kind != FRAME_MESSAGE or not _BODY_AT - 4 <= size <= size_max or end > len(data):
+                break
+            if attempts > attempts_max:  # noqa: PLR1730 - max() is a call for each message
+                attempts_max = attempts
+            bounds.append(end)
+            at = end
+        if len(bounds) == 1:
+            return None
+        inflow.at = at
+        return MessageRun(data, bounds, attempts_max)
+
+    def take_oks(self) -> int:
+        """Takes what is there when it is nothing but plain ``OK``s: how many; 0 when it is not.
+
+        Publishing is answered so: a thousand need be looked at no more than one.
+        """
+        inflow = self._inflow
+        count = (len(inflow.data) - inflow.at) // len(OK_FRAME)
+        if not count or not inflow.data.startswith(OK_FRAME * count, inflow.at):
+            return 0
+        inflow.at += count * len(OK_FRAME)
+        return count
 
     def take_rest(self) -> bytes:
         """What was fed behind the last frame given: an upgrade hands it to the new layer."""
