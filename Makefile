@@ -18,7 +18,7 @@ LOCKED := locks/build.txt locks/all.txt
 .DELETE_ON_ERROR:
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net spark museum kill
-.PHONY: help check run up test style types layers tidy tests bench latency idle interop security \
+.PHONY: help check run up test style types layers tidy tests bench latency idle clients interop security \
 	proofs $(PROOFS) format lock venv clean
 
 help: ## this list
@@ -59,6 +59,9 @@ latency: $(READY) ## publish-to-deliver latency at 1,000 messages a second (ARGS
 
 idle: $(READY) ## 10,000 idle connections: memory, heartbeats, a publisher beside them (ARGS=)
 	@$(BIN)/python -m bench.idle $(ARGS)
+
+clients: $(READY) ## the client beside pynsq, gnsq and ansq: consuming, publishing (ARGS=)
+	@$(BIN)/python -m bench.clients $(ARGS)
 
 interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
 	@$(BIN)/python -m pytest -rs tests/interop

@@ -3,8 +3,9 @@
 1. nsqd and its bound in turn, medians of the rounds: what sparq costs above moving the bytes.
 2. sparq beside other brokers (`bench.table`): every workload, everybody in turn.
 3. Millions of messages queued (`bench.queued`): memory, restart after kill -9, drain.
+4. The client beside pynsq, gnsq and ansq (`bench.clients`): consuming and publishing.
 
-`--only` takes the lines whose name contains a text, of all three.
+`--only` takes the lines whose name contains a text, of all four.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from pathlib import Path
 import uvloop
 from tests.servers import Server, free_port, spawn_nsqd
 
-from bench import load, queued, table, workloads
+from bench import clients, load, queued, table, workloads
 from bench.measure import HEADER, Row, memory_mib
 from bench.peers import CONTESTANTS, chosen, present
 from bench.results import markdown
 from bench.workloads import SIZE, Target, Workload
 
+PARTS = "bounds,peers,backlog,clients"
 QUEUED = 5_000_000
 CHANNELS = 20
 FRAME = SIZE + load.FRAME_OVERHEAD
@@ -142,7 +144,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload")
     parser.add_argument("--only", default="", help="only lines whose name contains this")
-    parser.add_argument("--parts", default="bounds,peers,backlog", help="which tables, by comma")
+    parser.add_argument("--parts", default=PARTS, help="which tables, by comma")
     parser.add_argument("--peers", type=keys, default=[], help="only these contestants, by comma")
     parser.add_argument("--seconds", type=float, default=table.RUN_SECONDS, help="of a run")
     parser.add_argument("--queued", type=int, default=queued.MESSAGES, help="backlog's messages")
@@ -167,6 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "backlog" in options.parts and options.only in queued.NAME:
             contestants = present(chosen(queued.NAME, options.peers))
             queued.run(folder / queued.NAME, options.queued, contestants)
+        if "clients" in options.parts:
+            clients.run(folder / "clients", options.rounds, only=options.only)
 
 
 if __name__ == "__main__":

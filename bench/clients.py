@@ -1,0 +1,430 @@
+"""The client beside pynsq, gnsq and ansq, on one nsqd: `python -m bench.clients`.
+
+1. Each is a process of its own, in an environment of its own (`tests/interop`), and does the same
+   work in the way that its documentation has it (`bench/programs`). All are as they come: sparq
+   and ansq on asyncio's loop, pynsq on tornado's, gnsq on gevent's; sparq on uvloop in addition.
+2. Within a line they take turns (A B C, A B C, ...), each with a new topic; figures are medians. A
+   first run of each, which is not counted, says how many messages fill the time of a run.
+3. Measured is the middle of a run: from the message that ends the warm-up to the last one. Then
+   nsqd must say that every message was finished, or stored: who drops work has no figure.
+4. Where nsqd has no time left a rate is nsqd's, and is marked. It syncs by NSQ's policy: a disk is
+   not what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from tests.interop.environments import ENVIRONMENTS, made
+from tests.servers import NsqdServer, spawn_nsqd
+
+from bench import client_aims
+from bench.generator import BUSY_SHARE
+from bench.load import body
+from bench.measure import cpu_seconds
+from bench.peers.nsq import batch
+
+PROGRAMS = Path(__file__).parent / "programs"
+CHANNEL = "bench"
+SIZE, IN_FLIGHT, BATCH, FILL_BATCH = 200, 2500, 500, 5000
+FIRST_TOTAL = 10_000
+TOTAL_MAX = {True: 250_000, False: 2_000_000}
+"""By whether it is consumed: then it fits nsqd's cache, as for a consumer that keeps up."""
+
+WARM_UP_PART = 0.1
+SECONDS, ROUNDS = 1.0, 5
+DEADLINE_SECONDS, POLL_SECONDS, REST_SECONDS = 60.0, 0.005, 0.05
+FLAGS = ("--sync-every=2500", f"--max-rdy-count={IN_FLIGHT}")
+
+
+class ClientError(Exception):
+    """A client's program did not do its work; the text says what it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who takes part.
+
+    Attributes:
+        key: names it on the command line.
+        program: its file in `bench/programs`, and its environment.
+        ways: how it can consume, in the words of `bench/programs/job.py`.
+        uvloop: whether it runs on uvloop.
+    """
+
+    key: str
+    program: str
+    ways: frozenset[str]
+    uvloop: bool = False
+
+    def python(self) -> str:
+        """The interpreter of its environment."""
+        if self.program == "sparq":
+            return sys.executable
+        return str(ENVIRONMENTS / self.program / "bin" / "python")
+
+    def missing(self) -> str:
+        """Why it cannot run here; "" if it can."""
+        return "" if self.program == "sparq" else made(self.program, ENVIRONMENTS / self.program)
+
+
+ALL_WAYS = frozenset({"iterate", "handler", "batches", "publish"})
+CLIENTS = (
+    Client("sparq", "sparq", ALL_WAYS),
+    Client("sparq-uvloop", "sparq", ALL_WAYS, uvloop=True),
+    Client("pynsq", "pynsq", frozenset({"handler", "publish"})),
+    Client("gnsq", "gnsq", frozenset({"handler", "publish"})),
+    Client("ansq", "ansq", frozenset({"iterate", "publish"})),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One kind of work."""
+
+    name: str
+    way: str
+    tasks: int = 0
+
+    @property
+    def consumes(self) -> bool:
+        """Whether messages must be there before."""
+        return self.way != "publish"
+
+
+LINES = (
+    Line("consume + FIN, by iteration", "iterate"),
+    Line("consume + FIN, with a handler", "handler"),
+    Line(f"consume + FIN, in batches of {BATCH}", "batches"),
+    Line("publish, awaited, 1 task", "publish", 1),
+    Line("publish, awaited, 100 tasks", "publish", 100),
+    Line("publish, awaited, 1,000 tasks", "publish", 1000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The measured part of one run; times in seconds."""
+
+    messages: int
+    seconds: float
+    client_cpu: float
+    server_cpu: float
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+
+@dataclass
+class Cell:
+    """All rounds of one client on one line."""
+
+    rounds: list[Figures] = field(default_factory=list)
+
+    def median(self, figure: Callable[[Figures], float]) -> float:
+        """The median of a figure."""
+        return statistics.median(map(figure, self.rounds))
+
+    @property
+    def rate(self) -> float:
+        """Median messages a second."""
+        return self.median(lambda each: each.rate)
+
+    def columns(self) -> tuple[str, ...]:
+        """As they stand in the table."""
+        busy = self.median(lambda each: each.server_cpu / each.seconds)
+        mark = "*" if busy > BUSY_SHARE else ""
+        return (
+            f"{self.rate:,.0f}{mark}",
+            f"{self.median(lambda each: each.client_cpu / each.messages * 1e6):.2f}",
+            f"{self.median(lambda each: each.server_cpu / each.messages * 1e6):.2f}",
+            f"{busy:.0%}",
+        )
+
+
+HEADINGS, WIDTHS = ("msg/s", "client CPU us", "nsqd CPU us", "nsqd busy"), (12, 15, 13, 11)
+NOTE = "* nsqd had no time left: the client may be faster than this"
+
+
+def row(name: str, columns: Sequence[str]) -> str:
+    """A line of the table."""
+    cells = (f"{text:>{width}}" for text, width in zip(columns, WIDTHS, strict=True))
+    return f"{name:<36}" + "".join(cells)
+
+
+class Running:
+    """A client's program at work, and what it says."""
+
+    def __init__(self, client: Client, job: Mapping[str, Any]) -> None:
+        self._name = client.key
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._process = subprocess.Popen(
+            [client.python(), str(PROGRAMS / f"{client.program}_program.py"), json.dumps(job)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._output,
+            text=True,
+        )
+        self._timer = threading.Timer(DEADLINE_SECONDS, self._process.kill)
+        self._timer.start()
+
+    def next(self, event: str) -> dict[str, Any]:
+        """The next thing it says, which must be this.
+
+        Raises:
+            ClientError: it ended, or was ended for taking too long; with the end of what it wrote.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._output.seek(0)
+            said = self._output.read()[-2000:].decode(errors="replace")
+            raise ClientError(f"{self._name} ended before it said {event!r}:\n{said}")
+        facts: dict[str, Any] = json.loads(line)
+        assert facts["event"] == event, (self._name, facts)
+        return facts
+
+    def close(self) -> None:
+        """End it."""
+        self._timer.cancel()
+        self._process.kill()
+        self._process.communicate()
+        self._output.close()
+
+
+@contextmanager
+def running(client: Client, job: Mapping[str, Any]) -> Iterator[Running]:
+    """A client's program, until the block is left."""
+    program = Running(client, job)
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+class Bench:
+    """One nsqd, and runs against it.
+
+    Attributes:
+        versions: what each client said it is made of.
+    """
+
+    def __init__(self, server: NsqdServer) -> None:
+        self.versions: dict[str, str] = {}
+        self._server = server
+        self._runs = 0
+        self._rates: dict[tuple[str, str], float] = {}
+
+    def measure(self, client: Client, line: Line, seconds: float) -> Figures:
+        """One run of about so many seconds, after a first one that says how many messages.
+
+        Raises:
+            ClientError: not all of them were done with.
+        """
+        key = (client.key, line.name)
+        if key not in self._rates:
+            self._rates[key] = self.run(client, line, FIRST_TOTAL).rate
+        wanted = int(self._rates[key] * seconds / (1 - WARM_UP_PART))
+        total = min(max(wanted, FIRST_TOTAL), TOTAL_MAX[line.consumes])
+        return self.run(client, line, total)
+
+    def run(self, client: Client, line: Line, total: int) -> Figures:
+        """One run of so many messages, those of the warm-up too.
+
+        Raises:
+            ClientError: not all of them were done with.
+        """
+        self._runs += 1
+        topic = f"clients_{self._runs}"
+        self._server.post(f"/topic/create?topic={topic}")
+        if line.consumes:
+            self._fill(topic, total)
+        self._rest()
+        job = {
+            **{"nsqd": self._server.tcp, "topic": topic, "channel": CHANNEL, "way": line.way},
+            **{"total": total, "warm_up": int(total * WARM_UP_PART), "in_flight": IN_FLIGHT},
+            **{"tasks": line.tasks, "body_size": SIZE, "batch_size": BATCH},
+            "uvloop": client.uvloop,
+        }
+        with running(client, job) as program:
+            figures = self._figures(client, program)
+            self._check(client, topic, total, line)
+        self._server.post(f"/topic/delete?topic={topic}")
+        return figures
+
+    def _figures(self, client: Client, program: Running) -> Figures:
+        said = program.next("ready")
+        packages = (f"{name} {version}" for name, version in said["packages"].items())
+        self.versions[client.key] = ", ".join((*packages, f"Python {said['python']}"))
+        program.next("begin")
+        before = cpu_seconds(self._server.pid)
+        said = program.next("end")
+        server_cpu = cpu_seconds(self._server.pid) - before
+        return Figures(said["messages"], said["seconds"], said["cpu_seconds"], server_cpu)
+
+    def _fill(self, topic: str, total: int) -> None:
+        """A channel with so many messages."""
+        self._server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
+        path = f"/mpub?topic={topic}&binary=true"
+        for left in range(total, 0, -FILL_BATCH):
+            self._server.post(path, batch(body(SIZE), min(left, FILL_BATCH)))
+
+    def _rest(self) -> None:
+        """Until nsqd is idle: nobody pays for what was done before."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            before = cpu_seconds(self._server.pid)
+            time.sleep(REST_SECONDS)
+            if cpu_seconds(self._server.pid) - before < REST_SECONDS * 0.1:
+                return
+
+    def _check(self, client: Client, topic: str, total: int, line: Line) -> None:
+        """Wait until nsqd has stored all that was published, or has seen all of it finished.
+
+        Raises:
+            ClientError: it has not, in time, or some messages were not done with once.
+        """
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while (found := self._state(topic, line)) != (wanted := _done(total, line)):
+            if time.monotonic() > deadline:
+                raise ClientError(f"{client.key}, {line.name}: {found} instead of {wanted}")
+            time.sleep(POLL_SECONDS)
+
+    def _state(self, topic: str, line: Line) -> dict[str, int]:
+        stats = self._server.get_json(f"/stats?format=json&topic={topic}&include_clients=false")
+        found = stats["topics"][0]
+        if line.consumes:
+            (found,) = found["channels"]
+        return {key: found[key] for key in _done(0, line)}
+
+
+def _done(total: int, line: Line) -> dict[str, int]:
+    """What nsqd says when everything is done."""
+    if not line.consumes:
+        return {"message_count": total}
+    return {
+        **{"message_count": total, "depth": 0, "in_flight_count": 0, "deferred_count": 0},
+        **{"requeue_count": 0, "timeout_count": 0},
+    }
+
+
+def present(keys: Sequence[str]) -> list[Client]:
+    """The clients asked for (all, without a word) that can run here; the others are named."""
+    found = []
+    for client in CLIENTS:
+        if not keys or client.key in keys:
+            if reason := client.missing():
+                print(f"absent: {client.key} (needs {reason})")
+            else:
+                found.append(client)
+    return found
+
+
+def run(
+    folder: Path,
+    rounds: int = ROUNDS,
+    *,
+    seconds: float = SECONDS,
+    only: str = "",
+    chosen: Sequence[str] = (),
+) -> None:
+    """Measure, print each line as it comes, then versions and aims.
+
+    Args:
+        folder: where nsqd keeps its data; made if it is not there.
+        rounds: how often each client does each line.
+        seconds: of a run.
+        only: take the lines whose name contains this.
+        chosen: keys of the clients that take part; without one, all.
+
+    Raises:
+        ClientError: a client did not do its work.
+    """
+    lines = [line for line in LINES if only in line.name]
+    if not lines:
+        return
+    clients = present(chosen)
+    results: client_aims.Results = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    with spawn_nsqd(folder, *FLAGS) as server:
+        bench = Bench(server)
+        for line in lines:
+            able = [each for each in clients if line.way in each.ways]
+            cells = in_turn(bench, line, able, rounds, seconds)
+            print(row(line.name, HEADINGS))
+            for key, cell in cells.items():
+                print(row(f"  {key}", cell.columns()), flush=True)
+            results[line.name] = {key: cell.rate for key, cell in cells.items()}
+    print(NOTE)
+    for key, text in bench.versions.items():
+        print(f"{key}: {text}")
+    print(client_aims.report(results), flush=True)
+
+
+def in_turn(
+    bench: Bench, line: Line, clients: Sequence[Client], rounds: int, seconds: float
+) -> dict[str, Cell]:
+    """One line, everybody in turn."""
+    cells = {client.key: Cell() for client in clients}
+    for _ in range(rounds):
+        for client in clients:
+            cells[client.key].rounds.append(bench.measure(client, line, seconds))
+    return cells
+
+
+def keys(text: str) -> list[str]:
+    """Names of clients, by comma."""
+    known = [client.key for client in CLIENTS]
+    found = [key for key in text.split(",") if key]
+    for key in found:
+        if key not in known:
+            raise argparse.ArgumentTypeError(f"{key} is none of {', '.join(known)}")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for; the exit status: 1 when a client did not do its work."""
+    parser = argparse.ArgumentParser(
+        prog="bench.clients",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each line")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a run")
+    parser.add_argument("--only", default="", help="only lines whose name contains this")
+    parser.add_argument("--clients", type=keys, default=[], help="only these, by comma")
+    options = parser.parse_args(arguments)
+    # nsqd and the programs are ended by what is below, also when somebody ends the bench.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with tempfile.TemporaryDirectory(prefix="sparq-clients-", dir=".") as name:
+        try:
+            run(
+                Path(name).resolve(),
+                options.rounds,
+                seconds=options.seconds,
+                only=options.only,
+                chosen=options.clients,
+            )
+        except ClientError as error:
+            sys.stderr.write(f"bench.clients: {error}\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The bench of clients, small: each does its work, is counted, and is held to having done it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.client_aims import AIMS, report
+from bench.clients import CLIENTS, FLAGS, LINES, Bench, Client, ClientError, Line, keys, main
+
+from tests.servers import spawn_nsqd
+
+TOTAL = 2_000
+BY_ITERATION, WITH_HANDLER, IN_BATCHES, ONE_TASK, HUNDRED_TASKS, _ = LINES
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One nsqd for all runs of this module."""
+    with spawn_nsqd(tmp_path_factory.mktemp("bench"), *FLAGS) as server:
+        yield Bench(server)
+
+
+def client_of(key: str) -> Client:
+    """By its name on the command line, if the machine has it."""
+    (client,) = (each for each in CLIENTS if each.key == key)
+    if reason := client.missing():
+        pytest.skip(f"needs {reason}")
+    return client
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("sparq", BY_ITERATION),
+        ("sparq-uvloop", WITH_HANDLER),
+        ("sparq", IN_BATCHES),
+        ("pynsq", WITH_HANDLER),
+        ("gnsq", HUNDRED_TASKS),
+        ("ansq", BY_ITERATION),
+    ],
+)
+def test_a_client_does_its_work(key: str, line: Line, bench: Bench) -> None:
+    """What is measured is the part behind the warm-up, and its cost on both sides."""
+    figures = bench.run(client_of(key), line, TOTAL)
+
+    assert TOTAL * 0.5 < figures.messages <= TOTAL
+    assert figures.rate > 0
+    assert figures.client_cpu > 0
+    assert figures.server_cpu > 0
+    assert "Python 3" in bench.versions[key]
+
+
+def test_a_client_that_drops_work_has_no_figure(bench: Bench) -> None:
+    """A program that ends before it has done everything is an error that quotes what it said."""
+    broken = Client("broken", "sparq", frozenset({"upwards"}))
+
+    with pytest.raises(ClientError, match=r"broken ended before it said 'begin':[\s\S]*KeyError"):
+        bench.run(broken, Line("sideways", "upwards"), TOTAL)
+
+
+def test_the_command_prints_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Chosen lines and clients, with their versions; nothing is left behind."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    words = ["--only", "100 tasks", "--clients", "sparq", "--rounds", "1", "--seconds", "0"]
+    try:
+        assert 0 == main(words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    printed = capsys.readouterr().out
+    assert "publish, awaited, 100 tasks" in printed
+    assert "1,000 tasks" not in printed
+    assert "sparq: sparq " in printed
+    assert not any(tmp_path.iterdir())
+
+
+def test_only_known_clients_can_be_chosen() -> None:
+    """A name that is none is told, with those that there are."""
+    assert ["ansq", "sparq"] == keys("ansq,sparq")
+    with pytest.raises(argparse.ArgumentTypeError, match="nsq is none of sparq, sparq-uvloop"):
+        keys("nsq")
+
+
+def test_consuming_is_held_against_the_best_in_any_way() -> None:
+    """Of all the others on all lines of consuming; publishing against those of its own line."""
+    said = report(
+        {
+            "consume + FIN, by iteration": {"sparq": 50_000, "ansq": 5_000},
+            "consume + FIN, with a handler": {"sparq": 60_000, "pynsq": 11_000},
+            "publish, awaited, 1 task": {"sparq": 3_000, "gnsq": 1_000, "ansq": 900},
+        }
+    )
+
+    assert "4.55 x pynsq  at least 5: MISSED" in said
+    assert "5.45 x pynsq  at least 5: met" in said
+    assert "3.00 x gnsq   at least 3: met" in said
+    assert 4 == len(said.splitlines())
+
+
+def test_without_a_rival_there_is_no_verdict() -> None:
+    """No aim is met for want of others."""
+    assert "" == report({"publish, awaited, 1 task": {"sparq": 3_000}})
+
+
+def test_every_aim_names_a_line() -> None:
+    """A renamed line would silently drop its aim."""
+    for aim in AIMS:
+        assert any(line.name.startswith(aim.lines) for line in LINES)
