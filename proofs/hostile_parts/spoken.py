@@ -17,7 +17,7 @@ from proofs.hostile_parts.mutate import HEAD_SIZE, serve
 from proofs.hostile_parts.worker import Target
 from sparq.broker import permissions
 from sparq.broker.permissions import AnswerError
-from sparq.client import discovery, handshake
+from sparq.client import handshake, lookup
 from sparq.client.errors import WrongPeerError
 from sparq.daemon.http import HttpError, parse_query, unquote_path
 from sparq.nsqd.auth import port_in
@@ -261,7 +261,7 @@ def answers(data: bytes) -> object:
             case 0:
                 return len(channels_of(body)), "channels"
             case 1:
-                return len(discovery.addresses_in(discovery._parsed(body))), "producers"
+                return len(lookup.addresses_in(lookup._parsed(body))), "producers"
         return len(handshake._facts(body)), "facts"
     except (ValueError, WrongPeerError) as error:
         return str(error)[:12]
@@ -276,8 +276,8 @@ def _frames() -> list[bytes]:
 
 def _documents() -> list[bytes]:
     node = {"broadcast_address": "a", "tcp_port": 4150, "http_port": 4151, "hostname": "h"}
-    lookup = {"channels": ["c", "d#ephemeral"], "producers": [node]}
-    found = [*_odd(lookup), json.dumps({"status_code": 200, "data": lookup}).encode(), b"OK"]
+    answer = {"channels": ["c", "d#ephemeral"], "producers": [node]}
+    found = [*_odd(answer), json.dumps({"status_code": 200, "data": answer}).encode(), b"OK"]
     return found + [json.dumps({"producers": [json.loads(odd)]}).encode() for odd in _odd(node)]
 
 

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from sparq.client.config import Config
-from sparq.client.discovery import ANSWER_SIZE_MAX, Discovery, addresses_in, question
+from sparq.client.discovery import Discovery, _Poll
+from sparq.client.lookup import ANSWER_SIZE_MAX, PRODUCERS_MAX, addresses_in, question, shown
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import until
 from tests.servers import free_port
@@ -30,6 +31,7 @@ class Lookupd:
         self.status = 200
         self.body: bytes = b""
         self.headers: dict[str, str] = {}
+        self.hanging = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
     def lists(self, *nsqds: str) -> None:
@@ -56,6 +58,8 @@ class Lookupd:
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.path_qs)
         self.heard.append(request.headers.get("Authorization"))
+        while self.hanging.is_set():  # noqa: ASYNC110 - until the test lets it go on, or ends it
+            await asyncio.sleep(0.01)
         return web.Response(status=self.status, body=self.body, headers=self.headers)
 
 
@@ -97,8 +101,8 @@ async def test_answers_are_united_and_a_lost_nsqlookupd_loses_nothing() -> None:
 
         await lookupds[0].stop()
         lookupds[1].body = b"{nonsense"
-        before = len(found)
-        await until(lambda: len(found) >= before + 3)
+        before = len(lookupds[1].asked)
+        await until(lambda: len(lookupds[1].asked) >= before + 3)
         assert found[-1] == {"a:1", "b:2", "c:3"}
 
         lookupds[1].lists("d:4")
@@ -119,7 +123,7 @@ async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
     await with_lookupds(1, conversation)
 
 
-@pytest.mark.parametrize("kind", ["too large", "redirect", "error", "no list"])
+@pytest.mark.parametrize("kind", ["too large", "too many", "redirect", "error", "no list"])
 async def test_a_hostile_answer_is_bounded(kind: str) -> None:
     """An endless answer, a redirect and other nonsense cost only that answer."""
 
@@ -129,17 +133,97 @@ async def test_a_hostile_answer_is_bounded(kind: str) -> None:
         if kind == "too large":
             bad.lists("stolen:1")
             bad.body = bad.body[:-1] + b" " * ANSWER_SIZE_MAX + b"}"
+        elif kind == "too many":
+            bad.lists(*(f"stolen:{port}" for port in range(PRODUCERS_MAX + 1)))
         elif kind == "redirect":
             bad.status, bad.headers = 302, {"Location": f"http://{good.address}/stolen"}
         elif kind == "error":
             bad.status = 500
         else:
             bad.body = b'["a:1"]'
-        await until(lambda: len(bad.asked) >= 3)
+        await until(lambda: len(bad.asked) >= 2 and found)
         assert found[-1] == {"a:1"}
         assert not [path for path in good.asked if "stolen" in path]
 
     await with_lookupds(2, conversation)
+
+
+async def test_one_that_hangs_delays_none() -> None:
+    """While an nsqlookupd takes a question and never answers, the other's news come at once."""
+
+    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
+        lookupds[0].lists("a:1")
+        lookupds[1].lists("b:2")
+        await until(lambda: found and found[-1] == {"a:1", "b:2"})
+        lookupds[0].hanging.set()
+        before = len(lookupds[0].asked)
+        await until(lambda: len(lookupds[0].asked) > before)
+        lookupds[1].lists("c:3")
+        await until(lambda: found[-1] == {"a:1", "c:3"}, 1)
+        lookupds[0].hanging.clear()
+
+    await with_lookupds(2, conversation)
+
+
+async def test_which_are_asked_may_change() -> None:
+    """One that is added is asked at once; what one that is left had listed is listed no more."""
+
+    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
+        config = Config(lookupd_poll_interval=300)
+        discovery = Discovery([], "clicks", config, random.Random(1))
+        task = asyncio.create_task(discovery.run(found.append))
+        first, second = (lookupd.address for lookupd in lookupds)
+        lookupds[0].lists("x:1")
+        lookupds[1].lists("y:2")
+        discovery.add(first)
+        discovery.add(first)
+        await until(lambda: {"x:1"} in found)
+        discovery.add(second)
+        await until(lambda: {"x:1", "y:2"} in found)
+        discovery.remove(first)
+        discovery.add(first)
+        await until(lambda: found[-1] == {"x:1", "y:2"} and found.count(found[-1]) == 2)
+        with pytest.raises(ValueError, match="c:3 is not asked"):
+            discovery.remove("c:3")
+        assert discovery.count == 2
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    await with_lookupds(2, conversation, lookupd_poll_interval=300)
+
+
+async def test_the_filter_decides(caplog: pytest.LogCaptureFixture) -> None:
+    """What it returns is found, also another address; one that raises changes nothing."""
+    answers: list[list[str]] = [["a:1"], ["tunnel:9"]]
+
+    def keep(listed: list[str]) -> list[str]:
+        assert listed == ["a:1", "b:2"]
+        return answers.pop(0)
+
+    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
+        lookupds[0].lists("b:2", "a:1")
+        found: list[set[str]] = []
+        config = Config(lookupd_poll_interval=0.01)
+        discovery = Discovery([lookupds[0].address], "t", config, random.Random(1), keep)
+        task = asyncio.create_task(discovery.run(found.append))
+        await until(lambda: "the discovery filter failed" in caplog.text)
+        assert found == [{"a:1"}, {"tunnel:9"}]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    await with_lookupds(1, conversation)
+
+
+def test_haste_after_a_loss_or_failure_wanes() -> None:
+    """Waits of 1, 2, 4 ... seconds up to the interval, each up to the jitter longer."""
+    poll = _Poll(20, 0.3, random.Random(1))
+    assert [poll._next_wait() for _ in range(3)] == [20, 20, 20]
+    poll.hasten()
+    waits = [poll._next_wait() for _ in range(7)]
+
+    for wait, shortest in zip(waits, (1, 2, 4, 8, 16, 20, 20), strict=True):
+        assert shortest <= wait <= min(1.3 * shortest, 20)
+    assert waits[0] != 1
 
 
 async def test_a_recheck_asks_sooner() -> None:
@@ -175,6 +259,11 @@ def test_the_question(lookupd: str, topic: str | None, expected: str) -> None:
     assert str(question(lookupd, topic)) == expected
 
 
+def test_what_may_be_secret_in_a_question_is_not_shown() -> None:
+    """Neither a user's password nor a query is told."""
+    assert shown(question("http://me:secret@host/?key=secret", "t")) == "http://host/lookup"
+
+
 @pytest.mark.parametrize("lookupd", ["host", "ftp://host:1", "http://", "host:99999"])
 def test_what_is_no_address_is_refused_at_once(lookupd: str) -> None:
     """A wrong address is told when the consumer is made."""
@@ -190,6 +279,9 @@ def test_both_forms_of_the_answer_are_read() -> None:
         {"broadcast_address": "", "tcp_port": 1},
         {"broadcast_address": "a/b", "tcp_port": 1},
         {"broadcast_address": "c", "tcp_port": 700_000},
+        {"broadcast_address": "d" * 254, "tcp_port": 1},
+        {"broadcast_address": "e\nnsqd f:1: forged", "tcp_port": 1},
+        {"broadcast_address": "g h", "tcp_port": 1},
         {"tcp_port": 1},
         None,
     ]

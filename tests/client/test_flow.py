@@ -1,5 +1,7 @@
 """client.flow: RDY and backoff over all connections, as nsqds see them."""
 
+import asyncio
+
 import pytest
 
 from tests.client.scripted import consumer_of, scripted, subscribed, until
@@ -98,6 +100,50 @@ async def test_a_newcomer_gets_its_share_as_messages_are_answered() -> None:
                 message.finish()
             await until(lambda: new.peers[0].ready == 5, 2)
             assert peer.ready == 5
+
+
+async def test_a_connection_is_left_while_the_others_go_on() -> None:
+    """Its RDY goes to the others as its messages are answered; then it is closed for good."""
+    async with scripted(2) as [old, other], consumer_of(old, other) as consumer:
+        peers = [await subscribed(nsqd) for nsqd in (old, other)]
+        await until(lambda: [peer.ready for peer in peers] == [5, 5])
+        for number in range(5):
+            peers[0].deliver(number)
+        held = [await anext(consumer) for _ in range(5)]
+        leaving = asyncio.create_task(consumer.disconnect_from_nsqd(old.address))
+        await until(lambda: old.lines(b"RDY", b"CLS")[-2:] == [b"RDY 0", b"CLS"])
+        await until(lambda: peers[1].ready == 5)
+        for message in held[:3]:
+            message.finish()
+        await until(lambda: peers[1].ready == 8)
+        assert not leaving.done()
+        for message in held[3:]:
+            message.finish()
+        await asyncio.wait_for(leaving, 5)
+
+        assert len(old.lines(b"FIN")) == 5
+        assert consumer.counters.lost == 0
+        assert consumer.connections == [other.address]
+        assert peers[1].ready == 10
+        with pytest.raises(ValueError, match="last source"):
+            await consumer.disconnect_from_nsqd(other.address)
+        with pytest.raises(ValueError, match="not among"):
+            await consumer.disconnect_from_nsqd(old.address)
+        consumer.connect_to_nsqd(old.address)
+        assert (await subscribed(old)).ready == 5
+
+
+async def test_a_connection_with_hanging_messages_is_left_in_time() -> None:
+    """What is not answered within stop_timeout is left to nsqd."""
+    async with scripted(2) as [old, other], consumer_of(old, other, stop_timeout=0.05) as consumer:
+        peer = await subscribed(old)
+        peer.deliver(1)
+        await anext(consumer)
+        await asyncio.wait_for(consumer.disconnect_from_nsqd(old.address), 5)
+        await until(lambda: not old.peers)
+
+        assert consumer.counters.lost == 1
+        assert old.lines(b"FIN", b"REQ") == []
 
 
 async def test_fewer_messages_than_connections() -> None:

@@ -61,7 +61,7 @@ async def test_connects_again_with_growing_bounded_delays() -> None:
 
     assert 0.05 <= delays[0] < 0.2
     assert 0.1 <= delays[2] < 0.4
-    assert places.losses >= 4
+    assert places.losses == 0
     assert not places.connected
 
 
@@ -101,6 +101,47 @@ async def test_one_connection_an_address() -> None:
     await pool.close()
 
     assert places.tries["a:1"] == 1
+
+
+async def test_what_is_removed_is_left_alone_until_it_is_added_again() -> None:
+    """Listed or not: no connection to a removed address, and no other is touched."""
+    places = Places()
+    places.up = {"a:1", "b:2"}
+    pool = places.pool("a:1")
+    pool.start()
+    pool.add("b:2")
+    await until(lambda: len(places.connected) == 2)
+
+    pool.remove("a:1")
+    await pool.drop("a:1")
+    pool.update(["a:1"])
+    assert set(places.connected) == {"b:2"}
+    assert pool.given == {"b:2"}
+    with pytest.raises(ValueError, match="c:3 is not among"):
+        pool.remove("c:3")
+
+    pool.add("a:1")
+    await until(lambda: len(places.connected) == 2)
+    await pool.close()
+    assert places.tries == Counter({"a:1": 2, "b:2": 1})
+
+
+async def test_a_loss_is_told_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Discovery hears of lost connections, not of vain attempts; a reason is logged once."""
+    places = Places()
+    places.up = {"a:1"}
+    pool = places.pool("a:1", "b:2", max_delay=0.1)
+    pool.start()
+    await until(lambda: places.connected and places.tries["b:2"] == 4)
+    places.lose("a:1")
+    await until(lambda: places.tries["a:1"] == 2)
+    await pool.close()
+
+    assert places.losses == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "nsqd b:2: not here",
+        "nsqd a:1: connection lost",
+    ]
 
 
 async def test_retired_connects_to_nothing_more() -> None:

@@ -131,6 +131,33 @@ def test_probing_gives_one_message_to_one_connection() -> None:
     assert sorted(window.ready for window in windows) == [4, 5]
 
 
+def test_a_connection_that_is_left_is_charged_until_it_is_gone() -> None:
+    """Its RDY is 0 at once; the others get what it has in flight only when that is answered."""
+    wire = Wire(10)
+    first, second = wire.add(), wire.add()
+    first.in_flight = 5
+    wire.distributor.leave(first, 1)
+    assert (first.ready, second.ready, wire.distributor.hungry) == (0, 5, True)
+
+    first.in_flight = 1
+    wire.distributor.plan(2)
+    assert (first.ready, second.ready) == (0, 9)
+
+    wire.distributor.remove(first, 3)
+    assert second.ready == 10
+
+
+def test_one_that_is_left_has_no_seat() -> None:
+    """Seats go round among those that stay."""
+    wire = Wire(1)
+    first, second = wire.add(), wire.add()
+    wire.distributor.leave(first, 1)
+    assert (first.ready, second.ready) == (0, 1)
+    wire.distributor.rotate(100)
+
+    assert (first.ready, second.ready) == (0, 1)
+
+
 class Connections(RuleBasedStateMachine):
     """Connections come, go, deliver and are answered at random; nsqd is the model."""
 
@@ -157,6 +184,12 @@ class Connections(RuleBasedStateMachine):
         self.windows.remove(window)
         self.wire.ready.pop(window, None)
         self.wire.distributor.remove(window, self.now)
+
+    @precondition(lambda self: self.windows)
+    @rule(number=st.integers(0, 100))
+    def leave(self, number: int) -> None:
+        """A connection is to be left."""
+        self.wire.distributor.leave(self.pick(number), self.now)
 
     @precondition(lambda self: self.windows)
     @rule(number=st.integers(0, 100))
@@ -201,14 +234,16 @@ class Connections(RuleBasedStateMachine):
         assert total <= self.wire.distributor.max_in_flight
         for window in self.windows:
             assert window.ready == self.wire.ready.get(window, 0)
+            assert not (window.leaving and window.ready)
 
     @invariant()
     def nothing_is_idle(self) -> None:
         """What may be given is given: a connection without RDY waits for a reason."""
         distributor = self.wire.distributor
         charged = sum(window.charge for window in self.windows)
-        wanted = {State.CLEAR: len(self.windows), State.PROBING: 1, State.BLOCKED: 0}
-        seats = min(wanted[distributor.state], distributor.max_in_flight, len(self.windows))
+        staying = sum(1 for window in self.windows if not window.leaving)
+        wanted = {State.CLEAR: staying, State.PROBING: 1, State.BLOCKED: 0}
+        seats = min(wanted[distributor.state], distributor.max_in_flight, staying)
         ready = sum(1 for window in self.windows if window.ready)
         assert ready >= seats or charged >= distributor.max_in_flight or distributor.hungry
 

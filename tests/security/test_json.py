@@ -10,7 +10,7 @@ import pytest
 
 from sparq.broker import permissions
 from sparq.broker.catalog import Catalog, CatalogError
-from sparq.client import discovery, handshake
+from sparq.client import handshake, lookup
 from sparq.client.errors import WrongPeerError
 from sparq.daemon.http import HttpError
 from sparq.log import go_queue
@@ -52,8 +52,8 @@ def survey_go(data: bytes) -> Any:
     return go_queue.survey(on_disk("nsqd.dat", data), "/d")
 
 
-def lookup(data: bytes) -> Any:
-    return discovery.addresses_in(discovery._parsed(data))
+def producers(data: bytes) -> Any:
+    return lookup.addresses_in(lookup._parsed(data))
 
 
 READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception]]] = {
@@ -62,7 +62,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception]]] = {
     "an authd's answer": (permissions.read, permissions.AnswerError),
     "PUT /config": (read_addresses, HttpError),
     "channels of an nsqlookupd": (channels_of, ValueError),
-    "producers of an nsqlookupd": (lookup, ValueError),
+    "producers of an nsqlookupd": (producers, ValueError),
     "IDENTIFY's answer": (handshake._facts, WrongPeerError),
     "sparq.json": (load_catalog, CatalogError),
     "nsqd.dat": (survey_go, go_queue.GoDataError),
@@ -97,7 +97,7 @@ def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
         producers = json.loads(f"[{producer}]")
     except ValueError:
         return  # more digits than Python reads
-    assert set() == discovery.addresses_in({"producers": producers})
+    assert set() == lookup.addresses_in({"producers": producers})
 
 
 # IDENTIFY's body, its every key

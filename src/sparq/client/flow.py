@@ -4,7 +4,9 @@ Joins ``rdy`` (who may have how many) and ``backoff`` (whether anything may come
 event loop's timers. A consumer tells it of connections that come and go and of each answer.
 
 1. What an answer changes is sent before the answer: ``RDY 0``, then the ``REQ`` of the failure.
-2. RDY that could not be given yet is tried again at most once a turn of the loop.
+2. A connection can be left while the others go on: its RDY goes to them, what it has in flight is
+   waited for.
+3. RDY that could not be given yet is tried again at most once a turn of the loop.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Flow:
     def __init__(self, config: Config, rng: random.Random) -> None:
         self.subscriptions: dict[Window, Subscription] = {}
         self.drained = asyncio.Event()
+        self._left: dict[Window, asyncio.Event] = {}
         self._stopping = False
         self._plan_due = False
         self._redistribute_interval = config.rdy_redistribute_interval
@@ -87,13 +90,25 @@ class Flow:
     def remove(self, subscription: Subscription) -> None:
         """A connection is gone: what it had goes to the others."""
         del self.subscriptions[subscription.window]
+        self._check_left()
         if self._stopping:
             self._check_drained()
         else:
             self._distributor.remove(subscription.window, time.monotonic())
 
+    async def leave(self, subscription: Subscription) -> None:
+        """Give a connection no more RDY; returns when it is gone or has nothing in flight."""
+        window = subscription.window
+        left = self._left.setdefault(window, asyncio.Event())
+        if not self._stopping:
+            self._distributor.leave(window, time.monotonic())
+        self._check_left()
+        await left.wait()
+
     def answering(self, outcome: Outcome) -> None:
         """A message is about to be answered for."""
+        if self._left:
+            self._check_left()
         if self._stopping:
             self._check_drained()
             return
@@ -129,6 +144,7 @@ class Flow:
         now = time.monotonic()
         for subscription in self.subscriptions.values():
             subscription.expire(now)
+        self._check_left()
         self._distributor.rotate(now)
         if self._distributor.hungry:
             self._plan()
@@ -138,3 +154,9 @@ class Flow:
     def _check_drained(self) -> None:
         if not self.in_flight:
             self.drained.set()
+
+    def _check_left(self) -> None:
+        for window, left in list(self._left.items()):
+            if window not in self.subscriptions or not window.in_flight:
+                left.set()
+                del self._left[window]

@@ -5,7 +5,11 @@
    and starts anew once a connection has lasted longer than its delay was.
 2. A discovered nsqd that is listed no more keeps its connection, since a loss alone says that it
    is gone; once lost it is forgotten until it is listed again. A given one is never forgotten.
-3. What a connection is for is none of the pool's business: ``serve`` connects, uses the connection
+3. So an nsqd that is given, or listed, is connected within ``max_reconnect_delay`` (and the
+   ``dial_timeout`` of an attempt that had begun before) after it has come back.
+4. Addresses may be added and removed at any time. A removed one is left alone, listed or not,
+   until it is added again.
+5. What a connection is for is none of the pool's business: ``serve`` connects, uses the connection
    and returns when it is lost; what it raises (see ``FAILURES``) is why there was none.
 """
 
@@ -59,18 +63,50 @@ class Pool:
         rng: random.Random,
     ) -> None:
         self.errors: dict[str, str] = {}
-        self._given = frozenset(given)
+        self._given = set(given)
         self._listed: frozenset[str] = frozenset()
+        self._removed: set[str] = set()
         self._serve = serve
         self._max_delay = max_delay
         self._rng = rng
         self._lost = lost
         self._keepers: dict[str, asyncio.Task[None]] = {}
-        self._closed = False
+        self._started = self._closed = False
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The addresses that need not be listed."""
+        return frozenset(self._given)
 
     def start(self) -> None:
         """Begin to connect to what is given."""
+        self._started = True
         self._keep_wanted()
+
+    def add(self, address: str) -> None:
+        """Keep a connection to this address, listed or not; one may be kept already."""
+        self._removed.discard(address)
+        self._given.add(address)
+        self._keep_wanted()
+
+    def remove(self, address: str) -> None:
+        """Connect to this address no more; a connection stays until it ends or is dropped.
+
+        Raises:
+            ValueError: it is neither given nor listed nor connected.
+        """
+        if address not in self._given | self._listed | self._keepers.keys():
+            raise ValueError(f"nsqd {address} is not among the addresses")
+        self._given.discard(address)
+        self._removed.add(address)
+
+    async def drop(self, address: str) -> None:
+        """End the connection to a removed address, and the attempts to make one."""
+        keeper = self._keepers.get(address)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+            self._keep_wanted()  # it may have been added again meanwhile
 
     def update(self, listed: Iterable[str]) -> None:
         """These are what discovery lists now."""
@@ -90,9 +126,12 @@ class Pool:
         await asyncio.gather(*keepers, return_exceptions=True)
 
     def _wanted(self, address: str) -> bool:
-        return not self._closed and (address in self._given or address in self._listed)
+        known = address in self._given or address in self._listed
+        return known and not self._closed and address not in self._removed
 
     def _keep_wanted(self) -> None:
+        if not self._started:
+            return
         for address in self._given | self._listed:
             if address not in self._keepers and self._wanted(address):
                 keeper = background(self._keep(address), f"connection to {address}")
@@ -113,12 +152,17 @@ class Pool:
             began = clock()
             try:
                 await self._serve(address)
-                self.errors[address] = "connection lost"
+                self._failed(address, "connection lost")
+                self._lost()
             except FAILURES as error:
-                self.errors[address] = str(error) or type(error).__name__
-                log.warning("nsqd %s: %s", address, self.errors[address])
+                self._failed(address, str(error) or type(error).__name__)
             if clock() - began > delay:
                 delay = FIRST_DELAY
-            self._lost()
             await asyncio.sleep(delay * self._rng.uniform(0.5, 1))
             delay = min(delay * 2, self._max_delay)
+
+    def _failed(self, address: str, reason: str) -> None:
+        """Say why there is no connection: once for each reason, not once an attempt."""
+        if self.errors.get(address) != reason:
+            log.warning("nsqd %s: %s", address, reason)
+        self.errors[address] = reason

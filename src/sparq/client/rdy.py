@@ -8,7 +8,8 @@ RDY is a window: nsqd delivers to a connection while fewer than RDY of its messa
    from one connection to another never puts more than ``max_in_flight`` messages in hand.
 3. Lowering comes before raising. What could not be raised yet leaves ``hungry`` set: plan again
    when a message was answered.
-4. With fewer seats (RDY 1) than connections, seats go round: a connection that is idle or has
+4. A connection that is to be left has RDY 0 from then on, but is charged until it is gone.
+5. With fewer seats (RDY 1) than connections, seats go round: a connection that is idle or has
    had its seat for long yields to the one that has been without for longest.
 
 No clock and no socket: times are arguments, ``send`` carries the command away.
@@ -33,6 +34,7 @@ class Window:
     ready_since: float = 0.0
     resting_since: float = float("-inf")
     last_message: float = float("-inf")
+    leaving: bool = False
 
     @property
     def charge(self) -> int:
@@ -71,6 +73,11 @@ class Distributor:
         self.windows.remove(window)
         self.plan(now)
 
+    def leave(self, window: Window, now: float) -> None:
+        """A connection is to be left: its RDY goes to the others."""
+        window.leaving = True
+        self.plan(now)
+
     def plan(self, now: float) -> None:
         """Send each connection the RDY that it should have now and has not."""
         targets = self._targets()
@@ -90,10 +97,11 @@ class Distributor:
 
     def rotate(self, now: float) -> None:
         """Let the seats go round; to be called every few seconds."""
-        seats = self._seats()
-        if seats is None or seats == len(self.windows):
+        staying = self._staying()
+        seats = self._seats(len(staying))
+        if seats is None or seats == len(staying):
             return
-        for window in self.windows:
+        for window in staying:
             idle = now - max(window.last_message, window.ready_since) > self._idle_timeout
             if window.ready and (idle or now - window.ready_since > self._hold_timeout):
                 self._set(window, 0, now)
@@ -107,30 +115,35 @@ class Distributor:
         window.ready = ready
         self._send(window, ready)
 
-    def _seats(self) -> int | None:
-        """How many connections may have RDY 1, the rest having none; None: there is a share."""
+    def _staying(self) -> list[Window]:
+        return [window for window in self.windows if not window.leaving]
+
+    def _seats(self, count: int) -> int | None:
+        """How many of so many connections may have RDY 1, the rest none; None: there is a share."""
         if self.state is State.BLOCKED:
             return 0
         if self.state is State.PROBING:
             return min(1, self.max_in_flight)
-        return self.max_in_flight if len(self.windows) > self.max_in_flight else None
+        return self.max_in_flight if count > self.max_in_flight else None
 
     def _targets(self) -> list[tuple[Window, int]]:
-        seats = self._seats()
+        staying = self._staying()
+        targets = [(window, 0) for window in self.windows if window.leaving]
+        seats = self._seats(len(staying))
         if seats is not None:
-            seated = self._seated(seats)
-            return [(window, int(window in seated)) for window in self.windows]
-        if not self.windows:
-            return []
-        share, rest = divmod(self.max_in_flight, len(self.windows))
-        return [
+            seated = self._seated(staying, seats)
+            return targets + [(window, int(window in seated)) for window in staying]
+        if not staying:
+            return targets
+        share, rest = divmod(self.max_in_flight, len(staying))
+        return targets + [
             (window, min(share + (place < rest), window.max_rdy_count))
-            for place, window in enumerate(self.windows)
+            for place, window in enumerate(staying)
         ]
 
-    def _seated(self, seats: int) -> set[Window]:
+    def _seated(self, windows: list[Window], seats: int) -> set[Window]:
         """Who has a seat: those who have one, then those who have waited longest."""
-        holders = [window for window in self.windows if window.ready][:seats]
-        waiting = [window for window in self.windows if not window.ready]
+        holders = [window for window in windows if window.ready][:seats]
+        waiting = [window for window in windows if not window.ready]
         waiting.sort(key=lambda window: (window.resting_since, self._rng.random()))
         return {*holders, *waiting[: seats - len(holders)]}
