@@ -16,6 +16,7 @@ from sparq.client.errors import (
     AuthRequiredError,
     ClosedError,
     ConnectionLostError,
+    ProducerFullError,
     PublishError,
     SparqClientError,
     TlsError,
@@ -24,14 +25,17 @@ from sparq.client.errors import (
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
+    from sparq.client.batch import Batch
     from sparq.client.consumer import Consumer
     from sparq.client.message import Message
-    from sparq.client.producer import Producer, Receipt
+    from sparq.client.producer import Producer
+    from sparq.client.publish import Receipt
 
 __all__ = [
     "Consumer",
     "Producer",
     "Message",
+    "Batch",
     "Receipt",
     "Config",
     "RemoteError",
@@ -41,15 +45,17 @@ __all__ = [
     "TlsError",
     "AuthRequiredError",
     "PublishError",
+    "ProducerFullError",
     "ClosedError",
     "AlreadyRespondedError",
 ]
 
 _ON_DEMAND: Final = {
+    "Batch": "sparq.client.batch",
     "Consumer": "sparq.client.consumer",
     "Message": "sparq.client.message",
     "Producer": "sparq.client.producer",
-    "Receipt": "sparq.client.producer",
+    "Receipt": "sparq.client.publish",
 }
 
 

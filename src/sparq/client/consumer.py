@@ -24,13 +24,16 @@ from sparq.client.address import parse_addresses, parse_nsqd, split_texts
 from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
+from sparq.client.dead_letters import DeadLetters
 from sparq.client.discovery import Discovery, Filter
 from sparq.client.errors import ClosedError
 from sparq.client.flow import Flow
 from sparq.client.inbox import Inbox
 from sparq.client.message import Message
 from sparq.client.pool import Pool, background
+from sparq.client.producer import Producer
 from sparq.client.subscription import Counters, Subscription
+from sparq.client.watchdog import Watchdog
 from sparq.protocol import commands
 from sparq.protocol.names import is_valid_name, quote
 
@@ -77,6 +80,8 @@ class Consumer:
         concurrency: how many calls of the handler may run at the same time.
         on_giving_up: called with a message that was delivered more than ``max_attempts`` times;
             it is finished when the call returns and requeued when it raises.
+        dead_letter: a topic to which such a message is published instead, as it was, before it is
+            finished; it is requeued as long as that fails.
         discovery_filter: called with the sorted addresses that the nsqlookupds list; returns
             those to connect to, which may be others.
         config: options to start from.
@@ -97,6 +102,7 @@ class Consumer:
         handler: Handler | None = None,
         concurrency: int = 1,
         on_giving_up: Handler | None = None,
+        dead_letter: str = "",
         discovery_filter: Filter | None = None,
         config: Config | None = None,
         **options: Any,
@@ -106,6 +112,8 @@ class Consumer:
                 raise ValueError(f"{kind} name {quote(name)} is not valid")
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}, not 1 or more")
+        if on_giving_up is not None and dead_letter:
+            raise ValueError("give on_giving_up or dead_letter, not both")
         self.topic = topic
         self.channel = channel
         self.config = Config.of(config, options)
@@ -113,6 +121,7 @@ class Consumer:
         self._handler = handler
         self._concurrency = concurrency
         self._on_giving_up = on_giving_up
+        self._watchdog = Watchdog(f"{_name(handler)} ({topic}/{channel})")
         self._inbox = Inbox()
         self._tasks: list[asyncio.Task[None]] = []
         self._paused = False
@@ -131,6 +140,12 @@ class Consumer:
             max_delay=self.config.max_reconnect_delay,
             rng=rng,
         )
+
+        self._dead_letters: DeadLetters | None = None
+        if dead_letter:
+            producer = Producer(given, lookupd_http_addresses=lookupds, config=self.config)
+            self._dead_letters = DeadLetters(dead_letter, producer)
+            self._on_giving_up = self._dead_letters.take
 
     # What is known
 
@@ -214,6 +229,7 @@ class Consumer:
         self._tasks.append(background(self._discovery.run(self._pool.update), "discovery"))
         self._pool.start()
         self._flow.start()
+        self._watchdog.start()
         if self._handler is not None:
             for number in range(self._concurrency):
                 self._tasks.append(background(self._work(self._handler), f"handler {number}"))
@@ -271,12 +287,15 @@ class Consumer:
         if self.in_flight:
             log.info("stopped with %d messages unanswered", self.in_flight)
         self._inbox.end()
+        self._watchdog.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         closings = [each.connection.close() for each in self._flow.subscriptions.values()]
         await asyncio.gather(*closings)
         await self._pool.close()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
         self._stopped.set()
 
     # Connections
@@ -455,3 +474,11 @@ class Consumer:
             await message.finish()
         else:
             await self._run(self._on_giving_up, message)
+
+
+def _name(handler: Handler | None) -> str:
+    """What a warning calls whoever handles the messages."""
+    if handler is None:
+        return "the code that iterates over a consumer"
+    name = getattr(handler, "__qualname__", repr(handler))
+    return f"the handler {getattr(handler, '__module__', '')}.{name}"
