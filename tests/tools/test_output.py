@@ -1,0 +1,241 @@
+"""The files of one topic, on a real disk: rotation, revisions, gzip, and where finished ones go."""
+
+import gzip
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sparq.tools import output as output_module
+from sparq.tools.filename import Template
+from sparq.tools.folder import Folder
+from sparq.tools.output import Output, Rotation
+
+MILLISECOND = 1_000_000
+
+
+def make(
+    tmp_path: Path,
+    name: str = "t<REV>.log",
+    *,
+    datetime_format: str = "%Y",
+    finished: str = "",
+    size: int = 0,
+    interval_ns: int = 0,
+    gzip_level: int = 0,
+) -> Output:
+    """An output in `tmp_path/work`."""
+    return Output(
+        Template(name, datetime_format, "t", "host"),
+        Folder(str(tmp_path / "work")),
+        Folder(str(tmp_path / finished)) if finished else None,
+        Rotation(size, interval_ns),
+        gzip_level=gzip_level,
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files in a folder, unpacked."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            found[path.name] = gzip.decompress(data) if path.suffix == ".gz" else data
+    return found
+
+
+def test_a_message_a_line(tmp_path: Path) -> None:
+    """Bodies as they are; an existing file is continued."""
+    for bodies in ([b"a", b"b\xff\0%s<TOPIC>"], [b"", b"c"]):
+        output = make(tmp_path, "t.log")
+        assert not output.write(bodies[:0], sync=False)
+        assert output.write(bodies, sync=True)
+        output.close()
+        output.close()
+
+    assert {"t.log": b"a\nb\xff\0%s<TOPIC>\n\nc\n"} == contents(tmp_path / "work")
+
+
+def test_nothing_is_glued_to_a_torn_message(tmp_path: Path) -> None:
+    """A file that a kill has left without a newline at its end gets one first."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "t.log").write_bytes(b"whole\nto")
+    output = make(tmp_path, "t.log")
+    output.write([b"next"], sync=True)
+    output.close()
+
+    assert {"t.log": b"whole\nto\nnext\n"} == contents(tmp_path / "work")
+
+
+def test_a_file_is_left_when_it_is_too_large(tmp_path: Path) -> None:
+    """By the message that makes it so, also in the middle of a batch; an exact fit is not."""
+    output = make(tmp_path, size=6)
+    assert output.write([b"ab", b"cd", b"e", b"f" * 20, b"g"], sync=False)
+    assert not output.write([b"h"], sync=False)
+    output.close()
+
+    expected = [b"ab\ncd\ne\n", b"f" * 20 + b"\n", b"g\nh\n"]
+    assert expected == list(contents(tmp_path / "work").values())
+    again = make(tmp_path, size=6)
+    again.write([b"i", b"j"], sync=True)
+    again.close()
+    assert [*expected[:2], b"g\nh\ni\nj\n"] == list(contents(tmp_path / "work").values())
+
+
+def test_a_file_is_left_when_it_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted from its opening; the next has the next revision, no old file is continued."""
+    now = [0]
+    monkeypatch.setattr(output_module.time, "monotonic_ns", lambda: now[0])
+    output = make(tmp_path, interval_ns=100 * MILLISECOND)
+    for at, body in ((0, b"a"), (100, b"b"), (101, b"c"), (201, b"d"), (202, b"e")):
+        now[0] = at * MILLISECOND
+        output.write([body], sync=False)
+    output.close()
+    make(tmp_path, interval_ns=1).write([b"f"], sync=True)
+
+    files = contents(tmp_path / "work")
+    assert [b"a\nb\n", b"c\nd\n", b"e\n", b"f\n"] == list(files.values())
+    assert [f"t-{n:06d}.log" for n in range(4)] == list(files)
+
+
+def test_a_file_is_left_when_its_name_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Revisions begin again with a new name."""
+    name = ["a<REV>"]
+    output = make(tmp_path, size=2)
+    monkeypatch.setattr(output, "_name_now", lambda: name[0])
+    output.write([b"long", b"long"], sync=False)
+    name[0] = "b<REV>"
+    assert output.write([b"x"], sync=False)
+    output.close()
+
+    assert ["a-000000", "a-000001", "b-000000"] == list(contents(tmp_path / "work"))
+
+
+def test_each_sync_ends_a_gzip_member(tmp_path: Path) -> None:
+    """What was synced can be read whatever follows; all of it together is one gzip file."""
+    output = make(tmp_path, "t<REV>.gz", gzip_level=9)
+    output.write([b"a", b"b"], sync=True)
+    path = tmp_path / "work" / "t-000000.gz"
+    assert b"a\nb\n" == gzip.decompress(path.read_bytes())
+    output.write([b"c"], sync=False)
+    output.write([b"d"], sync=True)
+    assert b"a\nb\nc\nd\n" == gzip.decompress(path.read_bytes())
+    assert 2 == path.read_bytes().count(b"\x1f\x8b\x08")
+    output.close()
+    make(tmp_path, "t<REV>.gz", gzip_level=1).write([b"e"], sync=True)
+
+    assert [b"a\nb\nc\nd\n", b"e\n"] == list(contents(tmp_path / "work").values())
+
+
+def test_an_empty_gzip_file_is_one(tmp_path: Path) -> None:
+    """It was opened by the clock, and nothing came."""
+    output = make(tmp_path, "t<REV>.gz", gzip_level=6)
+    output.tick(skip_empty_files=False)
+    output.close()
+
+    assert {"t-000000.gz": b""} == contents(tmp_path / "work")
+    assert (tmp_path / "work" / "t-000000.gz").stat().st_size > 0
+
+
+def test_empty_files_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then a tick only closes what is due, and the next message opens the next file."""
+    name = ["a<REV>"]
+    output = make(tmp_path)
+    monkeypatch.setattr(output, "_name_now", lambda: name[0])
+    output.tick(skip_empty_files=True)
+    assert {} == contents(tmp_path / "work")
+    output.write([b"x"], sync=True)
+    name[0] = "b<REV>"
+    output.tick(skip_empty_files=True)
+    assert ["a-000000"] == list(contents(tmp_path / "work"))
+    output.write([b"y"], sync=True)
+    name[0] = "c<REV>"
+    output.tick(skip_empty_files=False)
+
+    assert {"a-000000": b"x\n", "b-000000": b"y\n", "c-000000": b""} == contents(tmp_path / "work")
+
+
+def test_finished_files_are_moved(tmp_path: Path) -> None:
+    """By the same path below the other folder, where no file is replaced."""
+    output = make(tmp_path, "<TOPIC>/f<REV>", finished="done", size=1)
+    output.write([b"a"], sync=True)
+    assert {} == contents(tmp_path / "done")
+    (tmp_path / "done" / "t").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "done" / "t" / "f-000000").write_bytes(b"another's")
+    output.close()
+    (tmp_path / "done" / "t" / "f-000002").write_bytes(b"another's")
+    output.write([b"b", b"c"], sync=True)
+    output.close()
+
+    assert {} == contents(tmp_path / "work")
+    expected = {"f-000000": b"another's", "f-000001": b"a\n", "f-000002": b"another's"}
+    expected |= {"f-000003": b"b\n", "f-000004": b"c\n"}
+    assert expected == contents(tmp_path / "done")
+
+
+def test_a_moved_file_is_closed_for_good(tmp_path: Path) -> None:
+    """Behind a close that moves, the next message opens the next file (in NSQ it is an error)."""
+    output = make(tmp_path, finished="done")
+    for body in (b"a", b"b"):
+        output.write([body], sync=True)
+        output.close()
+        output.sync()
+
+    assert [b"a\n", b"b\n"] == list(contents(tmp_path / "done").values())
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """No file may be larger; what would make one so fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """What fits of a message is there, torn; the next start puts nothing behind it in its line."""
+    output = make(tmp_path, "t.log")
+    output.write([b"a"], sync=True)
+    with file_size_limit(8), pytest.raises(OSError, match="File too large"):
+        output.write([b"b" * 20], sync=True)
+    again = make(tmp_path, "t.log")
+    again.write([b"b" * 20], sync=True)
+
+    assert {"t.log": b"a\nbbbbbb\n" + b"b" * 20 + b"\n"} == contents(tmp_path / "work")
+
+
+def test_nothing_is_said_to_be_on_the_disk_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has the name and the file its bytes, in this order, before `write` says so."""
+    synced = []
+
+    def note(call: str) -> None:
+        real = getattr(os, call)
+
+        def noting(fd: int) -> None:
+            synced.append((call, os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd).st_size))
+            real(fd)
+
+        monkeypatch.setattr(os, call, noting)
+
+    note("fsync")
+    note("fdatasync")
+    output = make(tmp_path, "x/t.log")
+    synced.clear()
+    assert output.write([b"abc"], sync=False)
+    assert not output.write([b"def"], sync=False)
+
+    work = tmp_path / "work"
+    places = [(call, path) for call, path, _ in synced]
+    assert [("fsync", str(work)), ("fsync", str(work / "x"))] == places[:2]
+    assert [("fdatasync", str(work / "x" / "t.log"))] == places[2:]
+    assert 4 == synced[-1][2]
