@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import cast, overload
 
@@ -63,6 +64,11 @@ class Batch(Sequence[Message]):
     def attempts_max(self) -> int:
         """No message here was delivered more often; 0 for none."""
         return max((part.attempts for part in self._parts), default=0)
+
+    @property
+    def expires_at(self) -> float:
+        """When nsqd's patience with one of them ends first, on the monotonic clock."""
+        return min((part.expires_at for part in self._parts), default=math.inf)
 
     def finish(self) -> Awaitable[None]:
         """FIN for each that was not answered for.
