@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from sparq.client.errors import AlreadyRespondedError
@@ -119,6 +119,10 @@ class Message:
         if self.responded:
             raise _already(self)
         return self._responder.touch(self)
+
+    def redirect(self, by: Callable[[Responder], Responder]) -> None:
+        """Have the answers go another way than to the subscription directly."""
+        self._responder = by(self._responder)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} from {self.nsqd} attempts={self.attempts} {self.body!r:.60}>"

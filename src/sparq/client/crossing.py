@@ -1,0 +1,140 @@
+"""Answers that cross threads: given in a program's thread, sent by the session's.
+
+1. A message is the same `Message` on both sides. Its answer is noted where it is given, so that a
+   second one is an error there, and takes effect on the session's thread soon after.
+2. A batch stays closed until somebody looks at a message of it: only the session's thread opens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import overload
+
+from sparq.client.batch import Batch
+from sparq.client.connection import DONE
+from sparq.client.errors import AlreadyRespondedError
+from sparq.client.loop_thread import LoopThread
+from sparq.client.message import Message, Responder
+
+
+class Crossing:
+    """A ``Responder`` that passes answers on to the session's thread."""
+
+    __slots__ = ("_responder", "_thread")
+
+    def __init__(self, thread: LoopThread, responder: Responder) -> None:
+        self._thread = thread
+        self._responder = responder
+
+    @property
+    def address(self) -> str:
+        """The nsqd's ``host:port``."""
+        return self._responder.address
+
+    def finish(self, message: Message) -> Awaitable[None]:
+        """Send FIN."""
+        self._thread.post(self._responder.finish, message)
+        return DONE
+
+    def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
+        """Send REQ."""
+        self._thread.post(self._responder.requeue, message, delay, backoff)
+        return DONE
+
+    def touch(self, message: Message) -> Awaitable[None]:
+        """Send TOUCH."""
+        self._thread.post(self._responder.touch, message)
+        return DONE
+
+
+def cross(thread: LoopThread, messages: Sequence[Message]) -> list[Message]:
+    """The same messages, to be answered for from any thread."""
+    for message in messages:
+        message.redirect(lambda responder: Crossing(thread, responder))
+    return list(messages)
+
+
+class BlockingBatch(Sequence[Message]):
+    """Messages that are handled, and answered for, together; in the order in which they arrived.
+
+    ``bodies`` is the fastest way to what was published: messages of their own are made only when
+    somebody looks at one (``batch[0]``, ``for message in batch``). Those that were answered for
+    singly are left out of the answer for the batch.
+
+    Attributes:
+        responded: whether the batch was finished or requeued as a whole.
+    """
+
+    def __init__(self, thread: LoopThread, batch: Batch) -> None:
+        self._thread = thread
+        self._batch = batch
+        self._messages: list[Message] | None = None
+        self.responded = False
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Message]: ...
+    def __getitem__(self, at: int | slice) -> Message | list[Message]:
+        """A message, or a list of them."""
+        return self._opened()[at]
+
+    def __iter__(self) -> Iterator[Message]:
+        """The messages one by one."""
+        return iter(self._opened())
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The published bytes of each message."""
+        return self._batch.bodies
+
+    def finish(self) -> None:
+        """FIN for each that was not answered for.
+
+        Raises:
+            AlreadyRespondedError: the batch was answered for before.
+        """
+        self._check()
+        self._thread.post(self._batch.finish)
+        self.responded = True
+
+    def requeue(self, delay_seconds: float | None = None, *, backoff: bool = True) -> None:
+        """REQ for each that was not answered for: deliver them again after the delay.
+
+        Args:
+            delay_seconds: by default a delay that grows with ``attempts``.
+            backoff: whether this is a failure on which the whole consumer should step back.
+
+        Raises:
+            AlreadyRespondedError: the batch was answered for before.
+            ValueError: the delay is negative.
+        """
+        self._check()
+        if delay_seconds is not None and not delay_seconds >= 0:
+            raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
+        self._thread.post(lambda: self._batch.requeue(delay_seconds, backoff=backoff))
+        self.responded = True
+
+    def touch(self) -> None:
+        """TOUCH for each that was not answered for: one more message timeout from now.
+
+        Raises:
+            AlreadyRespondedError: the batch was answered for before.
+        """
+        self._check()
+        self._thread.post(self._batch.touch)
+
+    def _check(self) -> None:
+        if self.responded:
+            raise AlreadyRespondedError("the batch was answered for before")
+
+    def _opened(self) -> list[Message]:
+        if self._messages is None:
+            self._messages = self._thread.ask(lambda: cross(self._thread, list(self._batch)))
+        return self._messages
+
+    def __repr__(self) -> str:
+        return f"<BlockingBatch of {len(self)} messages>"

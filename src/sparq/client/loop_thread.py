@@ -1,0 +1,189 @@
+"""An event loop on a thread of its own, for programs that have none or must not share theirs.
+
+1. What runs on it is asked for by ``call`` (waits for the answer) or ``post`` (does not wait). Both
+   are taken in the order in which one thread gave them.
+2. Many posts cost one wake-up of the loop: they are done together.
+3. A wait that is interrupted (Ctrl-C, a deadline) cancels what it waited for: nothing is left that
+   nobody knows of.
+4. ``close`` leaves no thread. One that is forgotten is ended when the garbage is collected or the
+   program ends; it never holds up that end.
+5. In a forked child the thread is not there: every use says so, and ``close`` does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any, Final, TypeVar
+
+import uvloop
+
+from sparq.client.errors import ClosedError
+
+T = TypeVar("T")
+
+CLOSED: Final = "the session is closed"
+FORKED: Final = (
+    "this session belongs to the process that made it: in a forked process, make a new one"
+)
+INSIDE: Final = "a call from the session's own thread would wait for itself"
+
+_threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+class LoopThread:
+    """A running loop; others speak to it from their threads."""
+
+    def __init__(self) -> None:
+        self._unusable = ""
+        self._lock = threading.Lock()
+        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._waking = False
+        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        # Not a method: the thread must not keep alive what ends it when it is forgotten.
+        self._thread = threading.Thread(
+            target=_run, args=(started,), name="sparq session", daemon=True
+        )
+        self._thread.start()
+        self._loop, stop = started.result()
+        self._end = weakref.finalize(self, _end, self._loop, stop, self._thread, os.getpid())
+        _threads.add(self)
+
+    def call(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Await ``work(*arguments)`` on the loop.
+
+        Raises:
+            ClosedError: the loop has ended, or is another process's.
+            RuntimeError: this is the loop's own thread.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(INSIDE)
+        with self._lock:
+            self._check()
+            future = asyncio.run_coroutine_threadsafe(_await(work, arguments), self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise ClosedError(CLOSED) from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """What ``question()`` returns on the loop; the same errors as for ``call``."""
+
+        async def answer() -> T:
+            return question()
+
+        return self.call(answer)
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have ``function(*arguments)`` called on the loop, soon.
+
+        Raises:
+            ClosedError: the loop has ended, or is another process's.
+        """
+        with self._lock:
+            self._check()
+            self._posted.append((function, arguments))
+            if not self._waking:
+                self._waking = True
+                self._loop.call_soon_threadsafe(self._do_posted)
+
+    def submit(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> Future[T]:
+        """Begin to await ``work(*arguments)`` on the loop; the future is its outcome.
+
+        Raises:
+            ClosedError: the loop has ended, or is another process's.
+        """
+        outcome: Future[T] = Future()
+        outcome.set_running_or_notify_cancel()
+        self.post(_begin, work, arguments, outcome)
+        return outcome
+
+    def close(self) -> None:
+        """End the loop, whatever still runs on it, and its thread; harmless when it has ended."""
+        with self._lock:  # what was given before is begun before the end
+            self._unusable = self._unusable or CLOSED
+        self._end()
+
+    def disown(self) -> None:
+        """This is a forked child, where the thread is not."""
+        self._unusable = FORKED
+        self._lock = threading.Lock()  # another thread may have held it when the process forked
+        self._end.detach()
+
+    def _check(self) -> None:
+        if self._unusable:
+            raise ClosedError(self._unusable)
+
+    def _do_posted(self) -> None:
+        # First: what is posted from now on may have missed this round.
+        self._waking = False
+        posted = self._posted
+        while posted:
+            function, arguments = posted.popleft()
+            function(*arguments)
+
+
+async def _await(work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...]) -> T:
+    return await work(*arguments)
+
+
+def _begin(
+    work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], outcome: Future[T]
+) -> None:
+    task = asyncio.ensure_future(_await(work, arguments))
+    _begun.add(task)
+    task.add_done_callback(_begun.discard)
+    task.add_done_callback(lambda done: _settle(done, outcome))
+
+
+_begun: set[asyncio.Future[Any]] = set()
+"""The loop itself holds tasks only weakly."""
+
+
+def _settle(task: asyncio.Future[T], outcome: Future[T]) -> None:
+    if task.cancelled():
+        outcome.set_exception(ClosedError(CLOSED))
+    elif (error := task.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
+
+
+def _run(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    """The thread: a loop until it is told to stop; what runs then is cancelled."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def _end(
+    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread, owner: int
+) -> None:
+    if os.getpid() != owner or not thread.is_alive():
+        return
+    with contextlib.suppress(RuntimeError):  # it has ended since
+        loop.call_soon_threadsafe(stop.set)
+    if threading.current_thread() is not thread:
+        thread.join()
+
+
+def _disown_all() -> None:
+    for thread in list(_threads):
+        thread.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
