@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -377,3 +378,66 @@ async def test_mistakes_are_told_at_once(arguments: Any, options: Any, text: str
     """A wrong name, address or option is told where the consumer is made."""
     with pytest.raises(ValueError, match=text):
         Consumer(*arguments, **options)
+
+
+async def test_pause_and_resume() -> None:
+    """Nothing comes while paused, connections stay, and max_in_flight is what it was or becomes."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=7) as consumer:
+        peer = await subscribed(nsqd)
+        consumer.pause()
+        await until(lambda: peer.ready == 0)
+        assert (consumer.is_paused, consumer.max_in_flight) == (True, 7)
+        consumer.max_in_flight = 9
+        consumer.resume()
+        await until(lambda: peer.ready == 9)
+
+    assert not consumer.is_paused
+    assert nsqd.lines(b"RDY") == [b"RDY 7", b"RDY 0", b"RDY 9"]
+
+
+async def test_is_starved() -> None:
+    """At 85 per cent of a connection's RDY, and only with something in flight."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=20) as consumer:
+        peer = await subscribed(nsqd)
+        states = []
+        for number in range(17):
+            states.append(consumer.is_starved)
+            peer.deliver(number)
+            await until(lambda n=number: consumer.in_flight == n + 1)
+
+        assert not any(states)
+        assert consumer.is_starved
+        (await anext(consumer)).finish()
+        assert not consumer.is_starved
+
+
+def compute() -> None:
+    """Something that takes its time and does not wait."""
+    time.sleep(0.0001)
+
+
+async def test_who_never_waits_leaves_the_loop_to_others() -> None:
+    """A loop over messages that are all there lets other tasks run in between."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=2500) as consumer:
+        peer = await subscribed(nsqd)
+        for number in range(2500):
+            peer.deliver(number)
+        await until(lambda: consumer.in_flight == 2500)
+        turns, seen = 0, 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        async for message in consumer:
+            message.finish()
+            seen += 1
+            compute()
+            if seen == 2500:
+                break
+        other.cancel()
+
+    assert turns > 10

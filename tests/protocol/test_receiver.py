@@ -2,13 +2,20 @@
 
 import itertools
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.protocol import frames as f
-from sparq.protocol.receiver import FrameError, LengthReceiver, Receiver, decode_message
+from sparq.protocol.receiver import (
+    FrameError,
+    LengthReceiver,
+    MessageRun,
+    Receiver,
+    decode_message,
+)
 
 FRAMES = st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=60)), max_size=20)
 CUTS = st.lists(st.integers(0, 2000), max_size=12)
@@ -41,6 +48,53 @@ def test_replies_do_not_depend_on_chunks(replies: list[bytes], cuts: list[int]) 
         received += list(receiver.replies())
 
     assert received == replies
+
+
+MESSAGES = st.lists(
+    st.one_of(
+        st.tuples(st.just(2), st.binary(min_size=26, max_size=60)),
+        st.tuples(st.sampled_from([0, 1, 3]), st.binary(max_size=60)),
+    ),
+    max_size=20,
+)
+
+
+@given(MESSAGES, CUTS, st.integers(1, 5))
+def test_runs_are_the_same_frames(
+    frames: list[tuple[int, bytes]], cuts: list[int], part: int
+) -> None:
+    """Cut into runs, a run in parts, the same messages and other frames come in the same order."""
+    receiver = Receiver(100)
+    received: list[Any] = []
+    for piece in pieces(b"".join(f.frame(*frame) for frame in frames), cuts):
+        receiver.feed(piece)
+        for found in receiver.runs():
+            if isinstance(found, MessageRun):
+                assert found.attempts_max == max(each[1] for each in found.messages())
+                while len(found) > part:
+                    received += found.split(part).messages()
+                assert found.bodies() == [each[3] for each in found.messages()]
+                assert found.ids() == [each[2] for each in found.messages()]
+                received += found.messages()
+            else:
+                received.append(found)
+
+    assert received == [
+        decode_message(data) if kind == f.FRAME_MESSAGE else (kind, data) for kind, data in frames
+    ]
+
+
+def test_a_run_ends_at_what_is_no_message() -> None:
+    """A message without its header, or a size that cannot be, is left to be refused."""
+    message = f.frame(2, bytes(30))
+    receiver = Receiver(100)
+    receiver.feed(message * 3 + f.frame(2, bytes(25)) + struct.pack(">ii", 101, 2) + bytes(97))
+    runs = receiver.runs()
+
+    assert len(next(runs)) == 3
+    assert next(runs) == (2, bytes(25))
+    with pytest.raises(FrameError, match="size 101"):
+        next(runs)
 
 
 def test_a_frame_not_asked_for_is_kept() -> None:

@@ -1,0 +1,75 @@
+"""client.dead_letters: what was delivered too often goes to a topic of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.client import Consumer, Message, Producer
+from tests.client.scripted import Peer, consumer_of, scripted, subscribed, until
+from tests.servers import NsqdServer, free_port, spawn_nsqd
+
+
+@pytest.fixture
+def nsqd(tmp_path: Path) -> Iterator[NsqdServer]:
+    """An nsqd of this test's own."""
+    with spawn_nsqd(tmp_path) as server:
+        yield server
+
+
+async def test_a_message_that_always_fails_becomes_a_dead_letter(nsqd: NsqdServer) -> None:
+    """After max_attempts its body stands in the other topic, and it is finished."""
+    attempts: list[int] = []
+
+    def fail(message: Message) -> None:
+        attempts.append(message.attempts)
+        message.requeue(0, backoff=False)
+
+    address = nsqd.tcp
+    consumer = Consumer(
+        "t", "c", nsqd_tcp_addresses=address, handler=fail, max_attempts=3, dead_letter="t.dead"
+    )
+    async with Producer(address) as producer, consumer:
+        await producer.publish("t", b"poison")
+        async with Consumer("t.dead", "c", nsqd_tcp_addresses=address) as dead:
+            letter = await anext(dead)
+            await letter.finish()
+        await until(lambda: not consumer.in_flight)
+
+    assert letter.body == b"poison"
+    assert attempts == [1, 2, 3]
+    assert consumer.counters.given_up == 1
+
+
+async def test_no_letter_without_an_ok() -> None:
+    """While the topic for them refuses, the message is requeued: it is never in neither."""
+
+    def refuse(peer: Peer, words: list[bytes], body: bytes) -> bytes:
+        return b"E_PUB_FAILED disk full"
+
+    async with scripted() as [nsqd]:
+        nsqd.on_publish = refuse
+        async with consumer_of(nsqd, max_attempts=1, dead_letter="dead") as consumer:
+            peer = await subscribed(nsqd)
+            peer.deliver(1, b"poison", attempts=2)
+            peer.deliver(2, b"fine")
+            message = await anext(consumer)
+            message.finish()
+            await until(lambda: not peer.in_flight)
+
+    assert message.body == b"fine"
+    assert nsqd.lines(b"REQ") == [b"REQ 0000000000000001 180000"]
+    assert nsqd.lines(b"FIN") == [b"FIN 0000000000000002"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"dead_letter": "no/topic"}, 'dead_letter: topic name "no/topic" is not valid'),
+        ({"dead_letter": "t", "on_giving_up": print}, "on_giving_up or dead_letter, not both"),
+    ],
+)
+def test_what_cannot_be(options: dict[str, object], reason: str) -> None:
+    """A wrong name, and two answers to one question, are refused when the consumer is made."""
+    with pytest.raises(ValueError, match=reason):
+        Consumer("t", "c", nsqd_tcp_addresses=f"127.0.0.1:{free_port()}", **options)
