@@ -18,7 +18,7 @@ LOCKED := locks/build.txt locks/all.txt
 .DELETE_ON_ERROR:
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net spark museum kill
-.PHONY: help check run up test style types layers tidy tests bench latency idle clients interop security \
+.PHONY: help check run up test style types layers tidy tests bench latency idle clients interop security docs \
 	proofs $(PROOFS) format lock venv clean
 
 help: ## this list
@@ -68,6 +68,9 @@ interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
 
 security: $(READY) ## the security table: a test for each row, counted
 	@$(BIN)/python -m pytest -rs tests/security $(ARGS)
+
+docs: $(READY) ## the reference pages, from docstrings and options: docs/api.md, docs/tools.md
+	@$(BIN)/python -m docs.reference
 
 proofs: $(READY) ## every proof, about half an hour; writes GUARANTEES.md (ARGS=)
 	@$(BIN)/python -m proofs $(ARGS)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CODE = ("src", "proofs", "bench", "locks", "tests")
-SHIPPED = ("src", "proofs", "bench", "locks")
+CODE = ("src", "proofs", "bench", "locks", "docs", "tests")
+SHIPPED = ("src", "proofs", "bench", "locks", "docs")
 SKIPPED_FOLDERS = {"data", "build", "dist", "node_modules", "spark-warehouse", "__pycache__"}
 HIDDEN = {".ci", ".importlinter", ".gitignore"}
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".in", ".json", ".js", ".cfg", ".ini", ".sh", ""}

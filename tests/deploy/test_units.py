@@ -11,6 +11,7 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_the_command_line_and_the_sample_are_taken(unit: Path) -> None:
     words = [re.sub(r"^--config=.*", f"--config={sample}", word) for word in words]
     fields = {flag.key: flag.field for flag in flags_of(options)}
 
-    taken = parse(options, unit.stem, "", words)
+    taken: Any = parse(options, unit.stem, "", words)
 
     assert set() == set(tomllib.loads(sample.read_text(encoding="utf-8"))) - set(fields)
     assert taken.broadcast_address.endswith(".example")

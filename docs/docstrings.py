@@ -1,0 +1,93 @@
+"""Docstrings as Markdown.
+
+The form is the one that the code keeps: prose, indented examples behind `::`, and the sections
+Args, Returns, Raises and Attributes, whose entries are `name: text` with deeper continuation lines.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+END = "Returns:"
+"""Stands behind the last line, so that what comes before it is taken in."""
+SECTIONS = ("Args", "Returns", "Yields", "Raises", "Attributes")
+HEAD = re.compile(rf"^({'|'.join(SECTIONS)}):$")
+ENTRY = re.compile(r"^(\*{0,2}[\w., ]+): (.*)$")
+
+
+@dataclass
+class Docstring:
+    """A docstring, taken apart.
+
+    Attributes:
+        prose: what stands before the sections, as Markdown.
+        sections: by name, the entries of each as (name, text); without a name: plain text.
+    """
+
+    prose: str
+    sections: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def markdown(self, *, without: tuple[str, ...] = ()) -> str:
+        """All of it, but for some sections."""
+        parts = [self.prose]
+        for name, entries in self.sections.items():
+            if name not in without:
+                parts.append("\n".join([f"*{name}*\n", *(bullet(*entry) for entry in entries)]))
+        return "\n\n".join(part for part in parts if part)
+
+
+def bullet(name: str, text: str) -> str:
+    """An entry as a line of a list."""
+    return f"- `{name}`: {text}" if name else f"- {text}"
+
+
+def read(text: str) -> Docstring:
+    """Take a docstring apart."""
+    found = Docstring("")
+    block: list[str] = []
+    section = ""
+    for line in [*inspect.cleandoc(text).splitlines(), END]:
+        head = HEAD.match(line)
+        if head is None:
+            block.append(line)
+            continue
+        if section:
+            found.sections[section] = list(entries(block))
+        else:
+            found.prose = prose(block)
+        section, block = head[1], []
+    return found
+
+
+def entries(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """The entries of a section: an entry begins where a line is not indented deeper."""
+    block = textwrap.dedent("\n".join(lines)).strip()
+    for text in re.split(r"\n(?=\S)", block):
+        joined = " ".join(text.split())
+        named = ENTRY.match(joined)
+        yield (named[1], code(named[2])) if named else ("", code(joined))
+
+
+def prose(lines: list[str]) -> str:
+    """Paragraphs, and what is indented behind `::` as Python code."""
+    parts: list[str] = []
+    for part in re.split(r"\n{2,}(?=\S)", "\n".join(lines).strip()):
+        text, mark, example = part.partition("::\n\n")
+        said = code(text.rstrip() + (":" if mark and text.strip() else ""))
+        parts += [said] if said else []
+        parts += [fenced(textwrap.dedent(example))] if mark else []
+    return "\n\n".join(parts)
+
+
+def fenced(example: str) -> str:
+    """A block of Python."""
+    return f"```python\n{example.strip()}\n```"
+
+
+def code(text: str) -> str:
+    """Code quotes as Markdown has them."""
+    return text.replace("``", "`")

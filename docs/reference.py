@@ -1,0 +1,234 @@
+"""Writes the reference pages from the code: `make docs`.
+
+- api.md     the classes and functions of `sparq` and `sparq.client`, from their docstrings
+- tools.md   the programs beside the daemons and their flags, from their options
+
+A test holds that both are what the code says now.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from docs.docstrings import Docstring, code, read
+
+from sparq.client.config import RANGES
+from sparq.program.flags import Flag, flags_of
+
+HERE = Path(__file__).parent
+MODULES = ("sparq", "sparq.client", "sparq.client.range_reader")
+WIDTH = 96
+MADE = "Written by `make docs` from {}; changes belong there."
+FIELDS_LISTED = 8
+"""A dataclass with more fields is a table of options."""
+
+
+def page_of_the_api() -> str:
+    """docs/api.md."""
+    parts = ["# The API of the client", MADE.format("the docstrings")]
+    parts.append("[The guide](guide.md) shows how it is used.")
+    for name in MODULES:
+        module = importlib.import_module(name)
+        parts += [f"## {name}", read(module.__doc__ or "").prose]
+        parts += [described(name, getattr(module, name)) for name in public(module)]
+    return "\n\n".join(parts) + "\n"
+
+
+def public(module: ModuleType) -> list[str]:
+    """The names that a module is used by: its `__all__`, or the public classes made in it."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    own = [name for name, value in vars(module).items() if inspect.isclass(value)]
+    return [n for n in own if n[0] != "_" and getattr(module, n).__module__ == module.__name__]
+
+
+def described(name: str, value: Any) -> str:
+    """A class or a function."""
+    if inspect.isclass(value):
+        return of_class(name, value)
+    return "\n\n".join([f"### `{name}`", *of_function(name, value)])
+
+
+def of_class(name: str, value: type) -> str:
+    """A class with what it has, its own and what it takes over from classes of sparq's."""
+    doc = read(value.__doc__ or "")
+    options = list(dataclasses.fields(value)) if dataclasses.is_dataclass(value) else []
+    many = len(options) > FIELDS_LISTED
+    parts = [f"### `{name}`"]
+    if issubclass(value, Exception):
+        parts.append(f"An error; a `{value.__bases__[0].__name__}`.")
+    elif not many and "__init__" in vars(value):
+        parts.append(signature(name, vars(value)["__init__"]))
+    parts.append(doc.markdown(without=("Attributes",) if many else ()))
+    if many:
+        parts.append(table_of_options(value, options))
+    parts += [of_member(member, attribute) for member, attribute in members(value)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def members(value: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties with their docstrings, in the order of the text."""
+    seen = set()
+    for owner in value.__mro__:
+        if not owner.__module__.startswith("sparq"):
+            continue
+        for name, attribute in vars(owner).items():
+            inner = getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
+            if name[0] == "_" or name in seen or not inspect.isfunction(inner):
+                continue
+            seen.add(name)
+            yield name, attribute
+
+
+def of_member(name: str, attribute: Any) -> str:
+    """A method or a property."""
+    if isinstance(attribute, property):
+        settable = " (can be set)" if attribute.fset else ""
+        said = read(attribute.__doc__ or "").markdown()
+        return f"#### `.{name}`{settable}\n\n{said}"
+    function = getattr(attribute, "__func__", attribute)
+    return "\n\n".join([f"#### `.{name}()`", *of_function(name, function)])
+
+
+def of_function(name: str, function: Any) -> list[str]:
+    """Its signature and what its docstring says."""
+    return [signature(name, function), read(function.__doc__ or "").markdown()]
+
+
+def signature(name: str, function: Any) -> str:
+    """How it is called, as the source has it, without `self`."""
+    node = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    arguments = node.args
+    if arguments.args and arguments.args[0].arg in ("self", "cls"):
+        arguments.args = arguments.args[1:]
+    is_init = node.name == "__init__"
+    back = "" if node.returns is None or is_init else f" -> {ast.unparse(node.returns)}"
+    word = "await " if inspect.iscoroutinefunction(function) else ""
+    each = each_argument(arguments)
+    line = f"{word}{name}({', '.join(each)}){back}"
+    if len(line) > WIDTH:
+        inside = "".join(f"    {one},\n" for one in each)
+        line = f"{word}{name}(\n{inside}){back}"
+    return f"```python\n{line}\n```"
+
+
+def each_argument(arguments: ast.arguments) -> list[str]:
+    """The arguments one by one, with the marks between them."""
+    text = ast.unparse(arguments)
+    found, depth, start = [], 0, 0
+    for at, sign in enumerate(text):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            found.append(text[start:at])
+            start = at + 1
+    spaced = re.compile(r"^(\*{0,2}\w+: [^=]+)=")
+    words = [one.strip().replace("'", '"') for one in (*found, text[start:])]
+    return [spaced.sub(r"\1 = ", word) for word in words if word]
+
+
+def table_of_options(value: type, options: list[dataclasses.Field[Any]]) -> str:
+    """A dataclass of many options: each with its default, its limits and what it does."""
+    meanings: dict[str, str] = {}
+    for owner in reversed(value.__mro__):
+        meanings.update(documented(read(owner.__doc__ or "")))
+    lines = ["| option | default | limits | meaning |", "|---|---|---|---|"]
+    for option in options:
+        limits = RANGES.get(option.name)
+        within = f"{limits[0]:,} to {limits[1]:,}" if limits else ""
+        default = "" if option.default in ("", None, ()) else f"`{option.default!r}`"
+        meaning = cell(meanings.get(option.name, ""))
+        lines.append(f"| `{option.name}` | {default} | {within} | {meaning} |")
+    return "\n".join(lines)
+
+
+def documented(doc: Docstring) -> dict[str, str]:
+    """The attributes that a docstring explains; one entry may name several."""
+    found = {}
+    for names, text in doc.sections.get("Attributes", []):
+        for name in names.split(","):
+            found[name.strip()] = text
+    return found
+
+
+def page_of_the_tools() -> str:
+    """docs/tools.md."""
+    parts = ["# Tools", MADE.format("the programs' options")]
+    for name in tools():
+        module = importlib.import_module(f"sparq.tools.{name}")
+        parts += [f"## {name}", read(module.__doc__ or "").prose]
+        parts.append(table_of_flags(module.Options))
+    return "\n\n".join(parts) + "\n"
+
+
+def tools() -> list[str]:
+    """The programs whose flags are declared options, in alphabetical order."""
+    folder = HERE.parent / "src" / "sparq" / "tools"
+    return sorted(
+        path.stem
+        for path in folder.glob("*.py")
+        if {"main", "Options"} <= names_in(path) and not path.stem.startswith("_")
+    )
+
+
+def names_in(path: Path) -> set[str]:
+    """What a module defines or imports at its top."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def table_of_flags(options_class: type) -> str:
+    """A line a flag; a default that is this machine's own is not shown."""
+    computed = {
+        field.name
+        for field in dataclasses.fields(options_class)
+        if field.default_factory is not dataclasses.MISSING
+    }
+    lines = ["| flag | default | meaning |", "|---|---|---|"]
+    for flag in flags_of(options_class):
+        default = "" if flag.field in computed else shown(flag)
+        several = "; several times" if flag.repeated else ""
+        lines.append(f"| `--{flag.name}` | {default} | {cell(flag.help)}{several} |")
+    return "\n".join(lines)
+
+
+def shown(flag: Flag) -> str:
+    """A flag's default; "" where it says nothing."""
+    values = flag.default if flag.repeated else (flag.default,)
+    text = ", ".join(flag.kind.show(value) for value in values if value is not None)
+    return f"`{text}`" if text else ""
+
+
+def cell(text: str) -> str:
+    """A text that may stand in a table."""
+    return code(text).replace("|", "\\|")
+
+
+PAGES = {"api.md": page_of_the_api, "tools.md": page_of_the_tools}
+
+
+def main() -> int:
+    """Write the pages; the exit status."""
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), encoding="utf-8")
+        print(f"docs/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
