@@ -12,6 +12,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
+# Files are handed to two processes as they come: what a file shares is made once.
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check
@@ -49,7 +51,7 @@ tidy: $(READY) ## sizes of files and functions, words that must not stay, paths,
 	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
 
 tests: $(READY) ## the tests alone
-	@$(BIN)/python -m pytest -rs $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
+	@$(BIN)/python -m pytest -rs $(SPREAD) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
 bench: $(READY) ## every figure of speed and memory (ARGS=)
 	@$(BIN)/python -m bench $(ARGS)

@@ -141,22 +141,26 @@ def _names_in(call: ast.Call) -> list[str]:
 
 
 class Report:
-    """Counts, over one run, the behaviours of which a marked test has passed."""
+    """Counts, over one run, the behaviours of which a marked test has passed.
+
+    What a test is marked with travels with its reports: it may run in another process.
+    """
 
     def __init__(self) -> None:
-        self._names: dict[str, set[str]] = {}
+        self._known: set[str] = set()
         self._passed: set[str] = set()
         self._failed: set[str] = set()
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note who asserts what."""
-        for item in session.items:
-            for mark in item.iter_markers(MARKER):
-                self._names.setdefault(item.nodeid, set()).update(mark.args)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Note what it asserts."""
+        for mark in item.iter_markers(MARKER):
+            item.user_properties += [(MARKER, name) for name in mark.args]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note who passed; one that failed in any phase spoils its names."""
-        names = self._names.get(report.nodeid, set())
+        """Note what passed; one that failed in any phase spoils its names."""
+        names = {str(name) for key, name in report.user_properties if key == MARKER}
+        self._known |= names
         if report.failed:
             self._failed |= names
         elif report.when == "call" and report.passed:
@@ -178,8 +182,7 @@ class Report:
     def _why(self, name: str) -> str:
         if name in self._failed:
             return "its test failed"
-        known = any(name in names for names in self._names.values())
-        return "its test was skipped" if known else "no test is marked with it"
+        return "its test was skipped" if name in self._known else "no test is marked with it"
 
 
 def is_whole_run(config: pytest.Config) -> bool:

@@ -1,4 +1,4 @@
-"""For all tests: random ones are not held to a time, and NSQ's behaviours are counted.
+"""For all tests: random ones are not held to a time; behaviours and security checks are counted.
 
 Two shared cores are sometimes many times slower than a test is used to; what runs for too long is
 `pytest-timeout`'s to say.
@@ -8,13 +8,17 @@ import pytest
 from hypothesis import settings
 
 from tests import behaviours
+from tests.security import rows
 
 settings.register_profile("sparq", deadline=None)
 settings.load_profile("sparq")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the marker, and count what is marked."""
+    """Know the markers, and count what is marked."""
     line = f"{behaviours.MARKER}(*names): asserts these lines of tests/behaviours.py"
     config.addinivalue_line("markers", line)
     config.pluginmanager.register(behaviours.Report(), "behaviours")
+    line = f"{rows.MARKER}(*names): checks these rows of tests/security/rows.py"
+    config.addinivalue_line("markers", line)
+    config.pluginmanager.register(rows.Report(), "security")

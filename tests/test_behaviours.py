@@ -51,14 +51,13 @@ def test_a_run_tells_what_was_covered_and_what_not(monkeypatch: pytest.MonkeyPat
     outcomes.append(("d", "skipped", "skipped"))
     report: Any = Report()
     lines: list[str] = []
-    items = [
-        SimpleNamespace(nodeid=node, iter_markers=lambda _, n=name: [SimpleNamespace(args=(n,))])
-        for node, name, _ in outcomes
-    ]
-    report.pytest_collection_finish(SimpleNamespace(items=items))
-    for node, _, outcome in outcomes:
+    for node, name, outcome in outcomes:
+        marks = [SimpleNamespace(args=(name,))]
+        item = SimpleNamespace(user_properties=[], iter_markers=lambda _, m=marks: m)
+        report.pytest_runtest_setup(item)
         facts = {"passed": outcome == "passed", "failed": outcome == "failed"}
-        report.pytest_runtest_logreport(SimpleNamespace(nodeid=node, when="call", **facts))
+        facts |= {"nodeid": node, "when": "call", "user_properties": item.user_properties}
+        report.pytest_runtest_logreport(SimpleNamespace(**facts))
     report.pytest_terminal_summary(SimpleNamespace(write_line=lines.append), SimpleNamespace())
 
     assert [

@@ -1,4 +1,4 @@
-"""Know the marker of the security table, and count what is marked.
+"""What the checks of the security table have in common.
 
     @pytest.mark.security("N-3")
 
@@ -11,13 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.security import rows
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker and the one who counts."""
-    line = f"{rows.MARKER}(*names): checks these rows of tests/security/rows.py"
-    config.addinivalue_line("markers", line)
-    config.pluginmanager.register(rows.Report(), "security")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ Where a rule is stricter than NSQ it is an option, off unless asked for, and its
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ import pytest
 
 HERE: Final = Path(__file__).parent
 MARKER: Final = "security"
+CHECK: Final = "security check"
 FIGURE: Final = "figure"
 
 ROWS: Final = {
@@ -89,14 +90,18 @@ class Report:
         self._passed: set[str] = set()
         self._figures: list[str] = []
 
-    def pytest_collection_finish(self, session: Iterable[pytest.Item] | pytest.Session) -> None:
-        """Note which tests are checks."""
-        items = session.items if isinstance(session, pytest.Session) else session
-        self._checks |= {_check(item.nodeid) for item in items if has_mark(item)}
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Let the reports of a check say that they are: it may run in another process."""
+        if item.get_closest_marker(MARKER) is not None:
+            item.user_properties.append((CHECK, True))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A check has passed when a case has, and none has failed."""
         check = _check(report.nodeid)
+        if (CHECK, True) not in report.user_properties:
+            return
+        self._checks.add(check)
         if report.failed:
             self._spoilt.add(check)
         elif report.skipped:
@@ -122,11 +127,6 @@ class Report:
         """Say it."""
         for line in self.lines():
             terminalreporter.write_line(line)
-
-
-def has_mark(item: pytest.Item) -> bool:
-    """Whether a test is a check."""
-    return item.get_closest_marker(MARKER) is not None
 
 
 def _check(nodeid: str) -> str:

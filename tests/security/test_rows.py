@@ -3,8 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from tests.security import rows
 
 
@@ -26,9 +24,8 @@ def test_what_is_elsewhere_is_in_the_table_and_has_no_check() -> None:
     assert set() == set(rows.ELSEWHERE) & {name for name, _ in rows.marked()}
 
 
-def test_a_run_counts_functions_and_names_what_was_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_counts_functions_and_names_what_was_skipped() -> None:
     """One failed case spoils a check; one without a passed case is skipped, with its reason."""
-    monkeypatch.setattr(rows, "has_mark", lambda item: item.marked)
     report: Any = rows.Report()
     cases = [
         ("a.py::good[1]", "passed", "call"),
@@ -38,13 +35,12 @@ def test_a_run_counts_functions_and_names_what_was_skipped(monkeypatch: pytest.M
         ("b.py::left", "skipped", "setup"),
         ("b.py::plain", "passed", "call"),
     ]
-    report.pytest_collection_finish(
-        [SimpleNamespace(nodeid=name, marked="plain" not in name) for name, _, _ in cases]
-    )
     for name, outcome, when in cases:
         facts = {"passed": False, "failed": False, "skipped": False, outcome: True}
         longrepr = ("b.py", 1, "Skipped: needs a thing")
-        figures = [("figure", f"X-1: {name}")] if name == "a.py::good[1]" else []
+        figures: list[tuple[str, object]] = [(rows.CHECK, True)] if "plain" not in name else []
+        if name == "a.py::good[1]":
+            figures.append(("figure", f"X-1: {name}"))
         report.pytest_runtest_logreport(
             SimpleNamespace(
                 nodeid=name, when=when, longrepr=longrepr, user_properties=figures, **facts
