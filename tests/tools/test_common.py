@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def test_client_options_win_over_the_tools_flags() -> None:
         config.msg_timeout,
         config.max_attempts,
     )
-    assert "a,b" == config.auth_secret
+    assert ("a,b", socket.gethostname()) == (config.auth_secret, config.hostname)
     assert config.user_agent.startswith("tool/1.3.0 sparq/")
     assert "mine" == client_config("tool", ["user_agent,mine"]).user_agent
 
@@ -153,6 +154,7 @@ async def work(stop):
     await asyncio.sleep(60)
 raise SystemExit(run("tool", work))
 """
-    done = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, stderr=subprocess.PIPE, timeout=30, check=False)
 
-    assert -signal.SIGINT == done.returncode
+    assert (-signal.SIGINT, b"") == (done.returncode, done.stderr)

@@ -1,0 +1,317 @@
+"""nsq_tail with real nsqds: each flag's effect, what is answered for, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.program.flags import flags_of
+from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.nsq_tail import Options, main, tail
+from sparq.tools.pipes import Output
+from tests.client.scripted import until
+from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+
+COMMAND = (sys.executable, "-m", "sparq.tools.nsq_tail")
+
+FLAGS = {
+    "topic": "test_lines_of_several_topics",
+    "print-topic": "test_lines_of_several_topics",
+    "lookupd-http-address": "test_lines_of_several_topics",
+    "nsqd-tcp-address": "test_a_channel_of_its_own",
+    "channel": "test_a_channel_that_is_kept",
+    "n": "test_so_many_and_no_more",
+    "max-in-flight": "test_no_more_in_flight_than_asked_for",
+    "consumer-opt": "test_options_of_the_client",
+}
+
+
+def test_no_flag_is_missing() -> None:
+    """NSQ's flags (reference: flags.md), each with a test of what it does."""
+    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
+    assert all(name in globals() for name in FLAGS.values())
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One nsqlookupd for all."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[NsqdServer]:
+    """One nsqd for all; each test has topics of its own."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as server:
+        yield server
+
+
+def publish(nsqd: NsqdServer, topic: str, *bodies: bytes) -> None:
+    nsqd.post(f"/mpub?topic={topic}&binary=false", b"\n".join(bodies))
+
+
+def only_channel(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
+    """The only channel of a topic that somebody consumes; ``{}`` while there is none."""
+    (stats,) = nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"] or [{}]
+    (channel,) = stats.get("channels") or [{}]
+    return channel if channel.get("clients") else {}
+
+
+class Tail:
+    """A running nsq_tail whose lines go to a file."""
+
+    def __init__(self, path: Path, words: tuple[str, ...]) -> None:
+        self.path = path
+        self.stop = asyncio.Event()
+        options = parse(Options, "nsq_tail", words)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+        self.task = asyncio.create_task(tail(options, Output(self._descriptor), self.stop))
+
+    @property
+    def lines(self) -> list[bytes]:
+        return self.path.read_bytes().splitlines()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait for the condition, or for the end of the tail where that is a failure."""
+        await until(lambda: self.task.done() or condition())
+        assert condition(), self.task
+
+    async def end(self) -> int:
+        self.stop.set()
+        try:
+            return await self.task
+        finally:
+            os.close(self._descriptor)
+
+
+@asynccontextmanager
+async def tailing(path: Path, *words: str) -> AsyncIterator[Tail]:
+    """An nsq_tail that is stopped at the end of the block, and then has exit status 0."""
+    running = Tail(path / "lines", words)
+    yield running
+    assert 0 == await running.end()
+
+
+async def test_lines_of_several_topics(nsqd: NsqdServer, lookupd: Server, tmp_path: Path) -> None:
+    """Topics found through nsqlookupd, each line with its topic; bodies are bytes, not text."""
+    publish(nsqd, "several_1", b"one", b"\xff\x00 two")
+    publish(nsqd, "several_2", b"three")
+    words = ["--topic=several_1", "--topic", "several_2", "-topic=several_1", "-print-topic"]
+    expected = {b"several_1 | one", b"several_1 | \xff\x00 two", b"several_2 | three"}
+
+    async with tailing(tmp_path, *words, f"--lookupd-http-address={lookupd.http}") as running:
+        await running.until(lambda: len(running.lines) >= 3)
+        assert 1 == only_channel(nsqd, "several_1")["client_count"]
+
+    assert expected == set(running.lines)
+    assert 3 == len(running.lines)
+
+
+async def test_a_channel_of_its_own(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """It is ephemeral and has a random name; at the end it goes."""
+    nsqd.post("/topic/create?topic=own")
+    async with tailing(tmp_path, "--topic=own", f"--nsqd-tcp-address={nsqd.tcp}") as running:
+        await running.until(lambda: only_channel(nsqd, "own"))
+        name = only_channel(nsqd, "own")["channel_name"]
+        publish(nsqd, "own", b"a", b"b")
+        await running.until(lambda: len(running.lines) >= 2)
+
+    assert [b"a", b"b"] == running.lines
+    assert name.startswith("tail")
+    assert name.endswith("#ephemeral")
+    assert name[4:10].isdigit()
+    await until(lambda: not nsqd.get_json("/stats?format=json&topic=own")["topics"][0]["channels"])
+
+
+async def test_a_channel_that_is_kept(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """What is printed is finished; nothing comes twice, however often it is run."""
+    publish(nsqd, "kept", b"a")
+    words = ("--topic=kept", "--channel=eyes", f"--nsqd-tcp-address={nsqd.tcp}")
+    for body in (b"a", b"b"):
+        async with tailing(tmp_path, *words) as running:
+            await running.until(lambda body=body: body in running.lines)
+        publish(nsqd, "kept", b"b")
+
+    channel = nsqd.channel("kept", "eyes")
+    assert (3, 0, 0, 1) == (
+        channel["message_count"],
+        channel["in_flight_count"],
+        channel["requeue_count"],
+        channel["depth"],
+    )
+
+
+async def test_so_many_and_no_more(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """It ends by itself; what it does not print is given back at once."""
+    publish(nsqd, "many", *[b"%d" % number for number in range(10)])
+    words = ["--topic=many", "--channel=c", "-n=3", "-max-in-flight=50"]
+    running = Tail(tmp_path / "lines", (*words, f"--nsqd-tcp-address={nsqd.tcp}"))
+
+    assert 0 == await running.task
+    assert 0 == await running.end()
+    assert [b"0", b"1", b"2"] == running.lines
+    await until(lambda: nsqd.channel("many", "c")["client_count"] == 0)
+    channel = nsqd.channel("many", "c")
+    assert (7, 0) == (channel["depth"], channel["in_flight_count"])
+
+
+async def test_many_in_one_batch_of_two_topics(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """The number counts for all topics together."""
+    for topic in ("both_1", "both_2"):
+        publish(nsqd, topic, b"a", b"b", b"c")
+    words = ["--topic=both_1", "--topic=both_2", "--channel=c", "-n=4"]
+    running = Tail(tmp_path / "lines", (*words, f"--nsqd-tcp-address={nsqd.tcp}"))
+
+    assert 0 == await running.task
+    await running.end()
+    assert 4 == len(running.lines)
+    left = sum(nsqd.channel(topic, "c")["depth"] for topic in ("both_1", "both_2"))
+    assert 2 == left
+
+
+async def test_no_more_in_flight_than_asked_for(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """nsqd is told so; a smaller number of messages to print bounds it, too."""
+    nsqd.post("/topic/create?topic=flight")
+    words = ("--topic=flight", f"--nsqd-tcp-address={nsqd.tcp}", "--max-in-flight=9")
+    for more, ready in (((), 9), (("-n=4",), 4)):
+        async with tailing(tmp_path, *words, *more, f"--channel=of_{ready}") as running:
+
+            def readies(name: str = f"of_{ready}") -> list[int]:
+                clients = nsqd.channel("flight", name).get("clients") or []
+                return [client["ready_count"] for client in clients]
+
+            await running.until(lambda ready=ready: readies() == [ready])
+
+
+async def test_options_of_the_client(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """They reach nsqd; its user agent names the tool."""
+    nsqd.post("/topic/create?topic=opt")
+    words = ("--topic=opt", f"--nsqd-tcp-address={nsqd.tcp}")
+    opts = ("--consumer-opt=snappy", "--consumer-opt=client_id,eyes")
+    async with tailing(tmp_path, *words, *opts) as running:
+        await running.until(lambda: only_channel(nsqd, "opt"))
+        (client,) = only_channel(nsqd, "opt")["clients"]
+
+    assert (True, "eyes") == (client["snappy"], client["client_id"])
+    assert client["user_agent"].startswith("nsq_tail/1.3.0 sparq/")
+
+
+async def test_a_message_that_came_often_is_printed_all_the_same(
+    nsqd: NsqdServer, tmp_path: Path
+) -> None:
+    """No number of attempts makes it vanish unseen, unless the client's option says so."""
+    publish(nsqd, "often", b"worn")
+    words = ("--topic=often", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}")
+    async with requeued(nsqd, "often", times=6), tailing(tmp_path, *words) as running:
+        await running.until(lambda: running.lines == [b"worn"])
+
+
+@asynccontextmanager
+async def requeued(nsqd: NsqdServer, topic: str, times: int) -> AsyncIterator[None]:
+    """The only message of the topic's channel `c` has been delivered so often."""
+    from sparq.client import Consumer
+
+    options = {"max_attempts": 0, "max_backoff_duration": 0.0}
+    async with Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, **options) as consumer:
+        async for message in consumer:
+            attempts = message.attempts
+            await message.requeue(0, backoff=False)
+            if attempts == times:
+                break
+    yield
+
+
+async def test_a_paused_reader_pauses_no_connection(nsqd: NsqdServer) -> None:
+    """While its output waits for a pipe, heartbeats are answered; then all lines come."""
+    bodies = [b"%06d" % number + bytes(1000) for number in range(300)]
+    publish(nsqd, "paused", *bodies)
+    reading, writing = os.pipe()
+    words = ["--topic=paused", f"--nsqd-tcp-address={nsqd.tcp}", "--n=300", "--channel=c"]
+    options = parse(Options, "nsq_tail", [*words, "--consumer-opt=heartbeat_interval,1s"])
+    task = asyncio.create_task(tail(options, Output(writing), asyncio.Event()))
+    await until(lambda: nsqd.channel("paused", "c").get("in_flight_count"))
+    loop = asyncio.get_running_loop()
+    for _ in range(3):  # nsqd ends a connection that is silent for two heartbeats
+        begun = loop.time()
+        await until(lambda begun=begun: loop.time() - begun > 0.9)
+    read = b""
+    while read.count(b"\n") < 300:
+        read += await asyncio.to_thread(os.read, reading, 1 << 16)
+
+    assert 0 == await task
+    assert bodies == read.splitlines()
+    assert 0 == nsqd.channel("paused", "c")["requeue_count"]
+    os.close(reading)
+    os.close(writing)
+
+
+async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
+    """A full disk is told; a reader that has gone is not. What was not written is given back."""
+    publish(nsqd, "unwritten", b"x")
+    words = ["--topic=unwritten", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}"]
+    options = parse(Options, "nsq_tail", words)
+    full = os.open("/dev/full", os.O_WRONLY)
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    with pytest.raises(Failed, match=r"failed to write to standard output - No space left"):
+        await tail(options, Output(full), asyncio.Event())
+    assert 1 == await tail(options, Output(writing), asyncio.Event())
+
+    channel = nsqd.channel("unwritten", "c")
+    assert (1, 2) == (channel["depth"], channel["requeue_count"])
+    os.close(full)
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "--nsqd-tcp-address or --lookupd-http-address required"),
+        (["--nsqd-tcp-address=a:1", "--lookupd-http-address=b:1"], "not both"),
+        (["--nsqd-tcp-address=a:1"], "--topic required"),
+        (["--nsqd-tcp-address=a:1", "--topic=t", "--n=-1"], "--n should not be negative: -1"),
+        (["--nsqd-tcp-address=a:1", "--topic=t t"], 'topic name "t t" is not valid'),
+        (["--nsqd-tcp-address=a:1", "--topic=t", "--channel=#"], 'channel name "#" is not valid'),
+        (["--nsqd-tcp-address=a", "--topic=t"], "'a'"),
+        (["--nsqd-tcp-address=a:1", "--topic=t", "--max-in-flight=-1"], "max_in_flight is -1"),
+    ],
+)
+async def test_what_cannot_be(words: list[str], reason: str) -> None:
+    """The flag or the name is in the reason."""
+    with pytest.raises(UsageError, match=reason):
+        await tail(parse(Options, "nsq_tail", words), Output(), asyncio.Event())
+
+
+def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 with usage, and 1 for one that asks for nothing; 0 for --version."""
+    for words, status in ((["--nope"], 2), (["--n=x"], 2), (["--version"], 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert status == ended.value.code
+    assert capsys.readouterr().out.startswith("nsq_tail v1.3.0 (")
+    assert 1 == main([])
+
+
+def test_the_program(nsqd: NsqdServer) -> None:
+    """A signal ends it with status 0; what it printed is finished."""
+    publish(nsqd, "program", b"a", b"b")
+    words = ["--topic=program", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}"]
+    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(30)
+
+    assert ([b"a\n", b"b\n"], 0) == (lines, status)
+    channel = nsqd.channel("program", "c")
+    assert (0, 0) == (channel["depth"], channel["in_flight_count"])

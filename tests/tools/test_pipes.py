@@ -1,0 +1,128 @@
+"""Standard input and output beside an event loop: real pipes, whose other ends pause and go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sparq.tools.pipes import Input, Output
+
+Ends = tuple[int, int]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """A pipe: (where it is read, where it is written)."""
+    reading, writing = os.pipe()
+    yield reading, writing
+    for end in (reading, writing):
+        try:
+            os.close(end)
+        except OSError:
+            continue
+
+
+async def test_what_is_written_is_read(ends: Ends) -> None:
+    """More than a pipe holds, in order, then the end."""
+    reading, writing = ends
+    data = os.urandom(1 << 20)
+    output, source = Output(writing), Input(reading)
+
+    async def write() -> None:
+        for at in range(0, len(data), 300_000):
+            await output.write(data[at : at + 300_000])
+        os.close(writing)
+
+    task = asyncio.create_task(write())
+    pieces = []
+    while piece := await source.read():
+        pieces.append(piece)
+    await task
+
+    assert data == b"".join(pieces)
+
+
+async def test_a_descriptor_that_does_not_block(ends: Ends) -> None:
+    """Another program may have made it so: it is waited for."""
+    reading, writing = ends
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    data = bytes(1 << 20)
+    task = asyncio.create_task(Output(writing).write(data))
+    source = Input(reading)
+    size = 0
+    while size < len(data):
+        size += len(await source.read())
+    await task
+
+    assert len(data) == size
+
+
+async def test_the_loop_goes_on_while_nobody_reads(ends: Ends) -> None:
+    """A write waits in its thread; a read too; the loop is free meanwhile."""
+    reading, writing = ends
+    writes = asyncio.create_task(Output(writing).write(bytes(1 << 20)))
+    other, other_end = os.pipe()
+    reads = asyncio.create_task(Input(other).read())
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    assert not writes.done()
+    assert not reads.done()
+    os.write(other_end, b"x")
+    assert b"x" == await reads
+    os.close(reading)
+    with pytest.raises(BrokenPipeError):
+        await writes
+    os.close(other)
+    os.close(other_end)
+
+
+async def test_errors_come_where_they_are_awaited() -> None:
+    """A full disk, a folder in place of a file; what came before is not undone."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    folder = os.open("/", os.O_RDONLY)
+    with pytest.raises(OSError, match="No space left"):
+        await Output(full).write(b"x")
+    with pytest.raises(IsADirectoryError):
+        await Input(folder).read()
+    os.close(full)
+    os.close(folder)
+
+
+async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
+    """The next write comes behind it, whole."""
+    reading, writing = ends
+    output = Output(writing)
+    first = asyncio.create_task(output.write(b"a" * 100_000))
+    await asyncio.sleep(0)
+    first.cancel()
+    second = asyncio.create_task(output.write(b"b"))
+    received = b""
+    source = Input(reading)
+    while len(received) < 100_001:
+        received += await source.read()
+    await second
+
+    assert b"a" * 100_000 + b"b" == received
+
+
+def test_a_read_that_never_ends_holds_up_nobody() -> None:
+    """Its thread goes with the program."""
+    reading, writing = os.pipe()
+
+    async def read() -> None:
+        async with asyncio.timeout(0.01):
+            await Input(reading).read()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(read())
+    (thread,) = [each for each in threading.enumerate() if each.name == "input"][-1:]
+    assert thread.daemon
+    os.write(writing, b"x")  # its answer finds a loop that has ended
+    os.close(writing)
+    os.close(reading)
