@@ -83,14 +83,14 @@ async def test_answers_go_to_their_requests() -> None:
         cancelled, refused, good = (
             connection.request(commands.pub("t", body)) for body in (b"1", b"2", b"3")
         )
-        assert connection.pending_bytes > 0
+        assert connection.requests.size > 0
         cancelled.cancel()
 
         with pytest.raises(RemoteError, match="disk full"):
             await refused
         assert await good == b"OK"
         assert connection.live
-        assert connection.pending_bytes == 0
+        assert connection.requests.size == 0
         await connection.close()
 
 

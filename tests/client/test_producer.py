@@ -97,7 +97,7 @@ async def test_no_nsqd_is_an_error_that_says_why() -> None:
             await producer.publish("t", b"x")
 
     assert (raised.value.attempts, raised.value.unanswered) == (0, 0)
-    assert not producer._waiters
+    assert not producer._dispatcher._line
 
 
 async def test_nsqds_take_turns() -> None:
@@ -153,8 +153,9 @@ async def test_doubt_is_counted_once() -> None:
         await until(lambda: nsqd.lines(b"PUB"))
         await nsqd.stop()
         refused = asyncio.create_task(producer.publish("t", b"refused"))
-        await until(lambda: len(producer._waiters) == 2)
-        producer._waiters.rotate(1)
+        await until(lambda: len(producer._dispatcher._line) == 2)
+        line = producer._dispatcher._line
+        line.move_to_end(next(iter(line)))
         await nsqd.start()
         with pytest.raises(RemoteError, match="E_INVALID"):
             await refused
@@ -269,7 +270,7 @@ async def test_nobody_overtakes_those_who_wait() -> None:
         first = [asyncio.create_task(producer.publish("t", b"%d" % n * 400)) for n in range(3)]
         await until(lambda: len(stored) == 2)
         late = asyncio.create_task(producer.publish("t", b"3" * 400))
-        producer._links[0].data_received(frame(0, b"OK"))
+        producer._dispatcher.links[0].data_received(frame(0, b"OK"))
         await until(lambda: len(stored) == 3)
         assert stored == [b"0", b"1", b"2"]
         nsqd.peers[0].send(0, b"OK")

@@ -1,6 +1,6 @@
 """One connection to an nsqd: dial, identify, then commands out and answers in.
 
-1. Everything that is written in one turn of the loop leaves as one write.
+1. What is written in one turn of the loop leaves as one write, or as a few when it is much.
 2. nsqd answers in order, so the answers to requests are matched first in, first out. A request
    whose awaiting task was cancelled keeps its place: its answer finds nobody and disturbs no one.
 3. Behind a fatal error nsqd executes nothing: requests behind it were certainly not executed.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, cast
 
@@ -26,11 +25,12 @@ from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.handshake import HEARTBEAT, Handshake, remote_error
 from sparq.client.layers import LayerError, Layers
+from sparq.client.requests import Answer, Requests
 from sparq.client.write_watch import WriteWatch
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import FRAME_ERROR, FRAME_MESSAGE
-from sparq.protocol.receiver import FrameError, Receiver
+from sparq.protocol.receiver import FrameError, MessageRun, Receiver, decode_message
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,9 @@ COMPRESSED_FRAME_BYTES_MAX: Final = 64 << 20
 TURN_BYTES: Final = 1 << 20
 """What is made plain in one turn of the loop; the socket is read no further meanwhile."""
 
+COMMANDS_MAX: Final = 256
+"""So many leave before the turn of the loop is over: nsqd works while we do."""
+
 UNREQUESTED: Final = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 STORAGE_REFUSALS: Final = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 """Fatal from Go's nsqd, not from sparq's: whether the connection ends shows when it does."""
@@ -55,9 +58,11 @@ class _Done:
     """An awaitable that has nothing to wait for; one object serves all."""
 
     def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
+        return _NOTHING
 
+
+_NOTHING: Final = cast(Generator[Any, None, None], iter(()))
+"""An iterator that has ended stays so, and costs less than a new generator each time."""
 
 DONE: Final = _Done()
 
@@ -70,19 +75,21 @@ class Connection(asyncio.Protocol):
         facts: its answer to IDENTIFY; ``{}`` from one that does not negotiate.
         authorization: its answer to AUTH (identity, identity_url, permission_count); ``{}`` from
             one that asks for none.
-        pending_bytes: the size of what was requested and is not answered.
+        requests: what was requested and is not answered.
         refused_responses: FIN, REQ and TOUCH that nsqd refused.
-        on_messages: called with the data of all message frames of one read.
-        on_room: called after ``pending_bytes`` has fallen.
+        live: whether commands can be sent.
+        on_messages: called with each run of messages.
+        on_room: called after requests were answered.
     """
 
     def __init__(self, address: str, config: Config) -> None:
         self.address = address
         self.facts: dict[str, Any] = {}
         self.authorization: dict[str, Any] = {}
-        self.pending_bytes = 0
+        self.requests = Requests()
         self.refused_responses = 0
-        self.on_messages: Callable[[list[bytes]], None] = lambda messages: None
+        self.live = True
+        self.on_messages: Callable[[MessageRun], None] = lambda run: None
         self.on_room: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[ConnectionLostError] = self._loop.create_future()
@@ -95,7 +102,6 @@ class Connection(asyncio.Protocol):
         self._config = config
         self._receiver = Receiver(frame_bytes_max)
         self._out: list[bytes] = []
-        self._pending: deque[tuple[asyncio.Future[bytes], int, float]] = deque()
         self._resumed: asyncio.Future[None] | None = None
         self._heard_at = self._loop.time()
         self._fatal: Exception | None = None
@@ -106,16 +112,14 @@ class Connection(asyncio.Protocol):
 
     # Sending
 
-    @property
-    def live(self) -> bool:
-        """Whether commands can be sent."""
-        return not self._lost.done() and self._fatal is None
-
     def send(self, command: bytes) -> None:
         """Send a command that has no answer, with whatever else this turn of the loop sends."""
-        if not self._out:
+        out = self._out
+        if not out:
             self._loop.call_soon(self._flush)
-        self._out.append(command)
+        out.append(command)
+        if len(out) >= COMMANDS_MAX:
+            self._flush()
 
     def request(self, command: bytes) -> asyncio.Future[bytes]:
         """Send a command that has an answer; the future is the answer.
@@ -126,14 +130,20 @@ class Connection(asyncio.Protocol):
         Raises:
             ConnectionLostError: it has ended already; nothing was sent.
         """
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self.ask(command, answer)
+        return answer
+
+    def ask(self, command: bytes, answer: Answer) -> None:
+        """Send a command that has an answer, and tell it to ``answer``.
+
+        Raises:
+            ConnectionLostError: as for ``request``.
+        """
         if not self.live:
             raise ConnectionLostError(self._reason(None), executed=False)
-        size = len(command)
-        answer: asyncio.Future[bytes] = self._loop.create_future()
-        self._pending.append((answer, size, self._loop.time()))
-        self.pending_bytes += size
+        self.requests.add(answer, len(command), self._loop.time())
         self.send(command)
-        return answer
 
     def drained(self) -> Awaitable[None]:
         """Done at once, or when the peer has read so much that sending makes sense again."""
@@ -141,6 +151,8 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         out, self._out = self._out, []
+        if not out:
+            return
         # Joined also for TLS: each part would be a record of its own.
         data = out[0] if len(out) == 1 else b"".join(out)
         self._write(data if self._layers is None else self._layers.seal((data,)))
@@ -177,6 +189,7 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: Exception) -> None:
         """End the connection now, for this reason."""
+        self.live = False
         if self._fatal is None:
             self._fatal = error
         if self._transport is not None:
@@ -199,6 +212,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Answer every request that is left: behind a fatal error, as not executed."""
+        self.live = False
         if self._watch is not None:
             self._watch.cancel()
         not_executed = isinstance(self._fatal, RemoteError)
@@ -210,12 +224,7 @@ class Connection(asyncio.Protocol):
             self._opened.set_exception(
                 self._fatal if known and self._fatal else ConnectionLostError(reason + during)
             )
-        pending, self._pending = self._pending, deque()
-        self.pending_bytes = 0
-        for answer, _, _ in pending:
-            if not answer.done():
-                executed = False if not_executed else None
-                answer.set_exception(ConnectionLostError(reason, executed))
+        self.requests.lose(reason, executed=False if not_executed else None)
         if self._resumed is not None:
             self.resume_writing()
         self.on_room()
@@ -304,65 +313,69 @@ class Connection(asyncio.Protocol):
     # Receiving
 
     def _take(self, data: bytes) -> None:
-        """Frames: messages are handed on together, answers go to their requests."""
-        messages: list[bytes] = []
-        answered = self.pending_bytes
+        """Frames: messages are handed on in runs, answers go to their requests."""
+        answered = False
         try:
             self._receiver.feed(data)
-            for kind, payload in self._receiver.frames():
-                if kind == FRAME_MESSAGE:
-                    messages.append(payload)
+            if count := self._receiver.take_oks():
+                answered = True
+                self._confirmed(count)
+            for found in self._receiver.runs():
+                if isinstance(found, MessageRun):
+                    self.on_messages(found)
                 else:
-                    self._answered(kind, payload)
-            if messages:
-                self.on_messages(messages)
+                    answered = True
+                    self._answered(*found)
         except FrameError as error:
             self.fail(WrongPeerError(str(error)))
-        if self.pending_bytes < answered:
+        if answered:
             self.on_room()
 
     def _answered(self, kind: int, data: bytes) -> None:
         if kind == FRAME_ERROR:
             self._refused(remote_error(data))
+        elif kind == FRAME_MESSAGE:
+            decode_message(data)  # too short: else it were part of a run
         elif data == HEARTBEAT:
             self.send(commands.nop())
-        elif (answer := self._next_request()) is None:
+        elif not self.requests.respond(data):
             log.warning("nsqd %s: an answer to no request: %.100r", self.address, data)
-        elif not answer.done():
-            answer.set_result(data)
+
+    def _confirmed(self, count: int) -> None:
+        if stray := self.requests.confirm(count):
+            log.warning("nsqd %s: %d OK to no request", self.address, stray)
 
     def _refused(self, error: RemoteError) -> None:
         if error.code in UNREQUESTED:
             self.refused_responses += 1
             log.info("nsqd %s: %s", self.address, error)
             return
-        if (answer := self._next_request()) is None:
-            log.warning("nsqd %s: %s", self.address, error)
-        elif not answer.done():
-            answer.set_exception(error)
+        # Before its request hears of it, which may be made again at once: not on this connection.
         if error.fatal and error.code not in STORAGE_REFUSALS:
             self.fail(error)
-
-    def _next_request(self) -> asyncio.Future[bytes] | None:
-        if not self._pending:
-            return None
-        answer, size, _ = self._pending.popleft()
-        self.pending_bytes -= size
-        return answer
+        if _is_cut_short(error):
+            return  # not what the command is, but that it came in part: nsqd executed none of it
+        if not self.requests.refuse(error):
+            log.warning("nsqd %s: %s", self.address, error)
 
     def _check_alive(self) -> None:
         """Give up a silent connection; look again when it could next have been silent too long."""
         config, now = self._config, self._loop.time()
         silent_at = self._heard_at + config.read_timeout
         overdue_at = now + config.publish_timeout
-        if self._pending:
-            overdue_at = self._pending[0][2] + config.publish_timeout
+        if (asked_at := self.requests.oldest) is not None:
+            overdue_at = asked_at + config.publish_timeout
         if now >= silent_at:
             self.fail(TimeoutError(f"nothing heard for {config.read_timeout:g} s"))
         elif now >= overdue_at:
             self.fail(TimeoutError(f"no answer within {config.publish_timeout:g} s"))
         else:
             self._watch = self._loop.call_at(min(silent_at, overdue_at), self._check_alive)
+
+
+def _is_cut_short(error: RemoteError) -> bool:
+    """Whether nsqd saw its end of the connection close in the middle of a command."""
+    return error.code in ("E_BAD_MESSAGE", "E_BAD_BODY") and "failed to read" in error.text
 
 
 async def open_connection(address: str, config: Config) -> Connection:

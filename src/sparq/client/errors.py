@@ -7,6 +7,7 @@ SparqClientError
 ├── TlsError                  TLS was asked for and could not be had
 ├── AuthRequiredError         nsqd asks for AUTH, and there is no secret to answer with
 ├── PublishError              a publish was given up; says what is known about it
+├── ProducerFullError         as much waits to be published as may; nothing of this was taken
 ├── ClosedError               the producer or consumer is closed
 └── AlreadyRespondedError     a message was finished or requeued before
 ```
@@ -55,6 +56,10 @@ class PublishError(SparqClientError):
         super().__init__(text)
         self.attempts = attempts
         self.unanswered = unanswered
+
+
+class ProducerFullError(SparqClientError):
+    """``publish_nowait`` found ``max_pending_bytes`` waiting already; it has taken nothing."""
 
 
 class ClosedError(SparqClientError):

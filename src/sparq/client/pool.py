@@ -27,7 +27,9 @@ from sparq.protocol.errors import RemoteError
 
 log = logging.getLogger(__name__)
 
-FAILURES = (OSError, TimeoutError, SparqClientError, RemoteError)
+FAILURES = (OSError, TimeoutError, SparqClientError, RemoteError, UnicodeError)
+"""What there is instead of a connection; the last is raised for a name that can be no host's."""
+
 FIRST_DELAY = 0.1
 
 
@@ -77,6 +79,11 @@ class Pool:
     def given(self) -> frozenset[str]:
         """The addresses that need not be listed."""
         return frozenset(self._given)
+
+    @property
+    def wanted(self) -> list[str]:
+        """The addresses to which a connection is kept, or tried for."""
+        return [address for address in self._given | self._listed if self._wanted(address)]
 
     def start(self) -> None:
         """Begin to connect to what is given."""
@@ -152,7 +159,8 @@ class Pool:
             began = clock()
             try:
                 await self._serve(address)
-                self._failed(address, "connection lost")
+                if self._wanted(address):
+                    self._failed(address, "connection lost")
                 self._lost()
             except FAILURES as error:
                 self._failed(address, str(error) or type(error).__name__)

@@ -5,63 +5,42 @@
 3. A publish whose answer is missing when its connection is lost is sent again, to another nsqd if
    there is one. It may then be stored twice: nobody can know. ``Receipt.resent`` says so for each
    publish, ``Producer.resent`` in all. One that certainly was not stored does not count.
-4. An nsqd that refuses to store (disk full) is passed over for that publish; its refusal is
-   raised once every connected nsqd has refused. One whose authd fails when it renews a permission
-   is connected to anew. Other refusals are the publish's own fault, and are raised at once.
-5. Bodies that await an OK are bounded per nsqd by ``max_pending_bytes``; a publish beyond waits,
-   first come, first served.
+4. Which nsqd gets what, and for how long it is tried, is decided in `dispatcher`.
+5. ``publish_nowait`` has the same outcomes, told to a callback. What it may leave waiting is
+   bounded: it refuses where ``publish`` would wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from sparq.client.address import parse_addresses, split_texts
-from sparq.client.config import Config, milliseconds
-from sparq.client.connection import STORAGE_REFUSALS, Connection, open_connection
+from sparq.client.config import Config
+from sparq.client.connection import open_connection
 from sparq.client.discovery import Discovery
-from sparq.client.errors import ClosedError, ConnectionLostError, PublishError
+from sparq.client.dispatcher import CLOSED, Dispatcher
+from sparq.client.errors import ClosedError
+from sparq.client.ping import ping
 from sparq.client.pool import Pool, background
-from sparq.protocol import commands
-from sparq.protocol.errors import RemoteError
-from sparq.protocol.names import is_valid_name, quote
+from sparq.client.publish import (
+    Callback,
+    OnDone,
+    Outcome,
+    Publish,
+    Receipt,
+    Teller,
+    multi_publish_command,
+    publish_command,
+    publish_deferred_command,
+)
 
-CLOSED = "the producer is closed"
-
-
-class Receipt(NamedTuple):
-    """A publish that nsqd has acknowledged.
-
-    Attributes:
-        nsqd: the ``host:port`` that said OK.
-        attempts: how often it was sent.
-        resent: how many earlier sends had no answer; each may have been stored too.
-    """
-
-    nsqd: str
-    attempts: int = 1
-    resent: int = 0
-
-
-@dataclass(slots=True)
-class _Publish:
-    """One publish on its way: what to send and what has become of it so far."""
-
-    command: bytes
-    message_count: int
-    attempts: int = 0
-    unanswered: int = 0
-    resent: int = 0
-    refusal: RemoteError | None = None
-    refused_by: tuple[str, ...] = ()
+log = logging.getLogger(__name__)
 
 
 class Producer:
@@ -82,11 +61,6 @@ class Producer:
         config: options to start from.
         **options: single options of ``Config``, which replace those of ``config``.
 
-    Attributes:
-        published: messages acknowledged.
-        resent: sends of a message again after one that had no answer: so many messages may be
-            stored twice.
-
     Raises:
         ValueError: an address or an option is not valid, or no address is given.
         TypeError: an option does not exist or has the wrong type.
@@ -101,15 +75,8 @@ class Producer:
         **options: Any,
     ) -> None:
         self.config = Config.of(config, options)
-        self.published = 0
-        self.resent = 0
-        self._links: list[Connection] = []
-        self._turn = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._under_way = 0
-        self._idle = asyncio.Event()
         self._closed = False
-        self._ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._asking: asyncio.Task[None] | None = None
         given, lookupds = parse_addresses(nsqd_tcp_addresses), split_texts(lookupd_http_addresses)
         if not given and not lookupds:
@@ -123,166 +90,173 @@ class Producer:
             max_delay=self.config.max_reconnect_delay,
             rng=rng,
         )
+        self._dispatcher = Dispatcher(self.config, self._pool.errors)
 
     # Publishing
 
-    async def publish(self, topic: str, body: bytes) -> Receipt:
+    async def publish(
+        self, topic: str, body: bytes, *, timeout_seconds: float | None = None
+    ) -> Receipt:
         """Publish one message.
+
+        Cancelling it leaves nothing behind but doubt: the message may be stored or not.
+
+        Args:
+            topic: the topic.
+            body: the message.
+            timeout_seconds: how long it may take, with all its attempts; ``publish_timeout`` when
+                not given.
 
         Raises:
             ValueError: the topic's name is not valid, or the body is empty.
+            TypeError: the body is no bytes.
             RemoteError: nsqd refuses it; ``code`` says why.
             PublishError: no nsqd has acknowledged it in time or within ``publish_attempts``.
             ClosedError: the producer is closed.
         """
-        _check(topic, (body,))
-        return await self._publish(_Publish(commands.pub(topic, body), 1))
+        return await self._told(publish_command(topic, body), 1, timeout_seconds)
 
-    async def multi_publish(self, topic: str, bodies: Sequence[bytes]) -> Receipt:
+    async def multi_publish(
+        self, topic: str, bodies: Sequence[bytes], *, timeout_seconds: float | None = None
+    ) -> Receipt:
         """Publish messages together, under one OK; all of them or none (with sparq's nsqd).
 
         Raises:
             ValueError: the topic's name is not valid, a body is empty, or there is none.
-            RemoteError, PublishError, ClosedError: as for ``publish``.
+            TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
-        _check(topic, bodies)
-        return await self._publish(_Publish(commands.mpub(topic, bodies), len(bodies)))
+        command = multi_publish_command(topic, bodies)
+        return await self._told(command, len(bodies), timeout_seconds)
 
-    async def publish_deferred(self, topic: str, body: bytes, delay_seconds: float) -> Receipt:
+    async def publish_deferred(
+        self,
+        topic: str,
+        body: bytes,
+        delay_seconds: float,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Receipt:
         """Publish a message that is to be delivered after a delay.
 
         Raises:
             ValueError: as for ``publish``, or the delay is negative.
-            RemoteError, PublishError, ClosedError: as for ``publish``.
+            TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
-        _check(topic, (body,))
-        if not delay_seconds >= 0:
-            raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
-        command = commands.dpub(topic, milliseconds(delay_seconds), body)
-        return await self._publish(_Publish(command, 1))
+        command = publish_deferred_command(topic, body, delay_seconds)
+        return await self._told(command, 1, timeout_seconds)
 
-    async def _publish(self, publish: _Publish) -> Receipt:
-        self.start()
-        self._under_way += 1
+    async def _told(self, command: bytes, count: int, seconds: float | None) -> Receipt:
+        """Submit a command, and wait for its outcome."""
+        loop = self._started()
+        outcome: asyncio.Future[Receipt] = loop.create_future()
+        publish = self._submit(command, count, outcome, seconds)
         try:
-            while True:
-                receipt = await self._attempt(publish)
-                if receipt is not None:
-                    self.published += publish.message_count
-                    return receipt
-                if publish.attempts >= self.config.publish_attempts:
-                    raise self._given_up(publish) from publish.refusal
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
+            return await outcome
+        except asyncio.CancelledError:
+            if outcome.cancelled():
+                self._dispatcher.forget(publish)
+            raise
 
-    async def _attempt(self, publish: _Publish) -> Receipt | None:
-        """Send it once; None when it is to be sent again."""
-        in_line = bool(self._waiters) and publish.refusal is None
-        link = None if in_line else self._free_link(publish)
-        if link is None:
-            link = await self._wait_for_link(publish)
-        self.resent += publish.message_count * (publish.unanswered - publish.resent)
-        publish.resent = publish.unanswered
-        publish.attempts += 1
-        try:
-            await link.request(publish.command)
-        except ConnectionLostError as lost:
-            publish.unanswered += lost.executed is None
-            return None
-        except RemoteError as error:
-            if error.code == "E_AUTH_FAILED":
-                return None  # not executed; the connection ends, and its next one says AUTH
-            if error.code not in STORAGE_REFUSALS:
-                _note_unanswered(error, publish)
-                raise
-            # Go's nsqd may have stored the first part of an MPUB.
-            partly = error.code == "E_MPUB_FAILED" and "sparq_version" not in link.facts
-            publish.unanswered += partly
-            publish.refusal = error
-            publish.refused_by += (link.address,)
-            return None
-        return Receipt(link.address, publish.attempts, publish.resent)
+    def _submit(self, command: bytes, count: int, teller: Teller, seconds: float | None) -> Publish:
+        now = asyncio.get_running_loop().time()
+        if seconds is None:
+            deadline = now + self.config.publish_timeout
+            publish = Publish(self._dispatcher, command, count, teller, deadline)
+        else:
+            if not seconds > 0:
+                raise ValueError(f"timeout_seconds is {seconds}, not above 0")
+            publish = Publish(self._dispatcher, command, count, teller, now + seconds)
+            self._dispatcher.expire_in(publish)
+        self._dispatcher.submit(publish)
+        return publish
 
-    def _given_up(self, publish: _Publish) -> PublishError:
-        sent = f"sent {publish.attempts} times, {publish.unanswered} of them unanswered"
-        reasons = "; ".join(f"{at}: {why}" for at, why in self._pool.errors.items())
-        return PublishError(
-            f"publish given up: {sent}" + (f" ({reasons})" if reasons else ""),
-            attempts=publish.attempts,
-            unanswered=publish.unanswered,
-        )
+    # Publishing without waiting
 
-    # Choosing a connection
+    def publish_nowait(self, topic: str, body: bytes, on_done: OnDone | None = None) -> None:
+        """Publish one message, and go on at once.
 
-    def _free_link(self, publish: _Publish) -> Connection | None:
-        """The next link in turn that takes it now; None when it has to wait.
+        Args:
+            topic: the topic.
+            body: the message.
+            on_done: called once, from the loop, with the ``Receipt``, or with the exception that
+                ``publish`` would raise. It must not block. Without it failures are logged.
 
         Raises:
-            ClosedError: the producer is closed.
-            RemoteError: every connected nsqd has refused it.
+            ValueError, TypeError, ClosedError: as for ``publish``.
+            ProducerFullError: more than ``max_pending_bytes`` wait to be sent already; nothing was
+                taken. ``await drain()`` waits for room.
         """
-        if self._ended:
-            raise self._given_up(publish) if publish.attempts else ClosedError(CLOSED)
-        if publish.refusal is not None:
-            return self._link_after_refusal(publish)
-        limit = self.config.max_pending_bytes - len(publish.command)
-        for _ in self._links:
-            self._turn = (self._turn + 1) % len(self._links)
-            link = self._links[self._turn]
-            if link.live and (link.pending_bytes <= limit or not link.pending_bytes):
-                return link
-        return None
+        self._submit_nowait(publish_command(topic, body), 1, on_done)
 
-    def _link_after_refusal(self, publish: _Publish) -> Connection:
-        # Rare, and waiting in line for room on another link could wait for its own refusal.
-        for link in self._links:
-            if link.live and link.address not in publish.refused_by:
-                return link
-        assert publish.refusal is not None
-        _note_unanswered(publish.refusal, publish)
-        raise publish.refusal
+    def multi_publish_nowait(
+        self, topic: str, bodies: Sequence[bytes], on_done: OnDone | None = None
+    ) -> None:
+        """Publish messages together, as ``multi_publish``, and go on at once.
 
-    async def _wait_for_link(self, publish: _Publish) -> Connection:
-        """Stand in line; who is first in it is woken when a link may have room."""
-        waiter = self._new_waiter()
-        self._waiters.append(waiter)
-        try:
-            async with asyncio.timeout(self.config.publish_timeout):
-                await waiter
-                while (link := self._free_link(publish)) is None:
-                    waiter = self._waiters[0] = self._new_waiter()
-                    await waiter
-                return link
-        except TimeoutError:
-            raise self._given_up(publish) from None
-        finally:
-            self._waiters.remove(waiter)
-            self._wake_first()
+        Raises:
+            ValueError, TypeError, ClosedError, ProducerFullError: as for ``publish_nowait``.
+        """
+        self._submit_nowait(multi_publish_command(topic, bodies), len(bodies), on_done)
 
-    def _new_waiter(self) -> asyncio.Future[None]:
-        return asyncio.get_running_loop().create_future()
+    def publish_deferred_nowait(
+        self, topic: str, body: bytes, delay_seconds: float, on_done: OnDone | None = None
+    ) -> None:
+        """Publish a message for later, as ``publish_deferred``, and go on at once.
 
-    def _wake_first(self) -> None:
-        # It stays in line until it has looked, so that nobody overtakes it meanwhile.
-        if self._waiters and not self._waiters[0].done():
-            self._waiters[0].set_result(None)
+        Raises:
+            ValueError, TypeError, ClosedError, ProducerFullError: as for ``publish_nowait``.
+        """
+        self._submit_nowait(publish_deferred_command(topic, body, delay_seconds), 1, on_done)
+
+    def _submit_nowait(self, command: bytes, count: int, on_done: OnDone | None) -> None:
+        loop = self._started()
+        self._dispatcher.require_room(len(command))
+        self._submit(command, count, Callback(on_done or _log_failure, loop), None)
+
+    async def drain(self) -> None:
+        """Wait until nothing waits to be sent any more: ``publish_nowait`` has room again."""
+        await self._dispatcher.roomy.wait()
+
+    async def flush(self) -> None:
+        """Wait until every publish so far has its outcome, and those that came meanwhile."""
+        await self._dispatcher.idle.wait()
 
     # Connections
 
+    async def ping(self, *, timeout_seconds: float | None = None) -> dict[str, float]:
+        """Ask every nsqd that is given or was found whether it answers.
+
+        Each is asked on a connection of its own, which has to be made for it: NSQ has no command
+        that a publishing connection could be asked by.
+
+        Args:
+            timeout_seconds: how long it may take; ``publish_timeout`` when not given.
+
+        Returns:
+            For each nsqd that answers, the seconds it took to connect and identify.
+
+        Raises:
+            ConnectionLostError: none answers; the text says why for each.
+            ClosedError: the producer is closed.
+        """
+        self.start()
+        seconds = self.config.publish_timeout if timeout_seconds is None else timeout_seconds
+        if not self._pool.wanted:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._dispatcher.linked.wait()
+        return await ping(self._pool.wanted, self.config, seconds)
+
     async def _serve(self, address: str) -> None:
         connection = await open_connection(address, self.config)
-        connection.on_room = self._wake_first
+        connection.on_room = self._dispatcher.serve_line
         self._pool.errors.pop(address, None)
-        self._links.append(connection)
-        self._wake_first()
+        self._dispatcher.add(connection)
         try:
             await connection.ended()
         finally:
-            self._links.remove(connection)
+            self._dispatcher.remove(connection)
             connection.fail(ClosedError("closed by the producer"))
-            self._wake_first()
 
     # Life
 
@@ -306,31 +280,58 @@ class Producer:
         Raises:
             ClosedError: the producer is closed.
         """
+        self._started()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
         if self._closed:
             raise ClosedError(CLOSED)
-        if self._asking is None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
             self._asking = background(self._discovery.run(self._pool.update), "discovery")
             self._pool.start()
+        return self._loop
 
     async def close(self) -> None:
         """Wait for publishes under way, ``stop_timeout`` seconds at most, and disconnect."""
         self._closed = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.stop_timeout):
-                while self._under_way:
-                    self._idle.clear()
-                    await self._idle.wait()
-        self._ended = True
+                await self._dispatcher.idle.wait()
+        self._dispatcher.end()
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
         await self._pool.close()
-        self._wake_first()
+
+    # What is known
+
+    @property
+    def published(self) -> int:
+        """Messages acknowledged."""
+        return self._dispatcher.published
+
+    @property
+    def failed(self) -> int:
+        """Messages whose publish ended in an error; one that was cancelled is not among them."""
+        return self._dispatcher.failed
+
+    @property
+    def resent(self) -> int:
+        """Sends of a message again after one that had no answer.
+
+        So many messages, at most, are stored twice.
+        """
+        return self._dispatcher.resent
+
+    @property
+    def under_way(self) -> int:
+        """Publishes that have no outcome yet."""
+        return self._dispatcher.under_way
 
     @property
     def connections(self) -> list[str]:
         """The nsqds that are connected, as ``host:port``."""
-        return [link.address for link in self._links if link.live]
+        return [link.address for link in self._dispatcher.links if link.live]
 
     @property
     def errors(self) -> dict[str, str]:
@@ -338,17 +339,6 @@ class Producer:
         return dict(self._pool.errors)
 
 
-_is_topic = lru_cache(maxsize=1024)(is_valid_name)
-
-
-def _check(topic: str, bodies: Sequence[bytes]) -> None:
-    """Hold back what nsqd would answer by ending the connection that others use too."""
-    if not _is_topic(topic):
-        raise ValueError(f"topic name {quote(topic)} is not valid")
-    if not bodies or not all(bodies):
-        raise ValueError("a message has at least one byte" if bodies else "no messages")
-
-
-def _note_unanswered(error: RemoteError, publish: _Publish) -> None:
-    if publish.unanswered:
-        error.add_note(f"{publish.unanswered} earlier sends had no answer: it may be stored")
+def _log_failure(outcome: Outcome) -> None:
+    if isinstance(outcome, Exception):
+        log.warning("publish_nowait: %s", outcome)

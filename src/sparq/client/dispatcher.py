@@ -1,0 +1,292 @@
+"""Which nsqd gets a publish, and which one next when that one does not take it.
+
+1. Connected nsqds take turns. Bodies that await an OK are bounded per nsqd by
+   ``max_pending_bytes``; a publish beyond waits in one line, first come, first served.
+2. A publish whose answer is missing when its connection is lost is sent again, as is one that
+   certainly was not executed. Only sends that count as its own are bounded by
+   ``publish_attempts``: not those that ended because of what another had sent.
+3. An nsqd that refuses to store (disk full) is passed over for that publish; its refusal is told
+   once every connected nsqd has refused. One whose authd fails when it renews a permission is
+   connected to anew. Other refusals are the publish's own fault, and are told at once.
+4. What is sent once and answered costs no task and no timer. A publish that waits in line, or is
+   sent again, has a timer for its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from sparq.client.config import Config
+from sparq.client.connection import STORAGE_REFUSALS
+from sparq.client.errors import (
+    ClosedError,
+    ConnectionLostError,
+    ProducerFullError,
+    PublishError,
+    WrongPeerError,
+)
+from sparq.client.publish import Publish, Receipt
+from sparq.client.requests import OK
+from sparq.protocol.errors import RemoteError
+
+if TYPE_CHECKING:
+    from sparq.client.connection import Connection
+
+CLOSED: Final = "the producer is closed"
+
+
+class Dispatcher:
+    """Hands publishes to connections, until each has an outcome.
+
+    Attributes:
+        links: the connections there are; one that is not ``live`` gets nothing.
+        published: messages acknowledged.
+        failed: messages whose publish failed for good.
+        resent: sends of a message again after one that had no answer.
+        under_way: publishes without an outcome.
+        idle: set while there are none.
+        linked: set once there has been a connection.
+        roomy: set while no publish waits to be sent.
+    """
+
+    def __init__(self, config: Config, errors: Mapping[str, str]) -> None:
+        self.links: list[Connection] = []
+        self.published = 0
+        self.failed = 0
+        self.resent = 0
+        self.under_way = 0
+        self.idle = asyncio.Event()
+        self.linked = asyncio.Event()
+        self.roomy = asyncio.Event()
+        self.idle.set()
+        self.roomy.set()
+        self._config = config
+        self._errors = errors
+        self._turn = 0
+        self._line: OrderedDict[Publish, None] = OrderedDict()
+        self._line_bytes = 0
+        self._receipts: dict[str, Receipt] = {}
+        self._ended = False
+
+    # What a producer says
+
+    def submit(self, publish: Publish) -> None:
+        """Send it, or let it wait for its turn; its teller hears of the outcome."""
+        if not self.under_way:
+            self.idle.clear()
+        self.under_way += 1
+        if self._line or (link := self._next_link(publish)) is None:
+            self._stand_in_line(publish)
+        else:
+            self._send(publish, link)
+
+    def require_room(self, size: int) -> None:
+        """Whether a command of this size may be submitted by one who does not wait for it.
+
+        Raises:
+            ProducerFullError: as much as may wait does so already.
+        """
+        limit = self._config.max_pending_bytes
+        if self._line and self._line_bytes + size > limit:
+            raise ProducerFullError(
+                f"{self._line_bytes} bytes wait to be sent, and max_pending_bytes is {limit}: "
+                "await drain() first, or await publish() instead" + self._reasons()
+            )
+
+    def forget(self, publish: Publish) -> None:
+        """Nobody waits for it any more."""
+        if publish in self._line:
+            self._leave_line(publish)
+        self._settle(publish)
+
+    def expire_in(self, publish: Publish) -> None:
+        """Give it up at its deadline, whatever has become of it by then."""
+        if publish.timer is None:
+            loop = asyncio.get_running_loop()
+            publish.timer = loop.call_at(publish.deadline, self._expire, publish)
+
+    def add(self, link: Connection) -> None:
+        """A connection more."""
+        self.links.append(link)
+        self.linked.set()
+        self._receipts[link.address] = Receipt(link.address)
+        self.serve_line()
+
+    def remove(self, link: Connection) -> None:
+        """It is lost."""
+        self.links.remove(link)
+        del self._receipts[link.address]
+
+    def end(self) -> None:
+        """Send nothing more; what waits has failed."""
+        self._ended = True
+        while self._line:
+            publish = next(iter(self._line))
+            self._leave_line(publish)
+            self._dispatch(publish)
+
+    # What a connection says
+
+    def on_answer(self, publish: Publish, data: bytes) -> None:
+        """nsqd has answered: it is published."""
+        link = publish.link
+        assert link is not None
+        if data != OK:
+            link.fail(WrongPeerError(f"{link.address} answered a publish {data[:80]!r}"))
+            self._unanswered(publish)
+            return
+        self.published += publish.message_count
+        self._settle(publish)
+        if publish.attempts == 1:
+            publish.teller.set_result(self._receipts[link.address])
+        else:
+            publish.teller.set_result(Receipt(link.address, publish.attempts, publish.resent))
+
+    def on_failure(self, publish: Publish, error: Exception) -> None:
+        """nsqd refuses it or is gone: send it again, unless it is its own fault."""
+        if isinstance(error, RemoteError):
+            self._refused(publish, error)
+        elif isinstance(error, ConnectionLostError) and error.executed is False:
+            publish.spared += 1
+            self._send_again(publish)
+        else:
+            self._unanswered(publish)
+
+    def _unanswered(self, publish: Publish) -> None:
+        """Nobody knows whether it is stored: send it again."""
+        publish.unanswered += 1
+        self._send_again(publish)
+
+    def _refused(self, publish: Publish, error: RemoteError) -> None:
+        link = publish.link
+        assert link is not None
+        if error.code in STORAGE_REFUSALS:
+            # Go's nsqd may have stored the first part of an MPUB.
+            partly = error.code == "E_MPUB_FAILED" and "sparq_version" not in link.facts
+            publish.unanswered += partly
+            publish.refusal = error
+            publish.refused_by += (link.address,)
+        elif error.code != "E_AUTH_FAILED":
+            self._fail(publish, _with_doubt(error, publish))
+            return
+        self._send_again(publish)
+
+    def _send_again(self, publish: Publish) -> None:
+        publish.link = None
+        tried = publish.attempts - publish.spared
+        late = asyncio.get_running_loop().time() >= publish.deadline
+        if late or tried >= self._config.publish_attempts:
+            self._fail(publish, self._given_up(publish))
+        else:
+            self.expire_in(publish)
+            self._dispatch(publish)
+
+    # Sending
+
+    def _dispatch(self, publish: Publish) -> None:
+        """Send what waited in line or was sent before, or let it wait, or give it up."""
+        if self._ended:
+            sent = publish.attempts
+            self._fail(publish, self._given_up(publish) if sent else ClosedError(CLOSED))
+        elif publish.refusal is not None:
+            self._dispatch_refused(publish, publish.refusal)
+        elif (link := self._next_link(publish)) is not None:
+            self._send(publish, link)
+        else:
+            self._stand_in_line(publish)
+
+    def _dispatch_refused(self, publish: Publish, refusal: RemoteError) -> None:
+        # Rare, and waiting in line for room on another link could wait for its own refusal.
+        for link in self.links:
+            if link.live and link.address not in publish.refused_by:
+                self._send(publish, link)
+                return
+        self._fail(publish, _with_doubt(refusal, publish))
+
+    def _next_link(self, publish: Publish) -> Connection | None:
+        """The next connection in turn that has room for it."""
+        links = self.links
+        limit = self._config.max_pending_bytes - len(publish.command)
+        for _ in links:
+            self._turn = (self._turn + 1) % len(links)
+            link = links[self._turn]
+            if link.live and (link.requests.size <= limit or not link.requests.size):
+                return link
+        return None
+
+    def _send(self, publish: Publish, link: Connection) -> None:
+        if publish.unanswered:
+            self.resent += publish.message_count * (publish.unanswered - publish.resent)
+            publish.resent = publish.unanswered
+        publish.attempts += 1
+        publish.link = link
+        link.ask(publish.command, publish)
+
+    # The line
+
+    def _stand_in_line(self, publish: Publish) -> None:
+        self.expire_in(publish)
+        self._line[publish] = None
+        self._line_bytes += len(publish.command)
+        self.roomy.clear()
+
+    def _leave_line(self, publish: Publish) -> None:
+        del self._line[publish]
+        self._line_bytes -= len(publish.command)
+        if not self._line:
+            self.roomy.set()
+
+    def serve_line(self) -> None:
+        """Send what waits, the first first, for as long as there is room."""
+        while self._line:
+            publish = next(iter(self._line))
+            if (link := self._next_link(publish)) is None:
+                return
+            self._leave_line(publish)
+            self._send(publish, link)
+
+    # Outcomes
+
+    def _settle(self, publish: Publish) -> None:
+        if publish.timer is not None:
+            publish.timer.cancel()
+        self.under_way -= 1
+        if not self.under_way:
+            self.idle.set()
+
+    def _fail(self, publish: Publish, error: Exception) -> None:
+        self.failed += publish.message_count
+        self._settle(publish)
+        publish.teller.set_exception(error)
+
+    def _expire(self, publish: Publish) -> None:
+        if publish.done():
+            return  # its task was cancelled in this very turn
+        if publish in self._line:
+            self._leave_line(publish)
+        publish.unanswered += publish.link is not None
+        self._fail(publish, self._given_up(publish))
+
+    def _given_up(self, publish: Publish) -> PublishError:
+        sent = f"sent {publish.attempts} times, {publish.unanswered} of them unanswered"
+        error = PublishError(
+            f"publish given up: {sent}{self._reasons()}",
+            attempts=publish.attempts,
+            unanswered=publish.unanswered,
+        )
+        error.__cause__ = publish.refusal
+        return error
+
+    def _reasons(self) -> str:
+        """Why nsqds are not connected, if any is not."""
+        reasons = "; ".join(f"{at}: {why}" for at, why in self._errors.items())
+        return f" ({reasons})" if reasons else ""
+
+
+def _with_doubt(error: RemoteError, publish: Publish) -> RemoteError:
+    if publish.unanswered:
+        error.add_note(f"{publish.unanswered} earlier sends had no answer: it may be stored")
+    return error

@@ -1,0 +1,231 @@
+"""One publish: what is sent, to whom its outcome is told, and what has become of it so far.
+
+1. A command is checked before anything is sent: what nsqd would answer by ending the connection
+   that others use too is held back here.
+2. An outcome is told once: a receipt, or why there is none. Whoever was cancelled meanwhile, or
+   has run out of time, is told nothing more.
+3. The head of a command is made once a topic, not once a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from sparq.client.config import milliseconds
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.names import is_valid_name, quote
+
+if TYPE_CHECKING:
+    from sparq.client.connection import Connection
+    from sparq.client.dispatcher import Dispatcher
+
+BODY_BYTES_MAX: Final = 2**31 - 1
+"""What the wire's sizes can say; nsqd's own limits (--max-msg-size, --max-body-size) are lower."""
+
+_SIZE: Final = struct.Struct(">i")
+
+
+class Receipt(NamedTuple):
+    """A publish that nsqd has acknowledged.
+
+    Attributes:
+        nsqd: the ``host:port`` that said OK.
+        attempts: how often it was sent.
+        resent: how many earlier sends had no answer; each may have been stored too.
+    """
+
+    nsqd: str
+    attempts: int = 1
+    resent: int = 0
+
+
+Outcome = Receipt | Exception
+OnDone = Callable[[Outcome], object]
+
+
+class Teller(Protocol):
+    """To whom an outcome is told: the future of a task that awaits it, or a ``Callback``."""
+
+    def done(self) -> bool:
+        """Whether it was told, or nobody wants to know any more."""
+
+    def set_result(self, result: Receipt, /) -> None:
+        """nsqd has acknowledged it."""
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """It has failed for good."""
+
+
+class Callback:
+    """Tells a function; what that raises goes to the loop's exception handler."""
+
+    __slots__ = ("_call", "_done", "_loop")
+
+    def __init__(self, call: OnDone, loop: asyncio.AbstractEventLoop) -> None:
+        self._call = call
+        self._loop = loop
+        self._done = False
+
+    def done(self) -> bool:
+        """Whether it was called."""
+        return self._done
+
+    def set_result(self, result: Outcome, /) -> None:
+        """Call it with the outcome."""
+        self._done = True
+        try:
+            self._call(result)
+        except Exception as error:
+            # One callback must not keep the answers behind it from theirs.
+            said = {"message": f"publish_nowait: {self._call!r} failed", "exception": error}
+            self._loop.call_exception_handler(said)
+
+    set_exception = set_result
+
+
+class Publish:
+    """One publish on its way; the connection that it was sent on answers it.
+
+    Attributes:
+        command: what is sent.
+        message_count: how many messages it publishes.
+        teller: to whom the outcome is told.
+        deadline: when it is given up, by the loop's clock.
+        link: the connection that it was sent on last; None: it waits to be sent.
+        attempts: how often it was sent.
+        spared: how many sends nsqd certainly did not execute, for another's fault.
+        unanswered: how many sends had no answer.
+        resent: how many of those were followed by another send.
+        refusal: an nsqd's refusal to store it; others may do.
+        refused_by: the nsqds that have refused so.
+        timer: gives it up at its deadline.
+    """
+
+    __slots__ = (
+        "attempts",
+        "command",
+        "deadline",
+        "dispatcher",
+        "link",
+        "message_count",
+        "refusal",
+        "refused_by",
+        "resent",
+        "spared",
+        "teller",
+        "timer",
+        "unanswered",
+    )
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        command: bytes,
+        message_count: int,
+        teller: Teller,
+        deadline: float,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.command = command
+        self.message_count = message_count
+        self.teller = teller
+        self.deadline = deadline
+        self.link: Connection | None = None
+        self.attempts = 0
+        self.spared = 0
+        self.unanswered = 0
+        self.resent = 0
+        self.refusal: RemoteError | None = None
+        self.refused_by: tuple[str, ...] = ()
+        self.timer: asyncio.TimerHandle | None = None
+
+    # An answer of the connection
+
+    def done(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.teller.done()
+
+    def set_result(self, result: bytes, /) -> None:
+        """nsqd has answered."""
+        self.dispatcher.on_answer(self, result)
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """nsqd has refused it, or is gone."""
+        self.dispatcher.on_failure(self, exception)
+
+
+# Commands
+
+
+def publish_command(topic: str, body: bytes) -> bytes:
+    """PUB.
+
+    Raises:
+        ValueError: the topic's name is not valid, or the body is empty or too large to say.
+        TypeError: the body is no bytes.
+    """
+    return _head("PUB", topic) + _sized(body)
+
+
+def multi_publish_command(topic: str, bodies: Sequence[bytes]) -> bytes:
+    """MPUB.
+
+    Raises:
+        ValueError: as for ``publish_command``, or there is no body.
+        TypeError: a body is no bytes.
+    """
+    if isinstance(bodies, bytes | bytearray | memoryview | str):
+        raise TypeError(f"bodies are a sequence of bytes, not {type(bodies).__name__}")
+    if not bodies:
+        raise ValueError("no messages")
+    messages = b"".join(map(_sized, bodies))
+    return _head("MPUB", topic) + _sized(_SIZE.pack(len(bodies)) + messages)
+
+
+def publish_deferred_command(topic: str, body: bytes, delay_seconds: float) -> bytes:
+    """DPUB.
+
+    Raises:
+        ValueError: as for ``publish_command``, or the delay is negative or no number.
+        TypeError: the body is no bytes.
+    """
+    if not 0 <= delay_seconds < math.inf:
+        raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
+    delay_ms = milliseconds(delay_seconds)
+    return b"%b %d\n%b" % (_head("DPUB", topic)[:-1], delay_ms, _sized(body))
+
+
+@lru_cache(maxsize=1024)
+def _head(command: str, topic: str) -> bytes:
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is str, not {type(topic).__name__}")
+    if not is_valid_name(topic):
+        raise ValueError(f"topic name {quote(topic)} is not valid")
+    return f"{command} {topic}\n".encode()
+
+
+def _sized(body: bytes) -> bytes:
+    if type(body) is not bytes:
+        body = _as_bytes(body)
+    size = len(body)
+    if not 0 < size <= BODY_BYTES_MAX:
+        raise ValueError(_bad_size(size))
+    return _SIZE.pack(size) + body
+
+
+def _as_bytes(body: Any) -> bytes:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    hint = ": encode it" if isinstance(body, str) else ""
+    raise TypeError(f"a message is bytes, not {type(body).__name__}{hint}")
+
+
+def _bad_size(size: int) -> str:
+    if not size:
+        return "a message has at least one byte"
+    return f"{size} bytes are more than one command can have, {BODY_BYTES_MAX}"
