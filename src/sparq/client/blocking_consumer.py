@@ -140,14 +140,15 @@ class BlockingConsumer:
 
     def _take(self, deadline: float | None) -> Message | None:
         """The next message; None when the consumer is closed."""
-        while True:
+        while not self.closed:
             with contextlib.suppress(IndexError):
                 while True:
                     message = self._ready.popleft()
                     if not message.stale:
                         return message
             if not self._refill(deadline):
-                return None
+                break
+        return None
 
     def _refill(self, deadline: float | None) -> bool:
         seconds = seconds_until(deadline)
@@ -155,11 +156,12 @@ class BlockingConsumer:
             raise TimeoutError("no message has come in time")
         try:
             if not self._ready:
-                fetched = self._feed.next(deadline)
-                if fetched is None:
-                    return False
-                self._ready.extend(fetched)
-            return True
+                self._ready.extend(self._feed.next(deadline) or ())
+            return bool(self._ready)
+        except ClosedError:
+            if self.closed:
+                return False
+            raise
         finally:
             self._refilling.release()
 
@@ -256,9 +258,14 @@ class BlockingConsumer:
         if self.closed:
             return
         self.closed = True
-        for message in self._take_ready(len(self._ready)):
+        unseen = [*(self._feed.close() or ()), *self._take_ready(len(self._ready))]
+        self._thread.call(self._stop, unseen, wait_seconds)
+
+    async def _stop(self, unseen: list[Message], wait_seconds: float) -> None:
+        # Together with CLS, or they would come back at once.
+        for message in unseen:
             message.requeue(0, backoff=False)
-        self._thread.call(self._consumer.stop, wait_seconds)
+        await self._consumer.stop(wait_seconds)
 
 
 def _started(consumer: Consumer) -> Consumer:

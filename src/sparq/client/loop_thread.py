@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 import weakref
 from collections import deque
@@ -166,6 +167,8 @@ def _run(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> No
         started.set_result((asyncio.get_running_loop(), stop))
         await stop.wait()
 
+    # Signals are the program's: one that came to this thread would not wake who waits in another.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
 

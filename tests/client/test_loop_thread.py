@@ -1,0 +1,201 @@
+"""client.loop_thread: calls, posts, interruptions, ends and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sparq.client.errors import ClosedError
+from sparq.client.loop_thread import LoopThread
+
+FORKING = "ignore:This process .* is multi-threaded:DeprecationWarning"
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    """One that is ended in any case."""
+    made = LoopThread()
+    yield made
+    made.close()
+
+
+def running() -> int:
+    """How many such threads there are."""
+    return sum(each.name == "sparq session" for each in threading.enumerate())
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+async def add(one: int, other: int) -> int:
+    await asyncio.sleep(0)
+    return one + other
+
+
+def test_a_call_returns_what_it_awaits(thread: LoopThread) -> None:
+    """The result, or the error, of a coroutine on another thread."""
+
+    async def fail() -> None:
+        raise KeyError("why")
+
+    assert 3 == thread.call(add, 1, 2)
+    assert thread.ask(threading.current_thread) is not threading.current_thread()
+    with pytest.raises(KeyError, match="why"):
+        thread.call(fail)
+
+
+def test_posts_are_done_in_order_and_before_a_later_call(thread: LoopThread) -> None:
+    """Each once, although many share one wake-up."""
+    done: list[int] = []
+    for number in range(10_000):
+        thread.post(done.append, number)
+
+    assert 10_000 == thread.ask(lambda: len(done))
+    assert done == list(range(10_000))
+
+
+def test_no_post_of_many_threads_is_lost(thread: LoopThread) -> None:
+    """A post that comes while earlier ones are done is done too."""
+    done: list[int] = []
+
+    def post() -> None:
+        for number in range(2_000):
+            thread.post(done.append, number)
+
+    threads = [threading.Thread(target=post) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert 8_000 == thread.ask(lambda: len(done))
+
+
+def test_a_submitted_one_is_a_future(thread: LoopThread) -> None:
+    """With the result or the error; one that is never done ends with the thread."""
+
+    async def fail() -> None:
+        raise KeyError("why")
+
+    assert 3 == thread.submit(add, 1, 2).result(10)
+    assert isinstance(thread.submit(fail).exception(10), KeyError)
+    endless = thread.submit(asyncio.sleep, 1000)
+    thread.close()
+    assert isinstance(endless.exception(10), ClosedError)
+
+
+def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> None:
+    """Ctrl-C: the exception comes here, and the coroutine is ended there."""
+    ends: list[str] = []
+
+    async def endless() -> None:
+        ends.append("begun")
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    def interrupt() -> None:
+        until(lambda: ends)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.call(endless)
+    other.join()
+
+    until(lambda: ends == ["begun", "cancelled"])
+    assert 3 == thread.call(add, 1, 2)
+
+
+def test_after_the_end_everything_says_so() -> None:
+    """No thread is left; calls, posts and those who waited get ``ClosedError``."""
+    before = running()
+    thread = LoopThread()
+    errors: list[BaseException] = []
+    begun = threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.sleep(1000)
+
+    def wait() -> None:
+        try:
+            thread.call(endless)
+        except ClosedError as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert begun.wait(10)
+    thread.close()
+    thread.close()
+    waiting.join(10)
+
+    assert 1 == len(errors)
+    assert before == running()
+    for use in (lambda: thread.call(add, 1, 2), lambda: thread.post(print)):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+
+
+def test_a_forgotten_one_ends() -> None:
+    """When nobody can use it any more, its thread goes."""
+    before = running()
+    thread = LoopThread()
+    assert before + 1 == running()
+    del thread
+    gc.collect()
+
+    until(lambda: before == running())
+
+
+def test_its_own_thread_cannot_wait_for_itself(thread: LoopThread) -> None:
+    """That would never end, so it is refused."""
+
+    async def inside() -> None:
+        thread.call(add, 1, 2)
+
+    with pytest.raises(RuntimeError, match="own thread"):
+        thread.call(inside)
+
+
+def _in_a_child(thread: LoopThread, answers: multiprocessing.Queue[str]) -> None:
+    for use in (lambda: thread.call(add, 1, 2), lambda: thread.post(print)):
+        try:
+            use()
+        except ClosedError as error:
+            answers.put(str(error))
+    thread.close()
+    answers.put("closed")
+
+
+@pytest.mark.filterwarnings(FORKING)
+def test_a_forked_child_is_told_and_does_no_harm(thread: LoopThread) -> None:
+    """The child learns that it has no thread, and its ``close`` leaves the parent's alone."""
+    forking = multiprocessing.get_context("fork")
+    answers: multiprocessing.Queue[str] = forking.Queue()
+    child = forking.Process(target=_in_a_child, args=(thread, answers))
+    child.start()
+    told = [answers.get(timeout=30) for _ in range(3)]
+    child.join(30)
+
+    assert 0 == child.exitcode
+    assert all("process that made it" in text for text in told[:2])
+    assert told[2] == "closed"
+    assert 3 == thread.call(add, 1, 2)
+    assert os.getpid() != child.pid
