@@ -79,6 +79,7 @@ def test_publish_and_consume(session: Session, nsqd: NsqdServer) -> None:
         assert (54, 0) == (producer.published, producer.resent)
         assert [nsqd.tcp] == producer.connections
         assert {} == producer.errors
+        assert [nsqd.tcp] == list(producer.ping(timeout_seconds=10))
     seen = []
     with session.consumer("basic", "c") as consumer:
         for message in consumer:
@@ -93,6 +94,22 @@ def test_publish_and_consume(session: Session, nsqd: NsqdServer) -> None:
 
     assert [b"one", b"two", b"three"] == seen[:3]
     assert {b"later", *(b"%d" % number for number in range(50))} == set(seen[3:])
+
+
+def test_submitting_is_bounded_by_bytes(nsqd: NsqdServer) -> None:
+    """It waits where ``max_pending_bytes`` are under way, and all are published in the end."""
+    with (
+        sparq.connect(nsqd.tcp, max_pending_bytes=5_000) as session,
+        session.producer() as producer,
+    ):
+        most = 0
+        for _ in range(200):
+            producer.submit("bounded", b"x" * 1_000)
+            most = max(most, producer.under_way)
+        producer.flush()
+
+        assert 5 > most
+        assert (200, 0, 0) == (producer.published, producer.failed, producer.under_way)
 
 
 def test_importing_sparq_loads_next_to_nothing() -> None:
@@ -414,6 +431,15 @@ def test_no_nsqd_is_an_error_that_says_why() -> None:
     with sparq.connect(nowhere, publish_timeout=0.3) as session, session.producer() as producer:
         with pytest.raises(PublishError, match=nowhere):
             producer.publish("t", b"x")
+        for late in (
+            lambda: producer.publish("t", b"x", timeout_seconds=0.05),
+            lambda: producer.multi_publish("t", [b"x"], timeout_seconds=0.05),
+            lambda: producer.publish_deferred("t", b"x", 1, timeout_seconds=0.05),
+            lambda: producer.submit("t", b"x").result(),
+        ):
+            with pytest.raises(PublishError):
+                late()
+        assert 5 == producer.failed
         assert [nowhere] == list(producer.errors)
 
 

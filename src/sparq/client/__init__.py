@@ -22,14 +22,19 @@ from sparq.client.errors import (
     TlsError,
     WrongPeerError,
 )
+from sparq.client.refusals import RefusedError
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
     from sparq.client.batch import Batch
+    from sparq.client.blocking_consumer import BlockingConsumer
+    from sparq.client.blocking_producer import BlockingProducer
     from sparq.client.consumer import Consumer
+    from sparq.client.crossing import BlockingBatch
     from sparq.client.message import Message
     from sparq.client.producer import Producer
     from sparq.client.publish import Receipt
+    from sparq.client.session import Session
 
 __all__ = [
     "Consumer",
@@ -38,7 +43,12 @@ __all__ = [
     "Batch",
     "Receipt",
     "Config",
+    "Session",
+    "BlockingConsumer",
+    "BlockingProducer",
+    "BlockingBatch",
     "RemoteError",
+    "RefusedError",
     "SparqClientError",
     "ConnectionLostError",
     "WrongPeerError",
@@ -52,10 +62,14 @@ __all__ = [
 
 _ON_DEMAND: Final = {
     "Batch": "sparq.client.batch",
+    "BlockingBatch": "sparq.client.crossing",
+    "BlockingConsumer": "sparq.client.blocking_consumer",
+    "BlockingProducer": "sparq.client.blocking_producer",
     "Consumer": "sparq.client.consumer",
     "Message": "sparq.client.message",
     "Producer": "sparq.client.producer",
     "Receipt": "sparq.client.publish",
+    "Session": "sparq.client.session",
 }
 
 

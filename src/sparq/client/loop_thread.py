@@ -105,7 +105,7 @@ class LoopThread:
         """
         outcome: Future[T] = Future()
         outcome.set_running_or_notify_cancel()
-        self.post(_begin, work, arguments, outcome)
+        self.post(begin, work, arguments, outcome)
         return outcome
 
     def close(self) -> None:
@@ -137,9 +137,10 @@ async def _await(work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...]) 
     return await work(*arguments)
 
 
-def _begin(
+def begin(
     work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], outcome: Future[T]
 ) -> None:
+    """On the loop: begin to await ``work(*arguments)``; what comes of it is the future's."""
     task = asyncio.ensure_future(_await(work, arguments))
     _begun.add(task)
     task.add_done_callback(_begun.discard)
