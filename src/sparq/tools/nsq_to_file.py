@@ -1,0 +1,284 @@
+"""The program `nsq_to_file`: writes topics to files, a message a line, and rotates and packs them.
+
+It has the flags of NSQ's `nsq_to_file`, and differs from it where that loses or mixes up messages:
+
+1. A message is finished when its bytes, and the name of the file that has them, are on the disk;
+   none is finished unseen for having been delivered often, unless `--consumer-opt=max_attempts,N`
+   asks for it.
+2. No file lies outside `--output-dir` or `--work-dir`, whatever the topics and the other flags say,
+   and no symbolic link below them is followed.
+3. With `--topic-pattern` the topics are looked for at once, and then every `--topic-refresh`.
+
+SIGHUP: sync, finish and leave the files. SIGINT and SIGTERM: the same, then exit status 0. A file
+that cannot be written ends the program with status 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sparq.client.config import Config
+from sparq.client.consumer import Consumer
+from sparq.program.flags import option
+from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
+from sparq.program.logging import set_up
+from sparq.protocol.durations import MINUTE, SECOND
+from sparq.protocol.names import is_valid_name, quote
+from sparq.protocol.patterns import Pattern, PatternError
+from sparq.tools import common
+from sparq.tools.archive import Archive
+from sparq.tools.common import SourceOptions, UsageError
+from sparq.tools.filename import FilenameError, template
+from sparq.tools.folder import Folder
+from sparq.tools.output import Output, Rotation
+from sparq.tools.recorder import Recorder
+from sparq.tools.topics import Topics
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = "nsq_to_file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(SourceOptions):
+    """Everything that nsq_to_file can be told."""
+
+    # What is recorded
+    topics: tuple[str, ...] = option((), "a topic to record", kind=STRING, name="topic")
+    topic_pattern: str = option(
+        "", "record the topics that this pattern (Go's syntax) matches", kind=STRING
+    )
+    topic_refresh_ns: int = option(
+        MINUTE, "time between two looks for topics", kind=DURATION, name="topic-refresh"
+    )
+    channel: str = option(PROGRAM, "the channel", kind=STRING)
+    max_in_flight: int = option(200, "messages that may be held and not finished", kind=INT)
+
+    # Where it is written
+    output_dir: str = option("/tmp", "folder of the files", kind=STRING)  # noqa: S108 - NSQ's
+    work_dir: str = option(
+        "",
+        "folder of files that are being written; finished, they are moved to --output-dir (default"
+        " the same folder)",
+        kind=STRING,
+    )
+    filename_format: str = option(
+        "<TOPIC>.<HOST><REV>.<DATETIME>.log",
+        "path of a file below its folder; <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are"
+        " replaced. <REV> counts on where a file is there already",
+        kind=STRING,
+    )
+    datetime_format: str = option("%Y-%m-%d_%H", "<DATETIME>, by strftime", kind=STRING)
+    host_identifier: str = option(
+        "",
+        "<HOST>; <SHORT_HOST> and <HOSTNAME> are replaced (default <SHORT_HOST>)",
+        kind=STRING,
+    )
+    gzip: bool = option(False, "write gzip", kind=BOOL)
+    gzip_level: int = option(6, "from 1, the fastest, to 9, the smallest", kind=INT)
+
+    # When
+    rotate_size: int = option(
+        0, "begin the next file when one is larger than so many bytes; 0: never for that", kind=INT
+    )
+    rotate_interval_ns: int = option(
+        0,
+        "begin the next file after so long; 0s: never for that",
+        kind=DURATION,
+        name="rotate-interval",
+    )
+    sync_interval_ns: int = option(
+        30 * SECOND,
+        "sync and finish messages at least so often",
+        kind=DURATION,
+        name="sync-interval",
+    )
+    skip_empty_files: bool = option(
+        False, "open no file before there is something to be written", kind=BOOL
+    )
+
+    # How it asks nsqlookupds for topics
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND,
+        "time to connect to an nsqlookupd",
+        kind=DURATION,
+        name="http-client-connect-timeout",
+    )
+    http_client_request_timeout_ns: int = option(
+        5 * SECOND,
+        "time for one question to an nsqlookupd",
+        kind=DURATION,
+        name="http-client-request-timeout",
+    )
+
+    # What it says
+    log_level: int = option(logging.INFO, "debug, info, warn, error or fatal", kind=LEVEL)
+    log_prefix: str = option(f"[{PROGRAM}] ", "text before each log line", kind=STRING)
+
+
+POSITIVE: Final = {
+    "max-in-flight": "max_in_flight",
+    "topic-refresh": "topic_refresh_ns",
+    "sync-interval": "sync_interval_ns",
+    "http-client-connect-timeout": "http_client_connect_timeout_ns",
+    "http-client-request-timeout": "http_client_request_timeout_ns",
+}
+NOT_NEGATIVE: Final = {"rotate-size": "rotate_size", "rotate-interval": "rotate_interval_ns"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    options = common.parse(Options, PROGRAM, arguments)
+    try:
+        check(options)
+        set_up(options.log_prefix, options.log_level)
+        archive = archive_of(options)
+    except (UsageError, FilenameError) as error:
+        common.refuse(PROGRAM, str(error))
+
+    async def work(stop: asyncio.Event) -> int:
+        set_up(options.log_prefix, options.log_level)
+        return await archive.run(stop)
+
+    return common.run(PROGRAM, work)
+
+
+def check(options: Options) -> None:
+    """Hold the options to what can be done.
+
+    Raises:
+        UsageError: the text names the flag.
+    """
+    if not options.channel:
+        raise UsageError("--channel is required")
+    common.check_sources(options.nsqd_tcp_addresses, options.lookupd_http_addresses)
+    for flag, field in POSITIVE.items():
+        if getattr(options, field) <= 0:
+            raise UsageError(f"--{flag} should be positive")
+    for flag, field in NOT_NEGATIVE.items():
+        if getattr(options, field) < 0:
+            raise UsageError(f"--{flag} should not be negative")
+    if not 1 <= options.gzip_level <= 9:
+        raise UsageError(f"invalid --gzip-level value ({options.gzip_level}), should be 1-9")
+    if not options.topics and not options.topic_pattern:
+        raise UsageError("--topic or --topic-pattern required")
+    if not options.topics and not options.lookupd_http_addresses:
+        raise UsageError("--lookupd-http-address must be specified when no --topic specified")
+    for name in (*options.topics, options.channel):
+        if not is_valid_name(name):
+            flag = "channel" if name == options.channel else "topic"
+            raise UsageError(f"--{flag} {quote(name)} is not a legal name")
+
+
+def archive_of(options: Options) -> Archive:
+    """What the options ask for, ready to run.
+
+    Raises:
+        UsageError: it cannot be made; the text names the flag.
+        FilenameError: a topic can have no file.
+    """
+    config = common.client_config(
+        PROGRAM, options.consumer_opt, max_in_flight=options.max_in_flight, max_attempts=0
+    )
+    if not config.max_in_flight:
+        raise UsageError("--consumer-opt max_in_flight should be positive")
+    pattern = _pattern(options)
+    topics = [topic for topic in dict.fromkeys(options.topics) if pattern.search(topic)]
+    if options.topics and not topics:
+        raise UsageError("--topic-pattern matches no --topic")
+    if left_out := [topic for topic in options.topics if topic not in topics]:
+        log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
+    folder = _folder("output-dir", options.output_dir)
+    work = _folder("work-dir", options.work_dir) if options.work_dir else folder
+    finished = None if work.path == folder.path else folder
+    try:
+        return Archive(
+            topics,
+            None if topics else _topics(options, pattern, config),
+            options.topic_refresh_ns / SECOND,
+            lambda topic: recorder_of(topic, options, config, work, finished),
+        )
+    except FilenameError:
+        raise
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def recorder_of(
+    topic: str, options: Options, config: Config, work: Folder, finished: Folder | None
+) -> Recorder:
+    """A topic's recorder.
+
+    Args:
+        topic: a legal name.
+        options: checked.
+        config: the client's options.
+        work: where files are written.
+        finished: where they go then; None: they stay.
+    Raises:
+        FilenameError: it can have no file.
+        ValueError: an address is not one.
+    """
+    rotation = Rotation(options.rotate_size, options.rotate_interval_ns)
+    made = template(
+        options.filename_format,
+        options.datetime_format,
+        topic,
+        options.host_identifier,
+        is_revised=options.gzip or any((rotation.size, rotation.interval_ns, finished)),
+        is_gzip=options.gzip,
+    )
+    consumer = Consumer(
+        topic,
+        options.channel,
+        nsqd_tcp_addresses=options.nsqd_tcp_addresses,
+        lookupd_http_addresses=options.lookupd_http_addresses,
+        config=config,
+    )
+    output = Output(
+        made,
+        work,
+        finished,
+        rotation,
+        gzip_level=options.gzip_level if options.gzip else 0,
+        label=f"[{topic}/{options.channel}]",
+    )
+    return Recorder(
+        consumer,
+        output,
+        sync_interval=options.sync_interval_ns / SECOND,
+        skip_empty_files=options.skip_empty_files,
+    )
+
+
+def _pattern(options: Options) -> Pattern:
+    try:
+        return Pattern(options.topic_pattern)
+    except PatternError as error:
+        raise UsageError(f"--topic-pattern {quote(options.topic_pattern)}: {error}") from None
+
+
+def _folder(flag: str, path: str) -> Folder:
+    try:
+        return Folder(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--{flag} {quote(path)}: {error}") from None
+
+
+def _topics(options: Options, pattern: Pattern, config: Config) -> Topics:
+    return Topics(
+        options.lookupd_http_addresses,
+        pattern,
+        config,
+        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
+        request_seconds=options.http_client_request_timeout_ns / SECOND,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

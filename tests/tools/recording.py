@@ -1,0 +1,103 @@
+"""nsq_to_file for tests: in this process, or as a process of its own; and what it has written."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import subprocess
+import sys
+import zlib
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sparq.tools import common
+from sparq.tools.archive import Archive
+from sparq.tools.nsq_to_file import PROGRAM, Options, archive_of, check
+from tests.client.scripted import until
+from tests.servers import NsqdServer
+
+SECONDS = 60.0
+
+
+def archive(*flags: str) -> Archive:
+    """What these flags ask for."""
+    options = common.parse(Options, PROGRAM, flags)
+    check(options)
+    return archive_of(options)
+
+
+@asynccontextmanager
+async def recording(*flags: str) -> AsyncIterator[Archive]:
+    """Record in this process; at the end it is stopped, and has to have gone well."""
+    made, stop = archive(*flags), asyncio.Event()
+    running = asyncio.create_task(made.run(stop))
+    try:
+        yield made
+    finally:
+        stop.set()
+        status = await running
+    assert 0 == status
+
+
+def start(*flags: str, log: Path | None = None) -> subprocess.Popen[bytes]:
+    """Record in a process of its own."""
+    command = [sys.executable, "-m", "sparq.tools.nsq_to_file", *flags]
+    if log is None:
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    with log.open("ab") as stderr:
+        return subprocess.Popen(command, stderr=stderr)
+
+
+def publish(nsqd: NsqdServer, topic: str, bodies: Iterable[bytes]) -> None:
+    """Publish messages that have no newlines."""
+    nsqd.post(f"/mpub?topic={topic}", b"\n".join(bodies))
+
+
+def finished(nsqd: NsqdServer, topic: str, channel: str = PROGRAM) -> int:
+    """How many messages of a channel were finished, from its beginning."""
+    return int(nsqd.channel(topic, channel).get("finish_count", 0))
+
+
+async def until_finished(nsqd: NsqdServer, topic: str, count: int, channel: str = PROGRAM) -> None:
+    """Wait until so many were finished."""
+    await until(lambda: finished(nsqd, topic, channel) >= count, SECONDS)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What is in each file below a folder, unpacked as far as it is whole."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): content(path) for path in paths}
+
+
+def content(path: Path) -> bytes:
+    """A file, unpacked as far as it is whole."""
+    data = path.read_bytes()
+    return b"".join(members(data)) if path.suffix == ".gz" else data
+
+
+def members(data: bytes) -> list[bytes]:
+    """The whole members of a gzip file; a kill may have torn the last one."""
+    found = []
+    while data:
+        member = zlib.decompressobj(wbits=31)
+        unpacked = member.decompress(data)
+        if not member.eof:
+            break
+        found.append(unpacked)
+        data = member.unused_data
+    return found
+
+
+def lines(folder: Path) -> list[bytes]:
+    """All lines of all files."""
+    return [line for data in files(folder).values() for line in data.split(b"\n")[:-1]]
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether gzip takes it as it is."""
+    try:
+        gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        return False
+    return True
