@@ -21,9 +21,10 @@ from sparq.client.address import Address
 from sparq.client.errors import AuthRequiredError, TlsError, WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.client.layers import LayerError, Layers, Tls
+from sparq.client.refusals import RefusedError
 from sparq.protocol import commands
 from sparq.protocol.compression import Compression, Deflate, Snappy
-from sparq.protocol.errors import ERRORS, RemoteError
+from sparq.protocol.errors import ERRORS
 from sparq.protocol.frames import FRAME_ERROR, FRAME_RESPONSE
 from sparq.protocol.receiver import FrameError, Receiver
 
@@ -35,11 +36,11 @@ Steps = Generator[None, None, None]
 """Waits, at each ``yield``, until more has arrived."""
 
 
-def remote_error(text: bytes) -> RemoteError:
+def remote_error(text: bytes) -> RefusedError:
     """The error that an error frame tells; a code that is not known counts as fatal."""
     code, _, rest = text.decode("utf-8", "replace").partition(" ")
     kind = ERRORS.get(code)
-    return RemoteError(code, rest, fatal=kind is None or kind.fatal)
+    return RefusedError(code, rest, fatal=kind is None or kind.fatal)
 
 
 class Handshake:
