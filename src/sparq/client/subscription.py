@@ -185,8 +185,17 @@ class Subscription:
     # Answering for one: message.Responder
 
     def finish(self, message: Message) -> Awaitable[None]:
-        """Send FIN."""
-        return self._answer(message, commands.fin(message.raw_id), Outcome.SUCCESS)
+        """Send FIN; what `_answer` does, without its detours, since this is each message's way."""
+        raw_id, connection = message.raw_id, self.connection
+        if self.outstanding.get(raw_id) is message:
+            del self.outstanding[raw_id]
+            self.window.in_flight -= 1
+        if not connection.live:
+            return DONE
+        self._counters.finished += 1
+        self._answering(Outcome.SUCCESS)
+        connection.send(commands.fin(raw_id))
+        return connection.drained()
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
         """Send REQ; without a delay, with the default one."""
