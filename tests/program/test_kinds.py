@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.program.kinds import FLOATS, TLS_REQUIRED, TLS_VERSION, TLS_VERSIONS, Kind
+from sparq.program.kinds import FLOAT, FLOATS, TLS_REQUIRED, TLS_VERSION, TLS_VERSIONS, Kind
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
+        (FLOAT, "0.25", 0.25),
+        (FLOAT, "-.5e1", -5.0),
+        (FLOAT, "1", 1.0),
         (FLOATS, "0.5", [0.5]),
         (FLOATS, "1,.99,5e-1", [1.0, 0.99, 0.5]),
         (TLS_REQUIRED, "true", "true"),
@@ -33,6 +36,9 @@ def test_a_command_line_may_say(kind: Kind, text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "value"),
     [
+        (FLOAT, 0.25, 0.25),
+        (FLOAT, 1, 1.0),
+        (FLOAT, "0.5", 0.5),
         (FLOATS, "0.99,0.5", [0.99, 0.5]),
         (FLOATS, 0.25, [0.25]),
         (FLOATS, 1, [1.0]),
@@ -51,6 +57,10 @@ def test_a_file_may_hold(kind: Kind, given: object, value: object) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "reason"),
     [
+        *(
+            (FLOAT, text, "parse error")
+            for text in ("", "half", "nan", "inf", "1_0", " 1", "1e999")
+        ),
         (FLOATS, "", "parse error"),
         (FLOATS, "0.5,,1", "parse error"),
         (FLOATS, "half", "parse error"),
@@ -68,7 +78,15 @@ def test_other_texts_are_refused(kind: Kind, text: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given"), [(FLOATS, True), (FLOATS, [0.5]), (TLS_REQUIRED, 2), (TLS_VERSION, 1.2)]
+    ("kind", "given"),
+    [
+        (FLOAT, True),
+        (FLOAT, [0.5]),
+        (FLOATS, True),
+        (FLOATS, [0.5]),
+        (TLS_REQUIRED, 2),
+        (TLS_VERSION, 1.2),
+    ],
 )
 def test_other_types_in_a_file_are_refused(kind: Kind, given: object) -> None:
     """What is neither the type nor a text of it."""

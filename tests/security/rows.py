@@ -60,7 +60,6 @@ _WEB: Final = "comes with the admin page"
 ELSEWHERE: Final = {
     "S-2": "comes with the tools and the admin page",
     "N-11": "comes with the client library's own hardening",
-    "D-4": "comes with the tools",
     **{f"W-{number}": _WEB for number in range(1, 9)},
 }
 """Rows whose part of sparq is not there yet: no check may claim them."""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -94,6 +95,23 @@ def _coerce_level(value: Any) -> int:
     return parse_level(str(value))
 
 
+def _parse_float(text: str) -> float:
+    # Python also takes blanks and underscores; Go's infinities and NaN are no measure of anything.
+    try:
+        value = float(text) if re.fullmatch(r"[0-9eE.+-]+", text) else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("parse error")
+    return value
+
+
+def _coerce_float(value: Any) -> float:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return _parse_float(str(value))
+    raise ValueError(f"invalid float64 value type {type(value).__name__}")
+
+
 def _parse_floats(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
@@ -138,6 +156,7 @@ def _parse_tls_version(text: str) -> str:
 STRING = Kind("string", str, _coerce_string, lambda value: f'"{value}"' if value else "")
 BOOL = Kind("bool", _parse_bool, _coerce_bool, lambda value: "true" if value else "", "true")
 INT = Kind("int", _parse_int, _coerce_int, str)
+FLOAT = Kind("float", _parse_float, _coerce_float, lambda value: f"{value:g}")
 DURATION = Kind("duration", _parse_duration, _coerce_duration, format_duration)
 LEVEL = Kind("level", parse_level, _coerce_level, lambda value: f'"{level_name(value)}"')
 FLOATS = Kind("float,...", _parse_floats, _coerce_floats, str, gather=_descending)

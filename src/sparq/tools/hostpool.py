@@ -1,0 +1,201 @@
+"""Which of several hosts gets the next message: in turn, past those that fail, or the quickest.
+
+1. It knows no network: who uses it chooses a host, tries it, and says how that went. Time is an
+   argument, in seconds of any one clock.
+2. A host that failed is passed over for 30 s; it is then tried with one message, and after each
+   further failure the time doubles, up to 15 min. One success ends that.
+3. When every host has failed they are tried in turn all the same: a message that nobody is asked
+   to take would only wait for longer.
+4. ``tried`` names the hosts that have failed with this message: none of them is chosen again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sparq.tools.common import UsageError
+
+FIRST_RETRY_SECONDS: Final = 30.0
+RETRY_SECONDS_MAX: Final = 900.0
+DECAY_SECONDS: Final = 300.0
+"""How fast measured response times are forgotten: after so long they weigh a third."""
+
+EXPLORE_FIRST: Final = 0.3
+EXPLORE_LAST: Final = 0.01
+EXPLORE_DECAY: Final = 0.9
+"""The share of choices that disregard response times: it falls with each of them."""
+
+QUICKEST_SECONDS: Final = 0.0001
+"""Whoever answers faster is no better for it: below, only the clock is measured."""
+
+
+class Hosts(Protocol):
+    """A way to choose among hosts, which are named by text."""
+
+    def choose(self, now: float, tried: Collection[str] = ()) -> str:
+        """The host to try next; there is one that is not in ``tried``."""
+
+    def succeeded(self, host: str, now: float, seconds: float) -> None:
+        """A host took a message, within so many seconds."""
+
+    def failed(self, host: str, now: float) -> None:
+        """A host did not take a message."""
+
+
+class RoundRobin:
+    """All hosts in turn, whatever becomes of the messages."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(dict.fromkeys(names))
+        self._next = 0
+
+    def choose(self, now: float, tried: Collection[str] = ()) -> str:
+        """The next in turn."""
+        return self.first_in_turn(lambda name: name not in tried) or self.names[0]
+
+    def succeeded(self, host: str, now: float, seconds: float) -> None:
+        """Nothing changes."""
+
+    def failed(self, host: str, now: float) -> None:
+        """Nothing changes."""
+
+    def first_in_turn(self, fits: Callable[[str], bool]) -> str | None:
+        """The first host in turn that fits; the turn then goes on behind it."""
+        count = len(self.names)
+        for step in range(count):
+            index = (self._next + step) % count
+            if fits(self.names[index]):
+                self._next = (index + 1) % count
+                return self.names[index]
+        return None
+
+
+@dataclass(slots=True)
+class Host:
+    """What is known of one host.
+
+    Attributes:
+        retry_at: when it may be tried again, if it has failed; None while it is sound.
+        retry_seconds: how long it is passed over after the next failed try.
+        weight: how much measuring is behind its response time, fading with time.
+        seconds: the measured times, fading alike; divided by ``weight`` their mean.
+        measured_at: when it was last measured.
+    """
+
+    retry_at: float | None = None
+    retry_seconds: float = FIRST_RETRY_SECONDS
+    weight: float = 0.0
+    seconds: float = 0.0
+    measured_at: float = 0.0
+
+    def may_be_tried(self, now: float) -> bool:
+        """Whether it is sound, or has been passed over for long enough."""
+        return self.retry_at is None or self.retry_at <= now
+
+    def chosen(self, now: float) -> None:
+        """It gets a message; if it had failed, it gets no other before the next retry."""
+        if self.retry_at is not None and self.retry_at <= now:
+            self.retry_seconds = min(2 * self.retry_seconds, RETRY_SECONDS_MAX)
+            self.retry_at = now + self.retry_seconds
+
+    def failed(self, now: float) -> None:
+        """It has failed; what failed at the same time as the first does not count again."""
+        if self.retry_at is None:
+            self.retry_seconds = FIRST_RETRY_SECONDS
+            self.retry_at = now + self.retry_seconds
+
+    def succeeded(self, now: float, seconds: float) -> None:
+        """It is sound, and took so long."""
+        faded = math.exp((self.measured_at - now) / DECAY_SECONDS) if self.weight else 0.0
+        self.weight = self.weight * faded + 1
+        self.seconds = self.seconds * faded + seconds
+        self.measured_at = now
+        self.retry_at = None
+
+    def speed(self) -> float | None:
+        """Messages a second, one behind the other; None before the first."""
+        if not self.weight:
+            return None
+        return 1 / max(self.seconds / self.weight, QUICKEST_SECONDS)
+
+
+class HostPool:
+    """Sound hosts in turn; one that failed is tried again later, and ever more rarely."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._turn = RoundRobin(names)
+        self.hosts: dict[str, Host] = {name: Host() for name in self._turn.names}
+
+    def choose(self, now: float, tried: Collection[str] = ()) -> str:
+        """The next in turn that is sound, or due to be tried again."""
+        host = self._turn.first_in_turn(
+            lambda name: name not in tried and self.hosts[name].may_be_tried(now)
+        )
+        if host is None:
+            return self._turn.choose(now, tried)
+        self.hosts[host].chosen(now)
+        return host
+
+    def succeeded(self, host: str, now: float, seconds: float) -> None:
+        """It is sound."""
+        self.hosts[host].succeeded(now, seconds)
+
+    def failed(self, host: str, now: float) -> None:
+        """It is passed over for a while."""
+        self.hosts[host].failed(now)
+
+
+class EpsilonGreedy(HostPool):
+    """Mostly the quick hosts: each in proportion to its speed, and now and then just in turn.
+
+    A host that was never measured counts as the quickest, so that it soon is.
+    """
+
+    def __init__(self, names: Iterable[str], rng: random.Random) -> None:
+        super().__init__(names)
+        self._rng = rng
+        self._explore = EXPLORE_FIRST
+
+    def choose(self, now: float, tried: Collection[str] = ()) -> str:
+        """In turn for a share of the choices, else at random by speed."""
+        if self._rng.random() < self._explore:
+            self._explore = max(self._explore * EXPLORE_DECAY, EXPLORE_LAST)
+            return super().choose(now, tried)
+        speeds = self._speeds(now, tried)
+        if not speeds:
+            return super().choose(now, tried)
+        (host,) = self._rng.choices(list(speeds), list(speeds.values()))
+        self.hosts[host].chosen(now)
+        return host
+
+    def _speeds(self, now: float, tried: Collection[str]) -> Mapping[str, float]:
+        """The speeds of the hosts that may be tried."""
+        found = {
+            name: host.speed()
+            for name, host in self.hosts.items()
+            if name not in tried and host.may_be_tried(now)
+        }
+        quickest = max((speed for speed in found.values() if speed is not None), default=1.0)
+        return {name: quickest if speed is None else speed for name, speed in found.items()}
+
+
+MODES: Final = ("round-robin", "hostpool", "epsilon-greedy")
+
+
+def hosts_of(mode: str, names: Iterable[str], rng: random.Random) -> Hosts:
+    """The way to choose that ``--mode`` names; there is at least one name.
+
+    Raises:
+        UsageError: there is no such mode.
+    """
+    if mode == "round-robin":
+        return RoundRobin(names)
+    if mode == "hostpool":
+        return HostPool(names)
+    if mode == "epsilon-greedy":
+        return EpsilonGreedy(names, rng)
+    raise UsageError(f"--mode {mode!r} is none of {', '.join(MODES)}")

@@ -1,0 +1,238 @@
+"""The program `nsq_to_nsq`: copies messages to other nsqds, filtered if asked for (flags.md).
+
+It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses messages:
+
+1. A message is finished when an nsqd has answered its publish with OK. A failure requeues it, and
+   the consumer backs off. None is finished for having failed often, unless
+   `--consumer-opt=max_attempts,N` asks for it.
+2. A message that certainly was not stored (its nsqd is gone, or its disk is full) is offered to the
+   other nsqds, and then to all of them again for two seconds. One whose answer is missing may be
+   stored: it is requeued, and may come twice.
+3. What a filter does not let pass is finished; what is no JSON object, too, with an error in the
+   log. With `--require-json-value`, a message without the field is a failure and requeued.
+4. A value equals a string with the same characters or a number with the same value. White-listed
+   fields are encoded anew, their keys in order; a number written as an integer keeps every digit.
+
+SIGINT and SIGTERM: what is under way is finished, then exit status 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sparq.client.address import parse_addresses
+from sparq.client.config import Config
+from sparq.client.connection import STORAGE_REFUSALS
+from sparq.client.consumer import Consumer, Handler
+from sparq.client.errors import PublishError, SparqClientError
+from sparq.client.message import Message
+from sparq.client.producer import Producer
+from sparq.program.flags import option
+from sparq.program.kinds import INT, STRING
+from sparq.program.logging import LEVELS, set_up
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.names import is_valid_name, quote
+from sparq.tools import common
+from sparq.tools.common import CLIENT_OPTION, SourceOptions, UsageError
+from sparq.tools.hostpool import MODES, hosts_of
+from sparq.tools.json_filter import FieldMissingError, JsonFilter, NotAnObjectError
+from sparq.tools.relay import NotSentError, NotTakenError, Relay, consumer_of
+from sparq.tools.timings import check_every
+
+PROGRAM: Final = "nsq_to_nsq"
+AT_A_TIME_MAX: Final = 1000
+"""Copies under way at a time, for one topic; more make nothing faster."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(SourceOptions):
+    """Everything that nsq_to_nsq can be told."""
+
+    topic: tuple[str, ...] = option((), "topic to copy", kind=STRING)
+    channel: str = option(PROGRAM, "channel to consume them by", kind=STRING)
+    destination_topic: str = option(
+        "", "topic to publish to; without it, that of the source", kind=STRING
+    )
+    destination_nsqd_tcp_addresses: tuple[str, ...] = option(
+        (),
+        "nsqd to publish to: host:port or a unix socket",
+        kind=STRING,
+        name="destination-nsqd-tcp-address",
+    )
+    max_in_flight: int = option(
+        200, "messages of a topic that may be unanswered at a time", kind=INT
+    )
+    mode: str = option("hostpool", f"who gets a message: {', '.join(MODES)}", kind=STRING)
+    status_every: int = option(
+        250, "log response times at every so many messages; 0: never", kind=INT
+    )
+    whitelist_json_field: tuple[str, ...] = option(
+        (), "field of JSON messages that passes; without the flag all do", kind=STRING
+    )
+    require_json_field: str = option(
+        "", "field that a JSON message must have in order to pass", kind=STRING
+    )
+    require_json_value: str = option("", "value that this field must have", kind=STRING)
+    producer_opt: tuple[str, ...] = option(
+        (), "an option of the publishing client, or its name alone for true", kind=CLIENT_OPTION
+    )
+
+
+def check(options: Options) -> None:
+    """Hold the options to what can be done.
+
+    Raises:
+        UsageError: one cannot; the text names its flag.
+    """
+    if not options.topic or not options.channel:
+        raise UsageError("--topic and --channel are required")
+    if not options.destination_nsqd_tcp_addresses:
+        raise UsageError("--destination-nsqd-tcp-address required")
+    topic = options.destination_topic
+    if topic and not is_valid_name(topic):
+        raise UsageError(f"--destination-topic {quote(topic)} is not valid")
+    if options.require_json_value and not options.require_json_field:
+        raise UsageError("--require-json-value goes with --require-json-field only")
+
+
+class Destination:
+    """One nsqd to publish to."""
+
+    def __init__(self, address: str, config: Config) -> None:
+        """Raises ValueError: it is no address."""
+        self.producer = Producer(address, config=config)
+        self._address = address
+
+    async def publish(self, topic: str, body: bytes) -> None:
+        """Publish a message and wait for the OK.
+
+        Raises:
+            NotSentError: it is not stored there.
+            NotTakenError: it was refused, or nobody knows whether it is stored.
+        """
+        # A connection that is being made is waited for; one that could not be made is not.
+        if (why := self.producer.errors.get(self._address)) is not None:
+            raise NotSentError(f"nsqd {self._address}: {why}")
+        try:
+            await self.producer.publish(topic, body)
+        except PublishError as error:
+            kind = NotTakenError if error.unanswered else NotSentError
+            raise kind(f"nsqd {self._address}: {error}") from error
+        except RemoteError as error:
+            kind = NotSentError if error.code in STORAGE_REFUSALS else NotTakenError
+            raise kind(f"nsqd {self._address}: {error}") from error
+        except SparqClientError as error:
+            raise NotTakenError(f"nsqd {self._address}: {error}") from error
+
+
+class NsqToNsq:
+    """The tool at work.
+
+    Args:
+        options: what it was told.
+        destinations: where it publishes, by address.
+
+    Raises:
+        UsageError: an option is not valid.
+    """
+
+    def __init__(self, options: Options, destinations: dict[str, Destination]) -> None:
+        self._options = options
+        self._destinations = destinations
+        self._filter = JsonFilter(
+            options.require_json_field, options.require_json_value, options.whitelist_json_field
+        )
+        rng = random.Random()  # noqa: S311 - chooses hosts, guards nothing
+        hosts = hosts_of(options.mode, destinations, rng)
+        self.relay = Relay(destinations, hosts, options.status_every)
+
+    def consumers(self) -> list[Consumer]:
+        """One for each topic."""
+        options = self._options
+        return [
+            consumer_of(
+                PROGRAM,
+                options,
+                topic,
+                options.channel,
+                self._copying_to(options.destination_topic or topic),
+                max_in_flight=options.max_in_flight,
+                concurrency=min(max(options.max_in_flight, 1), AT_A_TIME_MAX),
+            )
+            for topic in dict.fromkeys(options.topic)
+        ]
+
+    def _copying_to(self, topic: str) -> Handler:
+        async def handle(message: Message) -> None:
+            try:
+                body = self._filter.passed(message.body)
+            except NotAnObjectError as error:
+                logger.error("message %s is dropped: no JSON object: %s", message.id, error)
+                return
+            except FieldMissingError as error:
+                logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
+                await message.requeue()
+                return
+            if body is not None:
+                await self._copy(message, topic, body)
+
+        return handle
+
+    async def _copy(self, message: Message, topic: str, body: bytes) -> None:
+        async def send(address: str) -> None:
+            await self._destinations[address].publish(topic, body)
+
+        await self.relay.hand_on(message, send)
+
+
+def destinations_of(options: Options) -> dict[str, Destination]:
+    """Where to publish, by address.
+
+    Raises:
+        UsageError: an address or an option is not valid.
+    """
+    # Each publish is sent once: who gets it next is chosen here.
+    config = common.client_config(PROGRAM, options.producer_opt, "producer-opt", publish_attempts=1)
+    try:
+        addresses = parse_addresses(options.destination_nsqd_tcp_addresses)
+    except ValueError as error:
+        raise UsageError(f"--destination-nsqd-tcp-address: {error}") from None
+    return {address: Destination(address, config) for address in addresses}
+
+
+async def serve(options: Options, stop: asyncio.Event) -> int:
+    """Run the tool until the event is set; its exit status.
+
+    Raises:
+        UsageError: an option is not valid.
+    """
+    check(options)
+    set_up(f"[{PROGRAM}] ", LEVELS["info"])
+    check_every(options.status_every)
+    destinations = destinations_of(options)
+    tool = NsqToNsq(options, destinations)
+    consumers = tool.consumers()
+    async with contextlib.AsyncExitStack() as stack:
+        for destination in destinations.values():
+            await stack.enter_async_context(destination.producer)
+        await tool.relay.serve(consumers, stop)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    options = common.parse(Options, PROGRAM, arguments)
+    return common.run(PROGRAM, lambda stop: serve(options, stop))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""One message to one of several hosts: chosen by a mode, timed, and failed over where it is safe.
+
+1. A message that certainly has not reached its host (`NotSentError`) is offered to the next one.
+   When no host could be reached they are all asked again, a few times within two seconds: what
+   starts anew is back by then, and a requeue would take far longer.
+2. After any other failure it may have arrived, and is requeued at once.
+3. While a message is on its way, its nsqd is kept waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from sparq.client.consumer import Consumer, Handler
+from sparq.client.message import Message
+from sparq.tools import common
+from sparq.tools.common import SourceOptions, UsageError
+from sparq.tools.hostpool import Hosts
+from sparq.tools.timings import Timings
+from sparq.tools.touching import Touching
+
+logger = logging.getLogger(__name__)
+
+AGGREGATE: Final = "[aggregate]:"
+PAUSES: Final = (0.25, 0.5, 1.0)
+"""Seconds between the rounds in which all hosts are asked."""
+
+
+class NotTakenError(Exception):
+    """A host did not take a message, or has not said that it did."""
+
+
+class NotSentError(NotTakenError):
+    """A message certainly did not reach its host."""
+
+
+def consumer_of(
+    program: str,
+    sources: SourceOptions,
+    topic: str,
+    channel: str,
+    handler: Handler,
+    *,
+    max_in_flight: int,
+    concurrency: int,
+) -> Consumer:
+    """A consumer that never gives a message up, unless ``--consumer-opt`` asks for that.
+
+    Raises:
+        UsageError: a name, an address or an option is not valid.
+    """
+    common.check_sources(sources.nsqd_tcp_addresses, sources.lookupd_http_addresses)
+    config = common.client_config(
+        program, sources.consumer_opt, max_in_flight=max_in_flight, max_attempts=0
+    )
+    try:
+        return Consumer(
+            topic,
+            channel,
+            nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
+            lookupd_http_addresses=sources.lookupd_http_addresses,
+            handler=handler,
+            concurrency=concurrency,
+            config=config,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+class Relay:
+    """Hands messages on and answers for them.
+
+    Args:
+        names: the hosts.
+        hosts: the way to choose among them.
+        status_every: a line with response times for every so many messages, of all hosts and, if
+            there are several, of each.
+    """
+
+    def __init__(self, names: Iterable[str], hosts: Hosts, status_every: int) -> None:
+        self._names = frozenset(names)
+        self._hosts = hosts
+        self._touching = Touching()
+        self._all = Timings(status_every, AGGREGATE)
+        each = status_every if len(self._names) > 1 else 0
+        self._timings = {name: Timings(each, f"[{name}]:") for name in self._names}
+
+    async def serve(self, consumers: Sequence[Consumer], stop: asyncio.Event) -> None:
+        """Let consumers work until the event is set; then let them finish what is in hand."""
+        touching = asyncio.create_task(self._touching.run())
+        try:
+            for consumer in consumers:
+                consumer.start()
+            await stop.wait()
+            await asyncio.gather(*(consumer.stop() for consumer in consumers))
+        finally:
+            touching.cancel()
+            await asyncio.gather(touching, return_exceptions=True)
+
+    async def hand_on(self, message: Message, send: Callable[[str], Awaitable[None]]) -> None:
+        """Send a message to one host: finish it when that has taken it, requeue it otherwise.
+
+        Args:
+            message: the message.
+            send: sends it to the host of that name; raises ``NotTakenError``.
+        """
+        began = time.monotonic()
+        try:
+            with self._touching.holding(message):
+                host = await self._until_sent(send)
+        except NotTakenError as error:
+            logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
+            await message.requeue()
+            return
+        await message.finish()
+        seconds = time.monotonic() - began
+        self._timings[host].note(seconds)
+        self._all.note(seconds)
+
+    async def _until_sent(self, send: Callable[[str], Awaitable[None]]) -> str:
+        for pause in PAUSES:
+            try:
+                return await self._one_round(send)
+            except NotSentError:
+                await asyncio.sleep(pause)
+        return await self._one_round(send)
+
+    async def _one_round(self, send: Callable[[str], Awaitable[None]]) -> str:
+        tried: set[str] = set()
+        while True:
+            began = time.monotonic()
+            host = self._hosts.choose(began, tried)
+            try:
+                await send(host)
+            except NotTakenError as error:
+                self._hosts.failed(host, time.monotonic())
+                tried.add(host)
+                if not isinstance(error, NotSentError) or tried == self._names:
+                    raise
+            else:
+                now = time.monotonic()
+                self._hosts.succeeded(host, now, now - began)
+                return host

@@ -1,0 +1,270 @@
+"""URLs, headers and single requests of nsq_to_http."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from sparq.tools.common import UsageError
+from sparq.tools.endpoint import (
+    ANSWER_BYTES_MAX,
+    WHOLE_BYTES_MAX,
+    Endpoint,
+    UnsendableError,
+    open_session,
+    parse_headers,
+)
+from sparq.tools.relay import NotSentError, NotTakenError
+from tests.client.certificates import certificates, server_context
+from tests.client.scripted import listening
+from tests.servers import free_port
+from tests.tools.forwarding import web_server
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """What the requests are made with."""
+    async with open_session(1.0, 1.0) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "reason"),
+    [
+        ("POST", "", "--post takes a URL that begins with http:// or https://: ''"),
+        ("POST", "h:80/x", "--post takes a URL"),
+        ("POST", "ftp://h/", "--post takes a URL"),
+        ("POST", "http://", "--post takes a URL"),
+        ("POST", "http:///x", "--post takes a URL"),
+        ("POST", "http://h:99999/", "--post takes a URL"),
+        ("POST", "http//me:hush@h/x?k=hush", "https://: 'h/x'$"),
+        ("GET", "http//h/%s", "--get takes a URL"),
+        ("GET", "http://h/", "--get takes a URL with one %s"),
+        ("GET", "http://h/%s?a=%s", "--get takes a URL with one %s"),
+        ("GET", "http://%s.example/", "the %s must be in the path or in the query"),
+        ("GET", "http://h:%s/", "--get takes a URL"),
+        ("GET", "http://%s@h/", "the %s must be in the path or in the query"),
+        ("GET", "http://h/#%s", "the %s must be in the path or in the query"),
+        ("GET", "http://h/a b?%s", "must be percent-encoded"),
+        ("GET", "http://h/100%?%s", "must be percent-encoded"),
+        ("GET", "http://h/\u00fc?%s", "must be percent-encoded"),
+        ("GET", "http://h/%d?%s", "must be percent-encoded"),
+        ("GET", "http://h/a/../%s", "a path with . or .. takes no %s"),
+    ],
+)
+def test_urls_that_are_refused(method: str, text: str, reason: str) -> None:
+    """At the start, with the flag; a password or a query is not shown."""
+    with pytest.raises(UsageError, match=re.compile(reason)) as refused:
+        Endpoint(method, text, {})
+
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://h", "http://h"),
+        ("HTTPS://me:hush@H:8443/a/b?token=hush#x", "https://h:8443/a/b"),
+        ("http://[::1]:80/%20", "http://[::1]/%20"),
+    ],
+)
+def test_what_is_shown_of_a_url(text: str, shown: str) -> None:
+    """Host and path."""
+    assert shown == Endpoint("POST", text, {}).shown
+
+
+def test_headers_are_read() -> None:
+    """The last of a name counts, whatever its case, also over those of the tool."""
+    given = ["A:1", "a: 2 ", "X-Empty:", "host: other:8", "user-AGENT: mine"]
+    found = parse_headers(given, {"User-Agent": "tool", "B": "3"})
+
+    expected = {"a": "2", "x-empty": "", "host": "other:8", "user-agent": "mine", "b": "3"}
+    assert expected == {name.lower(): value for name, value in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("hush", "the one in place 2 does not"),
+        (": hush", "the one in place 2 does not"),
+        ("a b: hush", "the one in place 2 does not"),
+        ("a\r\nb: hush", "the one in place 2 does not"),
+        ("a: x\r\nb: hush", "--header a: its value has control characters"),
+        ("a: \x00hush", "--header a: its value has control characters"),
+        ("Content-Length: 1", "--header Content-Length: it is set for each request"),
+        ("transfer-encoding: chunked", "--header transfer-encoding: it is set for each request"),
+    ],
+)
+def test_headers_that_are_refused(text: str, reason: str) -> None:
+    """With the flag and the place; a value may be a secret."""
+    with pytest.raises(UsageError, match=reason) as refused:
+        parse_headers(["Fine: yes", text], {})
+
+    assert "hush" not in str(refused.value)
+
+
+async def test_a_space_in_a_path_is_no_plus(session: aiohttp.ClientSession) -> None:
+    """There a plus sign would stay one."""
+    async with web_server() as server:
+        await Endpoint("GET", f"{server.url}/in/%s/x?y", {}).send(session, b"a b+c/d")
+
+    assert ["/in/a%20b%2Bc%2Fd/x?y"] == [each.path_qs for each in server.asked]
+
+
+@pytest.mark.parametrize("body", [b"..", b".", b"a/../b", b"\\..\\", b"/.."])
+async def test_a_body_is_no_step_up(session: aiohttp.ClientSession, body: bytes) -> None:
+    """In a path; in a query it is a value like any other."""
+    async with web_server() as server:
+        with pytest.raises(UnsendableError, match="a step up in the URL's path"):
+            await Endpoint("GET", f"{server.url}/in/%s", {}).send(session, body)
+        await Endpoint("GET", f"{server.url}/in?b=%s", {}).send(session, body)
+
+    assert 1 == len(server.asked)
+
+
+async def test_a_large_body(session: aiohttp.ClientSession) -> None:
+    """It arrives whole, with its length said before."""
+    body = bytes(range(256)) * (WHOLE_BYTES_MAX // 256 + 1)
+    async with web_server() as server:
+        await Endpoint("POST", server.url, {}).send(session, body)
+
+    assert [body] == server.bodies
+    assert str(len(body)) == server.asked[0].headers["Content-Length"]
+
+
+async def test_nobody_there(session: aiohttp.ClientSession) -> None:
+    """Then nothing was sent, which is said."""
+    with pytest.raises(NotSentError, match=r"^http://127.0.0.1:\d+: Cannot connect"):
+        await Endpoint("POST", f"http://127.0.0.1:{free_port()}", {}).send(session, b"x")
+
+
+ODD_ANSWERS = [
+    (b"", "Server disconnected"),
+    (b"SSH-2.0-nothing\r\n\r\n", "http://127"),
+    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "http://127"),
+    (b"HTTP/1.1 200 OK\r\n" + b"X: x\r\n" * 100_000, "http://127"),
+    (b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", "status 302"),
+]
+
+
+@pytest.mark.parametrize(("said", "reason"), ODD_ANSWERS, ids=range(len(ODD_ANSWERS)))
+async def test_odd_answers(session: aiohttp.ClientSession, said: bytes, reason: str) -> None:
+    """Each is a failure of this request, with its reason, in bounded memory."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        writer.close()
+
+    async with listening(answer) as address:
+        with pytest.raises(NotTakenError, match=reason) as failed:
+            await Endpoint("POST", f"http://{address}/?k=hush", {}).send(session, b"x")
+
+    assert len(str(failed.value)) < 400
+    assert "hush" not in str(failed.value)
+
+
+async def test_an_endless_answer_is_read_up_to_a_bound(session: aiohttp.ClientSession) -> None:
+    """Its status counts; its connection is closed."""
+    sent = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 65_536)
+            sent += 65_536
+
+    async with web_server() as server:
+        server.answer = answer
+        await Endpoint("POST", server.url, {}).send(session, b"x")
+
+    # What fits into the buffers of two sockets is sent before that shows.
+    assert ANSWER_BYTES_MAX <= sent < 16 * ANSWER_BYTES_MAX
+
+
+async def test_an_answer_that_trickles_in_counts_all_the_same(
+    session: aiohttp.ClientSession,
+) -> None:
+    """The status was there; the rest is not waited for longer than for a request."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    async with open_session(1.0, 0.1) as hasty, web_server() as server:
+        server.answer = answer
+        await Endpoint("POST", server.url, {}).send(hasty, b"x")
+
+
+async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:
+    """What one answer sets goes with no request."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(headers={"Set-Cookie": "a=b; Path=/"})
+
+    async with web_server() as server:
+        server.answer = answer
+        for _ in range(2):
+            await Endpoint("POST", server.url, {}).send(session, b"x")
+
+    assert all("Cookie" not in each.headers for each in server.asked)
+
+
+TRUSTING = """
+import asyncio, json, sys
+from sparq.tools.endpoint import Endpoint, open_session
+from sparq.tools.relay import NotSentError
+
+async def main():
+    found = []
+    async with open_session(5, 5) as session:
+        for url in sys.argv[1:]:
+            try:
+                await Endpoint("POST", url, {}).send(session, b"x")
+                found.append("sent")
+            except NotSentError as error:
+                found.append("refused" if "certificate" in str(error) else str(error))
+    print(json.dumps(found))
+
+asyncio.run(main())
+"""
+
+
+async def test_certificates_are_verified(tmp_path: Path) -> None:
+    """By the authorities of the system, or of SSL_CERT_FILE: host, time and signature."""
+    files = certificates(tmp_path)
+    ways = [files.server, files.elsewhere, files.expired, files.stranger, files.self_signed]
+    urls, servers = [], []
+    for cert in ways:
+        entering = web_server(server_context(files, cert))
+        server = await entering.__aenter__()
+        servers.append((entering, server))
+        urls.append(server.url)
+    environment = {**os.environ, "SSL_CERT_FILE": str(files.authority)}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", TRUSTING, *urls],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for entering, _ in servers:
+        await entering.__aexit__(None, None, None)
+
+    assert ["sent", *["refused"] * 4] == json.loads(done.stdout)
+    assert [1, 0, 0, 0, 0] == [len(server.asked) for _, server in servers]

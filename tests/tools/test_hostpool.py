@@ -1,0 +1,152 @@
+"""Choosing hosts: in turn, past those that fail, or the quick ones."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.tools.common import UsageError
+from sparq.tools.hostpool import MODES, EpsilonGreedy, HostPool, RoundRobin, hosts_of
+
+NAMES = ["a", "b", "c"]
+
+
+def test_round_robin_asks_everybody_in_turn() -> None:
+    """Also who fails; a name that is given twice has one turn."""
+    hosts = RoundRobin(["a", "b", "a", "c"])
+    hosts.failed("b", 0)
+
+    assert list("abcabc") == [hosts.choose(0) for _ in range(6)]
+
+
+def test_a_host_that_failed_is_passed_over_for_30_s() -> None:
+    """Then it is asked once; the others go on in turn all the while."""
+    hosts = HostPool(NAMES)
+    hosts.failed("b", 0)
+
+    assert list("acac") == [hosts.choose(29.9) for _ in range(4)]
+    assert Counter(a=5, b=1, c=4) == Counter(hosts.choose(30) for _ in range(10))
+
+
+def test_the_time_doubles_up_to_15_min() -> None:
+    """With each try that fails; further failures of the same moment do not count."""
+    hosts = HostPool(NAMES)
+    now, waits = 0.0, []
+    hosts.failed("b", now)
+    for _ in range(7):
+        began = now
+        while "b" not in [hosts.choose(now) for _ in NAMES]:
+            now += 1
+        waits.append(now - began)
+        for _ in range(3):
+            hosts.failed("b", now)
+
+    assert [30, 60, 120, 240, 480, 900, 900] == waits
+
+
+def test_one_success_makes_a_host_sound() -> None:
+    """It has its turn again, and its next failure counts as its first."""
+    hosts = HostPool(NAMES)
+    hosts.failed("b", 0)
+    for now in (30, 90):
+        assert "b" in [hosts.choose(now) for _ in NAMES]
+        hosts.failed("b", now)
+    hosts.succeeded("b", 91, 0.1)
+
+    assert set(NAMES) == {hosts.choose(91) for _ in NAMES}
+    hosts.failed("b", 91)
+    assert "b" in [hosts.choose(121) for _ in NAMES]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_when_all_have_failed_all_are_asked(mode: str) -> None:
+    """A message that nobody is asked to take would only wait for longer."""
+    hosts = hosts_of(mode, NAMES, random.Random(1))
+    for name in NAMES:
+        hosts.failed(name, 0)
+
+    assert Counter(a=3, b=3, c=3) == Counter(hosts.choose(1) for _ in range(9))
+
+
+def chosen(hosts: EpsilonGreedy, now: float, count: int = 3000) -> Counter[str]:
+    """Who is chosen how often."""
+    return Counter(hosts.choose(now) for _ in range(count))
+
+
+def test_quick_hosts_get_more() -> None:
+    """In proportion to their speed; who was never measured counts as the quickest."""
+    hosts = EpsilonGreedy(NAMES, random.Random(2))
+    for _ in range(20):
+        hosts.succeeded("a", 0, 0.010)
+        hosts.succeeded("b", 0, 0.040)
+    counts = chosen(hosts, 1)
+
+    assert 3.2 < counts["a"] / counts["b"] < 5
+    assert 0.8 < counts["a"] / counts["c"] < 1.25
+
+
+def test_old_response_times_fade() -> None:
+    """Of what was measured 5 min ago a third counts: a host that was slow gets its chance."""
+    hosts = EpsilonGreedy(NAMES[:2], random.Random(3))
+    for _ in range(10):
+        hosts.succeeded("a", 0, 1.0)
+        hosts.succeeded("b", 0, 0.1)
+    for _ in range(10):
+        hosts.succeeded("a", 1500, 0.1)
+        hosts.succeeded("b", 1500, 0.1)
+    counts = chosen(hosts, 1500)
+
+    assert 0.85 < counts["a"] / counts["b"] < 1.15
+
+
+def test_who_explores_disregards_speed() -> None:
+    """Three in ten at first; with each of them fewer, but never none."""
+    hosts = EpsilonGreedy(NAMES[:2], random.Random(4))
+    hosts.succeeded("a", 0, 0.0001)
+    hosts.succeeded("b", 0, 1000.0)
+
+    first, later = chosen(hosts, 1, 100)["b"], chosen(hosts, 1, 20_000)["b"]
+
+    assert first >= 5
+    assert 60 <= later <= 160
+
+
+def test_the_quickest_is_passed_over_while_it_fails() -> None:
+    """And then asked again now and then."""
+    hosts = EpsilonGreedy(NAMES, random.Random(5))
+    hosts.succeeded("a", 0, 0.001)
+    hosts.failed("a", 0)
+
+    assert 0 == chosen(hosts, 29)["a"]
+    assert 1 == chosen(hosts, 31, 100)["a"]
+
+
+@given(
+    st.sampled_from(MODES),
+    st.integers(0, 2**32),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.booleans(), st.floats(0, 1000))),
+    st.sets(st.sampled_from(NAMES), max_size=2),
+)
+def test_nobody_is_asked_twice_with_one_message(
+    mode: str, seed: int, story: list[tuple[str, bool, float]], tried: set[str]
+) -> None:
+    """Whatever has been, there is a choice, and it is none of those who were tried."""
+    hosts, now = hosts_of(mode, NAMES, random.Random(seed)), 0.0
+    for name, well, seconds in story:
+        now += seconds
+        if well:
+            hosts.succeeded(name, now, seconds)
+        else:
+            hosts.failed(name, now)
+
+        assert hosts.choose(now, tried) in set(NAMES) - tried
+
+
+def test_another_mode_is_refused() -> None:
+    """The error names those that there are."""
+    with pytest.raises(UsageError, match="--mode 'all' is none of round-robin, hostpool, epsilon"):
+        hosts_of("all", NAMES, random.Random())
