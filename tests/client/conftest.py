@@ -1,0 +1,46 @@
+"""Real daemons that the client's tests share: started once and left alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+
+RDY_COUNT_MAX = 500
+"""What the second nsqd allows a connection; the first has NSQ's default, 2,500."""
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Two nsqds that register with one nsqlookupd."""
+
+    lookupd: Server
+    nsqds: tuple[NsqdServer, NsqdServer]
+
+    def make(self, topic: str, channel: str = "c") -> str:
+        """The topic and channel on both nsqds; returns the topic."""
+        for nsqd in self.nsqds:
+            nsqd.post(f"/topic/create?topic={topic}")
+            nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+        return topic
+
+
+@pytest.fixture(scope="session")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
+    """Two nsqds and an nsqlookupd; a test uses a topic of its own, and leaves them alive."""
+    folder = tmp_path_factory.mktemp("company")
+    lookupd = spawn_nsqlookupd(folder)
+
+    def start(number: int) -> NsqdServer:
+        flags = (f"--max-rdy-count={RDY_COUNT_MAX}",) if number else ()
+        return spawn_nsqd(folder, *flags, lookupds=(lookupd,), name=f"nsqd-{number}")
+
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        stack.enter_context(lookupd)
+        first, second = (stack.enter_context(nsqd) for nsqd in threads.map(start, range(2)))
+        yield Company(lookupd, (first, second))

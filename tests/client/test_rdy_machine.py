@@ -1,0 +1,259 @@
+"""RDY over real sockets: scripted nsqds count what a consumer lets them send, whatever happens.
+
+Connections come and go, messages are delivered, answered, failed, left to expire, limits change;
+after each step the wire comes to rest and is counted.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from sparq.client import Consumer, Message, pool
+from sparq.client.rdy import Window
+from tests.client.scripted import Peer, ScriptedNsqd, until
+
+NSQDS = 4
+TURNS_MAX = 20_000
+OPTIONS: dict[str, Any] = {
+    "max_reconnect_delay": 0.01,
+    "backoff_multiplier": 0.001,
+    "max_backoff_duration": 0.004,
+    "rdy_redistribute_interval": 0.005,
+    "low_rdy_idle_timeout": 1.0,
+    "low_rdy_timeout": 1.0,
+    "max_attempts": 0,
+    "stop_timeout": 0.0,
+}
+
+number = st.integers(0, 1000)
+
+
+class Wire(RuleBasedStateMachine):
+    """A consumer and scripted nsqds on one event loop, which runs while a step is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        logging.getLogger("sparq.client").setLevel(logging.CRITICAL)
+        self.runner = asyncio.Runner()
+        self.nsqds: list[ScriptedNsqd] = []
+        self.up: set[ScriptedNsqd] = set()
+        self.held: list[Message] = []
+        self.delivered = 0
+        self.charged_before = 0
+        self.too_far: list[str] = []
+
+    # Steps
+
+    @initialize(limit=st.integers(0, 12), counts=st.lists(st.integers(1, 6), min_size=NSQDS))
+    def begin(self, limit: int, counts: list[int]) -> None:
+        """Some nsqds, each with a max_rdy_count of its own, and a consumer of all."""
+
+        async def begin() -> None:
+            for count in counts[:NSQDS]:
+                nsqd = ScriptedNsqd()
+                nsqd.facts["max_rdy_count"] = count
+                await nsqd.start()
+                self.nsqds.append(nsqd)
+            self.up = set(self.nsqds)
+            places = [nsqd.address for nsqd in self.nsqds]
+            self.consumer = Consumer(
+                "t", "c", nsqd_tcp_addresses=places, max_in_flight=limit, **OPTIONS
+            )
+            self.watch_raises()
+            self.consumer.start()
+
+        self.step(begin())
+
+    def watch_raises(self) -> None:
+        """Keep every raise that, in the order of sending, takes the total too far."""
+        flow = self.consumer._flow
+        distributor = flow._distributor
+        plain: Callable[[Window, int], None] = distributor._send
+        before: dict[Window, int] = {}
+
+        def send(window: Window, count: int) -> None:
+            raised = count > before.get(window, 0)
+            before[window] = count
+            total = sum(before.get(each, 0) for each in flow.subscriptions)
+            if raised and total > self.consumer.max_in_flight:
+                self.too_far.append(f"{total} of {self.consumer.max_in_flight}")
+            plain(window, count)
+
+        distributor._send = send
+
+    @rule(which=number)
+    def lose_connection(self, which: int) -> None:
+        """A connection is cut; the consumer connects again."""
+        if peers := self.peers():
+            self.step(self.cut(peers[which % len(peers)]))
+
+    async def cut(self, peer: Peer) -> None:
+        peer.hang_up()
+        await until(lambda: peer not in peer.nsqd.peers)
+
+    @rule(which=st.integers(0, NSQDS - 1))
+    def go_or_come(self, which: int) -> None:
+        """An nsqd dies, or one that had died comes back."""
+        nsqd = self.nsqds[which]
+        if nsqd in self.up:
+            self.up.discard(nsqd)
+            self.step(nsqd.stop())
+        else:
+            self.up.add(nsqd)
+            self.step(nsqd.start())
+
+    @rule(which=number, count=st.integers(1, 6))
+    def deliver(self, which: int, count: int) -> None:
+        """An nsqd sends what it may: while fewer than RDY are in flight."""
+        if peers := self.peers():
+            self.step(self.send(peers[which % len(peers)], count))
+
+    async def send(self, peer: Peer, count: int) -> None:
+        for _ in range(min(count, peer.ready - len(peer.in_flight))):
+            self.delivered += 1
+            peer.deliver(self.delivered)
+
+    @rule(which=number, how=st.sampled_from(["finish", "fail", "requeue", "touch"]))
+    def answer(self, which: int, how: str) -> None:
+        """One message is answered for."""
+        if self.held:
+            self.step(self.respond(self.held[which % len(self.held)], how))
+
+    async def respond(self, message: Message, how: str) -> None:
+        if how == "touch":
+            message.touch()
+            return
+        self.held.remove(message)
+        if how == "finish":
+            message.finish()
+        else:
+            message.requeue(60, backoff=how == "fail")
+
+    @rule(limit=st.integers(0, 12))
+    def change_limit(self, limit: int) -> None:
+        """max_in_flight changes while running."""
+        self.step(self.allow(limit))
+
+    async def allow(self, limit: int) -> None:
+        self.consumer.max_in_flight = limit
+
+    @rule(which=st.integers(0, NSQDS - 1))
+    def leave(self, which: int) -> None:
+        """An nsqd is left for good and found again, its messages unanswered."""
+        self.step(self.leave_and_come_back(self.nsqds[which].address))
+
+    async def leave_and_come_back(self, address: str) -> None:
+        await self.consumer.disconnect_from_nsqd(address)
+        self.consumer.connect_to_nsqd(address)
+
+    # Rest
+
+    def peers(self) -> list[Peer]:
+        """The connections that nsqds have."""
+        return [peer for nsqd in self.nsqds for peer in nsqd.peers]
+
+    def step(self, work: Coroutine[Any, Any, None]) -> None:
+        """Take a step, and let the wire come to rest."""
+        self.charged_before = self.charged()
+        self.runner.run(self.rest(work))
+
+    async def rest(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        taking = asyncio.create_task(self.take())
+        for _ in range(TURNS_MAX):
+            if self.is_at_rest():
+                break
+            await asyncio.sleep(0)
+        else:
+            raise AssertionError(f"no rest: {self.consumer.errors} {self.counts()}")
+        taking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await taking
+        self.held = [message for message in self.held if not message.stale]
+
+    async def take(self) -> None:
+        async for message in self.consumer:
+            self.held.append(message)
+
+    def counts(self) -> list[tuple[int, int, int]]:
+        """RDY as the consumer means it, as nsqd has it, and what nsqd has in flight."""
+        found = []
+        for window, subscription in self.consumer._flow.subscriptions.items():
+            nsqd = next(each for each in self.nsqds if each.address == subscription.address)
+            peer = nsqd.peers[-1] if nsqd.peers else None
+            heard, in_flight = (peer.ready, len(peer.in_flight)) if peer is not None else (-1, -1)
+            found.append((window.ready, heard, in_flight - window.in_flight))
+        return found
+
+    def is_at_rest(self) -> bool:
+        """Everybody that is up is connected once, and has heard all that was sent."""
+        connected = {nsqd.address for nsqd in self.up} == set(self.consumer.connections)
+        once = all(len(nsqd.peers) == (nsqd in self.up) for nsqd in self.nsqds)
+        settled = all(means == hears and not off for means, hears, off in self.counts())
+        taken = len([each for each in self.held if not each.stale]) == self.consumer.in_flight
+        return connected and once and settled and taken and not self.is_blocked()
+
+    def is_blocked(self) -> bool:
+        """Whether a block of the backoff is under way, which ends by itself."""
+        return self.consumer._flow._backoff.state.name == "BLOCKED"
+
+    def charged(self) -> int:
+        """The messages that may be unanswered: RDY or, if more, what is in flight."""
+        return sum(max(peer.ready, len(peer.in_flight)) for peer in self.peers())
+
+    # What must hold
+
+    @invariant()
+    def rdy_is_bounded(self) -> None:
+        """RDY as the nsqds have it adds up to max_in_flight at most, and to each one's maximum."""
+        if not self.nsqds:
+            return
+        peers = self.peers()
+        assert self.too_far == []
+        assert sum(peer.ready for peer in peers) <= self.consumer.max_in_flight
+        assert all(peer.ready <= peer.nsqd.facts["max_rdy_count"] for peer in peers)
+
+    @invariant()
+    def messages_are_bounded(self) -> None:
+        """More than max_in_flight is in hand only while it becomes less, after it was lowered."""
+        if self.nsqds:
+            assert self.charged() <= max(self.consumer.max_in_flight, self.charged_before)
+
+    @invariant()
+    def nobody_starves(self) -> None:
+        """With room for a message, some connection has RDY; in a probe that is one."""
+        if self.nsqds and self.peers() and self.charged() < self.consumer.max_in_flight:
+            assert any(peer.ready for peer in self.peers())
+
+    def teardown(self) -> None:
+        """End the consumer and the nsqds."""
+
+        async def end() -> None:
+            await self.consumer.stop()
+            for nsqd in self.up:
+                await nsqd.stop()
+
+        if self.nsqds:
+            self.runner.run(end())
+        self.runner.close()
+
+
+def test_rdy_never_exceeds_max_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever connects, is lost, fails, is answered or changed: the nsqds count no more."""
+    monkeypatch.setattr(pool, "FIRST_DELAY", 0.002)
+    run_state_machine_as_test(
+        Wire, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)
+    )

@@ -1,0 +1,68 @@
+"""The tables of requirements against the tests: no line without one, no name without a test."""
+
+import ast
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.client import requirements
+from tests.client.requirements import Requirement
+
+HERE = Path(__file__).parent
+PARTS = sorted(found.name for found in pkgutil.iter_modules(requirements.__path__))
+DAEMONS = "tests.servers"
+
+
+@cache
+def named_in(file: str) -> frozenset[str]:
+    """The names of a file's tests."""
+    tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+@cache
+def starts_daemons(file: str) -> bool:
+    """Whether a file's tests have real daemons: those of conftest.py, or their own."""
+    text = (HERE / file).read_text(encoding="utf-8")
+    return "spawn_nsqd" in text or "company" in text
+
+
+def table(part: str) -> dict[str, Requirement]:
+    """The lines of one part, by name."""
+    module = importlib.import_module(f"{requirements.__name__}.{part}")
+    return dict(module.REQUIREMENTS)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_requirement_has_a_test_against_real_daemons(part: str) -> None:
+    """Each line names tests that are there, one at least in a file that starts daemons."""
+    missing = [
+        f"{name}: {test}"
+        for name, line in table(part).items()
+        for test in line.tests
+        if test.partition("::")[2] not in named_in(test.partition("::")[0])
+    ]
+    unheld = [name for name, line in table(part).items() if not line.on_nsqd]
+    unreal = [
+        f"{name}: {test}"
+        for name, line in table(part).items()
+        for test in line.on_nsqd
+        if not starts_daemons(test.partition("::")[0])
+    ]
+
+    assert [] == missing
+    assert [] == unheld
+    assert [] == unreal
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_requirements_*.py")))
+def test_every_test_of_a_requirement_is_in_a_table(file: str) -> None:
+    """A test that holds a requirement is named with it."""
+    named = {test for part in PARTS for line in table(part).values() for test in line.tests}
+    tests = {f"{file}::{name}" for name in named_in(file) if name.startswith("test_")}
+
+    assert set() == tests - named
