@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import multiprocessing
 import subprocess
 import sys
 import zlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from sparq.tools import common
+from sparq.tools import common, nsq_to_file
 from sparq.tools.archive import Archive
 from sparq.tools.nsq_to_file import PROGRAM, Options, archive_of, check
 from tests.client.scripted import until
@@ -40,13 +42,24 @@ async def recording(*flags: str) -> AsyncIterator[Archive]:
     assert 0 == status
 
 
-def start(*flags: str, log: Path | None = None) -> subprocess.Popen[bytes]:
+def start(*flags: str, log: Path) -> subprocess.Popen[bytes]:
     """Record in a process of its own."""
     command = [sys.executable, "-m", "sparq.tools.nsq_to_file", *flags]
-    if log is None:
-        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
     with log.open("ab") as stderr:
         return subprocess.Popen(command, stderr=stderr)
+
+
+def _main(flags: tuple[str, ...]) -> None:
+    sys.exit(nsq_to_file.main(flags))
+
+
+def forked(*flags: str) -> BaseProcess:
+    """Record in a process that has imported everything already; for many short lives."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sparq.tools.nsq_to_file", __name__])
+    process = context.Process(target=_main, args=(flags,))
+    process.start()
+    return process
 
 
 def publish(nsqd: NsqdServer, topic: str, bodies: Iterable[bytes]) -> None:
