@@ -84,6 +84,19 @@ def test_runs_are_the_same_frames(
     ]
 
 
+@given(st.lists(st.sampled_from([f.OK] * 4 + [f.HEARTBEAT, f.frame(1, b"E_X")]), max_size=30), CUTS)
+def test_oks_taken_together_are_the_same_oks(frames: list[bytes], cuts: list[int]) -> None:
+    """Whatever stands around them and however they are cut, each OK is counted once, in order."""
+    receiver, stream = Receiver(100), b"".join(frames)
+    received: list[bytes] = []
+    for piece in pieces(stream, cuts):
+        receiver.feed(piece)
+        received += [f.OK] * receiver.take_oks()
+        received += [f.frame(*frame) for frame in receiver.frames()]
+
+    assert received == frames
+
+
 def test_a_run_ends_at_what_is_no_message() -> None:
     """A message without its header, or a size that cannot be, is left to be refused."""
     message = f.frame(2, bytes(30))

@@ -25,7 +25,7 @@ from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.handshake import HEARTBEAT, Handshake, remote_error
 from sparq.client.layers import LayerError, Layers
-from sparq.client.requests import Answer, Requests
+from sparq.client.requests import OK, Awaited, Request, Requests
 from sparq.client.write_watch import WriteWatch
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
@@ -131,18 +131,19 @@ class Connection(asyncio.Protocol):
             ConnectionLostError: it has ended already; nothing was sent.
         """
         answer: asyncio.Future[bytes] = self._loop.create_future()
-        self.ask(command, answer)
+        self.ask(command, Awaited(len(command), answer))
         return answer
 
-    def ask(self, command: bytes, answer: Answer) -> None:
-        """Send a command that has an answer, and tell it to ``answer``.
+    def ask(self, command: bytes, request: Request) -> None:
+        """Send a command that has an answer, which ``request`` is told.
 
         Raises:
             ConnectionLostError: as for ``request``.
         """
         if not self.live:
             raise ConnectionLostError(self._reason(None), executed=False)
-        self.requests.add(answer, len(command), self._loop.time())
+        request.asked_at = self._loop.time()
+        self.requests.add(request)
         self.send(command)
 
     def drained(self) -> Awaitable[None]:
@@ -338,8 +339,12 @@ class Connection(asyncio.Protocol):
             decode_message(data)  # too short: else it were part of a run
         elif data == HEARTBEAT:
             self.send(commands.nop())
-        elif not self.requests.respond(data):
+        elif (request := self.requests.next()) is None:
             log.warning("nsqd %s: an answer to no request: %.100r", self.address, data)
+        elif data == OK:
+            request.confirm()
+        else:
+            request.respond(data)
 
     def _confirmed(self, count: int) -> None:
         if stray := self.requests.confirm(count):
@@ -355,8 +360,10 @@ class Connection(asyncio.Protocol):
             self.fail(error)
         if _is_cut_short(error):
             return  # not what the command is, but that it came in part: nsqd executed none of it
-        if not self.requests.refuse(error):
+        if (request := self.requests.next()) is None:
             log.warning("nsqd %s: %s", self.address, error)
+        else:
+            request.fail(error)
 
     def _check_alive(self) -> None:
         """Give up a silent connection; look again when it could next have been silent too long."""

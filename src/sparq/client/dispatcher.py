@@ -29,7 +29,6 @@ from sparq.client.errors import (
     WrongPeerError,
 )
 from sparq.client.publish import Publish, Receipt
-from sparq.client.requests import OK
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -130,14 +129,10 @@ class Dispatcher:
 
     # What a connection says
 
-    def on_answer(self, publish: Publish, data: bytes) -> None:
-        """nsqd has answered: it is published."""
+    def published_one(self, publish: Publish) -> None:
+        """nsqd has said OK."""
         link = publish.link
         assert link is not None
-        if data != OK:
-            link.fail(WrongPeerError(f"{link.address} answered a publish {data[:80]!r}"))
-            self._unanswered(publish)
-            return
         self.published += publish.message_count
         self._settle(publish)
         if publish.attempts == 1:
@@ -145,7 +140,14 @@ class Dispatcher:
         else:
             publish.teller.set_result(Receipt(link.address, publish.attempts, publish.resent))
 
-    def on_failure(self, publish: Publish, error: Exception) -> None:
+    def misunderstood(self, publish: Publish, data: bytes) -> None:
+        """What answers is no nsqd."""
+        link = publish.link
+        assert link is not None
+        link.fail(WrongPeerError(f"{link.address} answered a publish {data[:80]!r}"))
+        self._unanswered(publish)
+
+    def failed_one(self, publish: Publish, error: Exception) -> None:
         """nsqd refuses it or is gone: send it again, unless it is its own fault."""
         if isinstance(error, RemoteError):
             self._refused(publish, error)
@@ -209,7 +211,7 @@ class Dispatcher:
     def _next_link(self, publish: Publish) -> Connection | None:
         """The next connection in turn that has room for it."""
         links = self.links
-        limit = self._config.max_pending_bytes - len(publish.command)
+        limit = self._config.max_pending_bytes - publish.size
         for _ in links:
             self._turn = (self._turn + 1) % len(links)
             link = links[self._turn]
@@ -230,12 +232,12 @@ class Dispatcher:
     def _stand_in_line(self, publish: Publish) -> None:
         self.expire_in(publish)
         self._line[publish] = None
-        self._line_bytes += len(publish.command)
+        self._line_bytes += publish.size
         self.roomy.clear()
 
     def _leave_line(self, publish: Publish) -> None:
         del self._line[publish]
-        self._line_bytes -= len(publish.command)
+        self._line_bytes -= publish.size
         if not self._line:
             self.roomy.set()
 
@@ -263,7 +265,7 @@ class Dispatcher:
         publish.teller.set_exception(error)
 
     def _expire(self, publish: Publish) -> None:
-        if publish.done():
+        if publish.teller.done():
             return  # its task was cancelled in this very turn
         if publish in self._line:
             self._leave_line(publish)

@@ -147,8 +147,7 @@ class Producer:
 
     async def _told(self, command: bytes, count: int, seconds: float | None) -> Receipt:
         """Submit a command, and wait for its outcome."""
-        loop = self._started()
-        outcome: asyncio.Future[Receipt] = loop.create_future()
+        outcome: asyncio.Future[Receipt] = self._started().create_future()
         publish = self._submit(command, count, outcome, seconds)
         try:
             return await outcome
@@ -158,7 +157,7 @@ class Producer:
             raise
 
     def _submit(self, command: bytes, count: int, teller: Teller, seconds: float | None) -> Publish:
-        now = asyncio.get_running_loop().time()
+        now = self._started().time()
         if seconds is None:
             deadline = now + self.config.publish_timeout
             publish = Publish(self._dispatcher, command, count, teller, deadline)

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from sparq.client.config import milliseconds
+from sparq.client.requests import Request
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
 
@@ -88,8 +89,8 @@ class Callback:
     set_exception = set_result
 
 
-class Publish:
-    """One publish on its way; the connection that it was sent on answers it.
+class Publish(Request):
+    """One publish on its way; the connection that it was sent on tells it nsqd's answer.
 
     Attributes:
         command: what is sent.
@@ -106,21 +107,15 @@ class Publish:
         timer: gives it up at its deadline.
     """
 
-    __slots__ = (
-        "attempts",
-        "command",
-        "deadline",
-        "dispatcher",
-        "link",
-        "message_count",
-        "refusal",
-        "refused_by",
-        "resent",
-        "spared",
-        "teller",
-        "timer",
-        "unanswered",
-    )
+    # Of the class until they change, which they seldom do: there is one of these a message.
+    link: Connection | None = None
+    attempts = 0
+    spared = 0
+    unanswered = 0
+    resent = 0
+    refusal: RemoteError | None = None
+    refused_by: tuple[str, ...] = ()
+    timer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -132,31 +127,25 @@ class Publish:
     ) -> None:
         self.dispatcher = dispatcher
         self.command = command
+        self.size = len(command)
         self.message_count = message_count
         self.teller = teller
         self.deadline = deadline
-        self.link: Connection | None = None
-        self.attempts = 0
-        self.spared = 0
-        self.unanswered = 0
-        self.resent = 0
-        self.refusal: RemoteError | None = None
-        self.refused_by: tuple[str, ...] = ()
-        self.timer: asyncio.TimerHandle | None = None
 
-    # An answer of the connection
+    def confirm(self) -> None:
+        """nsqd has said OK."""
+        if not self.teller.done():
+            self.dispatcher.published_one(self)
 
-    def done(self) -> bool:
-        """Whether nobody waits for it any more."""
-        return self.teller.done()
+    def respond(self, data: bytes) -> None:
+        """nsqd has said what nobody says to a publish."""
+        if not self.teller.done():
+            self.dispatcher.misunderstood(self, data)
 
-    def set_result(self, result: bytes, /) -> None:
-        """nsqd has answered."""
-        self.dispatcher.on_answer(self, result)
-
-    def set_exception(self, exception: Exception, /) -> None:
+    def fail(self, error: Exception) -> None:
         """nsqd has refused it, or is gone."""
-        self.dispatcher.on_failure(self, exception)
+        if not self.teller.done():
+            self.dispatcher.failed_one(self, error)
 
 
 # Commands

@@ -3,30 +3,68 @@
 1. nsqd answers in the order of the questions, so answers are matched first in, first out. Who no
    longer waits keeps its place: its answer finds nobody and disturbs no one.
 2. A run of plain ``OK``s, which is what publishing gets, is matched as one.
-3. Whoever asks is any ``Answer``: a future, or what a producer keeps of a publish.
+3. What is done for every answer is little: work per read, not per answer, wherever it can be.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 
 from sparq.client.errors import ConnectionLostError
 
 OK: Final = b"OK"
 
 
-class Answer(Protocol):
-    """Waits for one answer; an ``asyncio.Future[bytes]`` is one."""
+class Request:
+    """One question, and what is done with its answer.
 
-    def done(self) -> bool:
-        """Whether nobody waits any more."""
+    Attributes:
+        size: bytes of its command.
+        asked_at: when it was sent, by the loop's clock.
+    """
 
-    def set_result(self, result: bytes, /) -> None:
-        """This is the response."""
+    __slots__ = ("asked_at", "size")
 
-    def set_exception(self, exception: Exception, /) -> None:
-        """It is refused (``RemoteError``), or will not come (``ConnectionLostError``)."""
+    size: int
+    asked_at: float
+
+    def confirm(self) -> None:
+        """nsqd says OK."""
+        raise NotImplementedError
+
+    def respond(self, data: bytes) -> None:
+        """nsqd says something else."""
+        raise NotImplementedError
+
+    def fail(self, error: Exception) -> None:
+        """nsqd refuses it (``RemoteError``), or will not answer (``ConnectionLostError``)."""
+        raise NotImplementedError
+
+
+class Awaited(Request):
+    """A request whose answer a future gets, if anybody still waits for that."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, size: int, future: asyncio.Future[bytes]) -> None:
+        self.size = size
+        self._future = future
+
+    def confirm(self) -> None:
+        """The future's result is OK."""
+        self.respond(OK)
+
+    def respond(self, data: bytes) -> None:
+        """The future's result is this."""
+        if not self._future.done():
+            self._future.set_result(data)
+
+    def fail(self, error: Exception) -> None:
+        """The future raises it."""
+        if not self._future.done():
+            self._future.set_exception(error)
 
 
 class Requests:
@@ -40,7 +78,7 @@ class Requests:
 
     def __init__(self) -> None:
         self.size = 0
-        self._waiting: deque[tuple[Answer, int, float]] = deque()
+        self._waiting: deque[Request] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -48,51 +86,34 @@ class Requests:
     @property
     def oldest(self) -> float | None:
         """When the one was asked that has waited longest; None when there is none."""
-        return self._waiting[0][2] if self._waiting else None
+        return self._waiting[0].asked_at if self._waiting else None
 
-    def add(self, answer: Answer, size: int, asked_at: float) -> None:
+    def add(self, request: Request) -> None:
         """Note a question that is being sent."""
-        self._waiting.append((answer, size, asked_at))
-        self.size += size
+        self._waiting.append(request)
+        self.size += request.size
 
     def confirm(self, count: int) -> int:
         """So many ``OK``s have come; how many of them answer nothing."""
-        waiting = self._waiting
-        matched = min(count, len(waiting))
+        take = self._waiting.popleft
+        matched = min(count, len(self._waiting))
         for _ in range(matched):
-            answer, size, _ = waiting.popleft()
-            self.size -= size
-            if not answer.done():
-                answer.set_result(OK)
+            request = take()
+            self.size -= request.size
+            request.confirm()
         return count - matched
 
-    def respond(self, data: bytes) -> bool:
-        """A response has come; False when it answers nothing."""
-        if (answer := self._next()) is None:
-            return False
-        if not answer.done():
-            answer.set_result(data)
-        return True
-
-    def refuse(self, error: Exception) -> bool:
-        """A refusal has come; False when it answers nothing."""
-        if (answer := self._next()) is None:
-            return False
-        if not answer.done():
-            answer.set_exception(error)
-        return True
+    def next(self) -> Request | None:
+        """The one that the next answer is for; None when nothing was asked."""
+        if not self._waiting:
+            return None
+        request = self._waiting.popleft()
+        self.size -= request.size
+        return request
 
     def lose(self, reason: str, executed: bool | None) -> None:
         """The connection is gone: no answer will come to any."""
         waiting, self._waiting = self._waiting, deque()
         self.size = 0
-        for answer, _, _ in waiting:
-            if not answer.done():
-                answer.set_exception(ConnectionLostError(reason, executed))
-
-    def _next(self) -> Answer | None:
-        if not self._waiting:
-            return None
-        answer, size, _ = self._waiting.popleft()
-        self.size -= size
-        return answer
+        for request in waiting:
+            request.fail(ConnectionLostError(reason, executed))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from sparq.protocol.frames import FRAME_HEADER_SIZE, FRAME_MESSAGE, MESSAGE_HEADER_SIZE
+from sparq.protocol.frames import FRAME_HEADER_SIZE, FRAME_MESSAGE, MESSAGE_HEADER_SIZE, OK
 
 _SIZE: Final = struct.Struct(">i")
 _FRAME: Final = struct.Struct(">ii")
@@ -24,8 +24,6 @@ _MESSAGE_FRAME: Final = struct.Struct(">iiqH")
 _ID_AT: Final = _MESSAGE_FRAME.size
 _BODY_AT: Final = FRAME_HEADER_SIZE + MESSAGE_HEADER_SIZE
 _HTTP: Final = b"HTTP"
-
-OK_FRAME: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 
 
 class FrameError(Exception):
@@ -206,10 +204,10 @@ class Receiver:
         Publishing is answered so: a thousand need be looked at no more than one.
         """
         inflow = self._inflow
-        count = (len(inflow.data) - inflow.at) // len(OK_FRAME)
-        if not count or not inflow.data.startswith(OK_FRAME * count, inflow.at):
+        count = (len(inflow.data) - inflow.at) // len(OK)
+        if not count or not inflow.data.startswith(OK * count, inflow.at):
             return 0
-        inflow.at += count * len(OK_FRAME)
+        inflow.at += count * len(OK)
         return count
 
     def take_rest(self) -> bytes:
