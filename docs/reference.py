@@ -66,7 +66,7 @@ def of_class(name: str, value: type) -> str:
     many = len(options) > FIELDS_LISTED
     parts = [f"### `{name}`"]
     if issubclass(value, Exception):
-        parts.append(f"An error; a `{value.__bases__[0].__name__}`.")
+        parts.append(f"An error, of the kind `{value.__bases__[0].__name__}`.")
     elif not many and "__init__" in vars(value):
         parts.append(signature(name, vars(value)["__init__"]))
     parts.append(doc.markdown(without=("Attributes",) if many else ()))

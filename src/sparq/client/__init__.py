@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from sparq.client.producer import Producer
     from sparq.client.publish import Receipt
     from sparq.client.session import Session
+    from sparq.client.subscription import Counters
 
 __all__ = [
     "Consumer",
     "Producer",
     "Message",
     "Batch",
+    "Counters",
     "Receipt",
     "Config",
     "Session",
@@ -66,6 +68,7 @@ _ON_DEMAND: Final = {
     "BlockingConsumer": "sparq.client.blocking_consumer",
     "BlockingProducer": "sparq.client.blocking_producer",
     "Consumer": "sparq.client.consumer",
+    "Counters": "sparq.client.subscription",
     "Message": "sparq.client.message",
     "Producer": "sparq.client.producer",
     "Receipt": "sparq.client.publish",
@@ -73,9 +76,11 @@ _ON_DEMAND: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """What needs an event loop."""
-    if name not in _ON_DEMAND:
-        raise AttributeError(f"module {__name__} has no attribute {name}")
-    value = globals()[name] = getattr(import_module(_ON_DEMAND[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        """What needs an event loop."""
+        if name not in _ON_DEMAND:
+            raise AttributeError(f"module {__name__} has no attribute {name}")
+        value = globals()[name] = getattr(import_module(_ON_DEMAND[name]), name)
+        return value
