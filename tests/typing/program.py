@@ -37,7 +37,7 @@ from sparq.client import (
 )
 
 if TYPE_CHECKING:
-    pass  # type: ignore[attr-defined]  # which mypy must notice
+    sparq.client.NoSuchName  # type: ignore[attr-defined]  # noqa: B018 - mypy must notice it
 
 NSQD = "127.0.0.1:4150"
 LOOKUPD = ["127.0.0.1:4161", "https://lookupd.example/"]
