@@ -1,0 +1,142 @@
+"""client.option_values, and Config from mappings, TOML and text: what is read, what is refused."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.client import Config
+
+SOME = {"max_in_flight": 7, "msg_timeout": 1.5, "snappy": True, "client_id": "me"}
+
+
+def test_a_mapping_is_read() -> None:
+    """Values as they are, durations as seconds or text; names with ``-``, and go-nsq's one."""
+    given = {
+        "max-in-flight": "7",
+        "msg_timeout": "1500ms",
+        "dial_timeout": 2,
+        "heartbeat_interval": "1m",
+        "lookupd_poll_jitter": "0.5",
+        "snappy": "TRUE",
+        "client_id": "12",
+        "default_requeue_delay": "0",
+        "skip_lookupd_authorization": False,
+    }
+    config = Config.from_mapping(given)
+
+    assert (7, 1.5, 2, 60.0) == (
+        config.max_in_flight,
+        config.msg_timeout,
+        config.dial_timeout,
+        config.heartbeat_interval,
+    )
+    assert (0.5, True, "12", 0, False) == (
+        config.lookupd_poll_jitter,
+        config.snappy,
+        config.client_id,
+        config.default_requeue_delay,
+        config.lookupd_authorization,
+    )
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    """All of a TOML file, or one table in it, on top of a base."""
+    path = tmp_path / "nsq.toml"
+    path.write_text(
+        'max_in_flight = 7\nmsg_timeout = "1500ms"\nsnappy = true\nclient-id = "me"\n'
+        "[tool.nsq]\nmax_attempts = 3\n",
+        encoding="utf-8",
+    )
+    whole = path.with_name("whole.toml")
+    whole.write_text(path.read_text().partition("[")[0])
+
+    assert Config(**SOME) == Config.load(whole)
+    assert Config(max_attempts=3, **SOME) == Config.load(str(path), "tool.nsq", Config(**SOME))
+
+
+def test_text_is_read_as_go_nsq_reads_it() -> None:
+    """A bare duration is milliseconds there."""
+    given = {"max-in-flight": "7", "msg_timeout": "1500", "snappy": "1", "client_id": "me"}
+
+    assert Config(**SOME) == Config.from_text(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_in_fligth": 1}, r"no such option: max_in_fligth \(max_in_flight\?\)"),
+        ({"zzz": 1}, "no such option: zzz$"),
+        ({"max_in_flight": 1.5}, "max_in_flight takes int, not float"),
+        ({"max_in_flight": "many"}, "invalid int 'many' for option max_in_flight"),
+        ({"max_in_flight": -1}, "max_in_flight is -1, not within 0 to"),
+        ({"max_in_flight": 1, "max-in-flight": 2}, "max_in_flight is given twice"),
+        ({"msg_timeout": "15"}, "duration '15' of option msg_timeout has no unit: write '15s'"),
+        ({"msg_timeout": "soon"}, "invalid duration 'soon' for option msg_timeout"),
+        ({"msg_timeout": True}, "msg_timeout takes float, not bool"),
+        ({"lookupd_poll_jitter": "x"}, "invalid float 'x' for option lookupd_poll_jitter"),
+        ({"snappy": "yes"}, "invalid bool 'yes' for option snappy"),
+        ({"client_id": None}, "client_id takes str, not NoneType"),
+        ({"local_addr": "a:b:c"}, "local_addr: not an address of the form host:port: 'a:b:c'"),
+        ({"tls_config": "x"}, "option tls_config cannot be given as text"),
+        ({"tls_config": 7}, "tls_config takes SSLContext, not int"),
+    ],
+)
+def test_what_is_wrong_is_named(options: dict[str, Any], text: str) -> None:
+    """By the option's name, with what it takes."""
+    with pytest.raises(ValueError, match=text):
+        Config.from_mapping(options)
+
+
+@pytest.mark.parametrize(
+    ("content", "table", "text"),
+    [
+        ("max_in_flight = ", "", r"nsq\.toml: not TOML: "),
+        ("max_in_flight = -1", "", r"nsq\.toml: max_in_flight is -1"),
+        ("[a]\nmax_in_flight = 1", "b", r"nsq\.toml: there is no table \[b\]"),
+        ("[a]\nmax_in_flight = 1", "a.max_in_flight", r"there is no table \[a\.max_in_flight\]"),
+        ("[a]\nmax_in_flight = 1", "", r"no such option: a$"),
+        ("\udcff", "", "nsq"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(
+    tmp_path: Path, content: str, table: str, text: str
+) -> None:
+    """By the file's name, and the option's or the table's."""
+    path = tmp_path / "nsq.toml"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=text):
+        Config.load(path, table)
+
+
+def test_a_file_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:
+    """The operating system's, which names it."""
+    with pytest.raises(FileNotFoundError, match=r"gone\.toml"):
+        Config.load(tmp_path / "gone.toml")
+
+
+def test_a_context_asks_for_tls_and_excludes_the_other_options() -> None:
+    """tls_config turns TLS on; what it says already cannot be said twice."""
+    context = ssl.create_default_context()
+    config = Config(tls_config=context)
+
+    assert config.tls_v1
+    assert context is config.tls_context()
+    for other in ({"tls_insecure_skip_verify": True}, {"tls_min_version": "tls1.3"}):
+        with pytest.raises(ValueError, match=f"{next(iter(other))} and tls_config exclude"):
+            Config(tls_config=context, **other)
+    with pytest.raises(ValueError, match="a unix socket has none"):
+        config.tls_context(check_host=False)
+    context.check_hostname = False
+    assert context is config.tls_context(check_host=False)
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1", "10.0.0.1:0", "::1", "[::1]:7000", "host.example", "host:1"]
+)
+def test_where_connections_may_come_from(address: str) -> None:
+    """A host, or a host and a port, of both kinds of addresses."""
+    assert address == Config(local_addr=address).local_addr
