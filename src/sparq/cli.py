@@ -1,4 +1,7 @@
-"""`sparq run` and `sparq up`: the pipeline for people."""
+"""`sparq run` and `sparq up`: the pipeline for people; `sparq top`: what its nsqds do.
+
+Each is loaded when it is asked for: only the pipeline needs the extra `spark`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,15 @@ import secrets
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 SEEDS = 100_000
+TOOLS = {
+    "top": "what goes on in a cluster, live in a terminal",
+}
+"""Programs with flags as NSQ's tools take them; `sparq top --help` lists those of one."""
 
 
 def _count(text: str) -> int:
@@ -25,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
     )
-    commands = top.add_subparsers(dest="command", required=True, metavar="run | up")
+    names = "run | up | top"
+    commands = top.add_subparsers(dest="command", required=True, metavar=names)
     run = commands.add_parser("run", help="a cluster, clicks through it into Spark, and an audit")
     run.add_argument("--clicks", type=Path, help="your own access log or JSON lines, plain or .gz")
     run.add_argument("--count", type=_count, default=200_000, help="clicks to generate")
@@ -35,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--data", type=Path, default=Path("data"), help="where everything goes (default: data)"
         )
+    for name, text in TOOLS.items():
+        commands.add_parser(name, help=text, add_help=False)
     return top
 
 
@@ -45,8 +56,16 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status: 0, 1 when the audit or the run failed, 2 for bad words."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in TOOLS:
+        tool = import_module(f"sparq.tools.{given[0]}")
+        return int(tool.main(given[1:]))
     words = parser()
-    options = words.parse_args(arguments)
+    return _pipeline(words, words.parse_args(given))
+
+
+def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """The commands that need Spark."""
     try:
         from sparq.pipeline import main as pipeline  # noqa: PLC0415 - needs the extra `spark`
         from sparq.pipeline.cluster import ClusterError  # noqa: PLC0415 - needs `spark`

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from sparq.log.check import Findings, Progress, Row, check, size_of
 from sparq.log.disk import DiskError, LookingDisk
 from sparq.protocol.instant import Instant
+from sparq.tools.columns import aligned
 
 SOUND, DAMAGED, FAILED = 0, 1, 2
 MIB = 1 << 20
@@ -114,7 +115,7 @@ def as_text(data_path: str, findings: Findings) -> str:
     damage = findings.all_damage()
     lines = [f"{data_path}: data of {KINDS[findings.kind]}", ""]
     if findings.rows:
-        lines += [*table([HEADINGS, *map(_cells, findings.rows)]), ""]
+        lines += [*aligned([HEADINGS, *map(_cells, findings.rows)]), ""]
     lines += [f"damaged: {text}" for text in damage]
     lines += [f"note: {text}" for text in findings.all_notes()]
     lines.append(f"damage in {len(damage)} places" if damage else "sound")
@@ -133,18 +134,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         "yes" if row.paused else "no",
         str(len(row.damage)) if row.damage else "-",
     )
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns, the first two to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if at < 2 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 if __name__ == "__main__":

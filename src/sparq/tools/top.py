@@ -1,0 +1,228 @@
+"""The program `sparq top`: what goes on in a cluster, a row a channel, looked at again and again.
+
+1. On a terminal it fills the screen, and keys sort and scroll (`view`). Elsewhere each look is a
+   block of lines, which begin with the time; with `--once` there is one table and then the end.
+2. Rates need two looks. A screen shows the first one without them; lines begin with the second.
+3. It asks over HTTP what any nsqd answers (`cluster`), sparq's and Go's, and changes nothing.
+4. Exit status: 0 after `q`, after `--count` looks and after a signal; 1 when no nsqd answers a
+   program that is to end (`--once`, `--count`), or standard output takes no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from sparq.program.flags import option
+from sparq.program.kinds import BOOL, DURATION, INT, STRING
+from sparq.protocol.durations import SECOND
+from sparq.protocol.names import is_valid_name, quote
+from sparq.tools.cluster import Cluster
+from sparq.tools.columns import aligned
+from sparq.tools.common import Failed, UsageError, parse, run
+from sparq.tools.keyboard import keyboard
+from sparq.tools.overview import Look, Overview, look, overview
+from sparq.tools.pipes import Output
+from sparq.tools.screen import Screen
+from sparq.tools.view import COLUMNS, View, cells, column_name
+
+PROGRAM: Final = "sparq top"
+COLUMN: Final = STRING._replace(name="column", parse=column_name)
+LEFT: Final = sum(column.is_text for column in COLUMNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything that `sparq top` can be told."""
+
+    nsqd_http_addresses: tuple[str, ...] = option(
+        (), "nsqd to look at: host:port or URL", kind=STRING, name="nsqd-http-address"
+    )
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (),
+        "nsqlookupd that knows the nsqds: host:port or URL",
+        kind=STRING,
+        name="lookupd-http-address",
+    )
+    topic: str = option("", "show this topic only", kind=STRING)
+    channel: str = option("", "show channels of this name only", kind=STRING)
+    interval_ns: int = option(2 * SECOND, "time between two looks", kind=DURATION, name="interval")
+    count: int = option(0, "end after so many looks with rates; 0: never", kind=INT)
+    once: bool = option(False, "print one table, and end", kind=BOOL)
+    sort: str = option("topic", "column to sort by: its heading in small letters", kind=COLUMN)
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND,
+        "time that a connection may take",
+        kind=DURATION,
+        name="http-client-connect-timeout",
+    )
+    http_client_request_timeout_ns: int = option(
+        5 * SECOND,
+        "time that an answer may take",
+        kind=DURATION,
+        name="http-client-request-timeout",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    options = parse(Options, PROGRAM, arguments)
+    return run(PROGRAM, partial(watch, options, Output()))
+
+
+async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
+    """Look, and show what was seen, until there is enough or the event is set.
+
+    Raises:
+        UsageError: the options ask for what cannot be.
+        Failed: no nsqd answers, or what was seen cannot be written.
+    """
+    async with _cluster(options) as cluster:
+        watcher = Watcher(options, cluster, output, stop)
+        if sys.stdout.isatty() and not options.once:
+            await watcher.fill_screen()
+            return 0
+        try:
+            await watcher.print_lines()
+        except BrokenPipeError:
+            return 1
+        except OSError as error:
+            raise Failed(f"failed to write to standard output: {error.strerror}") from None
+    return 0
+
+
+def _cluster(options: Options) -> Cluster:
+    """The cluster that is asked.
+
+    Raises:
+        UsageError: the options ask for what cannot be.
+    """
+    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
+    if not nsqds and not lookupds:
+        raise UsageError("--nsqd-http-address or --lookupd-http-address required")
+    if nsqds and lookupds:
+        raise UsageError("use --nsqd-http-address or --lookupd-http-address not both")
+    for name in ("interval", "http_client_connect_timeout", "http_client_request_timeout"):
+        if getattr(options, f"{name}_ns") <= 0:
+            raise UsageError(f"--{name.replace('_', '-')} should be positive")
+    if options.count < 0:
+        raise UsageError("--count should not be negative")
+    for kind, name in (("topic", options.topic), ("channel", options.channel)):
+        if name and not is_valid_name(name):
+            raise UsageError(f"--{kind}: {quote(name)} is not a valid name")
+    try:
+        return Cluster(
+            nsqds,
+            lookupds,
+            connect_seconds=options.http_client_connect_timeout_ns / SECOND,
+            request_seconds=options.http_client_request_timeout_ns / SECOND,
+            topic=options.topic,
+            channel=options.channel,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+class Watcher:
+    """Looks at a cluster at an interval.
+
+    Attributes:
+        errors: who did not answer the last time, and why.
+    """
+
+    def __init__(
+        self, options: Options, cluster: Cluster, output: Output, stop: asyncio.Event
+    ) -> None:
+        self.errors: dict[str, str] = {}
+        self._options = options
+        self._cluster = cluster
+        self._output = output
+        self._stop = stop
+        self._view = View(options.sort)
+        self._looks: Mapping[str, Look] = {}
+
+    async def look(self) -> Overview:
+        """What is to be seen now, with rates since the last time."""
+        stats = await self._cluster.stats()
+        self.errors = dict(self._cluster.errors)
+        before, now = self._looks, {}
+        for address, document in stats.items():
+            try:
+                now[address] = look(document, self._cluster.answered_at[address])
+            except ValueError as error:
+                self.errors[address] = str(error)
+        # Whoever misses one look has its rate over both intervals at the next one.
+        missed = {address: before[address] for address in before.keys() & self.errors.keys()}
+        self._looks = {**missed, **now}
+        return overview(before, now)
+
+    async def pause(self) -> bool:
+        """Wait for the next look's time; False when it is all over."""
+        try:
+            async with asyncio.timeout(self._options.interval_ns / SECOND):
+                await self._stop.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    async def print_lines(self) -> None:
+        """For a pipe or a file.
+
+        Raises:
+            Failed: no nsqd answers a program that is to end.
+            OSError: standard output takes no more.
+        """
+        wanted = 1 if self._options.once else self._options.count
+        printed = 0
+        seen = await self.look()
+        while not wanted or printed < wanted:
+            if not seen.nsqds and wanted:
+                reasons = [f"{address}: {why}" for address, why in self.errors.items()]
+                raise Failed("; ".join(reasons) or "nsqlookupd knows no nsqd")
+            if not await self.pause():
+                return
+            seen = await self.look()
+            await self._print(seen)
+            printed += 1
+
+    async def _print(self, seen: Overview) -> None:
+        stamp = [] if self._options.once else [f"{datetime.now():%Y-%m-%dT%H:%M:%S}"]
+        rows = [[*stamp, *cells(row)] for row in self._view.sorted(seen.rows)]
+        headings = [*(["TIME"] if stamp else []), *(column.heading for column in COLUMNS)]
+        lines = aligned([headings, *rows], LEFT + len(stamp))
+        await self._output.write("".join(f"{line}\n" for line in lines).encode())
+        for address, why in {**self.errors, **seen.ill}.items():
+            sys.stderr.write(f"{PROGRAM}: {address}: {why}\n")
+
+    async def fill_screen(self) -> None:
+        """For a person."""
+        screen = Screen(self._view, PROGRAM)
+        seen = Overview()
+        shown = 0
+
+        def pressed(key: str) -> None:
+            if key == "q":
+                self._stop.set()
+            elif self._view.press(key, screen.page_size(len(self.errors))):
+                screen.draw(seen, self.errors)
+
+        with screen.shown(), keyboard(pressed):
+            while True:
+                found = await self.look()
+                if not self._view.is_frozen:
+                    seen = found
+                    screen.draw(seen, self.errors)
+                if self._options.count and shown >= self._options.count:
+                    return
+                shown += 1
+                if not await self.pause():
+                    return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

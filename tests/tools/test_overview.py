@@ -1,0 +1,139 @@
+"""Rates, sums and lag from what nsqds say, with documents as Go's nsqd and sparq's have them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from sparq.tools.overview import Overview, Row, look, overview
+
+
+def channel(name: str, messages: int, depth: int, **facts: Any) -> dict[str, Any]:
+    """A channel as Go's nsqd has it."""
+    return {
+        **{"channel_name": name, "message_count": messages, "depth": depth, "paused": False},
+        **{"in_flight_count": 0, "deferred_count": 0, "requeue_count": 0, "timeout_count": 0},
+        "client_count": 1,
+        **facts,
+    }
+
+
+def topic(name: str, messages: int, *channels: dict[str, Any], depth: int = 0) -> dict[str, Any]:
+    return {
+        **{"topic_name": name, "message_count": messages, "depth": depth, "paused": False},
+        "channels": list(channels),
+    }
+
+
+def stats(*topics: dict[str, Any], start_time: int = 7, health: str = "OK") -> dict[str, Any]:
+    return {"topics": list(topics), "start_time": start_time, "health": health}
+
+
+def between(before: dict[str, Any], now: dict[str, Any], seconds: float = 2.0) -> Overview:
+    """What goes on at one nsqd."""
+    return overview({"a:1": look(before, 100.0)}, {"a:1": look(now, 100.0 + seconds)})
+
+
+def test_rates_are_growth_by_time() -> None:
+    """What came, what was finished, what came back, a second; by Go's counters, which have no
+    count of what was finished.
+    """
+    before = stats(topic("t", 100, channel("c", 100, 40, in_flight_count=10)))
+    facts = {"requeue_count": 4, "timeout_count": 2, "deferred_count": 1}
+    now = stats(topic("t", 300, channel("c", 300, 89, in_flight_count=10, **facts)))
+
+    seen = between(before, now)
+
+    assert [Row("t", "c", 100.0, 75.0, 89, 10, 1, 2.0, 1.0, 1)] == seen.rows
+    assert (1, 1, 100.0) == (seen.nsqds, seen.topics, seen.in_rate)
+
+
+def test_what_sparq_says_was_finished_counts() -> None:
+    """A channel that was emptied has finished nothing: sparq's own counter says so."""
+    before = stats(topic("t", 100, channel("c", 100, 100, finish_count=0)))
+    now = stats(topic("t", 100, channel("c", 100, 0, finish_count=0)))
+
+    assert 0.0 == between(before, now).rows[0].out_rate
+
+
+def test_figures_of_all_nsqds_are_summed() -> None:
+    """One that was started anew, or is new here, adds its figures and no rate."""
+    before = stats(topic("t", 10, channel("c", 10, 10)))
+    grown = stats(topic("t", 30, channel("c", 30, 10)))
+    anew = stats(topic("t", 5, channel("c", 5, 5, paused=True)), start_time=8)
+    looks = {"a:1": look(before, 0.0), "b:1": look(before, 0.0)}
+
+    seen = overview(
+        looks, {"a:1": look(grown, 10.0), "b:1": look(anew, 10.0), "c:1": look(grown, 10.0)}
+    )
+
+    (row,) = seen.rows
+    assert (25, 2.0, 2.0, 3, True) == (
+        *(row.depth, row.in_rate, row.out_rate),
+        *(row.clients, row.is_paused),
+    )
+    assert (3, 25) == (seen.nsqds, seen.total("depth"))
+
+
+def test_without_an_earlier_look_no_rate_is_known() -> None:
+    """Nothing is made up at the first look."""
+    seen = overview({}, {"a:1": look(stats(topic("t", 9, channel("c", 9, 3))), 5.0)})
+
+    (row,) = seen.rows
+    assert (None, None, None) == (row.in_rate, row.out_rate, row.lag_seconds)
+    assert (None, None) == (seen.in_rate, seen.total("out_rate"))
+
+
+def test_a_topic_has_a_row_where_it_says_something() -> None:
+    """Without a channel, or with messages that no channel has."""
+    now = stats(
+        topic("bare", 4),
+        topic("paused", 8, channel("c", 0, 0), depth=8),
+        topic("plain", 2, channel("c", 2, 0)),
+    )
+
+    rows = between(stats(), now).rows
+
+    assert [("bare", ""), ("paused", ""), ("paused", "c"), ("plain", "c")] == [
+        (row.topic, row.channel) for row in rows
+    ]
+    assert [0, 8, 0, 0] == [row.depth for row in rows]
+    assert rows[0].out_rate is None
+
+
+def test_lag_is_what_is_there_by_the_rate_at_which_it_goes() -> None:
+    """Nothing there: none. Nothing finished: for ever."""
+    assert 5.0 == Row("t", "c", out_rate=10.0, depth=40, in_flight=10).lag_seconds
+    assert 0.0 == Row("t", "c").lag_seconds
+    assert math.inf == Row("t", "c", out_rate=0.0, depth=1).lag_seconds
+    assert Row("t", "", depth=1).lag_seconds is None
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"topics": 1, "start_time": 1, "health": "OK"},
+        {"topics": [{}], "start_time": 1, "health": "OK"},
+        {"topics": ["t"], "start_time": 1, "health": "OK"},
+        {"topics": None, "start_time": "1", "health": "OK"},
+        stats(topic("t", True)),
+        stats(topic("t", 1, {"channel_name": "c"})),
+    ],
+)
+def test_figures_of_another_form_are_refused(broken: dict[str, Any]) -> None:
+    """One error, whatever is wrong."""
+    with pytest.raises(ValueError, match="figures that cannot be read"):
+        look(broken, 0.0)
+
+
+def test_what_a_terminal_would_obey_is_not_taken_over() -> None:
+    """Names that NSQ does not allow are left out, complaints lose their control characters."""
+    seen = between(
+        stats(), stats(topic("t\x1b[2J", 1), topic("t", 1, channel("c\n", 1, 1)), health="NO\x1b]")
+    )
+
+    assert ["t"] == [row.topic for row in seen.rows]
+    assert {"a:1": "NO ]"} == seen.ill

@@ -1,0 +1,285 @@
+"""`sparq top` with a real nsqd: each flag's effect, lines and tables, a screen on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.cli import main
+from sparq.program.flags import flags_of
+from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.pipes import Output
+from sparq.tools.top import Options, watch
+from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+
+COMMAND = (sys.executable, "-m", "sparq.cli", "top")
+SECONDS_MAX = 30.0
+FLAGS = {
+    "nsqd-http-address": "test_one_table",
+    "once": "test_one_table",
+    "lookupd-http-address": "test_lines_again_and_again",
+    "count": "test_lines_again_and_again",
+    "interval": "test_lines_again_and_again",
+    "topic": "test_only_one_topic_and_channel",
+    "channel": "test_only_one_topic_and_channel",
+    "sort": "test_rows_in_the_order_that_is_asked_for",
+    "http-client-connect-timeout": "test_an_nsqd_that_is_silent",
+    "http-client-request-timeout": "test_an_nsqd_that_is_silent",
+}
+
+
+def test_no_flag_is_missing() -> None:
+    """Each flag has a test of what it does."""
+    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
+    assert all(name in globals() for name in FLAGS.values())
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One nsqlookupd for all."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[NsqdServer]:
+    """One nsqd, with three messages in two channels of `clicks`, and an empty topic `orders`."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as server:
+        for topic in ("clicks", "orders"):
+            server.post(f"/topic/create?topic={topic}")
+        for channel in ("archive", "metrics"):
+            server.post(f"/channel/create?topic=clicks&channel={channel}")
+        server.post("/mpub?topic=clicks", b"1\n2\n3")
+        server.post("/channel/pause?topic=clicks&channel=metrics")
+        server.post("/channel/empty?topic=clicks&channel=metrics")
+        yield server
+
+
+async def watched(path: Path, *words: str) -> list[list[str]]:
+    """What a run with these flags prints, in words."""
+    with (path / "lines").open("wb") as file:
+        options = parse(Options, "sparq top", words)
+        assert 0 == await watch(options, Output(file.fileno()), asyncio.Event())
+    return [line.split() for line in (path / "lines").read_text().splitlines()]
+
+
+async def test_one_table(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """`--once`: headings, then a row a channel, for a script to cut up; nothing is rewritten."""
+    lines = await watched(tmp_path, "--once", "--interval=50ms", f"--nsqd-http-address={nsqd.http}")
+
+    assert ["TOPIC", "CHANNEL", "IN/S", "OUT/S", "DEPTH"] == lines[0][:5]
+    assert [
+        ["clicks", "archive", "0", "0", "3", "0", "0", "stuck", "0", "0", "0", "no"],
+        ["clicks", "metrics", "0", "0", "0", "0", "0", "0s", "0", "0", "0", "yes"],
+        ["orders", "-", "0", "-", "0", "0", "0", "0s", "-", "-", "0", "no"],
+    ] == lines[1:]
+
+
+async def test_lines_again_and_again(nsqd: NsqdServer, lookupd: Server, tmp_path: Path) -> None:
+    """`--count` blocks, `--interval` apart, each line with its time; rates from the first on."""
+    began = time.monotonic()
+    words = [f"--lookupd-http-address={lookupd.http}", "--count=2", "--interval=300ms"]
+    watching = asyncio.create_task(watched(tmp_path, *words))
+    while not (tmp_path / "lines").exists() or not (tmp_path / "lines").read_bytes():
+        await asyncio.to_thread(nsqd.post, "/mpub?topic=orders", b"1\n2\n3\n4")
+    lines = await watching
+    nsqd.post("/topic/empty?topic=orders")
+
+    assert 0.6 <= time.monotonic() - began
+    assert ["TIME", "TOPIC"] == lines[0][:2]
+    assert 2 * 4 == len(lines)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", line[0]) for line in lines[1:4])
+    (orders,) = (line for line in lines[:4] if line[1] == "orders")
+    assert float(orders[3].replace(",", "")) > 0
+
+
+async def test_only_one_topic_and_channel(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """`--topic` and `--channel` leave out the others."""
+    common = ["--once", "--interval=20ms", f"--nsqd-http-address={nsqd.http}"]
+
+    topic = await watched(tmp_path, *common, "--topic=clicks")
+    channel = await watched(tmp_path, *common, "--channel=metrics")
+
+    assert ["archive", "metrics"] == [line[1] for line in topic[1:]]
+    assert ["metrics"] == [line[1] for line in channel[1:]]
+
+
+async def test_rows_in_the_order_that_is_asked_for(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """`--sort` takes a column, and the largest number comes first."""
+    common = ["--once", "--interval=20ms", f"--nsqd-http-address={nsqd.http}", "--topic=clicks"]
+
+    lines = await watched(tmp_path, *common, "--sort=channel")
+    by_depth = await watched(tmp_path, *common, "--sort", "depth")
+
+    assert ["archive", "metrics"] == [line[1] for line in lines[1:]]
+    assert ["archive", "metrics"] == [line[1] for line in by_depth[1:]]
+    by_pause = await watched(tmp_path, *common, "--sort", "paused")
+    assert ["metrics", "archive"] == [line[1] for line in by_pause[1:]]
+
+
+def test_a_column_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bad command line, with the columns that there are."""
+    with pytest.raises(SystemExit) as ended:
+        main(["top", "--sort=size"])
+
+    assert 2 == ended.value.code
+    assert "column must be one of topic, channel, in, out, depth" in capsys.readouterr().err
+
+
+async def test_an_nsqd_that_is_silent(
+    nsqd: NsqdServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is given up after `--http-client-request-timeout`; who answers is shown meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        words = [f"--nsqd-http-address={address}", "--once", "--interval=10ms"]
+        words += ["--http-client-request-timeout=100ms", "--http-client-connect-timeout=50ms"]
+        with pytest.raises(Failed, match=f"{address}: no answer in time"):
+            await watched(tmp_path, *words)
+        lines = await watched(tmp_path, *words, f"--nsqd-http-address={nsqd.http}")
+
+    assert 4 == len(lines)
+    assert f"sparq top: {address}: no answer in time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "--nsqd-http-address or --lookupd-http-address required"),
+        (["--nsqd-http-address=a:1", "--lookupd-http-address=b:1"], "not both"),
+        (["--nsqd-http-address=a"], "not an address of the form host:port: 'a'"),
+        (["--nsqd-http-address=a:1", "--interval=0"], "--interval should be positive"),
+        (
+            ["--nsqd-http-address=a:1", "--http-client-connect-timeout=-1s"],
+            "--http-client-connect-timeout should be positive",
+        ),
+        (["--nsqd-http-address=a:1", "--count=-1"], "--count should not be negative"),
+        (["--nsqd-http-address=a:1", "--topic=a b"], '--topic: "a b" is not a valid name'),
+    ],
+)
+async def test_what_cannot_be(words: list[str], reason: str) -> None:
+    """Refused with the flag that is wrong."""
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        await watch(parse(Options, "sparq top", words), Output(), asyncio.Event())
+
+
+def test_nobody_there() -> None:
+    """`sparq top --once` against nothing: one line, status 1; no Spark is needed for it."""
+    port = free_port()
+    program = (
+        "import sys; sys.modules.update(pyspark=None, pyarrow=None, pandas=None);"
+        "from sparq.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = ("top", "--once", f"--nsqd-http-address=127.0.0.1:{port}")
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+
+    assert (1, "") == (ran.returncode, ran.stdout)
+    assert f"sparq top: 127.0.0.1:{port}: connection refused\n" == ran.stderr
+
+
+class Terminal:
+    """A pseudo terminal with `sparq top` on it."""
+
+    def __init__(self, *words: str) -> None:
+        self.main, self.side = os.openpty()
+        fcntl.ioctl(self.side, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 130, 0, 0))
+        self.before = termios.tcgetattr(self.side)
+        self.text = ""
+        self.process = subprocess.Popen(
+            [*COMMAND, *words],
+            stdin=self.side,
+            stdout=self.side,
+            stderr=self.side,
+            env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"},
+        )
+
+    def press(self, keys: str) -> None:
+        os.write(self.main, keys.encode())
+
+    def until(self, shown: str) -> None:
+        """Read until this is on the screen."""
+        deadline = time.monotonic() + SECONDS_MAX
+        self.text = ""
+        while shown not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text):
+            assert time.monotonic() < deadline, (shown, self.text)
+            if select.select([self.main], [], [], 0.1)[0]:
+                self.text += os.read(self.main, 65_536).decode(errors="replace")
+
+    def end(self) -> int:
+        """Its exit status, once it has ended; what it still draws is read meanwhile."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline
+            if select.select([self.main], [], [], 0.05)[0]:
+                self.text += os.read(self.main, 65_536).decode(errors="replace")
+        return self.process.returncode
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.main)
+        os.close(self.side)
+
+
+def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
+    """Rows at once, sorted by a key, frozen by another; `q` leaves the terminal as it was."""
+    with contextlib.closing(
+        Terminal("--interval=100ms", f"--nsqd-http-address={nsqd.http}")
+    ) as terminal:
+        terminal.until("TOPIC ^")
+        terminal.until("archive")
+        terminal.press("d")
+        terminal.until("DEPTH v")
+        terminal.press("d")
+        terminal.until("DEPTH ^")
+        terminal.press(" ")
+        terminal.until("frozen")
+        terminal.press("q")
+
+        assert 0 == terminal.end()
+        assert "\x1b[?1049l" in terminal.text
+        assert terminal.before == termios.tcgetattr(terminal.side)
+
+
+def test_a_signal_ends_a_screen(nsqd: NsqdServer) -> None:
+    """With status 0 and the terminal as before."""
+    with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:
+        terminal.until("archive")
+        terminal.process.send_signal(signal.SIGINT)
+
+        assert 0 == terminal.end()
+        assert terminal.before == termios.tcgetattr(terminal.side)
+
+
+async def test_nobody_reads(nsqd: NsqdServer) -> None:
+    """A pipe whose reader has gone: status 1, silently; a full disk is told."""
+    options = parse(
+        Options, "sparq top", ["--once", "--interval=10ms", "--nsqd-http-address", nsqd.http]
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert 1 == await watch(options, Output(writing), asyncio.Event())
+    finally:
+        os.close(writing)
+    full = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(Failed, match="No space left on device"):
+        await watch(options, Output(full), asyncio.Event())
+    os.close(full)

@@ -1,0 +1,147 @@
+"""How rows are ordered, cut and written: each key, each column, each form of a figure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from rich.console import Console
+
+from sparq.tools.keyboard import keys_in
+from sparq.tools.overview import Overview, Row
+from sparq.tools.screen import COMPLAINTS_MAX, Screen, fitting
+from sparq.tools.view import COLUMNS, View, cells, count, duration, rate
+
+ROWS = [
+    Row("a", "x", in_rate=5.0, out_rate=1.0, depth=3, in_flight=1, requeue_rate=9.0, clients=2),
+    Row("a", "y", in_rate=None, depth=7, deferred=2, timeout_rate=1.0, is_paused=True),
+    Row("b", "x", in_rate=50.0, out_rate=2.0, depth=3, in_flight=4, clients=1),
+]
+
+
+def order(view: View) -> list[str]:
+    return [row.topic + row.channel for row in view.sorted(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("t", ["ax", "ay", "bx"]),
+        ("c", ["ax", "bx", "ay"]),
+        ("i", ["bx", "ax", "ay"]),
+        ("o", ["bx", "ax", "ay"]),
+        ("d", ["ay", "ax", "bx"]),
+        ("f", ["bx", "ax", "ay"]),
+        ("e", ["ay", "ax", "bx"]),
+        ("l", ["ax", "bx", "ay"]),
+        ("r", ["ax", "ay", "bx"]),
+        ("m", ["ay", "ax", "bx"]),
+        ("n", ["ax", "bx", "ay"]),
+        ("p", ["ay", "ax", "bx"]),
+    ],
+)
+def test_a_key_sorts_by_its_column(key: str, expected: list[str]) -> None:
+    """Names from the first, numbers from the largest; what is unknown last, equal ones by name."""
+    view = View("in" if key != "i" else "out")
+
+    assert view.press(key, 10)
+    assert expected == order(view)
+
+
+def test_every_column_has_its_key_in_its_heading() -> None:
+    """The letter that is underlined is the one to press; each has one of its own, and not q."""
+    assert len({column.key for column in COLUMNS}) == len(COLUMNS)
+    assert all(column.key in column.heading.lower() for column in COLUMNS)
+    assert "q" not in {column.key for column in COLUMNS}
+
+
+def test_the_same_key_again_turns_the_order_round() -> None:
+    """And a third time back."""
+    view = View("depth")
+    assert ["ay", "ax", "bx"] == order(view)
+    view.press("d", 10)
+    assert ["ax", "bx", "ay"] == order(view)
+    view.press("d", 10)
+    assert ["ay", "ax", "bx"] == order(view)
+
+
+def test_keys_scroll_within_the_rows() -> None:
+    """By one, by a page, to the first; never beyond an end."""
+    view = View("topic")
+    rows = [Row("t", f"c{number}") for number in range(10)]
+
+    def first(key: str) -> str:
+        assert view.press(key, 4)
+        return view.page(rows, 4)[0].channel
+
+    assert ["c1", "c5", "c6", "c6", "c5", "c1", "c0", "c0"] == [
+        first(key)
+        for key in ("down", "page down", "page down", "down", "up", "page up", "page up", "up")
+    ]
+    view.press("page down", 4)
+    assert "c0" == first("home")
+
+
+def test_other_keys_do_nothing() -> None:
+    """They are said to be none."""
+    view = View()
+    assert not view.press("z", 10)
+    assert view.press("space", 10)
+    assert view.is_frozen
+
+
+def test_keys_are_found_in_what_a_terminal_sends() -> None:
+    """Letters and named keys, several at once too; sequences without a name are nothing."""
+    assert ["d", "up", "down", "page up", "page down", "home", "space", "q"] == keys_in(
+        b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H q"
+    )
+    assert [] == keys_in(b"\x1b[15~")
+    assert [] == keys_in(b"\x1b")
+    assert [] == keys_in(b"\xff\x00")
+
+
+def test_figures_are_short() -> None:
+    """As people read them."""
+    assert ["0", "0.4", "9.9", "10", "12,345", "-"] == [
+        rate(value) for value in (0.0, 0.4, 9.94, 10.2, 12_345.4, None)
+    ]
+    assert "1,000,000" == count(1_000_000)
+    times = (0, 0.04, 59.9, 61, 3_599.9, 7_260, 187_200, math.inf, None)
+    assert ["0s", "0.0s", "59.9s", "1m01s", "1h00m", "2h01m", "2d04h", "stuck", "-"] == [
+        duration(seconds) for seconds in times
+    ]
+    assert ["a", "y", "-", "-", "7", "0", "2", "-", "-", "1.0", "0", "yes"] == cells(ROWS[1])
+
+
+def drawn(width: int, height: int, errors: dict[str, str] | None = None, rows: int = 3) -> str:
+    """The screen as text."""
+    console = Console(width=width, height=height, color_system=None, force_terminal=False)
+    many = [Row("topic", f"channel{number}") for number in range(rows)]
+    screen = Screen(View("depth"), "sparq top", console)
+    with console.capture() as captured:
+        console.print(screen.picture(Overview(many, 2, 1, 5.0, {"n:1": "NOK"}), errors or {}))
+    return captured.get()
+
+
+def test_a_screen_is_filled_and_not_more() -> None:
+    """Rows, complaints and keys together have room; the rest of both is counted or scrolled."""
+    text = drawn(130, 12, {f"{number}:1": "connection refused" for number in range(9)}, rows=50)
+
+    lines = text.rstrip("\n").split("\n")
+    assert 11 == len(lines)
+    assert 12 - 4 - COMPLAINTS_MAX - 1 == sum(line.startswith("topic") for line in lines)
+    assert "sparq top   2 nsqds   1 topics   in 5.0/s   out -/s   depth 0" in lines[0]
+    assert "DEPTH v" in lines[1]
+    assert "0:1: connection refused" in text
+    assert "... and 7 more" in text
+    assert "quit" in lines[-1]
+
+
+def test_a_narrow_terminal_does_without_some_columns() -> None:
+    """Those that say least go first; names, rates, depth and lag stay."""
+    wide, narrow = drawn(130, 20), drawn(80, 20)
+
+    assert "PAUSED" in wide
+    assert "PAUSED" not in narrow
+    assert all(heading in narrow for heading in ("CHANNEL", "IN/S", "OUT/S", "DEPTH", "LAG"))
+    assert len(COLUMNS) - 4 == len(fitting(ROWS, 10))
