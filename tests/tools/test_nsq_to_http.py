@@ -169,22 +169,22 @@ async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdSe
             assert left + (not words) == len(server.asked)
 
 
-async def test_a_slow_answer_is_waited_for(nsqd: NsqdServer) -> None:
-    """nsqd, which would wait for a second only, is told to wait: one attempt, one request."""
+async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
+    """Also by a message that has to wait for its turn: nsqd, which gives it a second, waits."""
     topic = new_topic()
 
     async def answer(request: web.Request) -> web.Response:
-        await asyncio.sleep(1.6)
+        await asyncio.sleep(1.3 if len(server.asked) == 1 else 0)
         return web.Response()
 
     async with web_server() as server:
         server.answer = answer
-        async with running(nsq_to_http, *told(nsqd, topic, f"--post={server.url}")):
-            await publish(nsqd, topic, b"slow")
-            await all_finished(nsqd, topic, CHANNEL, 1)
+        async with running(nsq_to_http, *told(nsqd, topic, f"--post={server.url}", "--n=1")):
+            await publish(nsqd, topic, b"slow", b"waiting")
+            await all_finished(nsqd, topic, CHANNEL, 2)
 
-        assert [b"slow"] == server.bodies
-        assert 0 == nsqd.channel(topic, CHANNEL)["timeout_count"]
+        assert {b"slow", b"waiting"} == set(server.bodies)
+        assert (2, 0) == (len(server.asked), nsqd.channel(topic, CHANNEL)["timeout_count"])
 
 
 async def test_the_request_timeout(nsqd: NsqdServer) -> None:

@@ -305,6 +305,20 @@ NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2"
             "--destination-nsqd-tcp-address: not an address of the form host:port: 'h'",
         ),
         ((NSQD, TO, TOPIC, "--destination-topic=a/b"), '--destination-topic "a/b" is not valid'),
+        (
+            (
+                NSQD,
+                "--destination-nsqd-tcp-address=h:1",
+                "--topic=s",
+                TOPIC,
+                "--destination-topic=t",
+            ),
+            "--destination-nsqd-tcp-address: a topic would be copied to itself",
+        ),
+        (
+            (NSQD, "--destination-nsqd-tcp-address=h:1", TOPIC),
+            "--destination-nsqd-tcp-address: a topic would be copied to itself",
+        ),
         ((NSQD, TO, TOPIC, "--max-in-flight=-1"), "max_in_flight is -1"),
         ((NSQD, TO, TOPIC, "--status-every=-1"), "--status-every is -1, not 0 or more"),
         ((NSQD, TO, TOPIC, "--mode=any"), "--mode 'any' is none of round-robin, hostpool,"),

@@ -5,7 +5,8 @@ It has the flags of NSQ's `nsq_to_http`, and differs from it where that loses me
 1. A message is finished when a POST was answered with 2xx, or a GET with 200. What else comes of
    it is a failure: the message is requeued, and the consumer backs off. None is finished for
    having failed often, unless `--consumer-opt=max_attempts,N` asks for it.
-2. While a request takes its time, nsqd is told that the message is being handled (TOUCH).
+2. While a request takes its time, and while a message waits for its turn, nsqd is told that it is
+   being handled (TOUCH).
 3. A host that cannot be reached costs no requeue: the others are asked, and then all of them again
    for two seconds. One that starts anew is back by then.
 4. A body is the body of a POST as it is. In a GET it stands percent-encoded in the place of the one
@@ -148,7 +149,7 @@ class NsqToHttp:
         self._endpoints = endpoints_of(options)
         self._rng = random.Random()  # noqa: S311 - chooses messages and hosts, guards nothing
         hosts = hosts_of(options.mode, self._endpoints, self._rng)
-        self.relay = Relay(self._endpoints, hosts, options.status_every)
+        self.relay = Relay(self._endpoints, hosts, options.status_every, options.n)
 
     async def handle(self, message: Message) -> None:
         """Send a message, or skip it as ``--sample`` has it."""
@@ -185,7 +186,6 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
             options.channel,
             tool.handle,
             max_in_flight=options.max_in_flight,
-            concurrency=options.n,
         )
         await tool.relay.serve([consumer], stop)
     return 0

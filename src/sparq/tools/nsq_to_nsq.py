@@ -48,7 +48,7 @@ from sparq.tools.timings import check_every
 
 PROGRAM: Final = "nsq_to_nsq"
 AT_A_TIME_MAX: Final = 1000
-"""Copies under way at a time, for one topic; more make nothing faster."""
+"""Copies under way at a time; more make nothing faster."""
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +100,16 @@ def check(options: Options) -> None:
     topic = options.destination_topic
     if topic and not is_valid_name(topic):
         raise UsageError(f"--destination-topic {quote(topic)} is not valid")
+    if copies_to_itself(options):
+        raise UsageError("--destination-nsqd-tcp-address: a topic would be copied to itself")
     if options.require_json_value and not options.require_json_field:
         raise UsageError("--require-json-value goes with --require-json-field only")
+
+
+def copies_to_itself(options: Options) -> bool:
+    """Whether a message would come back and be copied again, without end."""
+    same_nsqd = set(options.nsqd_tcp_addresses) & set(options.destination_nsqd_tcp_addresses)
+    return bool(same_nsqd) and (options.destination_topic or options.topic[0]) in options.topic
 
 
 class Destination:
@@ -153,7 +161,7 @@ class NsqToNsq:
         )
         rng = random.Random()  # noqa: S311 - chooses hosts, guards nothing
         hosts = hosts_of(options.mode, destinations, rng)
-        self.relay = Relay(destinations, hosts, options.status_every)
+        self.relay = Relay(destinations, hosts, options.status_every, AT_A_TIME_MAX)
 
     def consumers(self) -> list[Consumer]:
         """One for each topic."""
@@ -166,7 +174,6 @@ class NsqToNsq:
                 options.channel,
                 self._copying_to(options.destination_topic or topic),
                 max_in_flight=options.max_in_flight,
-                concurrency=min(max(options.max_in_flight, 1), AT_A_TIME_MAX),
             )
             for topic in dict.fromkeys(options.topic)
         ]

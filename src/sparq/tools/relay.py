@@ -4,7 +4,7 @@
    When no host could be reached they are all asked again, a few times within two seconds: what
    starts anew is back by then, and a requeue would take far longer.
 2. After any other failure it may have arrived, and is requeued at once.
-3. While a message is on its way, its nsqd is kept waiting.
+3. While a message is on its way, or waits for its turn, its nsqd is kept waiting.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 AGGREGATE: Final = "[aggregate]:"
 PAUSES: Final = (0.25, 0.5, 1.0)
 """Seconds between the rounds in which all hosts are asked."""
+HANDLED_MAX: Final = 10_000
+"""Messages of a consumer that are handled at a time, at most; each costs a task."""
 
 
 class NotTakenError(Exception):
@@ -46,9 +48,10 @@ def consumer_of(
     handler: Handler,
     *,
     max_in_flight: int,
-    concurrency: int,
 ) -> Consumer:
     """A consumer that never gives a message up, unless ``--consumer-opt`` asks for that.
+
+    Its handler is called for all that is in flight: what waited elsewhere would time out there.
 
     Raises:
         UsageError: a name, an address or an option is not valid.
@@ -64,7 +67,7 @@ def consumer_of(
             nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
             lookupd_http_addresses=sources.lookupd_http_addresses,
             handler=handler,
-            concurrency=concurrency,
+            concurrency=min(max(config.max_in_flight, 1), HANDLED_MAX),
             config=config,
         )
     except ValueError as error:
@@ -79,10 +82,14 @@ class Relay:
         hosts: the way to choose among them.
         status_every: a line with response times for every so many messages, of all hosts and, if
             there are several, of each.
+        at_a_time: messages that may be on their way at a time.
     """
 
-    def __init__(self, names: Iterable[str], hosts: Hosts, status_every: int) -> None:
+    def __init__(
+        self, names: Iterable[str], hosts: Hosts, status_every: int, at_a_time: int
+    ) -> None:
         self._names = frozenset(names)
+        self._turns = asyncio.Semaphore(at_a_time)
         self._hosts = hosts
         self._touching = Touching()
         self._all = Timings(status_every, AGGREGATE)
@@ -108,10 +115,11 @@ class Relay:
             message: the message.
             send: sends it to the host of that name; raises ``NotTakenError``.
         """
-        began = time.monotonic()
         try:
             with self._touching.holding(message):
-                host = await self._until_sent(send)
+                async with self._turns:
+                    began = time.monotonic()
+                    host = await self._until_sent(send)
         except NotTakenError as error:
             logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
             await message.requeue()
