@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, cast
 
@@ -25,6 +24,7 @@ from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.handshake import HEARTBEAT, Handshake, remote_error
 from sparq.client.layers import LayerError, Layers
+from sparq.client.log_fields import FieldLogger
 from sparq.client.requests import OK, Awaited, Request, Requests
 from sparq.client.write_watch import WriteWatch
 from sparq.protocol import commands
@@ -32,7 +32,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import FRAME_ERROR, FRAME_MESSAGE
 from sparq.protocol.receiver import FrameError, MessageRun, Receiver, decode_message
 
-log = logging.getLogger(__name__)
+log = FieldLogger(__name__)
 
 HANDSHAKE_SECONDS: Final = 5.0
 """For the answer to IDENTIFY, as in nsqjs, and for the upgrades."""
@@ -340,7 +340,8 @@ class Connection(asyncio.Protocol):
         elif data == HEARTBEAT:
             self.send(commands.nop())
         elif (request := self.requests.next()) is None:
-            log.warning("nsqd %s: an answer to no request: %.100r", self.address, data)
+            text = "nsqd %s: an answer to no request: %.100r"
+            log.warning(text, self.address, data, extra={"nsqd": self.address})
         elif data == OK:
             request.confirm()
         else:
@@ -348,12 +349,13 @@ class Connection(asyncio.Protocol):
 
     def _confirmed(self, count: int) -> None:
         if stray := self.requests.confirm(count):
-            log.warning("nsqd %s: %d OK to no request", self.address, stray)
+            text = "nsqd %s: %d OK to no request"
+            log.warning(text, self.address, stray, extra={"nsqd": self.address})
 
     def _refused(self, error: RemoteError) -> None:
         if error.code in UNREQUESTED:
             self.refused_responses += 1
-            log.info("nsqd %s: %s", self.address, error)
+            log.info("nsqd %s: %s", self.address, error, extra={"nsqd": self.address})
             return
         # Before its request hears of it, which may be made again at once: not on this connection.
         if error.fatal and error.code not in STORAGE_REFUSALS:
@@ -361,7 +363,7 @@ class Connection(asyncio.Protocol):
         if _is_cut_short(error):
             return  # not what the command is, but that it came in part: nsqd executed none of it
         if (request := self.requests.next()) is None:
-            log.warning("nsqd %s: %s", self.address, error)
+            log.warning("nsqd %s: %s", self.address, error, extra={"nsqd": self.address})
         else:
             request.fail(error)
 

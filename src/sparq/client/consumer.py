@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -29,6 +28,7 @@ from sparq.client.discovery import Discovery, Filter
 from sparq.client.errors import ClosedError
 from sparq.client.flow import Flow
 from sparq.client.inbox import Inbox
+from sparq.client.log_fields import FieldLogger, about, of_message
 from sparq.client.message import Message
 from sparq.client.pool import Pool, background
 from sparq.client.producer import Producer
@@ -36,8 +36,6 @@ from sparq.client.subscription import Counters, Subscription
 from sparq.client.watchdog import Watchdog
 from sparq.protocol import commands
 from sparq.protocol.names import is_valid_name, quote
-
-log = logging.getLogger(__name__)
 
 CLOSE_WAIT_SECONDS: Final = 2.0
 """For nsqd's answer to CLS, which it gives at once; one that hangs must not hold up the stop."""
@@ -118,6 +116,7 @@ class Consumer:
         self.channel = channel
         self.config = Config.of(config, options)
         self.counters = Counters()
+        self._log = FieldLogger(__name__, topic=topic, channel=channel)
         self._handler = handler
         self._concurrency = concurrency
         self._on_giving_up = on_giving_up
@@ -226,6 +225,10 @@ class Consumer:
         """
         if self._tasks or self._stopping:
             raise ClosedError("a consumer is started once")
+        with about(topic=self.topic, channel=self.channel):
+            self._begin()
+
+    def _begin(self) -> None:
         self._tasks.append(background(self._discovery.run(self._pool.update), "discovery"))
         self._pool.start()
         self._flow.start()
@@ -285,7 +288,7 @@ class Consumer:
     async def _end(self) -> None:
         self._inbox.give_back()
         if self.in_flight:
-            log.info("stopped with %d messages unanswered", self.in_flight)
+            self._log.info("stopped with %d messages unanswered", self.in_flight)
         self._inbox.end()
         self._watchdog.stop()
         for task in self._tasks:
@@ -308,7 +311,8 @@ class Consumer:
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
-        self._pool.add(str(parse_nsqd(address)))
+        with about(topic=self.topic, channel=self.channel):
+            self._pool.add(str(parse_nsqd(address)))
 
     async def disconnect_from_nsqd(self, address: str) -> None:
         """Consume from this nsqd no more, even if an nsqlookupd lists it.
@@ -459,7 +463,7 @@ class Consumer:
                 await result
         except Exception:
             # A handler may raise anything: that is how it says that it has failed.
-            log.exception("handler failed on %r", message)
+            self._log.exception("handler failed on %r", message, extra=of_message(message))
             if message.auto_respond and not message.responded:
                 message.requeue()
         else:
@@ -469,7 +473,8 @@ class Consumer:
     async def _give_up(self, message: Message) -> None:
         """What to do with a message that was delivered too often."""
         self.counters.given_up += 1
-        log.warning("giving up after %d attempts: %r", message.attempts - 1, message)
+        text = "giving up after %d attempts: %r"
+        self._log.warning(text, message.attempts - 1, message, extra=of_message(message))
         if self._on_giving_up is None:
             await message.finish()
         else:

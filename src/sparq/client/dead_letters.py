@@ -8,15 +8,14 @@ nsqlookupds know.
 
 from __future__ import annotations
 
-import logging
-
 from sparq.client.errors import SparqClientError
+from sparq.client.log_fields import FieldLogger, of_message
 from sparq.client.message import Message
 from sparq.client.producer import Producer
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
 
-log = logging.getLogger(__name__)
+log = FieldLogger(__name__)
 
 
 class DeadLetters:
@@ -42,7 +41,8 @@ class DeadLetters:
         try:
             await self._producer.publish(self.topic, message.body)
         except (SparqClientError, RemoteError) as error:
-            log.warning("no dead letter in %s, %r is requeued: %s", self.topic, message, error)
+            text = "no dead letter in %s, %r is requeued: %s"
+            log.warning(text, self.topic, message, error, extra=of_message(message))
             message.requeue(backoff=False)
             return
         self.published += 1

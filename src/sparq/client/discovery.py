@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -27,10 +26,11 @@ from yarl import URL
 
 from sparq.client.address import parse_addresses
 from sparq.client.config import Config
+from sparq.client.log_fields import FieldLogger
 from sparq.client.lookup import FAILURES, ask, question, session, shown
 from sparq.client.pool import background
 
-log = logging.getLogger(__name__)
+log = FieldLogger(__name__)
 
 RECHECK_SECONDS: Final = 1.0
 
@@ -135,7 +135,7 @@ class Discovery:
             place, text = shown(url), str(error) or type(error).__name__
             # Once for each time that it begins to fail, not once a poll.
             if place not in self.errors:
-                log.warning("nsqlookupd %s: %s", place, text)
+                log.warning("nsqlookupd %s: %s", place, text, extra={"nsqlookupd": place})
                 poll.hasten()
             self.errors[place] = text
         else:

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import ssl
 from typing import Any, Final
 
@@ -22,8 +21,9 @@ from yarl import URL
 
 from sparq.client.address import Address, lookupd_url, parse_address
 from sparq.client.config import Config
+from sparq.client.log_fields import FieldLogger
 
-log = logging.getLogger("sparq.client.discovery")
+log = FieldLogger("sparq.client.discovery")
 
 ANSWER_SIZE_MAX: Final = 8 * 1024 * 1024
 """10,000 producers with all their fields are below 3 MiB."""

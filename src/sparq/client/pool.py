@@ -16,16 +16,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
 from sparq.client.errors import SparqClientError
+from sparq.client.log_fields import FieldLogger
 from sparq.protocol.errors import RemoteError
 
-log = logging.getLogger(__name__)
+log = FieldLogger(__name__)
 
 FAILURES = (OSError, TimeoutError, SparqClientError, RemoteError, UnicodeError)
 """What there is instead of a connection; the last is raised for a name that can be no host's."""
@@ -172,5 +172,5 @@ class Pool:
     def _failed(self, address: str, reason: str) -> None:
         """Say why there is no connection: once for each reason, not once an attempt."""
         if self.errors.get(address) != reason:
-            log.warning("nsqd %s: %s", address, reason)
+            log.warning("nsqd %s: %s", address, reason, extra={"nsqd": address})
         self.errors[address] = reason

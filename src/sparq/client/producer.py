@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -26,6 +25,7 @@ from sparq.client.connection import open_connection
 from sparq.client.discovery import Discovery
 from sparq.client.dispatcher import CLOSED, Dispatcher
 from sparq.client.errors import ClosedError
+from sparq.client.log_fields import FieldLogger
 from sparq.client.ping import ping
 from sparq.client.pool import Pool, background
 from sparq.client.publish import (
@@ -40,7 +40,7 @@ from sparq.client.publish import (
     publish_deferred_command,
 )
 
-log = logging.getLogger(__name__)
+log = FieldLogger(__name__)
 
 
 class Producer:

@@ -8,10 +8,11 @@ One timer a consumer: when it fires late, somebody was in the way.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
-log = logging.getLogger(__name__)
+from sparq.client.log_fields import FieldLogger
+
+log = FieldLogger(__name__)
 
 INTERVAL_SECONDS: Final = 0.5
 LATE_SECONDS: Final = 1.0

@@ -1,0 +1,130 @@
+"""client.log_fields: what a log line is about stands in its record's attributes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sparq.client
+from sparq.client import Consumer, Message, Producer
+from sparq.client.log_fields import FIELDS, FieldLogger, about
+from tests.client.scripted import consumer_of, scripted, subscribed, until
+from tests.servers import free_port
+
+ROOT = Path(__file__).parents[2]
+CLIENT = Path(sparq.client.__file__).parent
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Those that say something."""
+    return {name: value for name in FIELDS if (value := getattr(record, name))}
+
+
+def line(caplog: pytest.LogCaptureFixture, text: str) -> logging.LogRecord | None:
+    """The first line with this text."""
+    return next((each for each in caplog.records if text in each.getMessage()), None)
+
+
+async def test_a_line_says_whose_connection_and_consumer_it_is_about(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also where the line is written by a part that knows no topic."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    async with Consumer("t", "c", nsqd_tcp_addresses=nowhere):
+        await until(lambda: line(caplog, nowhere))
+    refused = line(caplog, nowhere)
+    assert refused is not None
+
+    assert "sparq.client.pool" == refused.name
+    assert {"topic": "t", "channel": "c", "nsqd": nowhere} == fields_of(refused)
+
+
+async def test_a_line_of_a_callback_is_about_its_consumer(caplog: pytest.LogCaptureFixture) -> None:
+    """What the event loop calls for a connection knows whose it is, too."""
+    caplog.set_level(logging.INFO, "sparq.client")
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        peer.send(1, b"E_FIN_FAILED FIN 0 failed")
+        await until(lambda: line(caplog, "E_FIN_FAILED"))
+        added = f"127.0.0.1:{free_port()}"
+        consumer.connect_to_nsqd(added)
+        await until(lambda: line(caplog, added))
+    callback, later = line(caplog, "E_FIN_FAILED"), line(caplog, added)
+    assert callback is not None
+    assert later is not None
+
+    assert {"topic": "t", "channel": "c", "nsqd": nsqd.address} == fields_of(callback)
+    assert {"topic": "t", "channel": "c", "nsqd": added} == fields_of(later)
+
+
+async def test_a_line_is_about_a_message(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler that fails, and a message that is given up."""
+
+    async def fail(message: Message) -> None:
+        raise KeyError(message.id)
+
+    async with scripted() as [nsqd], consumer_of(nsqd, handler=fail):
+        peer = await subscribed(nsqd)
+        peer.deliver(1, attempts=2)
+        peer.deliver(2, attempts=6)
+        await until(lambda: line(caplog, "giving up"))
+    expected = {"topic": "t", "channel": "c", "nsqd": nsqd.address}
+    for text, number, attempts in (("handler failed", 1, 2), ("giving up", 2, 6)):
+        found = line(caplog, text)
+        assert found is not None
+        message = {"message_id": f"{number:016x}", "attempts": attempts}
+        assert {**expected, **message} == fields_of(found)
+
+
+async def test_a_producers_lines_are_about_no_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """Every field is there nevertheless: a format may name it."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    async with Producer(nowhere, stop_timeout=0.0):
+        await until(lambda: line(caplog, nowhere))
+    refused = line(caplog, nowhere)
+    assert refused is not None
+
+    assert {"nsqd": nowhere} == fields_of(refused)
+    assert all(hasattr(refused, name) for name in FIELDS)
+
+
+async def test_what_is_about_something_ends_with_its_block(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Only what is begun within has the fields; what is given at the line wins."""
+    log = FieldLogger("sparq.client.test", channel="own")
+
+    async def write(text: str) -> None:
+        log.warning(text, extra={"nsqd": "here"})
+
+    with about(topic="t", channel="c"):
+        inside = asyncio.create_task(write("inside"))
+    log.warning("outside")
+    await inside
+
+    first, second = line(caplog, "inside"), line(caplog, "outside")
+    assert first is not None
+    assert second is not None
+    assert {"topic": "t", "channel": "own", "nsqd": "here"} == fields_of(first)
+    assert {"channel": "own"} == fields_of(second)
+
+
+def test_the_document_names_every_logger_and_field() -> None:
+    """docs/observing_clients.md has each, and no module of the client writes in another way."""
+    text = (ROOT / "docs/observing_clients.md").read_text(encoding="utf-8")
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in CLIENT.glob("*.py")}
+    writing = {
+        f"sparq.client.{name}"
+        for name, source in sources.items()
+        if re.search(r"FieldLogger\(__name__", source)
+    }
+
+    assert writing == set(re.findall(r"^\| `(sparq\.client\.\w+)`", text, re.M))
+    assert set(FIELDS) == set(re.findall(r"^\| `(\w+)` \|", text, re.M)) & set(FIELDS)
+    others = {name for name, source in sources.items() if "getLogger" in source}
+    assert {"log_fields"} == others
