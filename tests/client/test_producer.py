@@ -284,6 +284,85 @@ def _holds(bodies: list[bytes], count: int) -> bool:
     return len(bodies) == count
 
 
+async def test_a_call_may_have_a_time_of_its_own() -> None:
+    """timeout_seconds bounds one publish, in line or unanswered; its late answer meets nobody."""
+    async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=10) as producer:
+        stored: list[bytes] = []
+        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        await connected(producer, 1)
+        unanswered = asyncio.create_task(producer.publish("t", b"1", timeout_seconds=0.05))
+        await until(lambda: stored)
+        in_line = asyncio.create_task(producer.multi_publish("t", [b"2"], timeout_seconds=0.05))
+        results = await asyncio.gather(unanswered, in_line, return_exceptions=True)
+        assert [type(result) for result in results] == [PublishError] * 2
+        assert [(r.attempts, r.unanswered) for r in results] == [(1, 1), (0, 0)]
+        assert (producer.failed, producer.under_way) == (2, 0)
+
+        later = asyncio.create_task(producer.publish_deferred("t", b"3", 1, timeout_seconds=5))
+        nsqd.peers[0].send(0, b"OK")
+        await until(lambda: stored == [b"1", b"3"])
+        assert not later.done()
+        nsqd.peers[0].send(0, b"OK")
+        assert (await later).attempts == 1
+        with pytest.raises(ValueError, match="timeout_seconds is 0"):
+            await producer.publish("t", b"4", timeout_seconds=0)
+
+
+async def test_all_attempts_together_have_publish_timeout() -> None:
+    """An nsqd that dies on each publish is not tried for longer, whatever publish_attempts is."""
+    options = {"publish_timeout": 0.3, "publish_attempts": 1000, "max_reconnect_delay": 0.02}
+    clock = asyncio.get_running_loop().time
+    async with scripted() as [nsqd], producer_of(nsqd, **options) as producer:
+        nsqd.on_publish = lambda peer, words, body: peer.hang_up()
+        began = clock()
+        with pytest.raises(PublishError) as raised:
+            await producer.publish("t", b"x")
+
+        assert 0.25 < clock() - began < 2
+        assert raised.value.attempts == raised.value.unanswered > 1
+
+
+async def test_another_ones_fault_is_not_counted() -> None:
+    """Publishes behind twenty that end the connection each are sent on, for two attempts each."""
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
+        if peer in guilty:
+            return None  # behind a fatal error nsqd executes nothing
+        if body == b"bad":
+            guilty.append(peer)
+            return b"E_BAD_MESSAGE PUB message too big"
+        return b"OK"
+
+    guilty: list[Peer] = []
+    options = {"publish_attempts": 2, "max_reconnect_delay": 0.01}
+    async with scripted() as [nsqd], producer_of(nsqd, **options) as producer:
+        nsqd.on_publish = answer
+        await connected(producer, 1)
+        bad = [asyncio.create_task(producer.publish("t", b"bad")) for _ in range(20)]
+        good = asyncio.create_task(producer.publish("t", b"good"))
+        results = await asyncio.gather(*bad, return_exceptions=True)
+
+        assert [getattr(result, "code", result) for result in results] == ["E_BAD_MESSAGE"] * 20
+        assert (await good).resent == 0
+        assert len(guilty) == 20
+
+
+async def test_a_connection_that_ends_in_mid_command_is_nobodys_fault() -> None:
+    """What nsqd read in part it did not execute: it is sent again, not refused."""
+    words = [b"E_BAD_MESSAGE PUB failed to read message body", b"E_BAD_BODY MPUB failed to read x"]
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        nsqd.on_publish = lambda peer, _, body: words.pop() if words else b"OK"
+        assert await producer.publish("t", b"x") == Receipt(nsqd.address, attempts=3, resent=0)
+
+
+async def test_an_answer_that_no_nsqd_gives() -> None:
+    """Anything but OK ends the connection, and the publish is in doubt."""
+    answers = [b"CLOSE_WAIT"]
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        nsqd.on_publish = lambda peer, _, body: answers.pop() if answers else b"OK"
+        assert await producer.publish("t", b"x") == Receipt(nsqd.address, attempts=2, resent=1)
+
+
 async def test_close_waits_for_what_is_under_way() -> None:
     """Publishes under way are answered first, new ones are refused, and close is bounded."""
     async with scripted() as [nsqd]:

@@ -134,11 +134,11 @@ class Dispatcher:
         link = publish.link
         assert link is not None
         self.published += publish.message_count
-        self._settle(publish)
         if publish.attempts == 1:
             publish.teller.set_result(self._receipts[link.address])
         else:
             publish.teller.set_result(Receipt(link.address, publish.attempts, publish.resent))
+        self._settle(publish)
 
     def misunderstood(self, publish: Publish, data: bytes) -> None:
         """What answers is no nsqd."""
@@ -253,6 +253,7 @@ class Dispatcher:
     # Outcomes
 
     def _settle(self, publish: Publish) -> None:
+        # After its teller was told, which may have published the next: there was no pause.
         if publish.timer is not None:
             publish.timer.cancel()
         self.under_way -= 1
@@ -261,8 +262,8 @@ class Dispatcher:
 
     def _fail(self, publish: Publish, error: Exception) -> None:
         self.failed += publish.message_count
-        self._settle(publish)
         publish.teller.set_exception(error)
+        self._settle(publish)
 
     def _expire(self, publish: Publish) -> None:
         if publish.teller.done():

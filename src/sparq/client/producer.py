@@ -217,8 +217,9 @@ class Producer:
         await self._dispatcher.roomy.wait()
 
     async def flush(self) -> None:
-        """Wait until every publish so far has its outcome, and those that came meanwhile."""
-        await self._dispatcher.idle.wait()
+        """Wait until every publish has its outcome, those that come meanwhile included."""
+        while self._dispatcher.under_way:
+            await self._dispatcher.idle.wait()
 
     # Connections
 
@@ -295,7 +296,7 @@ class Producer:
         self._closed = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.stop_timeout):
-                await self._dispatcher.idle.wait()
+                await self.flush()
         self._dispatcher.end()
         if self._asking is not None:
             self._asking.cancel()

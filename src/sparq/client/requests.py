@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Final
 
@@ -17,7 +18,7 @@ from sparq.client.errors import ConnectionLostError
 OK: Final = b"OK"
 
 
-class Request:
+class Request(ABC):
     """One question, and what is done with its answer.
 
     Attributes:
@@ -30,17 +31,17 @@ class Request:
     size: int
     asked_at: float
 
+    @abstractmethod
     def confirm(self) -> None:
         """nsqd says OK."""
-        raise NotImplementedError
 
+    @abstractmethod
     def respond(self, data: bytes) -> None:
         """nsqd says something else."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: Exception) -> None:
         """nsqd refuses it (``RemoteError``), or will not answer (``ConnectionLostError``)."""
-        raise NotImplementedError
 
 
 class Awaited(Request):

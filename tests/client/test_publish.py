@@ -1,0 +1,92 @@
+"""client.publish: commands as the wire has them, mistakes by name, outcomes told once."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparq.client.publish import (
+    Callback,
+    Outcome,
+    Receipt,
+    multi_publish_command,
+    publish_command,
+    publish_deferred_command,
+)
+from sparq.protocol import commands
+
+BODIES = st.binary(min_size=1, max_size=50)
+TOPICS = st.text("aZ09._-", min_size=1, max_size=64)
+
+
+@settings(max_examples=30)
+@given(TOPICS, st.lists(BODIES, min_size=1), st.integers(0, 3_600_000))
+def test_commands_are_those_of_the_protocol(topic: str, bodies: list[bytes], delay: int) -> None:
+    """What is made here for speed is what the plain builders make, for each command."""
+    assert commands.pub(topic, bodies[0]) == publish_command(topic, bodies[0])
+    assert commands.mpub(topic, bodies) == multi_publish_command(topic, bodies)
+    made = publish_deferred_command(topic, bodies[0], delay / 1000)
+    assert commands.dpub(topic, delay, bodies[0]) == made
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bodies_are_any_bytes(kind: Callable[[bytes], Any]) -> None:
+    """Whatever holds bytes is a body; what it holds when the call is made is published."""
+    assert b"PUB t\n\x00\x00\x00\x01x" == publish_command("t", kind(b"x"))
+    assert commands.mpub("t", [b"x", b"yz"]) == multi_publish_command("t", [kind(b"x"), b"yz"])
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (lambda: publish_command("t", "text"), TypeError, "not str: encode it"),
+        (lambda: publish_command("t", 5), TypeError, "not int"),
+        (lambda: publish_command("t", None), TypeError, "not NoneType"),
+        (lambda: publish_command(b"t", b"x"), TypeError, "a topic is str, not bytes"),
+        (lambda: publish_command("t", bytearray()), ValueError, "at least one byte"),
+        (lambda: publish_command("a b", b"x"), ValueError, 'topic name "a b" is not valid'),
+        (lambda: publish_command("t" * 65, b"x"), ValueError, "is not valid"),
+        (lambda: multi_publish_command("t", b"abc"), TypeError, "a sequence of bytes, not bytes"),
+        (lambda: multi_publish_command("t", ["a"]), TypeError, "not str"),
+        (lambda: multi_publish_command("t", []), ValueError, "no messages"),
+        (lambda: publish_deferred_command("t", b"x", -0.1), ValueError, "delay_seconds is -0.1"),
+        (lambda: publish_deferred_command("t", b"x", float("inf")), ValueError, "is inf"),
+        (lambda: publish_deferred_command("t", b"x", float("nan")), ValueError, "is nan"),
+    ],
+)
+def test_mistakes_are_told_by_name(
+    make: Callable[[], bytes], kind: type[Exception], text: str
+) -> None:
+    """A topic, body or delay that cannot be is refused here, with what it should have been."""
+    with pytest.raises(kind, match=text):
+        make()
+
+
+def test_sizes_that_the_wire_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body of 2 GiB is an error that says so, also as the sum of an MPUB."""
+    monkeypatch.setattr("sparq.client.publish.BODY_BYTES_MAX", 100)
+    with pytest.raises(ValueError, match="101 bytes are more than one command can have, 100"):
+        publish_command("t", bytes(101))
+    with pytest.raises(ValueError, match="more than one command can have"):
+        multi_publish_command("t", [bytes(60), bytes(60)])
+    assert struct.pack(">i", 100) in publish_command("t", bytes(100))
+
+
+async def test_a_callback_that_fails_is_told_of() -> None:
+    """What a callback raises goes to the loop's handler, not to whoever reads answers."""
+    said: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: said.append(context))
+
+    def fail(outcome: Outcome) -> None:
+        raise RuntimeError(str(outcome))
+
+    callback = Callback(fail, loop)
+    callback.set_result(Receipt("nsqd"))
+    assert callback.done()
+    assert said[0]["message"].startswith("publish_nowait: ")
+    assert RuntimeError is type(said[0]["exception"])
