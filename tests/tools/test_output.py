@@ -189,6 +189,16 @@ def test_a_moved_file_is_closed_for_good(tmp_path: Path) -> None:
     assert [b"a\n", b"b\n"] == list(contents(tmp_path / "done").values())
 
 
+def test_a_name_in_use_without_a_revision_is_an_error(tmp_path: Path) -> None:
+    """Another name cannot be found, so nothing is written."""
+    output = make(tmp_path, "f", finished="done")
+    (tmp_path / "done" / "f").write_bytes(b"another's")
+    with pytest.raises(FileExistsError, match="its name is in use"):
+        output.write([b"a"], sync=True)
+
+    assert {"f": b"another's"} == contents(tmp_path)
+
+
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
     """No file may be larger; what would make one so fails."""

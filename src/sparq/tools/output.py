@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -28,7 +29,7 @@ from itertools import accumulate
 from typing import Final
 
 from sparq.protocol.durations import format_duration
-from sparq.tools.filename import Template, entries, with_revision
+from sparq.tools.filename import REVISION, Template, entries, with_revision
 from sparq.tools.folder import Folder
 
 log = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ class Output:
         self._opened_ns = time.monotonic_ns()
         first = self._revision
         while (fd := self._try_to_open()) is None:
-            self._revision += 1
+            self._revision = self._next_revision(self._revision)
         if self._revision > first:
             log.warning(
                 "%s %s: the %d revisions before this are in use",
@@ -244,11 +245,16 @@ class Output:
                 finished.move_in(self._folder, self._entries, target)
             except FileExistsError:
                 log.warning("%s %s is there already", self._label, finished.shown(target))
-                revision += 1
+                revision = self._next_revision(revision)
                 target = entries(with_revision(self._name, revision))
             else:
                 break
         log.info("%s moved %s to %s", self._label, self._shown(), finished.shown(target))
+
+    def _next_revision(self, revision: int) -> int:
+        if REVISION not in self._name:
+            raise FileExistsError(errno.EEXIST, "its name is in use", self._shown())
+        return revision + 1
 
     def _shown(self) -> str:
         return self._folder.shown(self._entries)
