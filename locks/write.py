@@ -69,7 +69,8 @@ def main() -> None:
     uv = resolver()
     compile_lock(uv, LOCKS / "build.txt", requirements=BUILD)
     compile_lock(uv, LOCKS / "broker.txt", "pyproject.toml")
-    compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", "--extra=spark", "--extra=dev")
+    extras = ("--extra=spark", "--extra=otel", "--extra=dev")
+    compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", *extras)
     for source in sorted(TESTS.glob("*/requirements-*.in")):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
     for manifest in sorted(TESTS.glob("interop/*/package.json")):
