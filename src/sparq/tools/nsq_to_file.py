@@ -42,6 +42,7 @@ from sparq.tools.topics import Topics
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "nsq_to_file"
+TEMPORARY: Final = "/tmp"  # noqa: S108 - NSQ's default; what others plant there is not followed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Options(SourceOptions):
     max_in_flight: int = option(200, "messages that may be held and not finished", kind=INT)
 
     # Where it is written
-    output_dir: str = option("/tmp", "folder of the files", kind=STRING)  # noqa: S108 - NSQ's
+    output_dir: str = option(TEMPORARY, "folder of the files", kind=STRING)
     work_dir: str = option(
         "",
         "folder of files that are being written; finished, they are moved to --output-dir (default"
