@@ -47,6 +47,11 @@ def about(**fields: str) -> Iterator[None]:
         _context.reset(token)
 
 
+def current(field: str) -> str:
+    """What is begun here is about this topic, or channel; "" about none."""
+    return str(_context.get()[field])
+
+
 def of_message(message: Message) -> dict[str, object]:
     """The fields of a line that is about a message."""
     return {"nsqd": message.nsqd, "message_id": message.id, "attempts": message.attempts}

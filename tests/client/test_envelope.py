@@ -1,0 +1,59 @@
+"""client.envelope: what is sealed is found again, and what is no envelope is left alone."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sparq.client.envelope import FIELDS_BYTES_MAX, MAGIC, seal, unseal
+
+FIELDS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+
+@given(st.dictionaries(st.text(), st.text(), max_size=5), st.binary())
+def test_what_is_sealed_is_found_again(fields: dict[str, str], body: bytes) -> None:
+    """All of it, whatever it is; an empty body gets no envelope, so that it stays empty."""
+    if not body:
+        assert seal(fields, body) == b""
+    elif fields:
+        assert unseal(seal(fields, body)) == (fields, body)
+    else:
+        assert seal(fields, body) == body
+
+
+@given(st.binary())
+@example(MAGIC)
+@example(MAGIC + b"\0\0{}")
+def test_any_bytes_are_an_envelope_or_a_body(data: bytes) -> None:
+    """Nothing fails, and nothing is lost of what is no envelope."""
+    for each in (data, MAGIC + data):
+        fields, body = unseal(each)
+        assert each.endswith(body)
+        assert fields or body == each
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        seal(FIELDS, b"body")[:50],
+        seal(FIELDS, b"body").replace(b"\x01", b"\x02", 1),
+        MAGIC + b"\x00\x02[]body",
+        MAGIC + b"\x00\x07" + b'{"a":1}body',
+        MAGIC + b"\x00\x04" + b"\xff\xff\xff\xffbody",
+        MAGIC + b"\x07\xd0" + b"[" * 2000 + b"body",
+        MAGIC + b"\xff\xff" + b'{"a":"' + b"x" * (65_535 - 8) + b'"}body',
+    ],
+)
+def test_what_is_damaged_is_a_body(damaged: bytes) -> None:
+    """Cut short, of another version, no object of texts, no JSON, too deep, too large."""
+    assert unseal(damaged) == ({}, damaged)
+
+
+def test_too_many_fields_are_left_out() -> None:
+    """The message is published all the same, without them."""
+    assert seal({"a": "x" * FIELDS_BYTES_MAX}, b"body") == b"body"
+    assert unseal(seal({"a": "x" * (FIELDS_BYTES_MAX - 8)}, b"body"))[1] == b"body"
+
+
+def test_the_layout_is_the_documented_one() -> None:
+    """Byte for byte, as docs/observing_clients.md and the module have it."""
+    assert seal({"a": "b"}, b"body") == b'\0sparq\x01\x00\x09{"a":"b"}body'

@@ -1,0 +1,231 @@
+"""client.telemetry with a real nsqd: spans of both sides, and the context between them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+import sparq
+from sparq.client import Consumer, Message, Producer, RemoteError
+from sparq.client.envelope import unseal
+from sparq.client.telemetry import Telemetry
+from tests.client.conftest import Company
+from tests.client.scripted import until
+from tests.servers import NsqdServer
+
+
+class Traces:
+    """What a telemetry has told."""
+
+    def __init__(self, *, carry_context: bool) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.telemetry = Telemetry(tracer_provider=provider, carry_context=carry_context)
+
+    def of(self, kind: SpanKind) -> list[ReadableSpan]:
+        """The spans of a kind that have ended."""
+        return [span for span in self._exporter.get_finished_spans() if span.kind is kind]
+
+    @property
+    def published(self) -> list[ReadableSpan]:
+        """Those of publishes."""
+        return self.of(SpanKind.PRODUCER)
+
+    @property
+    def processed(self) -> list[ReadableSpan]:
+        """Those of handling."""
+        return self.of(SpanKind.CONSUMER)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected failures need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+@pytest.fixture
+def nsqd(company: Company) -> NsqdServer:
+    """A test uses a topic of its own."""
+    return company.nsqds[0]
+
+
+def consumer_of(nsqd: NsqdServer, topic: str, **options: Any) -> Consumer:
+    given = {"max_in_flight": 10, "max_backoff_duration": 0.0, **options}
+    return Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, **given)
+
+
+def ids(span: ReadableSpan) -> tuple[int, int]:
+    """Its trace's id and its own."""
+    assert span.context is not None
+    return span.context.trace_id, span.context.span_id
+
+
+def parent(span: ReadableSpan) -> tuple[int, int] | None:
+    """Its parent's ids."""
+    return span.parent and (span.parent.trace_id, span.parent.span_id)
+
+
+def attributes(span: ReadableSpan) -> Mapping[str, object]:
+    """What it says."""
+    return dict(span.attributes or {})
+
+
+@pytest.mark.parametrize("carried", [True, False])
+async def test_one_trace_from_publish_to_handler(nsqd: NsqdServer, carried: bool) -> None:
+    """With the context carried the handler's span is the publish's child; else it is not."""
+    traces, topic = Traces(carry_context=carried), f"traced-{carried}"
+    bodies: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        bodies.append(message.body)
+
+    handler = traces.telemetry.handler(handle)
+    async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, topic, handler=handler):
+        await traces.telemetry.producer(producer).publish(topic, b"body")
+        await until(lambda: traces.processed)
+    [published], [processed] = traces.published, traces.processed
+    host, _, port = nsqd.tcp.rpartition(":")
+    nowhere_else = {"messaging.message.id": attributes(processed).get("messaging.message.id")}
+    common = {
+        "messaging.system": "nsq",
+        "messaging.destination.name": topic,
+        "messaging.message.body.size": 4,
+        "messaging.nsq.attempts": 1,
+        "server.address": host,
+        "server.port": int(port),
+    }
+
+    assert [b"body"] == bodies
+    assert parent(processed) == (ids(published) if carried else None)
+    assert (f"publish {topic}", f"process {topic}") == (published.name, processed.name)
+    assert attributes(published) == {
+        **common,
+        "messaging.operation.name": "publish",
+        "messaging.operation.type": "send",
+    }
+    assert attributes(processed) == {
+        **common,
+        **nowhere_else,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.subscription.name": "c",
+    }
+
+
+async def test_what_others_get(nsqd: NsqdServer) -> None:
+    """The body as it is, unless the context was asked for: then in an envelope."""
+    plain, carrying = Traces(carry_context=False), Traces(carry_context=True)
+    async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, "others") as consumer:
+        await plain.telemetry.producer(producer).publish("others", b"one")
+        await carrying.telemetry.producer(producer).publish("others", b"two")
+        first, second = await anext(consumer), await anext(consumer)
+        fields, body = unseal(second.body)
+        [span] = carrying.published
+
+        assert (b"one", b"two") == (first.body, body)
+        assert f"-{ids(span)[0]:032x}-{ids(span)[1]:016x}-" in fields["traceparent"]
+        with carrying.telemetry.processing(first, consumer) as message:
+            assert b"one" == message.body
+        assert parent(carrying.processed[0]) is None
+
+
+async def test_failures_are_in_the_spans(nsqd: NsqdServer) -> None:
+    """A refused publish, and a handler that raises: its message comes again as without spans."""
+    traces = Traces(carry_context=True)
+    attempts: list[int] = []
+
+    def handle(message: Message) -> None:
+        attempts.append(message.attempts)
+        if message.attempts == 1:
+            message.requeue(0)
+            raise KeyError("first")
+
+    handler = traces.telemetry.handler(handle)
+    async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, "failing", handler=handler):
+        traced = traces.telemetry.producer(producer)
+        with pytest.raises(RemoteError):
+            await traced.publish("failing", b"x" * (1 << 20))
+        await traced.publish("failing", b"x")
+        await until(lambda: len(traces.processed) == 2)
+
+    assert [1, 2] == attempts
+    assert [StatusCode.ERROR, StatusCode.UNSET] == [s.status.status_code for s in traces.published]
+    assert [StatusCode.ERROR, StatusCode.UNSET] == [s.status.status_code for s in traces.processed]
+    assert "E_BAD_MESSAGE" in str(traces.published[0].status.description)
+
+
+async def test_batches_are_linked_to_their_publishes(nsqd: NsqdServer) -> None:
+    """One span for many messages; each that carries a context is a link."""
+    traces = Traces(carry_context=True)
+    async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, "batched") as consumer:
+        traced = traces.telemetry.producer(producer)
+        await producer.publish("batched", b"bare")
+        await traced.multi_publish("batched", [b"one", b"two"])
+        await traced.publish_deferred("batched", b"late", 0.01)
+        async for batch in consumer.batches(4, wait=10):
+            with traces.telemetry.processing_batch(batch, consumer) as bodies:
+                await batch.finish()
+            break
+    several, deferred = traces.published
+    [processed] = traces.processed
+
+    assert [b"bare", b"one", b"two", b"late"] == bodies
+    assert 4 == attributes(processed)["messaging.batch.message_count"]
+    assert 2 == attributes(several)["messaging.batch.message_count"]
+    linked = [(link.context.trace_id, link.context.span_id) for link in processed.links]
+    assert [ids(several), ids(several), ids(deferred)] == linked
+
+
+def test_the_blocking_face(nsqd: NsqdServer) -> None:
+    """The same two blocks, around what waits."""
+    traces = Traces(carry_context=True)
+    with sparq.connect(nsqd.tcp) as session, session.producer() as producer:
+        with traces.telemetry.publishing("blocking", [b"x"]) as bodies:
+            producer.multi_publish("blocking", bodies)
+        with session.consumer("blocking", "c") as consumer:
+            message = consumer.receive(20)
+            with traces.telemetry.processing(message, consumer):
+                body = message.body
+                message.finish()
+    [published], [processed] = traces.published, traces.processed
+
+    assert b"x" == body
+    assert parent(processed) == ids(published)
+
+
+async def test_many_at_a_time_have_their_own_spans(nsqd: NsqdServer) -> None:
+    """Tasks do not see each other's."""
+    traces = Traces(carry_context=True)
+    async with Producer(nsqd.tcp) as producer:
+        traced = traces.telemetry.producer(producer)
+        await asyncio.gather(*(traced.publish("many", b"x") for _ in range(50)))
+
+    assert 50 == len({ids(span)[0] for span in traces.published})
+    assert {None} == {parent(span) for span in traces.published}
+
+
+def test_who_does_not_ask_for_it_does_not_load_it() -> None:
+    """The client loads nothing of OpenTelemetry; where it is missing, the error says what to do."""
+    program = (
+        "import sys, sparq.client as c; c.Consumer, c.Producer, c.Session\n"
+        "print(any(name.startswith('opentelemetry') for name in sys.modules))\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "import sparq.client.telemetry"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert "False\n" == ended.stdout
+    assert "needs OpenTelemetry: pip install 'sparq[otel]'" in ended.stderr
