@@ -1,4 +1,4 @@
-"""`sparq run` and `sparq up`: the pipeline for people; `sparq top`: what its nsqds do.
+"""`sparq run` and `sparq up`: the pipeline for people; `sparq top` and `sparq bench`: its nsqds.
 
 Each is loaded when it is asked for: only the pipeline needs the extra `spark`.
 """
@@ -17,6 +17,7 @@ from types import FrameType
 SEEDS = 100_000
 TOOLS = {
     "top": "what goes on in a cluster, live in a terminal",
+    "bench": "how fast an nsqd is: publishing, consuming, latency",
 }
 """Programs with flags as NSQ's tools take them; `sparq top --help` lists those of one."""
 
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
     )
-    names = "run | up | top"
+    names = "run | up | top | bench"
     commands = top.add_subparsers(dest="command", required=True, metavar=names)
     run = commands.add_parser("run", help="a cluster, clicks through it into Spark, and an audit")
     run.add_argument("--clicks", type=Path, help="your own access log or JSON lines, plain or .gz")

@@ -126,7 +126,7 @@ async def test_while_no_nsqlookupd_answers_the_nsqds_stay(nsqd: NsqdServer) -> N
         (http(b"", "302 Found", "Location: http://127.0.0.1:1/\r\n"), "status 302"),
         (http(b"{}", "500 Oh"), "status 500"),
         (http(b"x" * 2_000), "an answer of more than 1000 bytes"),
-        (b"\x1b[2J\r\n\r\n", ""),
+        (b"\x1b[2J\r\n\r\n", "an answer that is not HTTP: is this the port for HTTP?"),
     ],
 )
 async def test_a_broken_answer_is_told(

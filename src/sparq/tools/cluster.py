@@ -129,7 +129,7 @@ class Cluster:
             return None
 
     def _failed(self, address: str, error: Exception) -> None:
-        self.errors[address] = one_line(_reason(error))
+        self.errors[address] = reason(error)
 
     async def _get(self, url: URL, size_max: int) -> tuple[int, bytearray]:
         async with self._session.get(url, allow_redirects=False) as response:
@@ -141,12 +141,15 @@ class Cluster:
         return response.status, body
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a daemon did not answer over HTTP, for a person."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
         return os.strerror(error.os_error.errno).lower()
-    return str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "an answer that is not HTTP: is this the port for HTTP?"
+    return one_line(str(error) or type(error).__name__)
 
 
 def address_of(url: URL) -> str:

@@ -1,0 +1,283 @@
+"""The program `sparq bench`: how fast an nsqd is for programs that use `sparq.client`.
+
+1. It measures publishing, consuming and latency in turn, with a topic of its own that it deletes at
+   the end, also after a signal. What waits in it is bounded, and thrown away between two parts.
+2. A publish counts when nsqd has answered OK, and what nsqd has counted must be the same: figures
+   are not of work that was lost.
+3. Load and nsqd share the machine where they share it: figures are of both together.
+4. Exit status: 0 with a table at the end, of what was measured so far after a signal; 1 when nsqd
+   cannot be reached or refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sparq.client.config import Config
+from sparq.client.consumer import Consumer
+from sparq.client.errors import SparqClientError
+from sparq.client.producer import Producer
+from sparq.program.flags import option
+from sparq.program.kinds import DURATION, INT, STRING
+from sparq.protocol.durations import SECOND, format_duration
+from sparq.protocol.errors import RemoteError
+from sparq.tools.columns import aligned
+from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config, parse, run
+from sparq.tools.progress_line import show_progress
+from sparq.tools.scratch_topic import ScratchTopic
+from sparq.tools.workloads import Latency, Measurement, Publishing, consume
+
+PROGRAM: Final = "sparq bench"
+PARTS: Final = ("publish", "consume", "latency")
+BATCH_TASKS: Final = 4
+"""Tasks that publish batches: enough to have the next one on its way."""
+
+SIZE_MAX: Final = 1 << 20
+"""nsqd's default for the largest message."""
+
+BACKLOG_BYTES_MAX: Final = 1 << 30
+PUBLISH_SECONDS: Final = 10.0
+STOP_SECONDS: Final = 1.0
+HEADINGS: Final = ("", "MESSAGES/S", "MIB/S", "P50 MS", "P95 MS", "P99 MS", "MAX MS")
+
+
+def _parts(texts: Iterable[str]) -> tuple[str, ...]:
+    found = [part for text in texts for part in text.split(",")]
+    unknown = sorted(set(found) - set(PARTS))
+    if unknown:
+        raise ValueError(f"invalid value for flag -part: {unknown[0]} is none of {list(PARTS)}")
+    return tuple(found)
+
+
+PART: Final = STRING._replace(name="part,...", gather=_parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything that `sparq bench` can be told."""
+
+    nsqd_tcp_address: str = option(
+        "127.0.0.1:4150", "nsqd to measure: host:port or a unix socket", kind=STRING
+    )
+    nsqd_http_address: str = option(
+        "127.0.0.1:4151",
+        "the same nsqd for HTTP, where topics are made and deleted: host:port or URL",
+        kind=STRING,
+    )
+    part: tuple[str, ...] = option((), "measure only publish, consume or latency", kind=PART)
+    duration_ns: int = option(
+        3 * SECOND, "time that each measurement takes at most", kind=DURATION, name="duration"
+    )
+    size: int = option(200, "bytes of a message", kind=INT)
+    tasks: int = option(100, "publishes that await their OK at the same time", kind=INT)
+    batch: int = option(100, "messages of a batch, published or consumed", kind=INT)
+    backlog: int = option(200_000, "messages that wait when consuming begins", kind=INT)
+    max_in_flight: int = option(2500, "messages that a consumer may have unanswered", kind=INT)
+    rate: int = option(1000, "messages a second for the latency", kind=INT)
+    client_opt: tuple[str, ...] = option(
+        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    options = parse(Options, PROGRAM, arguments)
+    return run(PROGRAM, functools.partial(bench, options))
+
+
+async def bench(options: Options, stop: asyncio.Event) -> int:
+    """Measure what is asked for until it is done or the event is set, and print the table.
+
+    Raises:
+        UsageError: the options ask for what cannot be.
+        Failed: nsqd cannot be reached, or refuses.
+    """
+    check(options)
+    config = client_config(
+        PROGRAM.replace(" ", "_"),
+        options.client_opt,
+        "client-opt",
+        max_in_flight=options.max_in_flight,
+        max_attempts=0,
+        publish_timeout=PUBLISH_SECONDS,
+    )
+    try:
+        topic = ScratchTopic(options.nsqd_http_address)
+        producer = Producer(options.nsqd_tcp_address, config=config)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    async with topic, producer:
+        measuring = Bench(options, config, topic, producer)
+        showing = asyncio.create_task(show_progress(lambda: measuring.now))
+        working = asyncio.create_task(measuring.run())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (showing, stopping, working):
+                task.cancel()
+            outcomes = await asyncio.gather(working, showing, stopping, return_exceptions=True)
+    sys.stdout.write(report(options, topic.version, measuring.found))
+    _raise(outcomes[0])
+    return 0
+
+
+def _raise(outcome: object) -> None:
+    """What a run came to, in this program's words."""
+    if isinstance(outcome, RemoteError | SparqClientError):
+        raise Failed(str(outcome)) from outcome
+    if isinstance(outcome, Exception):
+        raise outcome
+
+
+def check(options: Options) -> None:
+    """Hold the options to what can be measured.
+
+    Raises:
+        UsageError: one asks for what cannot be.
+    """
+    for name in ("size", "tasks", "batch", "backlog", "max_in_flight", "rate"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} should be 1 or more")
+    if options.duration_ns <= 0:
+        raise UsageError("--duration should be positive")
+    if options.size > SIZE_MAX:
+        raise UsageError(f"--size should be at most {SIZE_MAX}")
+    if options.size * options.backlog > BACKLOG_BYTES_MAX:
+        raise UsageError(f"--size times --backlog should be at most {BACKLOG_BYTES_MAX}")
+
+
+class Bench:
+    """The measurements, in their order.
+
+    Attributes:
+        found: what was measured so far.
+        now: what is being measured, for a person.
+    """
+
+    def __init__(
+        self, options: Options, config: Config, topic: ScratchTopic, producer: Producer
+    ) -> None:
+        self.found: list[Measurement] = []
+        self.now = ""
+        self._options = options
+        self._config = config
+        self._topic = topic
+        self._producer = producer
+        self._seconds = options.duration_ns / SECOND
+        self._body = (bytes(range(256)) * (options.size // 256 + 1))[: options.size]
+
+    async def run(self) -> None:
+        """All of them, or those that are asked for.
+
+        Raises:
+            Failed: nsqd has not counted what it has acknowledged.
+            RemoteError, SparqClientError: a publish failed.
+        """
+        wanted = self._options.part or PARTS
+        await self._publishing().once()
+        for part in PARTS:
+            if part in wanted:
+                await {
+                    "publish": self._publish,
+                    "consume": self._consume,
+                    "latency": self._latency,
+                }[part]()
+
+    def _publishing(self, batch: int = 1) -> Publishing:
+        return Publishing(self._producer, self._topic.name, self._body, batch)
+
+    async def _publish(self) -> None:
+        tasks, batch = self._options.tasks, self._options.batch
+        lines = [("publish, 1 task", 1, 1), (f"publish, {tasks:,} tasks", tasks, 1)]
+        if batch > 1:
+            lines.append((f"publish, {batch:,} at once", BATCH_TASKS, batch))
+        for self.now, count, size in lines:
+            before = await self._topic.message_count()
+            found = await self._publishing(size).run(self.now, count, self._seconds)
+            self._hold_to(found.messages, await self._topic.message_count() - before)
+            self.found.append(found)
+            await self._topic.empty()
+
+    def _hold_to(self, acknowledged: int, counted: int) -> None:
+        """A publish that was sent again may be stored twice."""
+        if not acknowledged <= counted <= acknowledged + self._producer.resent:
+            raise Failed(
+                f"nsqd acknowledged {acknowledged:,} messages and counted {counted:,}:"
+                " are both addresses of the same nsqd?"
+            )
+
+    async def _consume(self) -> None:
+        batch = self._options.batch
+        lines = [("consume, one by one", 1)]
+        if batch > 1:
+            lines.append((f"consume, batches of {batch:,}", batch))
+        for name, size in lines:
+            self.now = f"{name}: publishing what is to wait"
+            channel = await self._topic.new_channel()
+            filler = self._publishing(max(1, min(1000, SIZE_MAX // self._options.size)))
+            await filler.fill(self._options.backlog, BATCH_TASKS)
+            self.now = name
+            async with self._consumer(channel) as consumer:
+                self.found.append(
+                    await consume(
+                        consumer,
+                        name,
+                        batch=size,
+                        waiting=self._options.backlog,
+                        seconds=self._seconds,
+                        body_size=self._options.size,
+                    )
+                )
+
+    async def _latency(self) -> None:
+        self.now = f"latency at {self._options.rate:,} messages a second"
+        channel = await self._topic.new_channel()
+        latency = Latency(self._producer, self._topic.name, self._options.size, self._options.rate)
+        async with self._consumer(channel) as consumer:
+            self.found += await latency.run(consumer, self._seconds)
+
+    @contextlib.asynccontextmanager
+    async def _consumer(self, channel: str) -> AsyncIterator[Consumer]:
+        consumer = Consumer(
+            self._topic.name,
+            channel,
+            nsqd_tcp_addresses=self._options.nsqd_tcp_address,
+            config=self._config,
+        )
+        consumer.start()
+        try:
+            yield consumer
+        finally:
+            await consumer.stop(STOP_SECONDS)
+
+
+def report(options: Options, version: str, found: Sequence[Measurement]) -> str:
+    """The table."""
+    if not found:
+        return ""
+    took = format_duration(options.duration_ns)
+    head = f"{options.nsqd_tcp_address}, {version}: messages of {options.size:,} B, {took} each\n\n"
+    lines = aligned([HEADINGS, *map(_row, found)], left=1)
+    return head + "".join(f"{line}\n" for line in lines)
+
+
+def _row(measurement: Measurement) -> tuple[str, ...]:
+    times = [measurement.quantile_ms(part) for part in (0.5, 0.95, 0.99, 1.0)]
+    return (
+        measurement.name,
+        f"{measurement.rate:,.0f}",
+        f"{measurement.mib_rate:,.1f}",
+        *("-" if math.isnan(time) else f"{time:,.2f}" for time in times),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

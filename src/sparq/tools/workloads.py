@@ -1,0 +1,288 @@
+"""What `sparq bench` measures: publishing, consuming, and the time from one to the other.
+
+1. Each workload runs for a time, or until there is nothing left to do, and says what it moved. The
+   way there (connecting, the first message) is not part of it.
+2. They are what a program of one's own would do with `sparq.client`: this process's CPU is part of
+   what is measured, as it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+import time
+from array import array
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sparq.client.consumer import Consumer
+from sparq.client.producer import Producer
+from sparq.tools.common import Failed
+
+MIB: Final = 1 << 20
+STAMP: Final = struct.Struct(">q")
+NANOSECOND: Final = 1e-9
+UNANSWERED_SECONDS: Final = 1.0
+"""A publisher at a pace waits once so much of it has no OK: a slower nsqd sets the pace."""
+
+MESSAGE_SECONDS: Final = 10.0
+"""For a message that nsqd has and a consumer awaits, beyond all measuring."""
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What one workload has moved.
+
+    Attributes:
+        name: of the workload.
+        messages: so many.
+        seconds: in so much time.
+        body_size: bytes of each message.
+        times: in seconds, where single ones were taken.
+    """
+
+    name: str
+    messages: int
+    seconds: float
+    body_size: int
+    times: Sequence[float] = field(default=())
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds if self.seconds else 0.0
+
+    @property
+    def mib_rate(self) -> float:
+        """MiB of bodies a second."""
+        return self.rate * self.body_size / MIB
+
+    def quantile_ms(self, part: float) -> float:
+        """The time that this part of them does not exceed, in ms; NaN where none were taken."""
+        if not self.times:
+            return math.nan
+        ascending = sorted(self.times)
+        return ascending[max(0, math.ceil(part * len(ascending)) - 1)] * 1000
+
+
+async def together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run them at the same time; the first error ends them all, and is raised as it is."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Publishing:
+    """Publishes from tasks that each await the OK before they go on.
+
+    Args:
+        producer: by which.
+        topic: where to.
+        body: each message.
+        batch: messages of one publish; 1: each by itself.
+    """
+
+    def __init__(self, producer: Producer, topic: str, body: bytes, batch: int = 1) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._body = body
+        self._bodies = [body] * batch
+
+    async def once(self) -> int:
+        """Publish once; how many messages that were."""
+        if len(self._bodies) == 1:
+            await self._producer.publish(self._topic, self._body)
+        else:
+            await self._producer.multi_publish(self._topic, self._bodies)
+        return len(self._bodies)
+
+    async def run(self, name: str, tasks: int, seconds: float) -> Measurement:
+        """From so many tasks for so long."""
+        times = array("d")
+        began = time.perf_counter()
+        end = began + seconds
+
+        async def task() -> None:
+            before = time.perf_counter()
+            while before < end:
+                await self.once()
+                now = time.perf_counter()
+                times.append(now - before)
+                before = now
+
+        await together(task() for _ in range(tasks))
+        elapsed = time.perf_counter() - began
+        count = len(times) * len(self._bodies)
+        return Measurement(name, count, elapsed, len(self._body), times)
+
+    async def fill(self, count: int, tasks: int) -> None:
+        """Publish at least so many messages, quickly."""
+        left = count
+
+        async def task() -> None:
+            nonlocal left
+            while left > 0:
+                left -= len(self._bodies)
+                await self.once()
+
+        await together(task() for _ in range(tasks))
+
+
+class Counting:
+    """Counts messages as they are finished, from the first one until the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.messages = 0
+        self.elapsed = 0.0
+        self._seconds = seconds
+        self._began = 0.0
+
+    def add(self, count: int) -> bool:
+        """So many more; whether it is enough."""
+        now = time.perf_counter()
+        if not self._began:
+            self._began = now
+            return False
+        self.messages += count
+        self.elapsed = now - self._began
+        return self.elapsed >= self._seconds
+
+
+async def consume(
+    consumer: Consumer, name: str, *, batch: int, waiting: int, seconds: float, body_size: int
+) -> Measurement:
+    """Finish messages that wait, for so long or until none is left.
+
+    Args:
+        consumer: started.
+        name: of the workload.
+        batch: messages of a batch; 1: one by one.
+        waiting: how many there are.
+        seconds: at most.
+        body_size: bytes of each message.
+
+    Raises:
+        Failed: messages do not arrive.
+    """
+    counting = Counting(seconds)
+    taken = 0
+    async with patience(seconds + MESSAGE_SECONDS), aclosing(_finished(consumer, batch)) as counts:
+        async for count in counts:
+            taken += count
+            if counting.add(count) or taken >= waiting:
+                break
+    return Measurement(name, counting.messages, counting.elapsed, body_size)
+
+
+async def _finished(consumer: Consumer, batch: int) -> AsyncGenerator[int, None]:
+    """How many messages were finished together, again and again."""
+    if batch == 1:
+        async for message in consumer:
+            await message.finish()
+            yield 1
+    else:
+        async for found in consumer.batches(batch):
+            await found.finish()
+            yield len(found)
+
+
+@asynccontextmanager
+async def patience(seconds: float) -> AsyncIterator[None]:
+    """Give the block so long.
+
+    Raises:
+        Failed: it took longer.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Failed(f"messages that nsqd has did not arrive in {seconds:.0f} s") from None
+
+
+class Latency:
+    """Publishes at a pace and consumes at the same time.
+
+    Args:
+        producer: by which.
+        topic: where to.
+        body_size: bytes of each message; at least those of a time stamp are sent.
+        rate: messages a second.
+    """
+
+    def __init__(self, producer: Producer, topic: str, body_size: int, rate: int) -> None:
+        self.answered = array("d")
+        self.delivered = array("d")
+        self._producer = producer
+        self._topic = topic
+        self._filling = bytes(max(0, body_size - STAMP.size))
+        self._rate = rate
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wanted = 1
+        self._arrived = asyncio.Event()
+
+    async def run(self, consumer: Consumer, seconds: float) -> list[Measurement]:
+        """For so long: times from publish to OK, and from publish to delivery.
+
+        Raises:
+            Failed: messages do not arrive.
+        """
+        consuming = asyncio.create_task(self._consume(consumer))
+        try:
+            await self._publish_one()
+            await self._until_delivered(1)
+            self.answered, self.delivered = array("d"), array("d")
+            began = time.perf_counter()
+            sent = await self._publish(seconds)
+            elapsed = time.perf_counter() - began
+            await asyncio.gather(*self._tasks)
+            await self._until_delivered(sent)
+        finally:
+            consuming.cancel()
+            await asyncio.gather(consuming, *self._tasks, return_exceptions=True)
+        size = STAMP.size + len(self._filling)
+        return [
+            Measurement("latency, publish to OK", sent, elapsed, size, self.answered),
+            Measurement("latency, publish to delivery", sent, elapsed, size, self.delivered),
+        ]
+
+    async def _until_delivered(self, count: int) -> None:
+        self._wanted = count
+        self._arrived.clear()
+        if len(self.delivered) < count:
+            async with patience(MESSAGE_SECONDS):
+                await self._arrived.wait()
+
+    async def _publish(self, seconds: float) -> int:
+        """At the pace, whatever the OKs take; how many were sent."""
+        began, sent, total = time.perf_counter(), 0, int(self._rate * seconds)
+        unanswered_max = max(1, int(self._rate * UNANSWERED_SECONDS))
+        while sent < total and (now := time.perf_counter() - began) < 2 * seconds:
+            due = min(total, int(now * self._rate) + 1, sent + unanswered_max - len(self._tasks))
+            for _ in range(sent, due):
+                task = asyncio.create_task(self._publish_one())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            sent = max(sent, due)
+            await asyncio.sleep(max(0.0, began + sent / self._rate - time.perf_counter()))
+        return sent
+
+    async def _publish_one(self) -> None:
+        before = time.monotonic_ns()
+        await self._producer.publish(self._topic, STAMP.pack(before) + self._filling)
+        self.answered.append((time.monotonic_ns() - before) * NANOSECOND)
+
+    async def _consume(self, consumer: Consumer) -> None:
+        async for message in consumer:
+            (sent_at,) = STAMP.unpack_from(message.body)
+            self.delivered.append((time.monotonic_ns() - sent_at) * NANOSECOND)
+            if len(self.delivered) >= self._wanted:
+                self._arrived.set()
+            await message.finish()

@@ -1,0 +1,203 @@
+"""`sparq bench` with a real nsqd: each flag's effect, the table, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sparq.program.flags import flags_of
+from sparq.tools import bench as module
+from sparq.tools.bench import PARTS, Options, bench
+from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.scratch_topic import ScratchTopic
+from sparq.tools.workloads import Measurement, patience
+from tests.servers import NsqdServer, free_port, spawn_nsqd
+
+FLAGS = {
+    "nsqd-tcp-address": "test_all_is_measured",
+    "nsqd-http-address": "test_all_is_measured",
+    "duration": "test_all_is_measured",
+    "size": "test_all_is_measured",
+    "tasks": "test_all_is_measured",
+    "batch": "test_all_is_measured",
+    "backlog": "test_all_is_measured",
+    "rate": "test_all_is_measured",
+    "part": "test_only_a_part",
+    "max-in-flight": "test_options_of_the_client",
+    "client-opt": "test_options_of_the_client",
+}
+
+
+def test_no_flag_is_missing() -> None:
+    """Each flag has a test of what it does."""
+    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
+    assert all(name in globals() for name in FLAGS.values())
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """One nsqd for all; every bench has a topic of its own."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as server:
+        yield server
+
+
+def options(nsqd: NsqdServer, *words: str) -> Options:
+    places = (f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-http-address={nsqd.http}")
+    return parse(Options, "sparq bench", (*places, *words))
+
+
+def topics(nsqd: NsqdServer) -> list[str]:
+    stats = nsqd.get_json("/stats?format=json&include_clients=false")
+    return [topic["topic_name"] for topic in stats["topics"]]
+
+
+async def test_all_is_measured(nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every flag shows in the table; the topic is gone at the end."""
+    words = ("--duration=50ms", "--size=100", "--tasks=7", "--batch=30", "--backlog=600")
+    asked = options(nsqd, *words, "--rate=200")
+    began = time.monotonic()
+
+    assert 0 == await bench(asked, asyncio.Event())
+
+    assert 6 * 0.05 < time.monotonic() - began
+    head, _, headings, *rows = capsys.readouterr().out.splitlines()
+    assert f"{nsqd.tcp}, nsqd v1.3.0: messages of 100 B, 50ms each" == head
+    assert "MESSAGES/S  MIB/S  P50 MS  P95 MS  P99 MS  MAX MS" == headings.strip()
+    found = {name: rest for name, *rest in (re.split(r"  +", row) for row in rows)}
+    assert [
+        *("publish, 1 task", "publish, 7 tasks", "publish, 30 at once", "consume, one by one"),
+        *("consume, batches of 30", "latency, publish to OK", "latency, publish to delivery"),
+    ] == list(found)
+    assert all(float(figures[0].replace(",", "")) > 0 for figures in found.values())
+    assert all(figures[2:] == ["-"] * 4 for name, figures in found.items() if "consume" in name)
+    assert 100 < float(found["latency, publish to OK"][0]) <= 210
+    assert [] == topics(nsqd)
+
+
+async def test_only_a_part(nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that are named, in their own order; a batch of 1 is no batch."""
+    words = ("--part=latency,publish", "--duration=20ms", "--batch=1")
+
+    assert 0 == await bench(options(nsqd, *words), asyncio.Event())
+
+    rows = capsys.readouterr().out.splitlines()[3:]
+    assert ["publish, 1 task", "publish, 100 tasks"] == [
+        re.split("  +", row)[0] for row in rows[:2]
+    ]
+    assert 4 == len(rows)
+    with pytest.raises(SystemExit):
+        options(nsqd, "--part=everything")
+    assert f"everything is none of {list(PARTS)}" in capsys.readouterr().err
+
+
+async def test_options_of_the_client(nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--client-opt` reaches both sides, `--max-in-flight` the consumer; a bad one is refused."""
+    words = ("--part=consume", "--duration=10s", "--backlog=100000", "--max-in-flight=3")
+    stop = asyncio.Event()
+    running = asyncio.create_task(bench(options(nsqd, *words, "--client-opt=snappy"), stop))
+    seen: list[dict[str, object]] = []
+
+    def consuming() -> bool:
+        stats = nsqd.get_json("/stats?format=json")
+        seen[:] = [
+            client
+            for topic in stats["topics"]
+            for channel in topic["channels"]
+            for client in channel["clients"] or ()
+        ]
+        return bool(seen and seen[0]["ready_count"])
+
+    while not await asyncio.to_thread(consuming):
+        assert not running.done()
+    stop.set()
+
+    assert 0 == await running
+    assert (3, True) == (seen[0]["ready_count"], seen[0]["snappy"])
+    assert str(seen[0]["user_agent"]).startswith("sparq_bench/")
+    with pytest.raises(SystemExit):
+        options(nsqd, "--client-opt=flavour,sweet")
+    assert "invalid option flavour" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("--size=0", "--size should be 1 or more"),
+        ("--tasks=0", "--tasks should be 1 or more"),
+        ("--max-in-flight=0", "--max-in-flight should be 1 or more"),
+        ("--duration=0", "--duration should be positive"),
+        ("--size=1048577", "--size should be at most 1048576"),
+        ("--backlog=10000000", "--size times --backlog should be at most 1073741824"),
+        ("--nsqd-tcp-address=nowhere", "not an address of the form host:port: 'nowhere'"),
+        ("--nsqd-http-address=nowhere", "not an address of the form host:port: 'nowhere'"),
+    ],
+)
+async def test_what_cannot_be(word: str, reason: str, nsqd: NsqdServer) -> None:
+    """Refused before anything is done, with the flag that is wrong."""
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        await bench(options(nsqd, word), asyncio.Event())
+
+
+async def test_nobody_there(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither over HTTP nor over TCP: an error that names the address; no topic is left."""
+    monkeypatch.setattr(module, "PUBLISH_SECONDS", 0.2)
+    nobody = f"127.0.0.1:{free_port()}"
+
+    with pytest.raises(Failed, match=f"--nsqd-http-address {nobody}: connection refused"):
+        await bench(options(nsqd, f"--nsqd-http-address={nobody}"), asyncio.Event())
+    with pytest.raises(Failed, match="is this the port for HTTP"):
+        await bench(options(nsqd, f"--nsqd-http-address={nsqd.tcp}"), asyncio.Event())
+    with pytest.raises(Failed, match=f"{nobody}: "):
+        await bench(options(nsqd, f"--nsqd-tcp-address={nobody}"), asyncio.Event())
+    assert [] == topics(nsqd)
+
+
+async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nsqd has counted is held against what it has acknowledged."""
+
+    async def nothing(_topic: ScratchTopic) -> int:
+        return 0
+
+    monkeypatch.setattr(ScratchTopic, "message_count", nothing)
+    with pytest.raises(Failed, match="counted 0: are both addresses of the same nsqd"):
+        await bench(options(nsqd, "--part=publish", "--duration=10ms"), asyncio.Event())
+
+
+async def test_a_message_that_does_not_come() -> None:
+    """Waiting for it has an end."""
+    with pytest.raises(Failed, match="did not arrive"):
+        async with patience(0.01):
+            await asyncio.sleep(60)
+
+
+def test_a_signal_prints_what_there_is(nsqd: NsqdServer) -> None:
+    """Status 0, the lines measured so far, and no topic is left behind."""
+    command = [sys.executable, "-m", "sparq.cli", "bench", "--duration=100ms", "--part=publish"]
+    command += [f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-http-address={nsqd.http}"]
+    with subprocess.Popen(
+        [*command, "--client-opt=heartbeat_interval,5s"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        while not topics(nsqd):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=30)
+
+    assert 0 == process.returncode
+    assert said == "" or "MESSAGES/S" in said
+    assert [] == topics(nsqd)
+
+
+def test_quantiles_are_of_the_times() -> None:
+    """The value that so large a part does not exceed; without times there are none."""
+    measurement = Measurement("", 4, 2.0, 1 << 20, [0.004, 0.001, 0.003, 0.002])
+
+    assert [2.0, 4.0, 4.0, 1.0] == [measurement.quantile_ms(part) for part in (0.5, 0.99, 1.0, 0.0)]
+    assert (2.0, 2.0) == (measurement.rate, measurement.mib_rate)
+    assert Measurement("", 0, 0.0, 1).rate == 0.0
