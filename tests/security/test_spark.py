@@ -1,7 +1,8 @@
-"""D-5: Spark shows no secret; its schema is fixed; what an nsqd sends is bounded and only bytes."""
+"""D-5: Spark shows no secret; schema fixed, what an nsqd sends bounded. D-4: bodies are bytes."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -18,10 +19,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from sparq.client import Consumer
 from sparq.client.blocking import FRAME_BYTES_MAX, BlockingConnection
 from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
 from tests.client.authd import SECRET, running_authd
+from tests.security.test_forwarding import HOSTILE
 from tests.servers import NsqdServer, spawn_nsqd
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,12 +45,37 @@ def publish(server: NsqdServer, topic: str, bodies: list[bytes]) -> None:
     connection.close()
 
 
+async def consume(server: NsqdServer, topic: str, count: int) -> list[bytes]:
+    """With the secret, so many messages of the topic."""
+    consumer = Consumer(
+        topic, "copy", nsqd_tcp_addresses=server.tcp, auth_secret=SECRET, max_in_flight=count
+    )
+    bodies = []
+    async with consumer:
+        async for message in consumer:
+            bodies.append(message.body)
+            await message.finish()
+            if len(bodies) == count:
+                break
+    return bodies
+
+
 class Application(NamedTuple):
-    """A Spark application that has ended: what it printed, and every file that it made."""
+    """A Spark application that has ended.
+
+    Attributes:
+        told: what it printed.
+        outputs: every file that it made.
+        marker: the file that is there if a body was unpickled.
+        bodies: what it was to copy.
+        copied: what it has published.
+    """
 
     told: list[str]
     outputs: dict[str, bytes]
     marker: Path
+    bodies: list[bytes]
+    copied: list[bytes]
 
 
 class Harm:
@@ -68,7 +96,8 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
     base = tmp_path_factory.mktemp("secrets")
     folder, marker = base / "spark", base / "harm"
     folder.mkdir()
-    bodies = [b"%d" % number for number in range(90)] + [pickle.dumps(Harm(marker))] * 10
+    bodies = [*HOSTILE, *(b"%d" % number for number in range(90 - len(HOSTILE)))]
+    bodies += [pickle.dumps(Harm(marker))] * 10
     with (
         running_authd() as authd,
         spawn_nsqd(base, f"--auth-http-address={authd.address}", *PATIENT) as server,
@@ -87,10 +116,11 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
             timeout=SECONDS,
             check=False,
         )
-    assert 0 == ran.returncode, ran.stderr[-4000:]
+        assert 0 == ran.returncode, ran.stderr[-4000:]
+        copied = asyncio.run(consume(server, "copied", 1 + len(bodies)))
     outputs = {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     outputs |= {"stdout": ran.stdout.encode(), "stderr": ran.stderr.encode()}
-    return Application(ran.stdout.splitlines(), outputs, marker)
+    return Application(ran.stdout.splitlines(), outputs, marker, [b"first", *bodies], copied)
 
 
 @pytest.mark.security("D-5")
@@ -116,6 +146,13 @@ def test_bodies_are_only_bytes(application: Application, shows: Callable[[str], 
     pickle.loads(pickle.dumps(Harm(application.marker))).close()
     assert application.marker.exists()
     shows("pickled bodies read 10, unpickled 0")
+
+
+@pytest.mark.security("D-4")
+@pytest.mark.timeout(SECONDS + 60)
+def test_what_spark_publishes_is_bytes(application: Application) -> None:
+    """The sink publishes each body as the source has read it, byte for byte."""
+    assert sorted(application.bodies) == sorted(application.copied)
 
 
 @pytest.mark.security("D-5")
