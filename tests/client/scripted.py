@@ -146,7 +146,7 @@ async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
 async def close(writer: asyncio.StreamWriter) -> None:
     """Close for good: nothing is left for the garbage collector to complain of."""
     writer.transport.abort()
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(OSError):
         await writer.wait_closed()
 
 

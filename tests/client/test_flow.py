@@ -146,6 +146,22 @@ async def test_a_connection_with_hanging_messages_is_left_in_time() -> None:
         assert old.lines(b"FIN", b"REQ") == []
 
 
+async def test_what_nsqd_sends_again_is_no_flood() -> None:
+    """Deliveries whose time is over make room for the next, however often RDY comes anew."""
+    async with scripted() as [nsqd]:
+        nsqd.facts["msg_timeout"] = 40
+        async with consumer_of(nsqd, max_in_flight=200) as consumer:
+            peer = await subscribed(nsqd)
+            for turn in range(1, 5):
+                for number in range(200):
+                    peer.deliver(number)
+                await until(lambda t=turn: consumer.counters.received == 200 * t)
+                await asyncio.sleep(0.06)
+            assert consumer.counters.expired >= 400
+            assert consumer.connections == [nsqd.address]
+            assert len(nsqd.all_peers) == 1
+
+
 async def test_fewer_messages_than_connections() -> None:
     """With max_in_flight 1 each of three nsqds gets its turn, one at a time."""
     options = {

@@ -77,7 +77,7 @@ async def test_a_given_nsqd_is_connected_again(
         await until(lambda: consumer.connections)
         nsqd.post(f"/pub?topic={topic}", b"x")
         (await anext(consumer)).finish()
-    assert f"nsqd {tap.address}: connection lost" in caplog.text
+    assert f"connection to {tap.address} lost: closed by the peer" in caplog.text
 
 
 async def test_nsqds_come_and_go_at_run_time(company: Company) -> None:

@@ -25,7 +25,7 @@ from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.dead_letters import DeadLetters
 from sparq.client.discovery import Discovery, Filter
-from sparq.client.errors import ClosedError
+from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.flow import Flow
 from sparq.client.inbox import Inbox
 from sparq.client.log_fields import FieldLogger, about, of_message
@@ -367,7 +367,7 @@ class Consumer:
                 await asyncio.gather(left, subscription.start_closing())
         await subscription.connection.close()
 
-    async def _serve(self, address: str) -> None:
+    async def _serve(self, address: str) -> ConnectionLostError:
         connection = await open_connection(address, self.config)
         try:
             subscription = Subscription(
@@ -377,7 +377,7 @@ class Consumer:
             self._pool.errors.pop(address, None)
             self._flow.add(subscription)
             try:
-                await connection.ended()
+                return await connection.ended()
             finally:
                 self._flow.remove(subscription)
                 subscription.forget()

@@ -25,8 +25,8 @@ from sparq.client.log_fields import FieldLogger
 
 log = FieldLogger("sparq.client.discovery")
 
-ANSWER_SIZE_MAX: Final = 8 * 1024 * 1024
-"""10,000 producers with all their fields are below 3 MiB."""
+ANSWER_SIZE_MAX: Final = 4 * 1024 * 1024
+"""10,000 producers with all their fields are below 3 MiB; read, the worst take 40 times as much."""
 
 PRODUCERS_MAX: Final = 10_000
 HOST_LENGTH_MAX: Final = 253

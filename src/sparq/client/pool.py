@@ -10,7 +10,8 @@
 4. Addresses may be added and removed at any time. A removed one is left alone, listed or not,
    until it is added again.
 5. What a connection is for is none of the pool's business: ``serve`` connects, uses the connection
-   and returns when it is lost; what it raises (see ``FAILURES``) is why there was none.
+   and returns, the reason perhaps, when it is lost; what it raises (see ``FAILURES``) is why there
+   was none.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Pool:
     def __init__(
         self,
         given: Iterable[str],
-        serve: Callable[[str], Awaitable[None]],
+        serve: Callable[[str], Awaitable[Exception | None]],
         lost: Callable[[], None],
         *,
         max_delay: float,
@@ -158,9 +159,9 @@ class Pool:
         while self._wanted(address):
             began = clock()
             try:
-                await self._serve(address)
+                lost = await self._serve(address)
                 if self._wanted(address):
-                    self._failed(address, "connection lost")
+                    self._failed(address, str(lost or "connection lost"))
                 self._lost()
             except FAILURES as error:
                 self._failed(address, str(error) or type(error).__name__)

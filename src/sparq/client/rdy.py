@@ -9,7 +9,9 @@ RDY is a window: nsqd delivers to a connection while fewer than RDY of its messa
 3. Lowering comes before raising. What could not be raised yet leaves ``hungry`` set: plan again
    when a message was answered.
 4. A connection that is to be left has RDY 0 from then on, but is charged until it is gone.
-5. With fewer seats (RDY 1) than connections, seats go round: a connection that is idle or has
+5. nsqd may send again what it waited for too long: twice the highest RDY, and some, may come. Who
+   sends more (`Window.most`) counts nothing, and would fill the memory.
+6. With fewer seats (RDY 1) than connections, seats go round: a connection that is idle or has
    had its seat for long yields to the one that has been without for longest.
 
 No clock and no socket: times are arguments, ``send`` carries the command away.
@@ -20,8 +22,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from sparq.client.backoff import State
+
+SURPLUS: Final = 100
+"""Messages that an nsqd may send beyond all reckoning."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +41,7 @@ class Window:
     resting_since: float = float("-inf")
     last_message: float = float("-inf")
     leaving: bool = False
+    most: int = SURPLUS
 
     @property
     def charge(self) -> int:
@@ -113,6 +120,7 @@ class Distributor:
         elif window.ready == 0:
             window.ready_since = now
         window.ready = ready
+        window.most = max(window.most, 2 * ready + SURPLUS)
         self._send(window, ready)
 
     def _staying(self) -> list[Window]:

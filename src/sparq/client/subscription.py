@@ -18,7 +18,7 @@ from typing import Any, Final
 from sparq.client.backoff import Outcome
 from sparq.client.config import Config, milliseconds
 from sparq.client.connection import DONE, Connection
-from sparq.client.errors import ConnectionLostError
+from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.client.message import Message
 from sparq.client.rdy import Window
 from sparq.protocol import commands
@@ -168,6 +168,15 @@ class Subscription:
         self.window.last_message = now
         self._counters.received += len(run)
         self._received(received)
+        if self.window.in_flight > self.window.most:
+            self._check_flood(now)
+
+    def _check_flood(self, now: float) -> None:
+        """End the connection to an nsqd that heeds no RDY."""
+        self.expire(now)
+        if self.window.in_flight > self.window.most and self.live:
+            text = f"{self.window.in_flight} messages came, far more than RDY allows"
+            self.connection.fail(WrongPeerError(text))
 
     def open(self, received: Received, run: MessageRun) -> list[Message]:
         """Make messages of what arrived."""
