@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,6 +215,45 @@ async def test_many_at_a_time_have_their_own_spans(nsqd: NsqdServer) -> None:
 
     assert 50 == len({ids(span)[0] for span in traces.published})
     assert {None} == {parent(span) for span in traces.published}
+
+
+async def test_a_dead_letter_keeps_its_envelope(nsqd: NsqdServer) -> None:
+    """Whoever looks at it later still finds the trace of its publish."""
+    traces = Traces(carry_context=True)
+
+    def fail(message: Message) -> None:
+        message.requeue(0)
+
+    options = {
+        "handler": traces.telemetry.handler(fail),
+        "max_attempts": 1,
+        "dead_letter": "letters",
+    }
+    async with (
+        Producer(nsqd.tcp) as producer,
+        consumer_of(nsqd, "dying", **options),
+        consumer_of(nsqd, "letters") as letters,
+    ):
+        await traces.telemetry.producer(producer).publish("dying", b"x")
+        letter = await anext(letters)
+
+    assert b"x" == unseal(letter.body)[1]
+    assert "traceparent" in unseal(letter.body)[0]
+
+
+async def test_the_documents_program_runs(
+    nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/observing_clients.md shows a program that publishes, and handles what it published."""
+    text = (Path(__file__).parents[2] / "docs/observing_clients.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"```python\n(.*?)```", text, re.S)
+    names: dict[str, Any] = {}
+    exec(program.replace("127.0.0.1:4150", nsqd.tcp), names)  # the program is the document's
+    async with names["consumer"]() as consumer:
+        await names["publish"]()
+        await until(lambda: consumer.counters.finished)
+
+    assert "b'...'" in capsys.readouterr().out
 
 
 def test_who_does_not_ask_for_it_does_not_load_it() -> None:
