@@ -39,7 +39,7 @@ def page_of_the_api() -> str:
     parts.append("[The guide](guide.md) shows how it is used.")
     for name in MODULES:
         module = importlib.import_module(name)
-        parts += [f"## {name}", read(module.__doc__ or "").prose]
+        parts += [f"## {module.PROGRAM}", read(module.__doc__ or "").prose]
         parts += [described(name, getattr(module, name)) for name in public(module)]
     return "\n\n".join(parts) + "\n"
 
@@ -166,7 +166,7 @@ def page_of_the_tools() -> str:
     parts = ["# Tools", MADE.format("the programs' options")]
     for name in tools():
         module = importlib.import_module(f"sparq.tools.{name}")
-        parts += [f"## {name}", read(module.__doc__ or "").prose]
+        parts += [f"## {module.PROGRAM}", read(module.__doc__ or "").prose]
         parts.append(table_of_flags(module.Options))
     return "\n\n".join(parts) + "\n"
 
