@@ -24,7 +24,7 @@ from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.discovery import Discovery
 from sparq.client.dispatcher import CLOSED, Dispatcher
-from sparq.client.errors import ClosedError
+from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.log_fields import FieldLogger
 from sparq.client.ping import ping
 from sparq.client.pool import Pool, background
@@ -247,13 +247,13 @@ class Producer:
                     await self._dispatcher.linked.wait()
         return await ping(self._pool.wanted, self.config, seconds)
 
-    async def _serve(self, address: str) -> None:
+    async def _serve(self, address: str) -> ConnectionLostError:
         connection = await open_connection(address, self.config)
         connection.on_room = self._dispatcher.serve_line
         self._pool.errors.pop(address, None)
         self._dispatcher.add(connection)
         try:
-            await connection.ended()
+            return await connection.ended()
         finally:
             self._dispatcher.remove(connection)
             connection.fail(ClosedError("closed by the producer"))
