@@ -19,7 +19,7 @@ LOCKED := locks/build.txt locks/all.txt
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
-	net spark museum kill
+	net cluster spark museum kill
 .PHONY: help check run up test style types layers tidy tests bench latency idle clients interop security docs \
 	proofs $(PROOFS) format lock venv clean
 

@@ -39,6 +39,7 @@ VERBS = (
     "clock",
     "fds",
     "net",
+    "cluster",
     "slow",
     "museum",
     "hostile",

@@ -39,7 +39,7 @@ PROMISES = (
         "Process death",
         "An acknowledged PUB, MPUB or DPUB survives kill -9, the out-of-memory killer and a crash "
         "of nsqd, always, whatever the options of syncing.",
-        ("crash", "kill", "simulate", "museum"),
+        ("crash", "kill", "simulate", "museum", "cluster"),
     ),
     Promise(
         "P2",
@@ -152,7 +152,7 @@ PROMISES = (
         "Discovery",
         "Losing one nsqlookupd, or restarting all, loses no message, and consumers find a new "
         "topic within their poll interval and a second.",
-        ("net",),
+        ("net", "cluster"),
     ),
 )
 

@@ -1,0 +1,271 @@
+"""A cluster whose daemons are killed and restarted at random: `make cluster`.
+
+Three nsqds and two nsqlookupds die by themselves, by kill -9 or SIGTERM, several at a time, and
+come back, for so many seconds. Meanwhile a producer of sparq's library publishes to whatever nsqds
+it finds, and two consumers, which nobody restarts, handle a channel each: one is given the nsqds'
+addresses, the other finds them through the nsqlookupds.
+
+At the end every acknowledged message must have been handled by both. Each time that an nsqd comes
+back it is noted how long each consumer took to be subscribed again: the one that knows the address
+from when the nsqd answers, the other from when an nsqlookupd that lives lists it. Both times have
+bounds, which the options of the client give.
+
+The control (late_commit.py) writes behind the OK: there messages must be lost.
+"""
+
+import asyncio
+import logging
+import random
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.servers import NsqdServer, Server, spawn_nsqlookupd
+
+from proofs import outcome
+from proofs.company import until
+from proofs.crew import NSQD, data_folder, started
+from proofs.outcome import Outcome, Plan, progress
+from sparq.client import Config, Consumer, Message, Producer
+from sparq.client.errors import PublishError
+from sparq.protocol.errors import RemoteError
+
+TOPIC, GIVEN, FOUND = "cluster", "given", "found"
+NSQDS, LOOKUPDS = 3, 2
+WORKERS = 16
+PAUSE_SECONDS = 0.005
+UP_SECONDS, DOWN_SECONDS = (0.5, 6.0), (0.1, 4.0)
+GRACEFUL_SHARE = 0.25
+LOOK_SECONDS = 0.05
+POLL_SECONDS = RECONNECT_SECONDS = DIAL_SECONDS = 1.0
+BOUNDS = {GIVEN: RECONNECT_SECONDS + DIAL_SECONDS, FOUND: POLL_SECONDS + 1.0}
+"""As `client.pool` and P16 have them."""
+CONFIG = Config(
+    lookupd_poll_interval=POLL_SECONDS,
+    max_reconnect_delay=RECONNECT_SECONDS,
+    dial_timeout=DIAL_SECONDS,
+    max_in_flight=200,
+    max_attempts=0,
+)
+CONTROL_SECONDS = 12
+FULL_SECONDS = 60
+"""From so many on the waiting times count, too."""
+LATE_COMMIT = "proofs.late_commit"
+PROMISES = ("P1", "P16")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one run came to.
+
+    Attributes:
+        delays: seconds until a consumer was back, by its channel.
+        missing: acknowledged and not handled, by channel.
+        deaths: how often an nsqd, and an nsqlookupd, was ended.
+    """
+
+    acknowledged: int = 0
+    refused: int = 0
+    delays: dict[str, list[float]] = field(default_factory=lambda: {GIVEN: [], FOUND: []})
+    missing: dict[str, int] = field(default_factory=dict)
+    deaths: list[int] = field(default_factory=lambda: [0, 0])
+    stuck: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged messages that one consumer or the other has not handled."""
+        return sum(self.missing.values())
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was lost and nobody was stuck."""
+        return self.acknowledged > 0 and not self.lost and not self.stuck
+
+    @property
+    def in_time(self) -> bool:
+        """Whether each consumer was always back within its bound."""
+        return all(max(times, default=0.0) <= BOUNDS[name] for name, times in self.delays.items())
+
+    def line(self) -> str:
+        """In words."""
+        waits = ", ".join(
+            f"{name} {len(times):,} times, slowest {max(times, default=0.0):.1f} s "
+            f"(promised {BOUNDS[name]:.1f})"
+            for name, times in self.delays.items()
+        )
+        return (
+            f"nsqds ended {self.deaths[0]:,}, nsqlookupds {self.deaths[1]:,} · acknowledged "
+            f"{self.acknowledged:,} · lost {self.lost:,} · stuck {self.stuck:,} · "
+            f"back: {waits} · publishes given up {self.refused:,}"
+        )
+
+
+class Cluster:
+    """The daemons, who works with them, and what becomes of it."""
+
+    def __init__(self, nsqds: list[NsqdServer], lookupds: list[Server], seed: int) -> None:
+        self.nsqds, self.lookupds, self.seed = nsqds, lookupds, seed
+        self.found = Findings()
+        self.acknowledged: set[bytes] = set()
+        self.handled: dict[str, set[bytes]] = {GIVEN: set(), FOUND: set()}
+        self.publishing = True
+        self.calm = asyncio.Event()
+        places = [lookupd.http for lookupd in lookupds]
+        self.producer = Producer(lookupd_http_addresses=places, config=CONFIG)
+        given = [nsqd.tcp for nsqd in nsqds]
+        self.consumers = {
+            GIVEN: self.consumer(GIVEN, nsqd_tcp_addresses=given),
+            FOUND: self.consumer(FOUND, lookupd_http_addresses=places),
+        }
+
+    def consumer(self, channel: str, **source: list[str]) -> Consumer:
+        """One that notes what it handles."""
+        handled = self.handled[channel]
+
+        def handle(message: Message) -> None:
+            handled.add(message.body)
+
+        return Consumer(TOPIC, channel, handler=handle, config=CONFIG, **source)  # type: ignore[arg-type]  # two names of one type
+
+    async def run(self, seconds: float) -> Findings:
+        """Trouble for so long, then calm, until everything is handled."""
+        for nsqd in self.nsqds:
+            await asyncio.to_thread(nsqd.post, f"/topic/create?topic={TOPIC}")
+            for channel in self.handled:
+                path = f"/channel/create?topic={TOPIC}&channel={channel}"
+                await asyncio.to_thread(nsqd.post, path)
+        async with self.producer, self.consumers[GIVEN], self.consumers[FOUND]:
+            await until(self.all_connected, "connected")
+            workers = [asyncio.create_task(self.publish(number)) for number in range(WORKERS)]
+            trouble = [
+                asyncio.create_task(self.trouble(server, random.Random(f"{self.seed} {number}")))
+                for number, server in enumerate((*self.nsqds, *self.lookupds))
+            ]
+            await asyncio.sleep(seconds)
+            self.calm.set()
+            await asyncio.gather(*trouble)
+            progress("calm")
+            self.publishing = False
+            await asyncio.gather(*workers)
+            with suppress(AssertionError):
+                await until(self.all_connected, "back")
+            self.found.stuck = sum(
+                NSQDS - len(each.connections) for each in self.consumers.values()
+            )
+            with suppress(AssertionError):
+                await until(lambda: not self.missing(), "handled", 20.0)
+        self.missing()
+        self.found.acknowledged = len(self.acknowledged)
+        return self.found
+
+    def all_connected(self) -> bool:
+        """Whether both consumers are subscribed everywhere."""
+        return all(len(each.connections) == NSQDS for each in self.consumers.values())
+
+    def missing(self) -> int:
+        """Count what was acknowledged and is not handled."""
+        self.found.missing = {
+            name: len(self.acknowledged - handled) for name, handled in self.handled.items()
+        }
+        return self.found.lost
+
+    async def publish(self, worker: int) -> None:
+        """One message after the other; each is another."""
+        number = 0
+        while self.publishing:
+            body = b"%d-%d" % (worker, number)
+            number += 1
+            try:
+                await self.producer.publish(TOPIC, body)
+            except (PublishError, RemoteError):
+                self.found.refused += 1
+            else:
+                self.acknowledged.add(body)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    # Trouble
+
+    async def trouble(self, server: Server, chance: random.Random) -> None:
+        """End a daemon and start it again, until it is to be calm; it is left running."""
+        while not await self.is_calm_within(chance.uniform(*UP_SECONDS)):
+            gracefully = chance.random() < GRACEFUL_SHARE
+            await asyncio.to_thread(server.terminate if gracefully else server.kill9)
+            self.found.deaths[server in self.lookupds] += 1
+            await asyncio.sleep(chance.uniform(*DOWN_SECONDS))
+            await asyncio.to_thread(server.start)
+            if isinstance(server, NsqdServer):
+                await asyncio.gather(self.back(server, GIVEN), self.back(server, FOUND))
+
+    async def is_calm_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.calm.wait()
+        return self.calm.is_set()
+
+    async def back(self, nsqd: NsqdServer, name: str) -> None:
+        """Note how long a consumer takes to be subscribed to an nsqd that is up again."""
+        clock = asyncio.get_running_loop().time
+        began: float | None = None
+        deadline = clock() + 10 * max(BOUNDS.values())
+        while nsqd.tcp not in self.consumers[name].connections and clock() < deadline:
+            if name == GIVEN or await asyncio.to_thread(self.is_listed, nsqd):
+                began = clock() if began is None else began
+            else:
+                began = None
+            await asyncio.sleep(LOOK_SECONDS)
+        self.found.delays[name].append(0.0 if began is None else clock() - began)
+
+    def is_listed(self, nsqd: NsqdServer) -> bool:
+        """Whether an nsqlookupd that lives lists it."""
+        listed = b'"tcp_port":%d' % nsqd.tcp_port
+        for lookupd in self.lookupds:
+            with suppress(OSError):
+                if listed in lookupd.request("GET", f"/lookup?topic={TOPIC}")[1].replace(b" ", b""):
+                    return True
+        return False
+
+
+def attempt(plan: Plan, seconds: float, module: str = NSQD) -> Findings:
+    """One run in a folder of its own."""
+    with data_folder(plan.keep if module == NSQD else None) as folder, ExitStack() as stack:
+        lookupds = [
+            stack.enter_context(spawn_nsqlookupd(folder, name=f"lookupd-{number}"))
+            for number in range(LOOKUPDS)
+        ]
+        flags = [f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in lookupds]
+        nsqds = [
+            stack.enter_context(nsqd_in(folder / f"nsqd-{number}", module, flags))
+            for number in range(NSQDS)
+        ]
+        return asyncio.run(of_cluster(nsqds, lookupds, plan.seed, seconds))
+
+
+def nsqd_in(folder: Path, module: str, flags: list[str]) -> NsqdServer:
+    folder.mkdir(parents=True, exist_ok=True)
+    return started(folder, module, ["--broadcast-address=127.0.0.1", *flags])
+
+
+async def of_cluster(
+    nsqds: list[NsqdServer], lookupds: list[Server], seed: int, seconds: float
+) -> Findings:
+    return await Cluster(nsqds, lookupds, seed).run(seconds)
+
+
+def prove(plan: Plan) -> Outcome:
+    """The proof and its control."""
+    found = attempt(plan, plan.count)
+    held = found.holds and (found.in_time or plan.count < FULL_SECONDS)
+    control = ""
+    if plan.control:
+        without = attempt(plan, CONTROL_SECONDS, LATE_COMMIT)
+        control = f"with the write behind the OK: lost {without.lost:,}"
+        held = held and without.lost > 0
+    return Outcome(PROMISES, found.line(), held, control)
+
+
+if __name__ == "__main__":
+    # Whoever is cut off says so, hundreds of times.
+    for name in ("asyncio", "sparq.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    sys.exit(outcome.run("cluster", prove, count=120, of="seconds of trouble"))

@@ -1,0 +1,25 @@
+"""A cluster in trouble for a moment: nothing acknowledged stays unhandled, nobody is stuck."""
+
+from proofs.cluster import BOUNDS, Findings, prove
+from proofs.outcome import Plan
+
+
+def test_a_cluster_in_trouble_loses_nothing() -> None:
+    """Daemons die and come back; both consumers are back, and have handled everything."""
+    found = prove(Plan(seed=3, count=3, control=False))
+
+    assert found.held, found
+    assert "lost 0 · stuck 0" in found.figures
+
+
+def test_what_is_found_decides() -> None:
+    """A message that was not handled, a consumer that is stuck or late: each is told."""
+    good = Findings(acknowledged=1, missing={"given": 0})
+    late = Findings(acknowledged=1, delays={"given": [0.1, BOUNDS["given"] + 0.1], "found": []})
+
+    assert good.holds
+    assert good.in_time
+    assert not late.in_time
+    assert not Findings(acknowledged=1, missing={"given": 0, "found": 1}).holds
+    assert not Findings(acknowledged=1, stuck=1).holds
+    assert not Findings().holds
