@@ -17,10 +17,20 @@ from typing import Any
 import pytest
 
 import sparq
-from sparq.client import AlreadyRespondedError, ClosedError, Message, RemoteError
-from sparq.client.blocking_consumer import BlockingConsumer
-from sparq.client.session import Session
-from tests.servers import NsqdServer, spawn_nsqd
+from sparq.client import (
+    AlreadyRespondedError,
+    Batch,
+    BlockingBatch,
+    BlockingConsumer,
+    BlockingProducer,
+    ClosedError,
+    Consumer,
+    Message,
+    Producer,
+    RemoteError,
+    Session,
+)
+from tests.servers import NsqdServer, free_port, spawn_nsqd
 
 
 @pytest.fixture(autouse=True)
@@ -198,9 +208,13 @@ def test_a_left_batch_loop_loses_nothing(session: Session) -> None:
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_mistakes_in_batches_are_told(session: Session, size: int) -> None:
-    """As the consumer with an event loop tells them."""
+    """As the consumer with an event loop tells them; what only that has is told, too."""
     with session.consumer("mistakes", "c") as consumer, pytest.raises(ValueError, match="size"):
         next(consumer.batches(size))
+    with pytest.raises(TypeError, match="handler: iterate"):
+        session.consumer("mistakes", "c", handler=print)
+    with pytest.raises(ValueError, match="channel name"):
+        session.consumer("mistakes", "a b")
 
 
 def interrupt_soon(seconds: float = 0.1) -> None:
@@ -386,6 +400,34 @@ def test_a_consumer_can_be_steered(session: Session) -> None:
             consumer.errors,
         )
         assert not consumer.is_paused
+
+
+def test_sources_change_at_run_time(session: Session, nsqd: NsqdServer) -> None:
+    """An nsqd, and an nsqlookupd, come and go as with an event loop."""
+    nowhere, lookupd = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    with session.consumer("sources", "c") as consumer:
+        consumer.connect_to_nsqd(nowhere)
+        consumer.connect_to_nsqlookupd(lookupd)
+        until(lambda: len(consumer.errors) == 2)
+        consumer.disconnect_from_nsqd(nowhere)
+        consumer.disconnect_from_nsqlookupd(lookupd)
+        until(lambda: consumer.errors == {})
+        with pytest.raises(ValueError, match="last source"):
+            consumer.disconnect_from_nsqd(nsqd.tcp)
+
+
+def test_both_faces_can_do_the_same() -> None:
+    """What has a name there has it here, but for what only an event loop needs."""
+    awaited = {"start", "stop", "join", "drain", "responded"}
+    nowait = {"publish_nowait", "multi_publish_nowait", "publish_deferred_nowait"}  # submit
+    pairs = (
+        (Consumer, BlockingConsumer),
+        (Producer, BlockingProducer),
+        (Batch, BlockingBatch),
+    )
+    for there, here in pairs:
+        names = {name for name in dir(there) if not name.startswith("_")}
+        assert set() == names - set(dir(here)) - awaited - nowait
 
 
 def test_errors_are_those_of_the_client(session: Session) -> None:

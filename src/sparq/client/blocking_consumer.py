@@ -64,6 +64,8 @@ class BlockingConsumer:
         on_giving_up: GivingUp | None = None,
         **arguments: Any,
     ) -> None:
+        if taken := sorted(arguments.keys() & {"handler", "concurrency"}):
+            raise TypeError(f"no such option: {', '.join(taken)}: iterate over the consumer")
         self.topic = topic
         self.channel = channel
         self.closed = False
@@ -225,6 +227,44 @@ class BlockingConsumer:
     @max_in_flight.setter
     def max_in_flight(self, count: int) -> None:
         self._thread.ask(lambda: setattr(self._consumer, "max_in_flight", count))
+
+    # Sources
+
+    def connect_to_nsqd(self, address: str) -> None:
+        """Consume from this nsqd as well, as if it had been given from the beginning.
+
+        Raises:
+            ValueError: it is neither ``host:port`` nor the path of a unix socket.
+            ClosedError: the consumer is closed.
+        """
+        self._thread.ask(lambda: self._consumer.connect_to_nsqd(address))
+
+    def disconnect_from_nsqd(self, address: str) -> None:
+        """Consume from this nsqd no more; its unanswered messages are waited for.
+
+        Raises:
+            ValueError: it is not among the addresses, or is the last source there is.
+            ClosedError: the consumer is closed.
+        """
+        self._thread.call(self._consumer.disconnect_from_nsqd, address)
+
+    def connect_to_nsqlookupd(self, address: str) -> None:
+        """Ask this nsqlookupd as well.
+
+        Raises:
+            ValueError: it is neither ``host:port`` nor a URL.
+            ClosedError: the consumer is closed.
+        """
+        self._thread.ask(lambda: self._consumer.connect_to_nsqlookupd(address))
+
+    def disconnect_from_nsqlookupd(self, address: str) -> None:
+        """Ask this nsqlookupd no more; nsqds that it listed stay until they are lost.
+
+        Raises:
+            ValueError: it is not asked, or is the last source there is.
+            ClosedError: the consumer is closed.
+        """
+        self._thread.ask(lambda: self._consumer.disconnect_from_nsqlookupd(address))
 
     # Life
 

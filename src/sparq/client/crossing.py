@@ -91,6 +91,16 @@ class BlockingBatch(Sequence[Message]):
         """The published bytes of each message."""
         return self._batch.bodies
 
+    @property
+    def attempts_max(self) -> int:
+        """No message here was delivered more often."""
+        return self._batch.attempts_max
+
+    @property
+    def expires_at(self) -> float:
+        """When nsqd's patience with one of them ends first, on the monotonic clock."""
+        return self._batch.expires_at
+
     def finish(self) -> None:
         """FIN for each that was not answered for.
 
