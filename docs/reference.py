@@ -26,7 +26,7 @@ from sparq.client.config import RANGES
 from sparq.program.flags import Flag, flags_of
 
 HERE = Path(__file__).parent
-MODULES = ("sparq", "sparq.client", "sparq.client.range_reader")
+MODULES = ("sparq", "sparq.client", "sparq.client.telemetry", "sparq.client.range_reader")
 WIDTH = 96
 MADE = "Written by `make docs` from {}; changes belong there."
 FIELDS_LISTED = 8
@@ -39,7 +39,7 @@ def page_of_the_api() -> str:
     parts.append("[The guide](guide.md) shows how it is used.")
     for name in MODULES:
         module = importlib.import_module(name)
-        parts += [f"## {module.PROGRAM}", read(module.__doc__ or "").prose]
+        parts += [f"## {name}", read(module.__doc__ or "").prose]
         parts += [described(name, getattr(module, name)) for name in public(module)]
     return "\n\n".join(parts) + "\n"
 
@@ -164,8 +164,8 @@ def documented(doc: Docstring) -> dict[str, str]:
 def page_of_the_tools() -> str:
     """docs/tools.md."""
     parts = ["# Tools", MADE.format("the programs' options")]
-    for name in tools():
-        module = importlib.import_module(f"sparq.tools.{name}")
+    modules = [importlib.import_module(f"sparq.tools.{name}") for name in tools()]
+    for module in sorted(modules, key=lambda module: str(module.PROGRAM)):
         parts += [f"## {module.PROGRAM}", read(module.__doc__ or "").prose]
         parts.append(table_of_flags(module.Options))
     return "\n\n".join(parts) + "\n"

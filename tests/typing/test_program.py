@@ -1,6 +1,6 @@
-"""The typed program: it leaves out nothing of the API, so that its types are checked whole.
+"""The typed programs: they leave out nothing of the API, so that its types are checked whole.
 
-`make types` checks it with the package's sources, tests/deploy with an installed wheel.
+`make types` checks them with the package's sources, tests/deploy the one with an installed wheel.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from pathlib import Path
 import sparq
 import sparq.client
 from docs import reference
+from sparq.client import telemetry
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = Path(__file__).with_name("program.py")
-TREE = ast.parse(PROGRAM.read_text(encoding="utf-8"))
+PROGRAMS = [Path(__file__).with_name(name) for name in ("program.py", "traced.py")]
 
 
 def used() -> set[str]:
-    """Every name, attribute and keyword of the program."""
+    """Every name, attribute and keyword of the programs."""
     found: set[str] = set()
-    for node in ast.walk(TREE):
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
-        elif isinstance(node, ast.keyword) and node.arg:
-            found.add(node.arg)
+    for program in PROGRAMS:
+        for node in ast.walk(ast.parse(program.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.keyword) and node.arg:
+                found.add(node.arg)
     return found
 
 
 def test_every_public_name_is_used() -> None:
-    """All of `sparq` and `sparq.client`."""
-    public = {*sparq.__all__, *sparq.client.__all__}
+    """All of `sparq`, `sparq.client` and its telemetry."""
+    public = {*sparq.__all__, *sparq.client.__all__, *reference.public(telemetry)}
 
     assert set() == public - used()
 
@@ -42,6 +43,7 @@ def test_every_member_of_every_class_is_used() -> None:
     """Methods and properties; what only the library calls has a name that says so."""
     inside = {"redirect"}
     classes = [getattr(sparq.client, name) for name in sparq.client.__all__]
+    classes += [getattr(telemetry, name) for name in reference.public(telemetry)]
     members = {name for one in classes for name, _ in reference.members(one)}
 
     assert set() == members - used() - inside
