@@ -67,13 +67,18 @@ def of_class(name: str, value: type) -> str:
     parts = [f"### `{name}`"]
     if issubclass(value, Exception):
         parts.append(f"An error, of the kind `{value.__bases__[0].__name__}`.")
-    elif not many and "__init__" in vars(value):
+    elif not options and "__init__" in vars(value) and not is_protocol(value):
         parts.append(signature(name, vars(value)["__init__"]))
     parts.append(doc.markdown(without=("Attributes",) if many else ()))
     if many:
         parts.append(table_of_options(value, options))
     parts += [of_member(member, attribute) for member, attribute in members(value)]
     return "\n\n".join(part for part in parts if part)
+
+
+def is_protocol(value: type) -> bool:
+    """Whether a class only says what others have to have."""
+    return bool(getattr(value, "_is_protocol", False))
 
 
 def members(value: type) -> Iterator[tuple[str, Any]]:
