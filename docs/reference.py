@@ -216,7 +216,7 @@ def shown(flag: Flag) -> str:
     """A flag's default; "" where it says nothing."""
     values = flag.default if flag.repeated else (flag.default,)
     text = ", ".join(flag.kind.show(value) for value in values if value is not None)
-    return f"`{text}`" if text else ""
+    return f"`{text}`".replace("\n", r"\n") if text else ""
 
 
 def cell(text: str) -> str:

@@ -30,8 +30,10 @@ def test_no_public_name_is_without_a_word() -> None:
 def test_no_option_and_no_flag_is_without_a_word() -> None:
     """The last cell of every table's line says something."""
     lines = [line for page in reference.PAGES.values() for line in page().splitlines()]
+    rows = [line for line in lines if line.startswith("| `")]
 
-    assert [] == [line for line in lines if line.startswith("| `") and line.endswith("|  |")]
+    assert len(rows) > 100
+    assert [] == [row for row in rows if row.endswith("|  |") or not row.endswith("|")]
 
 
 def test_every_program_has_its_flags_in_the_page() -> None:
