@@ -17,9 +17,12 @@ import asyncio
 import logging
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.servers import NsqdServer, Server, spawn_nsqlookupd
 
@@ -119,14 +122,14 @@ class Cluster:
             FOUND: self.consumer(FOUND, lookupd_http_addresses=places),
         }
 
-    def consumer(self, channel: str, **source: list[str]) -> Consumer:
+    def consumer(self, channel: str, **source: Any) -> Consumer:
         """One that notes what it handles."""
         handled = self.handled[channel]
 
         def handle(message: Message) -> None:
             handled.add(message.body)
 
-        return Consumer(TOPIC, channel, handler=handle, config=CONFIG, **source)  # type: ignore[arg-type]  # two names of one type
+        return Consumer(TOPIC, channel, handler=handle, config=CONFIG, **source)
 
     async def run(self, seconds: float) -> Findings:
         """Trouble for so long, then calm, until everything is handled."""
@@ -228,20 +231,22 @@ class Cluster:
 
 def attempt(plan: Plan, seconds: float, module: str = NSQD) -> Findings:
     """One run in a folder of its own."""
-    with data_folder(plan.keep if module == NSQD else None) as folder, ExitStack() as stack:
-        lookupds = [
-            stack.enter_context(spawn_nsqlookupd(folder, name=f"lookupd-{number}"))
-            for number in range(LOOKUPDS)
-        ]
+    keep = plan.keep if module == NSQD else None
+    with data_folder(keep) as folder, ExitStack() as stack, ThreadPoolExecutor() as threads:
+        names = [folder / f"lookupd-{number}" for number in range(LOOKUPDS)]
+        lookupds = [stack.enter_context(each) for each in threads.map(nsqlookupd_in, names)]
         flags = [f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in lookupds]
-        nsqds = [
-            stack.enter_context(nsqd_in(folder / f"nsqd-{number}", module, flags))
-            for number in range(NSQDS)
-        ]
+        folders = [folder / f"nsqd-{number}" for number in range(NSQDS)]
+        starting = threads.map(partial(nsqd_in, module, flags), folders)
+        nsqds = [stack.enter_context(each) for each in starting]
         return asyncio.run(of_cluster(nsqds, lookupds, plan.seed, seconds))
 
 
-def nsqd_in(folder: Path, module: str, flags: list[str]) -> NsqdServer:
+def nsqlookupd_in(folder: Path) -> Server:
+    return spawn_nsqlookupd(folder.parent, name=folder.name)
+
+
+def nsqd_in(module: str, flags: list[str], folder: Path) -> NsqdServer:
     folder.mkdir(parents=True, exist_ok=True)
     return started(folder, module, ["--broadcast-address=127.0.0.1", *flags])
 
