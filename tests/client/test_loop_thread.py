@@ -189,7 +189,7 @@ def test_a_forked_child_is_told_and_does_no_harm(thread: LoopThread) -> None:
     """The child learns that it has no thread, and its ``close`` leaves the parent's alone."""
     forking = multiprocessing.get_context("fork")
     answers: multiprocessing.Queue[str] = forking.Queue()
-    child = forking.Process(target=_in_a_child, args=(thread, answers))
+    child = forking.Process(target=_in_a_child, args=(thread, answers), daemon=True)
     child.start()
     told = [answers.get(timeout=30) for _ in range(3)]
     child.join(30)

@@ -484,7 +484,8 @@ def test_a_forked_child_harms_nobody(session: Session) -> None:
     forking = multiprocessing.get_context("fork")
     told = forking.Queue()
     with session.consumer("forked", "c") as consumer:
-        child = forking.Process(target=_use_in_a_child, args=(session, consumer, told))
+        given = (session, consumer, told)
+        child = forking.Process(target=_use_in_a_child, args=given, daemon=True)
         child.start()
         texts = [told.get(timeout=30) for _ in range(2)]
         child.join(30)
