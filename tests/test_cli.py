@@ -1,0 +1,56 @@
+"""The program `sparq`: which commands there are, and what each of them needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from sparq.cli import TOOLS, main
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The pipeline's two and the tools."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+
+    said = capsys.readouterr().out
+    assert 0 == ended.value.code
+    assert all(f"    {command}" in said for command in ("run", "up", *TOOLS))
+
+
+@pytest.mark.parametrize("command", TOOLS)
+def test_a_tool_has_flags_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As NSQ's tools take them, with a help and a version."""
+    for flag, expected in (("-help", "--nsqd-http-address"), ("--version", f"sparq {command} v1.")):
+        with pytest.raises(SystemExit) as ended:
+            main([command, flag])
+
+        assert 0 == ended.value.code
+        assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["sideways"]])
+def test_another_command_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the commands that there are."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+
+    assert 2 == ended.value.code
+    assert "run | up | top | bench" in capsys.readouterr().err
+
+
+def test_only_the_pipeline_needs_spark() -> None:
+    """Without it `sparq top` works, and `sparq run` says what to install."""
+    program = (
+        "import sys; sys.modules.update(pyspark=None, pyarrow=None, pandas=None);"
+        "from sparq.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program]
+    top = subprocess.run([*command, "top", "--version"], capture_output=True, check=False)
+    run = subprocess.run([*command, "run"], capture_output=True, text=True, check=False)
+
+    assert 0 == top.returncode
+    assert 2 == run.returncode
+    assert "install sparq with its extra, `sparq[spark]`" in run.stderr
