@@ -62,7 +62,7 @@ def test_figures_of_all_nsqds_are_summed() -> None:
     """One that was started anew, or is new here, adds its figures and no rate."""
     before = stats(topic("t", 10, channel("c", 10, 10)))
     grown = stats(topic("t", 30, channel("c", 30, 10)))
-    anew = stats(topic("t", 5, channel("c", 5, 5, paused=True)), start_time=8)
+    anew = stats(topic("t", 500, channel("c", 500, 5, paused=True)), start_time=8)
     looks = {"a:1": look(before, 0.0), "b:1": look(before, 0.0)}
 
     seen = overview(
@@ -75,6 +75,15 @@ def test_figures_of_all_nsqds_are_summed() -> None:
         *(row.clients, row.is_paused),
     )
     assert (3, 25) == (seen.nsqds, seen.total("depth"))
+
+
+def test_a_counter_that_went_back_adds_nothing() -> None:
+    """A topic that was deleted and made anew counts from 0 again."""
+    before = stats(topic("t", 100, channel("c", 100, 0)))
+    now = stats(topic("t", 3, channel("c", 3, 3)))
+
+    (row,) = between(before, now).rows
+    assert (0.0, 0.0, 3) == (row.in_rate, row.out_rate, row.depth)
 
 
 def test_without_an_earlier_look_no_rate_is_known() -> None:
