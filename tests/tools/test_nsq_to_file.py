@@ -234,6 +234,14 @@ async def test_the_end_finishes_what_is_held(nsqd: NsqdServer, tmp_path: Path) -
     assert [[b"0", b"1", b"2", b"3", b"4"]] == [lines(tmp_path)]
 
 
+async def test_it_may_be_stopped_before_it_has_begun(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """While it still finishes what is left over, nothing is connected."""
+    async with recording(*flags(nsqd, "unbegun", tmp_path), f"--work-dir={tmp_path}/w"):
+        pass
+
+    assert {} == nsqd.channel("unbegun", "nsq_to_file")
+
+
 async def test_nothing_is_finished_before_the_disk_has_it(
     nsqd: NsqdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ REVISION: Final = "<REV>"
 GZIP_SUFFIX: Final = ".gz"
 
 _PLACES: Final = re.compile("<(?:TOPIC|HOST|PID|DATETIME|REV)>")
+_PLACES_AND_REST: Final = re.compile(f"{_PLACES.pattern}|.", re.DOTALL)
 _HOST_PLACES: Final = re.compile("<(?:SHORT_HOST|HOSTNAME)>")
 _CONVERSIONS: Final = re.compile("%[BbmAadHIMSYypZz%]")
 
@@ -87,6 +88,16 @@ class Template:
             "<DATETIME>": strftime(self.datetime_format, when),
         }
         return _fill(_PLACES, self.text, values)
+
+    def pattern(self) -> re.Pattern[str]:
+        """What all names of this template look like, at whatever time and of whatever process.
+
+        Its groups are the places of the revision.
+        """
+        values = {"<PID>": "[0-9]+", "<DATETIME>": ".*", REVISION: "(-[0-9]{6,})"}
+        values |= {"<TOPIC>": re.escape(self.topic), "<HOST>": re.escape(self.host)}
+        parts = _PLACES_AND_REST.findall(self.text)
+        return re.compile("".join(values.get(part) or re.escape(part) for part in parts))
 
 
 def template(

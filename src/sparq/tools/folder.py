@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import shutil
@@ -25,7 +26,8 @@ FILE_MODE: Final = 0o666
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # Without O_NONBLOCK a pipe would be waited for, before it can be seen that it is none of ours.
-_FILE_FLAGS: Final = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 """Said by file systems that have no hard links, or no more for this file."""
 
@@ -35,11 +37,17 @@ Entries = Sequence[str]
 class Folder:
     """A folder of output files; it is made when missing.
 
+    Args:
+        path: where it is.
+        is_owned: whether a file that is open belongs to whoever opened it, until it is closed or
+            its process is gone; nobody else can open it.
+
     Raises:
         OSError: it cannot be made, here; a call fails, in the methods.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_owned: bool = False) -> None:
+        self._is_owned = is_owned
         self.path = os.path.realpath(path)
         _make(self.path)
         os.close(os.open(self.path, _FOLDER_FLAGS))
@@ -70,10 +78,22 @@ class Folder:
         Raises:
             FileExistsError: the name is in use.
         """
-        return self._open(entries, os.O_EXCL)
+        return self._open(entries, os.O_CREAT | os.O_EXCL)
 
     def open(self, entries: Entries) -> int:
-        """The file, or a new one, open for appending and reading."""
+        """The file, or a new one, open for appending and reading.
+
+        Raises:
+            FileExistsError: somebody else has it (`is_owned`).
+        """
+        return self._open(entries, os.O_CREAT)
+
+    def existing(self, entries: Entries) -> int:
+        """A file that is there, open for appending and reading.
+
+        Raises:
+            FileExistsError: somebody else has it (`is_owned`).
+        """
         return self._open(entries, 0)
 
     def _open(self, entries: Entries, flags: int) -> int:
@@ -84,11 +104,25 @@ class Folder:
             try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise OSError(errno.EINVAL, "not a regular file", self.shown(entries))
+                if self._is_owned and not _own(fd, name, folder):
+                    raise FileExistsError(errno.EEXIST, "in use", self.shown(entries))
                 os.fsync(folder)
             except BaseException:
                 os.close(fd)
                 raise
         return fd
+
+    def names(self) -> Iterator[str]:
+        """The paths of all files below, without what links lead to."""
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                yield os.path.relpath(os.path.join(folder, name), self.path)
+
+    def remove(self, entries: Entries) -> None:
+        """Remove a file."""
+        *folders, name = entries
+        with self._opened(folders) as folder:
+            os.unlink(name, dir_fd=folder)
 
     def has(self, entries: Entries) -> bool:
         """Whether the name is in use, by whatever."""
@@ -123,6 +157,15 @@ class Folder:
             os.fsync(there)
 
 
+def _own(fd: int, name: str, folder: int) -> bool:
+    """Have the file alone; False when somebody has it, or has just moved it away."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), os.lstat(name, dir_fd=folder))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
 def _make(path: str) -> None:
     """Have a folder, and those above it, for good."""
     if os.path.lexists(path):
@@ -146,7 +189,7 @@ def _link(old: str, there: int, new: str, here: int) -> None:
         if error.errno not in _NO_LINKS:
             raise
         # Without hard links: the name is taken by an empty file first, then that is replaced.
-        os.close(os.open(new, os.O_WRONLY | os.O_EXCL | _FILE_FLAGS, FILE_MODE, dir_fd=here))
+        os.close(os.open(new, _NEW_FLAGS, FILE_MODE, dir_fd=here))
         try:
             os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
         except OSError:
@@ -157,11 +200,10 @@ def _link(old: str, there: int, new: str, here: int) -> None:
 def _copy(old: str, there: int, new: str, here: int) -> None:
     """Have the file's bytes in another file system, and the name only when all are there."""
     part = f".{new[:200]}.{secrets.token_hex(4)}.part"
-    flags = os.O_WRONLY | os.O_EXCL | _FILE_FLAGS
     try:
         with (
             open(os.open(old, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=there), "rb") as source,
-            open(os.open(part, flags, FILE_MODE, dir_fd=here), "wb") as copy,
+            open(os.open(part, _NEW_FLAGS, FILE_MODE, dir_fd=here), "wb") as copy,
         ):
             shutil.copyfileobj(source, copy, 1 << 20)
             copy.flush()

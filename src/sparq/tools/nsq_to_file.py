@@ -7,7 +7,9 @@ It has the flags of NSQ's `nsq_to_file`, and differs from it where that loses or
    asks for it.
 2. No file lies outside `--output-dir` or `--work-dir`, whatever the topics and the other flags say,
    and no symbolic link below them is followed.
-3. With `--topic-pattern` the topics are looked for at once, and then every `--topic-refresh`.
+3. What a killed run has left in `--work-dir` is moved to `--output-dir` at the next start; so it is
+   for sparq's `nsq_to_file` alone, of any number of processes.
+4. With `--topic-pattern` the topics are looked for at once, and then every `--topic-refresh`.
 
 SIGHUP: sync, finish and leave the files. SIGINT and SIGTERM: the same, then exit status 0. A file
 that cannot be written ends the program with status 1.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -194,9 +197,7 @@ def archive_of(options: Options) -> Archive:
         raise UsageError("--topic-pattern matches no --topic")
     if left_out := [topic for topic in options.topics if topic not in topics]:
         log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
-    folder = _folder("output-dir", options.output_dir)
-    work = _folder("work-dir", options.work_dir) if options.work_dir else folder
-    finished = None if work.path == folder.path else folder
+    work, finished = _folders(options)
     try:
         return Archive(
             topics,
@@ -264,9 +265,17 @@ def _pattern(options: Options) -> Pattern:
         raise UsageError(f"--topic-pattern {quote(options.topic_pattern)}: {error}") from None
 
 
-def _folder(flag: str, path: str) -> Folder:
+def _folders(options: Options) -> tuple[Folder, Folder | None]:
+    """Where files are written, and where they go then, if that is somewhere else."""
+    folder = _folder("output-dir", options.output_dir)
+    if not options.work_dir or os.path.realpath(options.work_dir) == folder.path:
+        return folder, None
+    return _folder("work-dir", options.work_dir, is_owned=True), folder
+
+
+def _folder(flag: str, path: str, *, is_owned: bool = False) -> Folder:
     try:
-        return Folder(path)
+        return Folder(path, is_owned=is_owned)
     except (OSError, ValueError) as error:
         raise UsageError(f"--{flag} {quote(path)}: {error}") from None
 

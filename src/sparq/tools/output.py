@@ -11,7 +11,8 @@
    or where the file will go, the revision counts on. Otherwise an existing file is continued; when
    a kill has left it without a newline at its end, one is written first, so that nothing is glued
    to the torn message.
-5. A finished file is moved to the folder `finished`, if that is another one than it was written in.
+5. A finished file is moved to the folder `finished`, if that is another one than it was written in;
+   what a killed run has left behind is, too (`left_over`).
 6. Calls block, and only one may run at a time. After an error the output is of no more use.
 """
 
@@ -31,12 +32,11 @@ from typing import Final
 from sparq.protocol.durations import format_duration
 from sparq.tools.filename import REVISION, Template, entries, with_revision
 from sparq.tools.folder import Folder
+from sparq.tools.left_over import GZIP_WINDOW_BITS, finish_left_over
 
 log = logging.getLogger(__name__)
 
 NEWLINE: Final = b"\n"
-GZIP_WINDOW_BITS: Final = 31
-"""zlib's word for a gzip header and trailer around the largest window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,17 @@ class Output:
         self._size = 0
         self._opened_ns = 0
         self._member: zlib._Compress | None = None
+
+    def finish_left_over(self) -> None:
+        """Finish the files that a killed run has left where files are written."""
+        if self._finished is not None:
+            finish_left_over(
+                self._template,
+                self._folder,
+                self._finished,
+                is_gzip=bool(self._gzip_level),
+                label=self._label,
+            )
 
     # Writing
 
@@ -219,13 +230,11 @@ class Output:
         self._entries = entries(with_revision(self._name, self._revision))
         if self._finished is not None and self._finished.has(self._entries):
             return None
-        if self._gzip_level or self._rotation.interval_ns:
-            try:
-                fd = self._folder.create(self._entries)
-            except FileExistsError:
-                return None
-        else:
-            fd = self._folder.open(self._entries)
+        is_new = self._gzip_level or self._rotation.interval_ns
+        try:
+            fd = (self._folder.create if is_new else self._folder.open)(self._entries)
+        except FileExistsError:
+            return None
         self._size = os.fstat(fd).st_size
         if 0 < self._rotation.size < self._size:
             os.close(fd)

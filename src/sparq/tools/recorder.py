@@ -62,6 +62,9 @@ class Recorder:
         Raises:
             Failed: a file could not be written; nothing that is not on the disk was finished.
         """
+        await self._on_disk(self.output.finish_left_over)
+        if self._stopping:
+            return
         self.consumer.start()
         tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
         try:
