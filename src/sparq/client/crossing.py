@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
+from functools import partial
 from typing import overload
 
 from sparq.client.batch import Batch
@@ -49,8 +50,9 @@ class Crossing:
 
 def cross(thread: LoopThread, messages: Sequence[Message]) -> list[Message]:
     """The same messages, to be answered for from any thread."""
+    by = partial(Crossing, thread)
     for message in messages:
-        message.redirect(lambda responder: Crossing(thread, responder))
+        message.redirect(by)
     return list(messages)
 
 
