@@ -1,6 +1,8 @@
 """client.connection: identify, requests answered in order, and every way that it can end."""
 
 import asyncio
+import socket
+import struct
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
-from tests.client.scripted import frame, listening, message_frame, scripted, until
+from tests.client.scripted import Peer, frame, listening, message_frame, scripted, until
 from tests.servers import free_port
 
 
@@ -125,6 +127,35 @@ async def test_a_lost_connection_leaves_requests_unknown() -> None:
         assert lost.value.executed is None
         assert not connection.live
         await connection.ended()
+
+
+async def test_what_was_said_before_a_reset_is_heard() -> None:
+    """A write that meets a reset connection hides nothing that nsqd said before: each request has
+    the answer that is its own."""
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes:
+        if body == b"1":
+            return b"OK"
+        peer.send(1, b"E_BAD_MESSAGE PUB message too big")
+        linger = struct.pack("ii", 1, 0)
+        peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        peer.hang_up()
+        # Behind the hanging up, and before the answers are read.
+        asyncio.get_running_loop().call_soon(late.append, connection.request(b"NOP\n"))
+        return b"OK"
+
+    late: list[asyncio.Future[bytes]] = []
+    async with scripted() as [nsqd]:
+        nsqd.on_publish = answer
+        connection = await open_connection(nsqd.address, Config())
+        good, bad = (connection.request(commands.pub("t", body)) for body in (b"1", b"2"))
+
+        assert await good == b"OK"
+        with pytest.raises(RemoteError, match="too big"):
+            await bad
+        with pytest.raises(ConnectionLostError) as lost:
+            await late[0]
+        assert lost.value.executed is False
 
 
 async def test_heartbeats_are_answered() -> None:

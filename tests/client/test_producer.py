@@ -347,6 +347,44 @@ async def test_another_ones_fault_is_not_counted() -> None:
         assert len(guilty) == 20
 
 
+async def test_one_that_makes_nsqd_reset_takes_no_other_with_it() -> None:
+    """Go's nsqd resets a connection on a message too large with more behind it, and its answers
+    are lost: all are in doubt, twice, then each is alone, and the culprit alone is refused."""
+    unanswered: dict[Peer, list[bytes]] = {}
+
+    def confirm(peer: Peer) -> None:
+        for _ in () if peer.writer.is_closing() else unanswered.pop(peer, []):
+            peer.send(0, b"OK")
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> None:
+        behind = unanswered.setdefault(peer, [])
+        behind.append(body)
+        if peer.writer.is_closing():
+            return
+        if body != b"bad":
+            asyncio.get_running_loop().call_later(0.002, confirm, peer)
+        elif behind == [b"bad"]:
+            peer.send(1, b"E_BAD_MESSAGE PUB message too big")
+        else:
+            peer.hang_up()
+
+    async with scripted() as [nsqd], producer_of(nsqd, max_reconnect_delay=0.01) as producer:
+        nsqd.on_publish = answer
+        await connected(producer, 1)
+        bodies = [b"%d" % number for number in range(30)]
+        bodies[20:20] = [b"bad"]
+        publishes = (producer.publish("t", body) for body in bodies)
+        results = await asyncio.gather(*publishes, return_exceptions=True)
+
+        refused = results.pop(20)
+        assert isinstance(refused, RemoteError)
+        assert refused.code == "E_BAD_MESSAGE"
+        assert {3} == {receipt.attempts for receipt in results if isinstance(receipt, Receipt)}
+        assert len(results) == 30
+        assert (await producer.publish("t", b"next")).attempts == 1
+        assert not producer._dispatcher._taken
+
+
 async def test_a_connection_that_ends_in_mid_command_is_nobodys_fault() -> None:
     """What nsqd read in part it did not execute: it is sent again, not refused."""
     words = [b"E_BAD_MESSAGE PUB failed to read message body", b"E_BAD_BODY MPUB failed to read x"]

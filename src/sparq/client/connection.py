@@ -16,6 +16,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, cast
 
@@ -45,6 +47,9 @@ COMPRESSED_FRAME_BYTES_MAX: Final = 64 << 20
 
 TURN_BYTES: Final = 1 << 20
 """What is made plain in one turn of the loop; the socket is read no further meanwhile."""
+
+REST_READS_MAX: Final = 16
+"""Of ``TURN_BYTES`` each: more than a socket holds."""
 
 COMMANDS_MAX: Final = 256
 """So many leave before the turn of the loop is over: nsqd works while we do."""
@@ -216,6 +221,8 @@ class Connection(asyncio.Protocol):
         self.live = False
         if self._watch is not None:
             self._watch.cancel()
+        if exc is not None and self._fatal is None and len(self.requests):
+            self._read_rest()
         not_executed = isinstance(self._fatal, RemoteError)
         reason = self._reason(exc)
         self._lost.set_result(ConnectionLostError(reason))
@@ -229,6 +236,20 @@ class Connection(asyncio.Protocol):
         if self._resumed is not None:
             self.resume_writing()
         self.on_room()
+
+    def _read_rest(self) -> None:
+        """Read what nsqd said before it reset the connection, where a write was first to notice.
+
+        Go's nsqd resets it behind a fatal error when more was sent meanwhile. Unread, that error
+        and every OK before it would be lost, and all that was asked be in doubt.
+        """
+        assert self._transport is not None
+        number = self._transport.get_extra_info("socket").fileno()
+        with contextlib.suppress(OSError):
+            for _ in range(REST_READS_MAX):
+                if not (data := os.read(number, TURN_BYTES)):
+                    return
+                self.data_received(data)
 
     def pause_writing(self) -> None:
         """The peer reads more slowly than we write."""

@@ -8,7 +8,10 @@
 3. An nsqd that refuses to store (disk full) is passed over for that publish; its refusal is told
    once every connected nsqd has refused. One whose authd fails when it renews a permission is
    connected to anew. Other refusals are the publish's own fault, and are told at once.
-4. What is sent once and answered costs no task and no timer. A publish that waits in line, or is
+4. A publish that has been in doubt twice is sent alone: nothing else is on its connection until
+   it is answered. So one that makes nsqd reset the connection, as Go's does when a message is too
+   large and more stands behind it, takes no other with it, and hears why.
+5. What is sent once and answered costs no task and no timer. A publish that waits in line, or is
    sent again, has a timer for its deadline.
 """
 
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
     from sparq.client.connection import Connection
 
 CLOSED: Final = "the producer is closed"
+
+SUSPECT: Final = 2
+"""So many sends without an answer make a publish a suspect. One is usual when an nsqd dies."""
 
 
 class Dispatcher:
@@ -68,6 +74,7 @@ class Dispatcher:
         self._line: OrderedDict[Publish, None] = OrderedDict()
         self._line_bytes = 0
         self._receipts: dict[str, Receipt] = {}
+        self._taken: set[Connection] = set()  # each by one suspect, while it is not idle
         self._ended = False
 
     # What a producer says
@@ -117,6 +124,7 @@ class Dispatcher:
     def remove(self, link: Connection) -> None:
         """It is lost."""
         self.links.remove(link)
+        self._taken.discard(link)
         del self._receipts[link.address]
 
     def end(self) -> None:
@@ -210,12 +218,15 @@ class Dispatcher:
 
     def _next_link(self, publish: Publish) -> Connection | None:
         """The next connection in turn that has room for it."""
-        links = self.links
+        links, taken = self.links, self._taken
         limit = self._config.max_pending_bytes - publish.size
+        if publish.unanswered >= SUSPECT:
+            limit = 0
         for _ in links:
             self._turn = (self._turn + 1) % len(links)
             link = links[self._turn]
-            if link.live and (link.requests.size <= limit or not link.requests.size):
+            used = link.requests.size
+            if link.live and (not used or (used <= limit and link not in taken)):
                 return link
         return None
 
@@ -223,6 +234,10 @@ class Dispatcher:
         if publish.unanswered:
             self.resent += publish.message_count * (publish.unanswered - publish.resent)
             publish.resent = publish.unanswered
+        if publish.unanswered >= SUSPECT:
+            self._taken.add(link)
+        elif self._taken:
+            self._taken.discard(link)
         publish.attempts += 1
         publish.link = link
         link.ask(publish.command, publish)

@@ -74,6 +74,8 @@ REQUIREMENTS: Final = {
             SCRIPTED + "test_another_ones_fault_is_not_counted",
             SCRIPTED + "test_a_connection_that_ends_in_mid_command_is_nobodys_fault",
             SCRIPTED + "test_doubt_is_counted_once",
+            SCRIPTED + "test_one_that_makes_nsqd_reset_takes_no_other_with_it",
+            "test_connection.py::test_what_was_said_before_a_reset_is_heard",
             NOWAIT + "test_a_lost_connection_keeps_what_was_not_waited_for",
         ),
     ),
