@@ -80,6 +80,10 @@ def test_keys_scroll_within_the_rows() -> None:
     ]
     view.press("page down", 4)
     assert "c0" == first("home")
+    view.press("page down", 4)
+    assert "c0" == first("c")
+    view.press("page down", 4)
+    assert "c9" == first("c")
 
 
 def test_other_keys_do_nothing() -> None:
@@ -96,6 +100,7 @@ def test_keys_are_found_in_what_a_terminal_sends() -> None:
         b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H q"
     )
     assert [] == keys_in(b"\x1b[15~")
+    assert [] == keys_in(b"\x1bOP")
     assert [] == keys_in(b"\x1b")
     assert [] == keys_in(b"\xff\x00")
 
