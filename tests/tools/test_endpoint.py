@@ -205,9 +205,9 @@ async def test_an_answer_that_trickles_in_counts_all_the_same(
         await asyncio.Event().wait()
         return response
 
-    async with open_session(1.0, 0.1) as hasty, web_server() as server:
+    async with web_server() as server:
         server.answer = answer
-        await Endpoint("POST", server.url, {}).send(hasty, b"x")
+        await Endpoint("POST", server.url, {}).send(session, b"x")
 
 
 async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:

@@ -179,8 +179,10 @@ async def test_a_destination_that_is_gone_costs_no_requeue(
     assert count == len(await received(target, topic, count))
 
 
-@pytest.mark.parametrize("mode", ["round-robin", "hostpool", "epsilon-greedy"])
-async def test_modes(source: NsqdServer, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "sends"), [("round-robin", 1), ("hostpool", 5), ("epsilon-greedy", 1)]
+)
+async def test_modes(source: NsqdServer, mode: str, sends: int) -> None:
     """Round robin goes on asking whose disk is full; the others pass it over. None is requeued."""
     topic, count = new_topic(), 40
     async with scripted(2) as (good, bad):
@@ -190,6 +192,7 @@ async def test_modes(source: NsqdServer, mode: str) -> None:
             *(f"--destination-nsqd-tcp-address={nsqd.address}" for nsqd in (good, bad)),
             f"--topic={topic}",
             f"--mode={mode}",
+            f"--producer-opt=publish_attempts,{sends}",
             "--max-in-flight=1",
         )
         async with running(nsq_to_nsq, *words):

@@ -134,7 +134,7 @@ class Destination:
             await self.producer.publish(topic, body)
         except PublishError as error:
             kind = NotTakenError if error.unanswered else NotSentError
-            raise kind(f"nsqd {self._address}: {error}") from error
+            raise kind(f"nsqd {self._address}: {error.__cause__ or error}") from error
         except RemoteError as error:
             kind = NotSentError if error.code in STORAGE_REFUSALS else NotTakenError
             raise kind(f"nsqd {self._address}: {error}") from error
