@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from sparq.client.config import Config
+from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
 from sparq.client.pool import Pool, background
 from tests.client.scripted import until
@@ -144,8 +146,8 @@ async def test_a_loss_is_told_and_said_once(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
-async def test_retired_connects_to_nothing_more() -> None:
-    """After ``retire`` what is lost stays lost."""
+async def test_retired_connects_to_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    """After ``retire`` what is lost stays lost, which is nothing to warn of."""
     places = Places()
     places.up = {"a:1"}
     pool = places.pool("a:1")
@@ -159,6 +161,21 @@ async def test_retired_connects_to_nothing_more() -> None:
     await asyncio.sleep(0.15)
 
     assert places.tries == Counter({"a:1": 1})
+    assert caplog.records == []
+    await pool.close()
+
+
+async def test_a_name_that_can_be_no_hosts_is_told() -> None:
+    """It hinders nobody else, and is no bug of the pool's."""
+
+    async def serve(address: str) -> None:
+        await open_connection(address, Config())
+
+    pool = Pool(["a..b:1"], serve, lambda: None, max_delay=0.1, rng=random.Random(1))
+    pool.start()
+    await until(lambda: "a..b:1" in pool.errors)
+    assert "label" in pool.errors["a..b:1"]
+    assert pool._keepers
     await pool.close()
 
 

@@ -63,6 +63,14 @@ def test_no_connection_gets_more_than_its_nsqd_allows() -> None:
     assert wire.add(limit=100).ready == 100
 
 
+def test_what_one_may_not_have_goes_to_the_others() -> None:
+    """A narrow connection leaves its part to those that may have more, in equal parts."""
+    wire = Wire(1000)
+    windows = [wire.add(limit=limit) for limit in (2500, 100, 2500, 250)]
+
+    assert [window.ready for window in windows] == [325, 100, 325, 250]
+
+
 def test_messages_in_flight_are_paid_for_before_rdy_moves() -> None:
     """A connection that has everything in flight leaves nothing until messages are answered."""
     wire = Wire(10)

@@ -46,7 +46,6 @@ class Wire(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        logging.getLogger("sparq.client").setLevel(logging.CRITICAL)
         self.runner = asyncio.Runner()
         self.nsqds: list[ScriptedNsqd] = []
         self.up: set[ScriptedNsqd] = set()
@@ -238,6 +237,13 @@ class Wire(RuleBasedStateMachine):
         if self.nsqds and self.peers() and self.charged() < self.consumer.max_in_flight:
             assert any(peer.ready for peer in self.peers())
 
+    @invariant()
+    def nothing_is_left_over(self) -> None:
+        """Without backoff all of max_in_flight is in use, as far as the nsqds allow."""
+        if self.nsqds and self.consumer.backoff_level == 0:
+            allowed = sum(peer.nsqd.facts["max_rdy_count"] for peer in self.peers())
+            assert self.charged() >= min(self.consumer.max_in_flight, allowed)
+
     def teardown(self) -> None:
         """End the consumer and the nsqds."""
 
@@ -251,8 +257,11 @@ class Wire(RuleBasedStateMachine):
         self.runner.close()
 
 
-def test_rdy_never_exceeds_max_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rdy_never_exceeds_max_in_flight(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whatever connects, is lost, fails, is answered or changed: the nsqds count no more."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
     monkeypatch.setattr(pool, "FIRST_DELAY", 0.002)
     run_state_machine_as_test(
         Wire, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -213,13 +213,13 @@ async def test_stop_is_bounded(company: Company) -> None:
     consumer = consumer_of(nsqd, topic, handler=hang, stop_timeout=0.1)
     consumer.start()
     await until(lambda: consumer.in_flight)
-    await asyncio.wait_for(consumer.stop(), 2)
+    await asyncio.wait_for(consumer.stop(), 10)
     await until(lambda: not nsqd.channel(topic, "c")["clients"])
 
     lonely = Consumer(topic, "c", nsqd_tcp_addresses=f"127.0.0.1:{free_port()}")
     lonely.start()
     await until(lambda: lonely.errors)
-    await asyncio.wait_for(lonely.stop(), 1)
+    await asyncio.wait_for(lonely.stop(), 10)
 
 
 async def test_refused_answers_cost_nothing_and_other_errors_the_connection(

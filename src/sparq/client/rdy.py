@@ -141,13 +141,17 @@ class Distributor:
         if seats is not None:
             seated = self._seated(staying, seats)
             return targets + [(window, int(window in seated)) for window in staying]
-        if not staying:
-            return targets
-        share, rest = divmod(self.max_in_flight, len(staying))
-        return targets + [
-            (window, min(share + (place < rest), window.max_rdy_count))
-            for place, window in enumerate(staying)
-        ]
+        return targets + self._shares(staying)
+
+    def _shares(self, windows: list[Window]) -> list[tuple[Window, int]]:
+        """Equal parts; what one's nsqd does not allow it goes to those that may have more."""
+        left, shares = self.max_in_flight, []
+        narrow_first = sorted(windows, key=lambda window: window.max_rdy_count)
+        for place, window in enumerate(narrow_first):
+            part = -(-left // (len(windows) - place))
+            shares.append((window, min(part, window.max_rdy_count)))
+            left -= shares[-1][1]
+        return shares
 
     def _seated(self, windows: list[Window], seats: int) -> set[Window]:
         """Who has a seat: those who have one, then those who have waited longest."""

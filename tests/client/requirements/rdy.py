@@ -20,7 +20,10 @@ REQUIREMENTS: Final = {
     "max-rdy-count": Requirement(
         "no connection has more than its nsqd allows",
         (FLOW + "test_no_connection_has_more_than_its_nsqd_allows",),
-        (PURE + "test_no_connection_gets_more_than_its_nsqd_allows",),
+        (
+            PURE + "test_no_connection_gets_more_than_its_nsqd_allows",
+            PURE + "test_what_one_may_not_have_goes_to_the_others",
+        ),
     ),
     "what-is-left": Requirement(
         "a raise is cut to what is left, and made up for as soon as there is more",
