@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
+import os
 import sys
 from collections.abc import Callable
 from typing import Final, TextIO
 
 STEP_SECONDS: Final = 0.5
+COLUMNS: Final = 80
+"""Of a terminal that does not say."""
+
 CLEAR: Final = "\r\x1b[K"
 
 
@@ -30,6 +33,10 @@ class _Clearing(logging.Filter):
         return True
 
 
+def _columns(stream: TextIO) -> int:
+    return os.get_terminal_size(stream.fileno()).columns or COLUMNS
+
+
 async def show_progress(text: Callable[[], str]) -> None:
     """Show what ``text`` says, twice a second, until cancelled; the log is set up before."""
     stream = sys.stderr
@@ -40,8 +47,7 @@ async def show_progress(text: Callable[[], str]) -> None:
         handler.addFilter(clearing)
     try:
         while True:
-            width = shutil.get_terminal_size().columns
-            stream.write(f"{CLEAR}{text()[: width - 1]}")
+            stream.write(f"{CLEAR}{text()[: _columns(stream) - 1]}")
             stream.flush()
             await asyncio.sleep(STEP_SECONDS)
     finally:

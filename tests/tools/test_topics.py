@@ -1,0 +1,121 @@
+"""Which topics nsqlookupds know: both forms of their answer, and answers that mean no good."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from sparq.client.config import Config
+from sparq.protocol.patterns import Pattern
+from sparq.tools.topics import ANSWER_SIZE_MAX, TOPICS_MAX, Topics, question, topics_in
+
+
+@asynccontextmanager
+async def site(answer: web.Response | None) -> AsyncIterator[tuple[str, list[web.Request]]]:
+    """A web site with one answer, on a free port; what it was asked."""
+    asked: list[web.Request] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        asked.append(request)
+        made = web.Response(body=b"{}") if answer is None else answer
+        return web.Response(status=made.status, headers=made.headers, body=made.body)
+
+    application = web.Application()
+    application.router.add_get("/{tail:.*}", handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield "{}:{}".format(*runner.addresses[0]), asked
+    finally:
+        await runner.cleanup()
+
+
+def listing(*topics: object, status: int = 200) -> web.Response:
+    """An answer that lists topics."""
+    return web.json_response({"topics": list(topics)}, status=status)
+
+
+def asking(*lookupds: str, pattern: str = "", config: Config | None = None) -> Topics:
+    """Asks these nsqlookupds."""
+    return Topics(
+        lookupds, Pattern(pattern), config or Config(), connect_seconds=5, request_seconds=5
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("h:4161", "http://h:4161/topics"),
+        ("http://h:4161/", "http://h:4161/topics"),
+        ("https://h/nsq/lookup?key=1", "https://h/nsq/topics?key=1"),
+    ],
+)
+def test_what_is_asked(given: str, asked: str) -> None:
+    """A path is that of `/lookup`, as consumers are told it; a query is kept."""
+    assert asked == str(question(given))
+
+
+async def test_answers_are_united_and_picked() -> None:
+    """In order, each once; of both forms."""
+    old = web.json_response({"status_code": 200, "data": {"topics": ["b", "a"]}})
+    async with site(listing("c", "b", "x")) as (first, _), site(old) as (second, _):
+        assert ["a", "b", "c"] == await asking(first, second, pattern="^[abc]$").known()
+
+
+async def test_one_that_fails_costs_its_own_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told of once, until it has answered again."""
+    async with site(listing("a")) as (good, _), site(listing(status=500)) as (bad, _):
+        topics = asking(good, bad, "127.0.0.1:1")
+        assert [["a"], ["a"]] == [await topics.known(), await topics.known()]
+
+    assert 1 == caplog.text.count(f"nsqlookupd http://{bad}/topics: status 500")
+    assert 1 == caplog.text.count("nsqlookupd http://127.0.0.1:1/topics: ")
+
+
+async def test_the_secret_is_shown() -> None:
+    """As consumers show it."""
+    async with site(listing("a")) as (address, asked):
+        await asking(address, config=Config(auth_secret="s3cr3t")).known()
+
+    assert "Bearer s3cr3t" == asked[0].headers["Authorization"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (web.Response(status=302, headers={"Location": "/elsewhere"}), "status 302"),
+        (web.Response(body=b"no JSON"), "Expecting value"),
+        (web.Response(body=b"[" * 100_000), "nested too deep"),
+        (web.Response(body=b'["a"]'), "without a list of topics"),
+        (web.Response(body=b'{"topics": {"a": 1}}'), "without a list of topics"),
+        (web.Response(body=b'{"topics": ["a"]}' + b" " * ANSWER_SIZE_MAX), "more than 8388608"),
+        (listing(*map(str, range(TOPICS_MAX + 1))), f"more than {TOPICS_MAX} topics"),
+        (
+            web.Response(body=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"}),
+            "can't decode",
+        ),
+    ],
+)
+async def test_an_answer_that_means_no_good(
+    answer: web.Response, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an error of that nsqlookupd; nothing is followed, inflated or read without end."""
+    async with site(answer) as (address, asked):
+        assert [] == await asking(address).known()
+
+    assert reason in caplog.text
+    assert ["/topics"] == [request.path for request in asked]
+
+
+def test_what_no_topic_can_be_called_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """And told of in one line, without what a peer wrote."""
+    listed = ["a", "..", "a/b", "", "x" * 65, None, 7, ["b"], "e\n#ephemeral", "b#ephemeral"]
+
+    assert {"a", "..", "b#ephemeral"} == topics_in(json.dumps({"topics": listed}).encode())
+    assert ["left out 7 topics without a legal name"] == [r.message for r in caplog.records]
