@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from email.parser import Parser
 from pathlib import Path
 
@@ -20,6 +21,21 @@ from tests.servers import free_port
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = {"sparq", "pyspark_nsq"}
+HELP = """
+import contextlib, importlib.metadata, io, json
+
+found = {}
+for entry in importlib.metadata.distribution("sparq").entry_points:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = entry.load()(["--help"])
+    except SystemExit as ended:
+        status = ended.code
+    found[entry.name] = status, said.getvalue()
+print(json.dumps(found))
+"""
+"""What each program of the installed sparq says of itself, asked by one interpreter."""
 USER = ROOT / "tests" / "typing" / "program.py"
 
 
@@ -73,14 +89,16 @@ def test_the_extras_are_those_of_the_project(built: Path) -> None:
 
 
 def test_every_program_starts(programs: Path, tmp_path: Path) -> None:
-    """Each console script finds all that it imports, without any extra."""
+    """Each console script is there, and finds all that it imports without any extra."""
     names = sorted(PROJECT["scripts"])
-    with ThreadPoolExecutor() as pool:
-        helps = pool.map(lambda name: run(programs / name, "--help", folder=tmp_path), names)
+    asked = run(programs / "python", "-c", HELP, folder=tmp_path)
+    helps = json.loads(asked.stdout)
 
-    for name, said in zip(names, helps, strict=True):
-        assert (0, "") == (said.returncode, said.stderr), name
-        assert name in said.stdout
+    assert names == sorted(helps)
+    for name, (status, said) in helps.items():
+        assert os.access(programs / name, os.X_OK), name
+        assert 0 == status, said
+        assert name in said
 
 
 def test_what_needs_an_extra_names_it(programs: Path, tmp_path: Path) -> None:
