@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.program.flags import FileError, differing, option, parse, parse_again
+from sparq.program.flags import FileError, behind_flags, differing, option, parse, parse_again
 from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
 from sparq.protocol.durations import SECOND
 
@@ -80,6 +80,13 @@ def test_flags_end_where_words_begin() -> None:
     assert options("word", "-node-id=3").node_id is None
     assert options("--", "-node-id=3").node_id is None
     assert options("-", "-node-id=3").node_id is None
+
+
+def test_what_stands_behind_the_flags_is_known() -> None:
+    """So that a program can say that it does nothing with it."""
+    assert [] == behind_flags(Options, ["-deflate", "--node-id", "3", "--config=x", "--version"])
+    assert ["false", "--node-id=3"] == behind_flags(Options, ["-deflate", "false", "--node-id=3"])
+    assert ["-x"] == behind_flags(Options, ["--node-id=3", "--", "-x"])
 
 
 @pytest.mark.parametrize(

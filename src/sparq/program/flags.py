@@ -4,7 +4,8 @@ A program's options are one frozen dataclass; each field carries its flag (`opti
 configuration key, type, default and help text stand in one place. Rules (reference: flags.md):
 
 1. `-name value`, `--name value` and `--name=value` are the same; a boolean takes its value only
-   behind `=`. Flags end at the first argument that is none, or at `--`; what follows is ignored.
+   behind `=`. Flags end at the first argument that is none, or at `--`; what follows is ignored,
+   unless a program asks for it (`behind_flags`).
 2. A flag on the command line wins over the file, the file over the default.
 3. Exit status: 0 after `--help` and `--version`, 2 for a bad command line (with usage on stderr),
    1 for a bad file (a FATAL log line says why). Only in a file may a duration be a bare number:
@@ -229,6 +230,17 @@ def canonical(arguments: Sequence[str], flags: dict[str, Flag]) -> list[str]:
     Raises:
         ValueError: an unknown flag, a bad one, or one without its value.
     """
+    return _split(arguments, flags)[0]
+
+
+def behind_flags(options_class: type, arguments: Sequence[str]) -> list[str]:
+    """What stands behind the flags of a command line that was parsed (rule 1)."""
+    flags = [*flags_of(options_class), CONFIG, HELP, VERSION]
+    return _split(arguments, {flag.name: flag for flag in flags})[1]
+
+
+def _split(arguments: Sequence[str], flags: dict[str, Flag]) -> tuple[list[str], list[str]]:
+    """The flags in one spelling, and what stands behind them."""
     words = []
     rest = list(reversed(arguments))
     while rest and len(rest[-1]) > 1 and rest[-1].startswith("-"):
@@ -248,7 +260,7 @@ def canonical(arguments: Sequence[str], flags: dict[str, Flag]) -> list[str]:
                 raise ValueError(f"flag needs an argument: -{name}")
             value = rest.pop()
         words.append(f"--{flag.name}={value}")
-    return words
+    return words, rest[::-1]
 
 
 def from_file(path: str, flags: Iterable[Flag]) -> dict[str, Any]:

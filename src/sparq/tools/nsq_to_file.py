@@ -27,7 +27,7 @@ from typing import Final
 
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
-from sparq.program.flags import option
+from sparq.program.flags import behind_flags, option
 from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
 from sparq.program.logging import set_up
 from sparq.protocol.durations import MINUTE, SECOND
@@ -139,6 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
     options = common.parse(Options, PROGRAM, arguments)
     try:
+        if strays := behind_flags(Options, sys.argv[1:] if arguments is None else arguments):
+            raise UsageError(f"unknown arguments: {' '.join(strays)}")
         check(options)
         set_up(options.log_prefix, options.log_level)
         archive = archive_of(options)
