@@ -469,9 +469,12 @@ def test_a_closed_session_says_so(nsqd: NsqdServer) -> None:
     assert not running()
 
 
-def _use_in_a_child(session: Session, consumer: BlockingConsumer, told: Any) -> None:
-    with session:
-        for use in (session.producer, consumer.receive):
+def _use_in_a_child(
+    session: Session, producer: BlockingProducer, consumer: BlockingConsumer, told: Any
+) -> None:
+    with session, producer, consumer:
+        uses = (lambda: producer.submit("forked", b"x"), session.producer, consumer.receive)
+        for use in (*uses, lambda: next(consumer)):
             try:
                 use()
             except ClosedError as error:
@@ -483,14 +486,15 @@ def test_a_forked_child_harms_nobody(session: Session) -> None:
     """It is told that the session is its parent's; even leaving the block leaves that alone."""
     forking = multiprocessing.get_context("fork")
     told = forking.Queue()
-    with session.consumer("forked", "c") as consumer:
-        given = (session, consumer, told)
+    fill(session, "forked", 3)
+    with session.producer() as producer, session.consumer("forked", "c") as consumer:
+        consumer.receive(10).finish()
+        given = (session, producer, consumer, told)
         child = forking.Process(target=_use_in_a_child, args=given, daemon=True)
         child.start()
-        texts = [told.get(timeout=30) for _ in range(2)]
+        texts = [told.get(timeout=30) for _ in range(4)]
         child.join(30)
-        fill(session, "forked", 1)
 
-        assert b"0" == consumer.receive(10).body
+        assert [b"1", b"2"] == [consumer.receive(10).body for _ in range(2)]
     assert 0 == child.exitcode
     assert all("process that made it" in text for text in texts)

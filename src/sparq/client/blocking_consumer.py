@@ -143,6 +143,7 @@ class BlockingConsumer:
     def _take(self, deadline: float | None) -> Message | None:
         """The next message; None when the consumer is closed."""
         while not self.closed:
+            self._thread.check()  # a forked child has a copy of what crossed, and of the lock
             with contextlib.suppress(IndexError):
                 while True:
                     message = self._ready.popleft()
@@ -293,13 +294,15 @@ class BlockingConsumer:
         """Stop receiving, and end every iteration.
 
         What was not handed out is given back to nsqd. What is handed out may be answered for during
-        ``wait_seconds``, by other threads; what is unanswered then, nsqd delivers again.
+        ``wait_seconds``, by other threads; what is unanswered then, nsqd delivers again. Harmless
+        when it is closed; in a forked process it does nothing.
         """
         if self.closed:
             return
         self.closed = True
-        unseen = [*(self._feed.close() or ()), *self._take_ready(len(self._ready))]
-        self._thread.call(self._stop, unseen, wait_seconds)
+        with contextlib.suppress(ClosedError):
+            unseen = [*(self._feed.close() or ()), *self._take_ready(len(self._ready))]
+            self._thread.call(self._stop, unseen, wait_seconds)
 
     async def _stop(self, unseen: list[Message], wait_seconds: float) -> None:
         # Together with CLS, or they would come back at once.

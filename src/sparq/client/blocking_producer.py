@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from sparq.client.config import Config
-from sparq.client.errors import ProducerFullError
+from sparq.client.errors import ClosedError, ProducerFullError
 from sparq.client.loop_thread import LoopThread, begin
 from sparq.client.producer import Producer
 from sparq.client.publish import Receipt
@@ -115,6 +116,7 @@ class BlockingProducer:
         Raises:
             ClosedError: the producer's session is closed.
         """
+        self._thread.check()  # a forked child has a copy of the lock, as it was
         size = len(body) + len(topic) + COMMAND_BYTES
         limit = self.config.max_pending_bytes - size
         with self._room:
@@ -215,7 +217,11 @@ class BlockingProducer:
         self.close()
 
     def close(self) -> None:
-        """Wait for publishes under way, ``stop_timeout`` seconds at most, and disconnect."""
+        """Wait for publishes under way, ``stop_timeout`` seconds at most, and disconnect.
+
+        Harmless when it is closed; in a forked process it does nothing.
+        """
         if not self.closed:
             self.closed = True
-            self._thread.call(self._producer.close)
+            with contextlib.suppress(ClosedError):
+                self._thread.call(self._producer.close)

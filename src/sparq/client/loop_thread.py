@@ -66,7 +66,7 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             raise RuntimeError(INSIDE)
         with self._lock:
-            self._check()
+            self.check()
             future = asyncio.run_coroutine_threadsafe(_await(work, arguments), self._loop)
         try:
             return future.result()
@@ -91,7 +91,7 @@ class LoopThread:
             ClosedError: the loop has ended, or is another process's.
         """
         with self._lock:
-            self._check()
+            self.check()
             self._posted.append((function, arguments))
             if not self._waking:
                 self._waking = True
@@ -120,7 +120,12 @@ class LoopThread:
         self._lock = threading.Lock()  # another thread may have held it when the process forked
         self._end.detach()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Nothing, while the loop can be used.
+
+        Raises:
+            ClosedError: it has ended, or is another process's.
+        """
         if self._unusable:
             raise ClosedError(self._unusable)
 

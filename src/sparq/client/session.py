@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,7 +18,6 @@ from sparq.client.address import parse_addresses, split_texts
 from sparq.client.blocking_consumer import BlockingConsumer
 from sparq.client.blocking_producer import BlockingProducer
 from sparq.client.config import Config
-from sparq.client.errors import ClosedError
 from sparq.client.loop_thread import LoopThread
 
 Made = TypeVar("Made", BlockingProducer, BlockingConsumer)
@@ -127,8 +125,7 @@ class Session:
         """
         try:
             for made in self._made:
-                with contextlib.suppress(ClosedError):
-                    made.close()
+                made.close()
         finally:
             self._made.clear()
             self._thread.close()
