@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import re
+import textwrap
+from dataclasses import is_dataclass
 
 import pytest
 
@@ -25,6 +30,38 @@ def test_no_public_name_is_without_a_word() -> None:
 
     assert page.count("\n#### ") > 50
     assert [] == SHORT.findall(page)
+
+
+def test_no_attribute_is_without_a_word() -> None:
+    """What a class sets on itself and gives no underscore, its docstring explains."""
+    modules = [importlib.import_module(name) for name in reference.MODULES]
+    values = [getattr(module, name) for module in modules for name in reference.public(module)]
+    silent = [
+        f"{value.__name__}.{name}"
+        for value in filter(inspect.isclass, values)
+        for name in own(value) - explained(value)
+    ]
+
+    assert [] == silent
+
+
+def explained(value: type) -> set[str]:
+    """The attributes in the docstrings of a class and of what it is derived from."""
+    texts = [owner.__doc__ or "" for owner in value.__mro__]
+    return {name for text in texts for name in reference.documented(docstrings.read(text))}
+
+
+def own(value: type) -> set[str]:
+    """The public attributes that a class sets in `__init__`."""
+    if "__init__" not in vars(value) or is_dataclass(value) or reference.is_protocol(value):
+        return set()
+    tree = ast.parse(textwrap.dedent(inspect.getsource(vars(value)["__init__"])))
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if node.attr[0] != "_"
+    }
 
 
 def test_no_option_and_no_flag_is_without_a_word() -> None:

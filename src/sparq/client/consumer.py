@@ -85,6 +85,11 @@ class Consumer:
         config: options to start from.
         **options: single options of ``Config``, which replace those of ``config``.
 
+    Attributes:
+        topic, channel: what it consumes.
+        config: the options in use.
+        counters: what it has seen since its start.
+
     Raises:
         ValueError: a name, an address or an option is not valid, or no address is given.
         TypeError: an option does not exist or has the wrong type.

@@ -61,6 +61,9 @@ class Producer:
         config: options to start from.
         **options: single options of ``Config``, which replace those of ``config``.
 
+    Attributes:
+        config: the options in use.
+
     Raises:
         ValueError: an address or an option is not valid, or no address is given.
         TypeError: an option does not exist or has the wrong type.

@@ -44,6 +44,9 @@ class Session:
         config: options to start from.
         **options: single options of ``Config``, which replace those of ``config``.
 
+    Attributes:
+        config: the options of what it makes, where those are not given others.
+
     Raises:
         ValueError: an address or an option is not valid, or no address is given.
         TypeError: an option does not exist or has the wrong type.
