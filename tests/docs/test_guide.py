@@ -1,29 +1,48 @@
-"""docs/guide.md: each of its programs, run against a real nsqd, prints what the page says."""
+"""docs/guide.md: each of its programs, run against a real nsqd, prints what the page says.
+
+So does the consumer of README.md.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.docs.examples import Example, count_of_programs, examples, run_all
-from tests.docs.running import Ran
-from tests.servers import spawn_nsqd, spawn_nsqlookupd
+from tests.docs.examples import DOCS, Example, count_of_programs, examples, run_all
+from tests.docs.running import Ran, run_sparq
+from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
 
 PAGE = "guide.md"
 EXAMPLES = examples(PAGE)
+PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+
+
+class Daemons(NamedTuple):
+    """What the programs talk to, and where those that are written in the page really are."""
+
+    nsqd: NsqdServer
+    addresses: dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ran]]:
-    """What the programs print, each against the daemons that are running here."""
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
+    """An nsqd that an nsqlookupd knows."""
     folder = tmp_path_factory.mktemp("guide")
     with (
         spawn_nsqlookupd(folder) as lookupd,
         spawn_nsqd(folder, lookupds=(lookupd,)) as nsqd,
     ):
-        addresses = {"127.0.0.1:4150": nsqd.tcp, "127.0.0.1:4161": lookupd.http}
-        yield run_all(PAGE, addresses, folder)
+        yield Daemons(nsqd, {"127.0.0.1:4150": nsqd.tcp, "127.0.0.1:4161": lookupd.http})
+
+
+@pytest.fixture(scope="module")
+def outputs(daemons: Daemons, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """What came of each program."""
+    return run_all(PAGE, daemons.addresses, tmp_path_factory.mktemp("programs"))
 
 
 def test_every_program_of_the_page_is_run() -> None:
@@ -38,3 +57,17 @@ def test_a_program_prints_what_the_page_says(example: Example, outputs: dict[str
 
     assert (0, example.output) == (ran.status, ran.output), ran.errors
     assert ran.errors == "" or example.may_complain
+
+
+def test_the_consumer_of_the_readme(daemons: Daemons, tmp_path: Path) -> None:
+    """It prints and finishes what comes, until Ctrl-C."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    program = next(block for block in PROGRAM.findall(text) if "Consumer" in block)
+    program = program.replace("127.0.0.1:4161", daemons.addresses["127.0.0.1:4161"])
+    daemons.nsqd.post("/pub?topic=clicks", b"one")
+
+    ran = run_sparq(program, "1 b'one'\n", tmp_path, waits=True)
+
+    assert "1 b'one'\n" == ran.output
+    assert ran.errors.rstrip().endswith("KeyboardInterrupt")
+    assert 1 == daemons.nsqd.channel("clicks", "hello")["finish_count"]
