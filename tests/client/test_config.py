@@ -7,6 +7,63 @@ import pytest
 
 from sparq.client.config import RANGES, Config, milliseconds
 
+GO_NSQ: dict[str, Any] = {
+    "dial_timeout": 1.0,
+    "read_timeout": 60.0,
+    "write_timeout": 1.0,
+    "local_addr": "",
+    "lookupd_poll_interval": 60.0,
+    "lookupd_poll_jitter": 0.3,
+    "lookupd_poll_timeout": 60.0,
+    "max_requeue_delay": 900.0,
+    "default_requeue_delay": 90.0,
+    "backoff_strategy": "exponential",
+    "max_backoff_duration": 120.0,
+    "backoff_multiplier": 1.0,
+    "max_attempts": 5,
+    "low_rdy_idle_timeout": 10.0,
+    "low_rdy_timeout": 30.0,
+    "rdy_redistribute_interval": 5.0,
+    "client_id": "",
+    "hostname": "",
+    "user_agent": "",
+    "topology_region": "",
+    "topology_zone": "",
+    "heartbeat_interval": 30.0,
+    "sample_rate": 0,
+    "tls_v1": False,
+    "tls_config": None,
+    "tls_root_ca_file": "",
+    "tls_cert": "",
+    "tls_key": "",
+    "tls_insecure_skip_verify": False,
+    "tls_min_version": "tls1.2",
+    "deflate": False,
+    "deflate_level": 6,
+    "snappy": False,
+    "output_buffer_size": 16_384,
+    "output_buffer_timeout": 0.25,
+    "max_in_flight": 1,
+    "msg_timeout": 0.0,
+    "max_msg_size": 0,
+    "auth_secret": "",
+    "lookupd_authorization": True,
+}
+"""Its options and their defaults; the names of host and client are filled in."""
+OURS = {
+    *("max_reconnect_delay", "stop_timeout"),
+    *("publish_timeout", "publish_attempts", "max_pending_bytes"),
+}
+
+
+def test_the_options_are_go_nsqs_and_few_more() -> None:
+    """By name and default; write_timeout alone is longer here, for the reason it gives."""
+    ours = {field.name: field.default for field in fields(Config)}
+
+    assert {**GO_NSQ, "write_timeout": 10.0} == {
+        name: default for name, default in ours.items() if name not in OURS
+    }
+
 
 def test_every_number_has_a_range_that_holds_its_default() -> None:
     """No numeric option is without limits, and each default is within its own."""
