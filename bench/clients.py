@@ -40,7 +40,7 @@ from bench.peers.nsq import batch
 PROGRAMS = Path(__file__).parent / "programs"
 CHANNEL = "bench"
 SIZE, IN_FLIGHT, BATCH, FILL_BATCH = 200, 2500, 500, 5000
-FIRST_TOTAL = 10_000
+FIRST_TOTAL = 4_000
 TOTAL_MAX = {True: 250_000, False: 2_000_000}
 """By whether it is consumed: then it fits nsqd's cache, as for a consumer that keeps up."""
 

@@ -232,6 +232,15 @@ class Terminal:
         os.close(self.side)
 
 
+def looks_at_it(nsqd: NsqdServer) -> None:
+    """Wait until somebody has asked for the figures twice from now on."""
+    before = nsqd.log_text.count("GET /stats")
+    deadline = time.monotonic() + SECONDS_MAX
+    while nsqd.log_text.count("GET /stats") < before + 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
     """Rows at once, sorted by a key, frozen by another; `q` leaves the terminal as it was."""
     with contextlib.closing(
@@ -245,6 +254,14 @@ def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
         terminal.until("DEPTH ^")
         terminal.press(" ")
         terminal.until("frozen")
+        nsqd.post("/topic/create?topic=later")
+        looks_at_it(nsqd)
+        terminal.press("d")
+        terminal.until("DEPTH v")
+        assert "later" not in terminal.text
+        terminal.press(" ")
+        terminal.until("later")
+        nsqd.post("/topic/delete?topic=later")
         terminal.press("q")
 
         assert 0 == terminal.end()
