@@ -6,6 +6,7 @@ The commands stand as they are in the page; only ports and folders are others he
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from bench.peers import go_nsqd
 
 from sparq.client import Consumer, Message, Producer
 from sparq.tools import nsq_check
+from sparq.tools.common import parse
 from tests.client.scripted import until
 from tests.nsqd.line import OK, Line, pub
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, start_first
@@ -163,6 +165,16 @@ def test_every_file_that_is_installed_is_there() -> None:
 
     assert len(named) >= 4
     assert [] == [name for name in named if not list(ROOT.glob(name))]
+
+
+def test_the_tools_of_the_page_take_their_flags() -> None:
+    """`sparq top` and `sparq bench`, as they are called there."""
+    lines = re.findall(r"^    sparq (\w+) (.*)$", TEXT, re.M)
+
+    assert {"top", "bench"} == {name for name, _ in lines}
+    for name, words in lines:
+        tool = importlib.import_module(f"sparq.tools.{name}")
+        assert isinstance(parse(tool.Options, tool.PROGRAM, shlex.split(words)), tool.Options)
 
 
 async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) -> None:

@@ -218,7 +218,7 @@ def script() -> None:
 def send(producer: BlockingProducer) -> None:
     """Publish, and wait."""
     with producer:
-        assert_type(producer.publish("clicks", b"one"), Receipt)
+        assert_type(producer.publish("clicks", b"one", timeout_seconds=1.0), Receipt)
         assert_type(producer.multi_publish("clicks", [b"one"]), Receipt)
         assert_type(producer.publish_deferred("clicks", b"later", 60.0), Receipt)
         assert_type(producer.submit("clicks", b"one"), Future[Receipt])
@@ -251,6 +251,10 @@ def receive(consumer: BlockingConsumer) -> None:
         assert_type(consumer.counters, Counters)
         assert_type(consumer.config, Config)
         assert_type((consumer.topic, consumer.channel), tuple[str, str])
+        consumer.connect_to_nsqd(NSQD)
+        consumer.disconnect_from_nsqd(NSQD)
+        consumer.connect_to_nsqlookupd(LOOKUPD[0])
+        consumer.disconnect_from_nsqlookupd(LOOKUPD[0])
         consumer.max_in_flight = 20
         consumer.pause()
         consumer.resume()
