@@ -199,8 +199,21 @@ async def heeds_no_rdy(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         await writer.drain()
 
 
+async def answers_unasked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await subscribe(reader, writer)
+    await pour(writer, frame(0, b"OK") * 5000)
+
+
+async def says_what_it_likes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await subscribe(reader, writer)
+    await pour(writer, frame(0, b"SIZE\n" * 1000))
+
+
 @pytest.mark.security("N-11")
-@pytest.mark.parametrize("talk", [promises, greets_without_end, heeds_no_rdy])
+@pytest.mark.parametrize(
+    "talk",
+    [promises, greets_without_end, heeds_no_rdy, answers_unasked, says_what_it_likes],
+)
 async def test_an_nsqd_cannot_fill_the_memory(talk: Talk, memory: Callable[[], int]) -> None:
     """Frames, greetings and messages beyond what was allowed cost the connection only."""
     options = {"max_in_flight": 10, "max_msg_size": MIB}
@@ -210,7 +223,8 @@ async def test_an_nsqd_cannot_fill_the_memory(talk: Talk, memory: Callable[[], i
     ):
         await until(lambda: address in consumer.errors, 60)
         assert consumer.in_flight == 0
-        assert any(word in consumer.errors[address] for word in ("size", "RDY")), consumer.errors
+        words = ("size", "RDY", "no request")
+        assert any(word in consumer.errors[address] for word in words), consumer.errors
     assert memory() < KEPT_BYTES_MAX
 
 

@@ -4,7 +4,8 @@
 2. nsqd answers in order, so the answers to requests are matched first in, first out. A request
    whose awaiting task was cancelled keeps its place: its answer finds nobody and disturbs no one.
 3. Behind a fatal error nsqd executes nothing: requests behind it were certainly not executed.
-   Refusals of FIN, REQ and TOUCH answer no request, they are counted.
+   Refusals of FIN, REQ and TOUCH answer no request, they are counted. Any other answer that was
+   not asked for ends the connection: the next might be taken for another request's.
 4. ``ended`` returns once the connection is gone; by then every request is answered. A connection
    that is silent for ``read_timeout`` (heartbeats should have come) or leaves a request
    unanswered for ``publish_timeout`` is given up, and one whose nsqd takes nothing of what is sent
@@ -361,8 +362,7 @@ class Connection(asyncio.Protocol):
         elif data == HEARTBEAT:
             self.send(commands.nop())
         elif (request := self.requests.next()) is None:
-            text = "nsqd %s: an answer to no request: %.100r"
-            log.warning(text, self.address, data, extra={"nsqd": self.address})
+            self.fail(WrongPeerError(f"an answer to no request: {data[:100]!r}"))
         elif data == OK:
             request.confirm()
         else:
@@ -370,8 +370,7 @@ class Connection(asyncio.Protocol):
 
     def _confirmed(self, count: int) -> None:
         if stray := self.requests.confirm(count):
-            text = "nsqd %s: %d OK to no request"
-            log.warning(text, self.address, stray, extra={"nsqd": self.address})
+            self.fail(WrongPeerError(f"an answer to no request: OK, {stray} times"))
 
     def _refused(self, error: RemoteError) -> None:
         if error.code in UNREQUESTED:
