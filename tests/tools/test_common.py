@@ -126,6 +126,16 @@ def test_a_tool_that_fails(capsys: pytest.CaptureFixture[str], error: Exception)
     assert "tool: no more\n" == capsys.readouterr().err
 
 
+def test_nobody_reads_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1 without a word: whoever closed the pipe knows."""
+
+    async def work(stop: asyncio.Event) -> int:
+        raise BrokenPipeError
+
+    assert 1 == run("tool", work)
+    assert "" == capsys.readouterr().err
+
+
 def test_the_first_signal_stops_a_tool() -> None:
     """Its work goes on to its own end and says the exit status; a hangup too, where asked for."""
 

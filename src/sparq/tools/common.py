@@ -1,7 +1,8 @@
 """What the tools share: flags for addresses and for options of the client, and how a tool ends.
 
 1. Exit status: 0 when the work is done and after SIGINT and SIGTERM, 1 when it cannot be done (one
-   line on stderr says why), 2 for a command line that cannot be read (with usage on stderr).
+   line on stderr says why, unless nobody reads standard output any more), 2 for a command line
+   that cannot be read (with usage on stderr).
 2. The first signal ends a tool in order: what is in hand is answered for. The second one kills it.
 """
 
@@ -138,14 +139,17 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
         work: is given the event that the first signal sets.
         signals: what stops it.
     Returns:
-        The exit status: that of ``work``, or 1 when it raises `Failed` or `UsageError`.
+        The exit status: that of ``work``, or 1 when it raises `Failed`, `UsageError` or
+        `BrokenPipeError`.
     """
     set_up(f"[{program}] ", logging.WARNING)
     try:
         return uvloop.run(_until_signal(work, signals))
     except (Failed, UsageError) as error:
         sys.stderr.write(f"{program}: {error}\n")
-        return 1
+    except BrokenPipeError:
+        pass
+    return 1
 
 
 async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:

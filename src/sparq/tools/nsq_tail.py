@@ -67,7 +67,7 @@ async def tail(options: Options, output: Output, stop: asyncio.Event) -> int:
 
     Raises:
         UsageError: the options ask for what cannot be.
-        Failed: what was to be printed cannot be written.
+        Failed, BrokenPipeError: what was to be printed cannot be written.
     """
     consumers = _consumers(options)
     printer = Printer(options, output)
@@ -80,17 +80,9 @@ async def tail(options: Options, output: Output, stop: asyncio.Event) -> int:
         await asyncio.gather(*(consumer.stop(STOP_SECONDS) for consumer in consumers))
     for task in (stopping, *printing):
         task.cancel()
-    results = await asyncio.gather(*printing, return_exceptions=True)
-    return _status([result for result in results if isinstance(result, Exception)])
-
-
-def _status(errors: Sequence[Exception]) -> int:
-    for error in errors:
-        if isinstance(error, BrokenPipeError):
-            return 1
-        if isinstance(error, OSError):
-            raise Failed(f"ERROR: failed to write to standard output - {error.strerror}")
-        raise error
+    for result in await asyncio.gather(*printing, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
     return 0
 
 
@@ -150,7 +142,7 @@ class Printer:
         """Print what it receives, until there is enough or it is stopped.
 
         Raises:
-            OSError: standard output takes no more.
+            Failed, BrokenPipeError: standard output takes no more.
         """
         prefix = f"{consumer.topic} | ".encode() if self._print_topic else b""
         async for batch in consumer.batches(wait=0):
@@ -167,7 +159,7 @@ class Printer:
             if count:
                 lines = [prefix + body + b"\n" for body in batch.bodies[:count]]
                 await self._output.write(b"".join(lines))
-        except OSError:
+        except (Failed, BrokenPipeError):
             await batch.requeue(0, backoff=False)
             raise
         self.shown += count

@@ -5,6 +5,7 @@
 2. The descriptors stay as they are: making them non-blocking would do so for every program that
    shares them, the shell among them.
 3. The threads are daemons: what is never read or written does not hold up the tool's end.
+4. That nobody reads what is written any more is `BrokenPipeError`: not a failure to speak of.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
+
+from sparq.tools.common import Failed
 
 T = TypeVar("T")
 
@@ -69,13 +72,21 @@ class Input:
         self._descriptor = descriptor
         self._aside = Aside("input")
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether somebody types what is read."""
+        return os.isatty(self._descriptor)
+
     async def read(self) -> bytes:
         """What is there, once something is; nothing at the end.
 
         Raises:
-            OSError: it cannot be read.
+            Failed: it cannot be read.
         """
-        return await self._aside.call(partial(_read, self._descriptor))
+        try:
+            return await self._aside.call(partial(_read, self._descriptor))
+        except OSError as error:
+            raise Failed(f"ERROR: failed to read standard input - {error.strerror}") from error
 
 
 class Output:
@@ -89,9 +100,15 @@ class Output:
         """Write it all; the system has it when this returns.
 
         Raises:
-            OSError: it cannot be written (``BrokenPipeError``: nobody will read it).
+            BrokenPipeError: nobody will read it.
+            Failed: it cannot be written.
         """
-        await self._aside.call(partial(_write, self._descriptor, data))
+        try:
+            await self._aside.call(partial(_write, self._descriptor, data))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Failed(f"ERROR: failed to write to standard output - {error.strerror}") from error
 
 
 def _read(descriptor: int) -> bytes:

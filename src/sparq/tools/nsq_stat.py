@@ -1,0 +1,244 @@
+"""The program `nsq_stat`: how a channel does, a row each interval, summed over its nsqds.
+
+1. The first look at the nsqds gives no row: ingress and egress are what changed between two looks.
+   With `--count=N` it ends behind N rows.
+2. nsqds that are given are asked where they were given; nsqlookupds are asked for the topic's
+   nsqds before each row, and one of them that answers is enough.
+3. An nsqd that does not answer ends it, as a sum without it would be wrong.
+4. Exit status: 0 behind the last row and after SIGHUP, SIGINT and SIGTERM, else 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from sparq.client.address import parse_address
+from sparq.program.flags import option
+from sparq.program.kinds import DURATION, INT, STRING
+from sparq.protocol.durations import SECOND
+from sparq.tools.cluster import Cluster
+from sparq.tools.common import STOPPING, Failed, UsageError, parse, run
+from sparq.tools.pipes import Output
+
+PROGRAM: Final = "nsq_stat"
+
+ROWS_PER_HEADING: Final = 25
+GROUPS: Final = f"{'-' * 6}rate{'-' * 6}+{'-' * 16}depth{'-' * 16}+{'-' * 14}metadata{'-' * 15}"
+ROW: Final = "{:>7} {:>7} | {:>7} {:>7} {:>7} {:>5} {:>5} | {:>7} {:>7} {:>12} {:>7}"
+COLUMNS: Final = ROW.format(
+    *("ingress", "egress", "total", "mem", "disk", "inflt"),
+    *("def", "req", "t-o", "msgs", "clients"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything that nsq_stat can be told."""
+
+    topic: str = option("", "topic of the channel", kind=STRING)
+    channel: str = option("", "channel to look at", kind=STRING)
+    interval_ns: int = option(2 * SECOND, "time between two rows", kind=DURATION, name="interval")
+    count: int | None = option(None, "end behind so many rows; without it never", kind=INT)
+    nsqd_http_addresses: tuple[str, ...] = option(
+        (), "nsqd to ask: host:port for HTTP", kind=STRING, name="nsqd-http-address"
+    )
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (), "nsqlookupd that knows the nsqds: host:port", kind=STRING, name="lookupd-http-address"
+    )
+    connect_timeout_ns: int = option(
+        2 * SECOND,
+        "time for connecting to an nsqd or nsqlookupd",
+        kind=DURATION,
+        name="http-client-connect-timeout",
+    )
+    request_timeout_ns: int = option(
+        5 * SECOND,
+        "time for one question as a whole",
+        kind=DURATION,
+        name="http-client-request-timeout",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    options = parse(Options, PROGRAM, arguments)
+    return run(PROGRAM, partial(stat, options, Output()), (signal.SIGHUP, *STOPPING))
+
+
+async def stat(options: Options, output: Output, stop: asyncio.Event) -> int:
+    """Print rows until there are enough or the event is set; the exit status.
+
+    Raises:
+        UsageError: the options ask for what cannot be.
+        Failed, BrokenPipeError: a row cannot be had, or not written.
+    """
+    check(options)
+    reporting = asyncio.create_task(_report(options, output))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([reporting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if reporting.done():
+        await reporting
+    reporting.cancel()
+    await asyncio.gather(reporting, stopping, return_exceptions=True)
+    return 0
+
+
+def check(options: Options) -> None:
+    """Hold the options to what can be, in NSQ's order and words.
+
+    Raises:
+        UsageError: they ask for what cannot be; the text names the flag.
+    """
+    if not options.topic or not options.channel:
+        raise UsageError("--topic and --channel are required")
+    for flag, value in (
+        ("interval", options.interval_ns),
+        ("http-client-connect-timeout", options.connect_timeout_ns),
+        ("http-client-request-timeout", options.request_timeout_ns),
+        ("count", 1 if options.count is None else options.count),
+    ):
+        if value <= 0:
+            raise UsageError(f"--{flag} should be positive")
+    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
+    if not nsqds and not lookupds:
+        raise UsageError("--nsqd-http-address or --lookupd-http-address required")
+    if nsqds and lookupds:
+        raise UsageError("use --nsqd-http-address or --lookupd-http-address not both")
+    for flag, addresses in (("nsqd", nsqds), ("lookupd", lookupds)):
+        for address in addresses:
+            _check_address(flag, address)
+
+
+def _check_address(flag: str, address: str) -> None:
+    try:
+        if "://" in address:
+            raise ValueError(f"address should not contain scheme: {address!r}")
+        parse_address(address)
+    except ValueError as error:
+        raise UsageError(f"--{flag}-http-address error - {error}") from None
+
+
+class Sample(NamedTuple):
+    """A channel's figures in `/stats`, summed over nsqds."""
+
+    message_count: int = 0
+    depth: int = 0
+    backend_depth: int = 0
+    in_flight_count: int = 0
+    deferred_count: int = 0
+    requeue_count: int = 0
+    timeout_count: int = 0
+    client_count: int = 0
+
+    def row(self, before: Sample, interval_seconds: float) -> str:
+        """The row of what is now, with the rates since the sample before."""
+        ingress = self.message_count - before.message_count
+        egress = ingress - (self.depth - before.depth)
+        return ROW.format(
+            int(ingress / interval_seconds),
+            int(egress / interval_seconds),
+            self.depth,
+            self.depth - self.backend_depth,
+            self.backend_depth,
+            self.in_flight_count,
+            self.deferred_count,
+            self.requeue_count,
+            self.timeout_count,
+            self.message_count,
+            self.client_count,
+        )
+
+
+def sample_of(answers: Iterable[dict[str, Any]], topic: str, channel: str) -> Sample | None:
+    """A channel's figures from what nsqds say in `/stats`; None when no nsqd has it.
+
+    Raises:
+        ValueError: an answer has another form.
+    """
+    found = list(itertools.chain.from_iterable(_parts(each, topic, channel) for each in answers))
+    return Sample(*map(sum, zip(*found, strict=True))) if found else None
+
+
+def _parts(answer: dict[str, Any], topic: str, channel: str) -> Iterator[Sample]:
+    try:
+        for topics in answer.get("topics") or ():
+            if topics["topic_name"] == topic:
+                for stats in topics.get("channels") or ():
+                    if stats["channel_name"] == channel:
+                        yield Sample(*(_number(stats, name) for name in Sample._fields))
+    except (TypeError, KeyError, AttributeError):
+        raise ValueError("/stats has another form than NSQ's") from None
+
+
+def _number(stats: dict[str, Any], name: str) -> int:
+    value = stats.get(name, 0)
+    if not isinstance(value, int):
+        raise ValueError(f"{name} in /stats is no number")
+    return value
+
+
+async def _report(options: Options, output: Output) -> None:
+    interval, clock = options.interval_ns / SECOND, asyncio.get_running_loop().time
+    before: Sample | None = None
+    async with _cluster(options) as cluster:
+        due = clock()
+        for number in itertools.count():
+            sample = await _sample(cluster, options)
+            lines = [GROUPS, COLUMNS] if number % ROWS_PER_HEADING == 0 else []
+            if before is not None:
+                lines.append(sample.row(before, interval))
+            if lines:
+                await output.write("".join(f"{line}\n" for line in lines).encode())
+            if number == options.count:
+                return
+            before = sample
+            # Even steps; behind an answer that came late, a whole one.
+            due = due + interval if due + interval > clock() else clock() + interval
+            await asyncio.sleep(due - clock())
+
+
+def _cluster(options: Options) -> Cluster:
+    return Cluster(
+        options.nsqd_http_addresses,
+        options.lookupd_http_addresses,
+        connect_seconds=options.connect_timeout_ns / SECOND,
+        request_seconds=options.request_timeout_ns / SECOND,
+        topic=options.topic,
+        channel=options.channel,
+    )
+
+
+async def _sample(cluster: Cluster, options: Options) -> Sample:
+    answers = await cluster.stats()
+    topic, channel = options.topic, options.channel
+    lookupds = {str(parse_address(text)) for text in options.lookupd_http_addresses}
+    failed = {at: why for at, why in cluster.errors.items() if at not in lookupds}
+    if failed:
+        raise Failed(f"ERROR: failed to get nsqd stats - {_said(failed)}")
+    if lookupds and lookupds <= cluster.errors.keys():
+        raise Failed(f"ERROR: failed to get topic producers - {_said(cluster.errors)}")
+    try:
+        sample = sample_of(answers.values(), topic, channel)
+    except ValueError as error:
+        raise Failed(f"ERROR: failed to get nsqd stats - {error}") from None
+    if sample is None:
+        raise Failed(
+            f"ERROR: failed to find channel({channel}) in stats metadata for topic({topic})"
+        )
+    return sample
+
+
+def _said(errors: dict[str, str]) -> str:
+    return "; ".join(f"{address}: {reason}" for address, reason in errors.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+"""The program `to_nsq`: publishes what it reads, a message a record, to every nsqd that is given.
+
+1. A record ends at the delimiter; the last one needs none. Empty records are left out.
+2. Records that arrive together are published together, in their order; the next ones are read when
+   all nsqds have acknowledged these. Each nsqd gets each record; after a lost connection it may
+   get some twice.
+3. A record that an nsqd refuses ends it, and so does an nsqd that acknowledges nothing within
+   `--producer-opt=publish_timeout,30s`: the records before it are published, and the reason says
+   which one was not.
+4. A signal ends the reading: whole records that were read are published, whatever `--rate` says;
+   what is no whole record is told and not published.
+5. Exit status: 0 when all is published and after a signal, 1 when something is not published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from sparq.client.address import parse_addresses
+from sparq.client.config import Config
+from sparq.client.errors import SparqClientError
+from sparq.client.producer import Producer
+from sparq.program.flags import option
+from sparq.program.kinds import INT, STRING
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.names import is_valid_name, quote
+from sparq.tools.bucket import Bucket
+from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config, parse, run
+from sparq.tools.pipes import Input
+from sparq.tools.progress_line import show_progress
+from sparq.tools.records import Records, RecordTooLongError
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = "to_nsq"
+
+TOGETHER_COUNT: Final = 1000
+TOGETHER_BYTES: Final = 256 << 10
+"""Of one publish, far below nsqd's default of 5 MiB; a longer record is published alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything that to_nsq can be told."""
+
+    topic: str = option("", "topic to publish to", kind=STRING)
+    delimiter: str = option("\n", "byte that ends a record", kind=STRING)
+    rate: int = option(0, "records a second at most; 0: no limit", kind=INT)
+    nsqd_tcp_addresses: tuple[str, ...] = option(
+        (),
+        "nsqd to publish to, each of them: host:port or a unix socket",
+        kind=STRING,
+        name="nsqd-tcp-address",
+    )
+    producer_opt: tuple[str, ...] = option(
+        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    options = parse(Options, PROGRAM, arguments)
+    return run(PROGRAM, partial(publish_all, options, Input()))
+
+
+async def publish_all(options: Options, source: Input, stop: asyncio.Event) -> int:
+    """Publish the source's records until its end or until the event is set; the exit status.
+
+    Raises:
+        UsageError: the options ask for what cannot be.
+        Failed: a record is not published, or cannot be read.
+    """
+    config, addresses = check(options)
+    producers = {address: Producer(address, config=config) for address in addresses}
+    publisher = Publisher(options, producers, stop)
+    async with AsyncExitStack() as stack:
+        for producer in producers.values():
+            stack.push_async_callback(producer.close)
+        if not source.is_terminal:
+            showing = asyncio.create_task(
+                show_progress(lambda: f"{publisher.published:,} published")
+            )
+            stack.callback(showing.cancel)
+        await follow(source, Records(os.fsencode(options.delimiter)), publisher, stop)
+    return 0
+
+
+async def follow(
+    source: Input, records: Records, publisher: Publisher, stop: asyncio.Event
+) -> None:
+    """Publish the source's records until its end or until the event is set.
+
+    Raises:
+        Failed: a record is not published, or cannot be read.
+    """
+    while data := await _read(source, stop):
+        try:
+            whole = records.feed(data)
+        except RecordTooLongError as error:
+            which = f"record {publisher.published + 1} is too long"
+            raise Failed(f"{which}: {error}; is --delimiter right?") from None
+        await publisher.publish(whole)
+    if not stop.is_set():
+        await publisher.publish([records.rest] if records.rest else [])
+    elif records.rest:
+        size = len(records.rest)
+        log.warning("stopped within a record: its first %d bytes are not published", size)
+
+
+def check(options: Options) -> tuple[Config, list[str]]:
+    """Hold the options to what can be: those of the producers, and the nsqds.
+
+    Raises:
+        UsageError: they ask for what cannot be; the text names the flag.
+    """
+    if not options.topic:
+        raise UsageError("--topic required")
+    if not is_valid_name(options.topic):
+        raise UsageError(f"--topic {quote(options.topic)} is not a valid name")
+    if len(os.fsencode(options.delimiter)) != 1:
+        raise UsageError("--delimiter must be a single byte")
+    if options.rate < 0:
+        raise UsageError(f"--rate should not be negative: {options.rate}")
+    config = client_config(PROGRAM, options.producer_opt, "producer-opt")
+    try:
+        addresses = parse_addresses(options.nsqd_tcp_addresses)
+    except ValueError as error:
+        raise UsageError(f"--nsqd-tcp-address {error}") from None
+    if not addresses:
+        raise UsageError("--nsqd-tcp-address required")
+    return config, addresses
+
+
+async def _read(source: Input, stop: asyncio.Event) -> bytes:
+    """What is there; nothing at the end and once the event is set."""
+    reading = asyncio.create_task(source.read())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if stop.is_set() and not reading.done():
+        reading.cancel()
+        return b""
+    return await reading
+
+
+class Publisher:
+    """Publishes records to several nsqds, at a rate.
+
+    Attributes:
+        published: records that every nsqd has acknowledged.
+    """
+
+    def __init__(
+        self, options: Options, producers: Mapping[str, Producer], stop: asyncio.Event
+    ) -> None:
+        self.published = 0
+        self._destinations = [
+            Destination(address, producer, options.topic) for address, producer in producers.items()
+        ]
+        self._stop = stop
+        self._clock = asyncio.get_running_loop().time
+        self._bucket = Bucket(options.rate, self._clock()) if options.rate else None
+
+    async def publish(self, records: Sequence[bytes]) -> None:
+        """Publish records in their order.
+
+        Raises:
+            Failed: one is not published; the text says which.
+        """
+        for together in runs(records):
+            at = 0
+            while at < len(together):
+                count = await self._allowed(len(together) - at)
+                await self._publish(together[at : at + count])
+                at += count
+
+    async def _publish(self, records: Sequence[bytes]) -> None:
+        answers = [each.publish(records, self.published) for each in self._destinations]
+        for failure in await asyncio.gather(*answers, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
+        self.published += len(records)
+
+    async def _allowed(self, count: int) -> int:
+        """Wait until a record may go: how many may; at the end all."""
+        if self._bucket is None:
+            return count
+        while not self._stop.is_set():
+            if allowed := self._bucket.take(count, self._clock()):
+                return allowed
+            try:
+                async with asyncio.timeout(self._bucket.seconds_until(1)):
+                    await self._stop.wait()
+            except TimeoutError:
+                continue
+        return count
+
+
+class Destination:
+    """One nsqd and what it was found to take."""
+
+    def __init__(self, address: str, producer: Producer, topic: str) -> None:
+        self._address = address
+        self._producer = producer
+        self._topic = topic
+        self._bytes_max = TOGETHER_BYTES
+
+    async def publish(self, records: Sequence[bytes], before: int) -> None:
+        """Publish records, ``before`` of which have gone already.
+
+        Raises:
+            Failed: one is not published; the text says which.
+        """
+        for together in runs(records, self._bytes_max):
+            try:
+                await self._send(together)
+            except (RemoteError, SparqClientError, OSError) as error:
+                code = error.code if isinstance(error, RemoteError) else ""
+                if len(together) > 1 and code == "E_BAD_BODY":  # larger than nsqd takes
+                    self._bytes_max = sum(map(len, together)) // 4
+                    await self.publish(together, before)
+                elif len(together) > 1 and code == "E_BAD_MESSAGE":  # one in it is
+                    await self._singly(together, before)
+                else:
+                    raise self._failed(error, together, before) from error
+            before += len(together)
+
+    async def _singly(self, records: Sequence[bytes], before: int) -> None:
+        for number, record in enumerate(records, before):
+            try:
+                await self._send([record])
+            except (RemoteError, SparqClientError, OSError) as error:
+                raise self._failed(error, [record], number) from error
+
+    async def _send(self, records: Sequence[bytes]) -> None:
+        if len(records) == 1:
+            await self._producer.publish(self._topic, records[0])
+        else:
+            await self._producer.multi_publish(self._topic, records)
+
+    def _failed(self, error: Exception, records: Sequence[bytes], before: int) -> Failed:
+        which = f"record {before + 1} ({len(records[0])} bytes) is"
+        if len(records) > 1:
+            which = f"records {before + 1} to {before + len(records)} are"
+        return Failed(f"{which} not published to {self._address}: {error}")
+
+
+def runs(records: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[Sequence[bytes]]:
+    """Records in runs for one publish each: bounded in bytes, unless one alone is larger."""
+    first, size = 0, 0
+    for at, record in enumerate(records):
+        if at > first and (size + len(record) > bytes_max or at - first == TOGETHER_COUNT):
+            yield records[first:at]
+            first, size = at, 0
+        size += len(record)
+    if first < len(records):
+        yield records[first:]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Daemons that tests of several tools share: each test has topics of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+
+
+@pytest.fixture(scope="session")
+def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One nsqlookupd."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nsqds(
+    tmp_path_factory: pytest.TempPathFactory, lookupd: Server
+) -> Iterator[tuple[NsqdServer, NsqdServer]]:
+    """Two nsqds; the first one counts what is behind three messages as on disk."""
+    folder = tmp_path_factory.mktemp("nsqds")
+    with (
+        spawn_nsqd(folder, "--mem-queue-size=3", lookupds=(lookupd,), name="first") as first,
+        spawn_nsqd(folder, lookupds=(lookupd,), name="second") as second,
+    ):
+        yield first, second
+
+
+@pytest.fixture(scope="session")
+def nsqd(nsqds: tuple[NsqdServer, NsqdServer]) -> NsqdServer:
+    """One of them, for whom one is enough."""
+    return nsqds[0]

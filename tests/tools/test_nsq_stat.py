@@ -1,0 +1,295 @@
+"""nsq_stat with real nsqds: its columns to the letter, each flag's effect, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparq.client import Consumer
+from sparq.program.flags import flags_of
+from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.nsq_stat import Options, Sample, main, sample_of, stat
+from sparq.tools.pipes import Output
+from tests.client.scripted import until
+from tests.servers import NsqdServer, Server, free_port
+
+COMMAND = (sys.executable, "-m", "sparq.tools.nsq_stat")
+
+HEADING = """\
+------rate------+----------------depth----------------+--------------metadata---------------
+ingress  egress |   total     mem    disk inflt   def |     req     t-o         msgs clients
+"""
+
+FLAGS = {
+    "topic": "test_figures_of_two_nsqds",
+    "channel": "test_figures_of_two_nsqds",
+    "interval": "test_rates_by_the_interval",
+    "count": "test_a_heading_each_25_rows",
+    "nsqd-http-address": "test_figures_of_two_nsqds",
+    "lookupd-http-address": "test_one_nsqlookupd_that_answers_is_enough",
+    "http-client-connect-timeout": "test_nobody_takes_the_connection",
+    "http-client-request-timeout": "test_nobody_answers",
+}
+
+
+def test_no_flag_is_missing() -> None:
+    """NSQ's flags (reference: flags.md), each with a test of what it does."""
+    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
+    assert all(name in globals() for name in FLAGS.values())
+
+
+def make(topic: str, *nsqds: NsqdServer) -> None:
+    """The topic and its channel `c`."""
+    for nsqd in nsqds:
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+
+
+def publish(nsqd: NsqdServer, topic: str, count: int) -> None:
+    nsqd.post(f"/mpub?topic={topic}&binary=false", b"\n".join([b"x"] * count))
+
+
+class Stat:
+    """A running nsq_stat whose lines go to a file."""
+
+    def __init__(self, path: Path, *words: str) -> None:
+        self.path = path / "lines"
+        self.stop = asyncio.Event()
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT)
+        options = parse(Options, "nsq_stat", ["--channel=c", *words])
+        self.task = asyncio.create_task(stat(options, Output(self._descriptor), self.stop))
+        self.task.add_done_callback(lambda _: os.close(self._descriptor))
+
+    @property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """The figures of each row."""
+        lines = [line for line in self.text.splitlines() if line not in HEADING.splitlines()]
+        return [[int(word) for word in line.replace("|", "").split()] for line in lines]
+
+
+async def test_figures_of_two_nsqds(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
+    """Each column is the sum over the nsqds, in NSQ's places."""
+    make("two", *nsqds)
+    make("other", nsqds[0])
+    publish(nsqds[0], "other", 50)
+    publish(nsqds[0], "two", 20)
+    publish(nsqds[1], "two", 7)
+    addresses = [nsqd.tcp for nsqd in nsqds]
+    options = {"max_in_flight": 6, "max_backoff_duration": 0.0}
+    async with Consumer("two", "c", nsqd_tcp_addresses=addresses, **options) as consumer:
+        held = [message async for _, message in numbered(consumer, 4)]
+        await held[0].finish()
+        await held[1].requeue(60)
+        await until(lambda: sum(nsqd.channel("two", "c")["deferred_count"] for nsqd in nsqds))
+        consumer.max_in_flight = 0
+        words = ["--topic=two", "--interval=20ms", "--count=1"]
+        words += [f"--nsqd-http-address={nsqd.http}" for nsqd in nsqds]
+
+        def in_flight() -> int:
+            return sum(nsqd.channel("two", "c")["in_flight_count"] for nsqd in nsqds)
+
+        await until(lambda: in_flight() == consumer.in_flight)
+        running = Stat(tmp_path, *words)
+        assert 0 == await running.task
+        channels = [nsqd.channel("two", "c") for nsqd in nsqds]
+
+    def total(name: str) -> int:
+        return sum(channel[name] for channel in channels)
+
+    expected = "{:7d} {:7d} | {:7d} {:7d} {:7d} {:5d} {:5d} | {:7d} {:7d} {:12d} {:7d}\n".format(
+        *(0, 0),
+        *(total("depth"), total("depth") - total("backend_depth"), total("backend_depth")),
+        *(total("in_flight_count"), 1, 1, 0, 27, 2),
+    )
+    assert HEADING + expected == running.text
+    assert total("backend_depth") > 0
+
+
+async def numbered(consumer: Consumer, count: int):  # type: ignore[no-untyped-def]  # a helper
+    """So many messages with their numbers."""
+    for number in range(count):
+        yield number, await anext(consumer)
+
+
+async def test_rates_by_the_interval(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
+    """What came and what went between two looks, a second."""
+    make("rates", nsqds[0])
+    words = ["--topic=rates", "--interval=125ms", f"--nsqd-http-address={nsqds[0].http}"]
+    running = Stat(tmp_path, *words)
+    await until(lambda: running.path.stat().st_size)
+    publish(nsqds[0], "rates", 20)
+    await until(lambda: running.rows and running.rows[-1][9] == 20)
+    nsqds[0].post("/channel/empty?topic=rates&channel=c")
+    await until(lambda: running.rows[-1][2] == 0)
+    running.stop.set()
+
+    assert 0 == await running.task
+    assert [[160, 0]] == [row[:2] for row in running.rows if row[0]]
+    assert [[0, 160]] == [row[:2] for row in running.rows if row[1]]
+
+
+async def test_a_heading_each_25_rows(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
+    """As NSQ counts: the first look, which gives no row, is one of the 25."""
+    make("rows", nsqds[0])
+    words = ["--topic=rows", "--interval=1ms", "--count=26"]
+    running = Stat(tmp_path, *words, f"--nsqd-http-address={nsqds[0].http}")
+
+    assert 0 == await running.task
+    headings = [at for at, line in enumerate(running.text.splitlines()) if line.startswith("--")]
+    assert [0, 26] == headings
+    assert 26 == len(running.rows)
+
+
+async def test_one_nsqlookupd_that_answers_is_enough(
+    nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server, tmp_path: Path
+) -> None:
+    """The topic's nsqds are found through it; without any answer it ends."""
+    make("found", *nsqds)
+    publish(nsqds[0], "found", 3)
+    publish(nsqds[1], "found", 4)
+    gone = f"--lookupd-http-address=127.0.0.1:{free_port()}"
+    words = ["--topic=found", "--interval=1ms", "--count=1", gone]
+    await until(lambda: len(lookupd.get_json("/lookup?topic=found")["producers"]) == 2)
+
+    running = Stat(tmp_path, *words, f"--lookupd-http-address={lookupd.http}")
+
+    assert 0 == await running.task
+    assert 7 == running.rows[0][9]
+    with pytest.raises(Failed, match=r"failed to get topic producers - 127\S+: connection refused"):
+        await Stat(tmp_path, *words).task
+
+
+async def test_what_cannot_be_found(
+    nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server, tmp_path: Path
+) -> None:
+    """A topic or a channel that no nsqd has."""
+    make("there", nsqds[0])
+    source = f"--nsqd-http-address={nsqds[0].http}"
+    reason = r"ERROR: failed to find channel\(%s\) in stats metadata for topic\(%s\)"
+
+    with pytest.raises(Failed, match=reason % ("c", "nowhere")):
+        await Stat(tmp_path, "--topic=nowhere", source).task
+    with pytest.raises(Failed, match=reason % ("d", "there")):
+        await Stat(tmp_path, "--topic=there", "--channel=d", source).task
+    with pytest.raises(Failed, match=reason % ("c", "nowhere")):
+        await Stat(tmp_path, "--topic=nowhere", f"--lookupd-http-address={lookupd.http}").task
+
+
+async def test_an_nsqd_that_is_gone_ends_it(
+    nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path
+) -> None:
+    """A sum without it would be wrong."""
+    make("gone", nsqds[0])
+    words = [f"--nsqd-http-address={nsqds[0].http}", f"--nsqd-http-address=127.0.0.1:{free_port()}"]
+
+    with pytest.raises(Failed, match=r"failed to get nsqd stats - 127\S+: connection refused"):
+        await Stat(tmp_path, "--topic=gone", *words).task
+
+
+async def test_nobody_takes_the_connection(tmp_path: Path) -> None:
+    """A listener whose queue is full is given up in time."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = [socket.socket() for _ in range(3)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        words = ["--http-client-connect-timeout=50ms", "--http-client-request-timeout=60s"]
+        words += ["--topic=t", f"--nsqd-http-address=127.0.0.1:{full.getsockname()[1]}"]
+        with pytest.raises(Failed, match="failed to get nsqd stats - "):
+            await asyncio.wait_for(Stat(tmp_path, *words).task, 10)
+        for each in waiting:
+            each.close()
+
+
+async def test_nobody_answers(tmp_path: Path) -> None:
+    """A connection on which nothing comes is given up in time."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        words = ["--http-client-request-timeout=50ms", "--topic=t"]
+        address = f"--nsqd-http-address=127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Failed, match="failed to get nsqd stats - "):
+            await asyncio.wait_for(Stat(tmp_path, *words, address).task, 10)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--topic="], "--topic and --channel are required"),
+        (["--channel="], "--topic and --channel are required"),
+        (["--interval=0s"], "--interval should be positive"),
+        (["--interval=-1s"], "--interval should be positive"),
+        (["--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be positive"),
+        (["--http-client-request-timeout=0s"], "--http-client-request-timeout should be positive"),
+        (["--count=0"], "--count should be positive"),
+        ([], "--nsqd-http-address or --lookupd-http-address required"),
+        (
+            ["--nsqd-http-address=a:1", "--lookupd-http-address=b:1"],
+            "use --nsqd-http-address or --lookupd-http-address not both",
+        ),
+        (["--nsqd-http-address=http://a:1"], "--nsqd-http-address error - .*should not contain"),
+        (["--lookupd-http-address=https://a"], "--lookupd-http-address error - .*should not"),
+        (["--nsqd-http-address=a"], "--nsqd-http-address error - .*host:port: 'a'"),
+    ],
+)
+async def test_what_cannot_be(tmp_path: Path, words: list[str], reason: str) -> None:
+    """In NSQ's words."""
+    with pytest.raises(UsageError, match=reason):
+        await Stat(tmp_path, "--topic=t", *words).task
+
+
+def test_rates_are_cut_as_gos() -> None:
+    """Towards zero, also below it: counters start anew with their nsqd."""
+    before, now = Sample(message_count=100, depth=7), Sample(message_count=93, depth=7)
+
+    assert "     -3      -3 | " == now.row(before, 2.0)[:18]
+    assert "      3       3 | " == before.row(now, 2.0)[:18]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"topics": 1},
+        {"topics": ["t"]},
+        {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": "7"}]}]},
+        {"topics": [{"topic_name": "t", "channels": [[]]}]},
+        {"topics": [{}]},
+    ],
+)
+def test_an_answer_of_another_form(answer: dict[str, object]) -> None:
+    """What is no nsqd's answer is said to be none."""
+    with pytest.raises(ValueError, match=r"in /stats|/stats has another form"):
+        sample_of([answer], "t", "c")
+
+
+def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 with usage, and 1 for one that asks for nothing; 0 for --version."""
+    for words, status in ((["--count=x"], 2), (["--interval=3"], 2), (["--version"], 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert status == ended.value.code
+    assert capsys.readouterr().out.startswith("nsq_stat v1.3.0 (")
+    assert 1 == main([])
+    assert "nsq_stat: --topic and --channel are required\n" == capsys.readouterr().err
+
+
+def test_the_program(nsqds: tuple[NsqdServer, NsqdServer]) -> None:
+    """A hangup, as every signal that stops it, ends it with status 0."""
+    make("stat", nsqds[0])
+    words = ["--topic=stat", "--channel=c", f"--nsqd-http-address={nsqds[0].http}"]
+    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        heading = process.stdout.readline() + process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        status = process.wait(30)
+
+    assert (HEADING, 0) == (heading, status)

@@ -1,0 +1,294 @@
+"""to_nsq with real nsqds: each flag's effect, what is published when it fails, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sparq.client import Consumer
+from sparq.program.flags import flags_of
+from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.pipes import Input
+from sparq.tools.records import Records
+from sparq.tools.to_nsq import Options, Publisher, follow, main, publish_all, runs
+from tests.client.scripted import until
+from tests.servers import NsqdServer, free_port, spawn_nsqd
+
+COMMAND = (sys.executable, "-m", "sparq.tools.to_nsq")
+
+FLAGS = {
+    "topic": "test_records_become_messages",
+    "delimiter": "test_records_end_at_the_delimiter",
+    "rate": "test_no_faster_than_the_rate",
+    "nsqd-tcp-address": "test_every_nsqd_gets_every_record",
+    "producer-opt": "test_options_of_the_client",
+}
+
+
+def test_no_flag_is_missing() -> None:
+    """NSQ's flags (reference: flags.md), each with a test of what it does."""
+    assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
+    assert all(name in globals() for name in FLAGS.values())
+
+
+class Publishing:
+    """A running to_nsq with a pipe as its input."""
+
+    def __init__(self, *words: str) -> None:
+        self._reading, self._writing = os.pipe()
+        self.stop = asyncio.Event()
+        options = parse(Options, "to_nsq", words)
+        self._input = Input(self._reading)
+        self.task = asyncio.create_task(publish_all(options, self._input, self.stop))
+
+    async def say(self, data: bytes) -> None:
+        """Write to its input."""
+        await asyncio.to_thread(os.write, self._writing, data)
+
+    async def end(self, data: bytes = b"") -> int:
+        """Write, end the input, and wait for its exit status."""
+        if data:
+            await self.say(data)
+        os.close(self._writing)
+        try:
+            return await self.task
+        finally:
+            await self._input.read()  # a read that a signal has left alone is over then
+            os.close(self._reading)
+
+
+def words(topic: str, *nsqds: NsqdServer) -> list[str]:
+    return [f"--topic=to.{topic}", *(f"--nsqd-tcp-address={nsqd.tcp}" for nsqd in nsqds)]
+
+
+def count(nsqd: NsqdServer, topic: str) -> int:
+    """How many messages the topic has taken."""
+    topics = nsqd.get_json(f"/stats?format=json&topic=to.{topic}")["topics"] or [{}]
+    return int(topics[0].get("message_count", 0))
+
+
+async def bodies(nsqd: NsqdServer, topic: str, number: int) -> list[bytes]:
+    """So many messages of the topic, and there are no more."""
+    assert number == count(nsqd, topic)
+    found = []
+    options = {"nsqd_tcp_addresses": nsqd.tcp, "max_in_flight": 100}
+    async with Consumer(f"to.{topic}", "c", **options) as consumer:
+        while len(found) < number:
+            message = await anext(consumer)
+            found.append(message.body)
+            await message.finish()
+    return found
+
+
+async def test_records_become_messages(nsqd: NsqdServer) -> None:
+    """In their order, without empty ones; the last one needs no newline and loses no byte."""
+    running = Publishing(*words("lines", nsqd))
+
+    assert 0 == await running.end(b"one\n\n\xff\x00two\r\n\nthree")
+    assert [b"one", b"\xff\x00two\r", b"three"] == await bodies(nsqd, "lines", 3)
+
+
+@pytest.mark.parametrize("delimiter", [b"\t", b"\xff", b"a"])
+async def test_records_end_at_the_delimiter(nsqd: NsqdServer, delimiter: bytes) -> None:
+    """Any single byte."""
+    topic = f"delimiter_{delimiter.hex()}"
+    running = Publishing(*words(topic, nsqd), f"--delimiter={os.fsdecode(delimiter)}")
+
+    assert 0 == await running.end(b"1\n2" + delimiter + b"3" + delimiter)
+    assert [b"1\n2", b"3"] == await bodies(nsqd, topic, 2)
+
+
+async def test_every_nsqd_gets_every_record(nsqds: tuple[NsqdServer, NsqdServer]) -> None:
+    """One that is given twice gets it once."""
+    running = Publishing(*words("every", *nsqds, nsqds[0]))
+
+    assert 0 == await running.end(b"a\nb\n")
+    for nsqd in nsqds:
+        assert [b"a", b"b"] == await bodies(nsqd, "every", 2)
+
+
+async def test_no_faster_than_the_rate(nsqd: NsqdServer) -> None:
+    """The first at once, then one each 50 ms."""
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+    running = Publishing(*words("rate", nsqd), "--rate=20")
+
+    assert 0 == await running.end(b"".join(b"%d\n" % number for number in range(8)))
+    assert clock() - begun >= 7 / 20
+    assert [b"%d" % number for number in range(8)] == await bodies(nsqd, "rate", 8)
+
+
+async def test_options_of_the_client(nsqd: NsqdServer) -> None:
+    """They reach nsqd; its user agent names the tool. A record goes as soon as it is there."""
+    running = Publishing(*words("opt", nsqd), "--producer-opt=deflate", "--producer-opt=hostname,h")
+    await running.say(b"first\nsec")
+    await until(lambda: count(nsqd, "opt") == 1)
+    (own,) = [each for each in producers(nsqd) if each["hostname"] == "h"]
+
+    assert own["deflate"]
+    assert own["user_agent"].startswith("to_nsq/1.3.0 sparq/")
+    assert 0 == await running.end(b"ond")
+    assert [b"first", b"second"] == await bodies(nsqd, "opt", 2)
+
+
+def producers(nsqd: NsqdServer) -> list[dict[str, Any]]:
+    return nsqd.get_json("/stats?format=json")["producers"] or []
+
+
+async def test_many_records(nsqd: NsqdServer) -> None:
+    """More than a pipe holds, and one that is larger than what is published together."""
+    records = [b"%05d" % number + bytes(number % 700) for number in range(3000)]
+    records[1500] = b"y" * 1_048_576
+    expected = [record.replace(b"\n", b"") for record in records]
+    running = Publishing(*words("many", nsqd))
+
+    assert 0 == await running.end(b"\n".join(records))
+    assert expected == await bodies(nsqd, "many", 3000)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """An nsqd that takes little at a time."""
+    flags = ("--max-msg-size=1000", "--max-body-size=900")
+    with spawn_nsqd(tmp_path_factory.mktemp("strict"), *flags) as server:
+        yield server
+
+
+async def test_a_record_that_is_refused(strict: NsqdServer, nsqd: NsqdServer) -> None:
+    """It is named; those before it are published, those behind it are not."""
+    running = Publishing(*words("refused", nsqd, strict))
+    await running.say(b"a\n")
+    await until(lambda: count(strict, "refused") == 1)
+    records = [b"b", b"c" * 1001, b"d"]
+
+    with pytest.raises(Failed, match=rf"^record 3 \(1001 bytes\) is not published to {strict.tcp}"):
+        await running.end(b"\n".join(records))
+    assert [b"a", b"b"] == await bodies(strict, "refused", 2)
+
+
+async def test_more_than_an_nsqd_takes_at_a_time(
+    strict: NsqdServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it refuses together is published in smaller runs, in order; it is learnt from."""
+    records = [b"%d" % number * 50 for number in range(100, 140)]
+    running = Publishing(*words("runs", strict))
+    for half in (records[:20], records[20:]):
+        refused = caplog.text.count("E_BAD_BODY")
+        sent = count(strict, "runs")
+        await running.say(b"".join(record + b"\n" for record in half))
+        await until(lambda sent=sent: count(strict, "runs") == sent + 20)
+
+    assert refused == caplog.text.count("E_BAD_BODY") > 0
+    assert 0 == await running.end(b"x" * 990)
+    assert [*records, b"x" * 990] == await bodies(strict, "runs", 41)
+
+
+async def test_an_nsqd_that_is_not_there(nsqd: NsqdServer) -> None:
+    """It is given up in time; the reason says which records are not published to it."""
+    port = free_port()
+    flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--producer-opt=publish_timeout,100ms"]
+    reason = rf"^records 1 to 2 are not published to 127.0.0.1:{port}: "
+
+    with pytest.raises(Failed, match=reason):
+        await Publishing(*words("absent", nsqd), *flags).end(b"a\nb\n")
+
+
+async def test_a_signal_ends_the_reading(
+    nsqd: NsqdServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole records that were read are published, at any rate; half a one is told, not sent."""
+    running = Publishing(*words("stopped", nsqd), "--rate=1")
+    await running.say(b"a\nb\nc\nhalf")
+    await until(lambda: count(nsqd, "stopped") == 1)
+    running.stop.set()
+
+    assert 0 == await asyncio.wait_for(running.task, 5)
+    assert [b"a", b"b", b"c"] == await bodies(nsqd, "stopped", 3)
+    assert "stopped within a record: its first 4 bytes are not published" in caplog.text
+    await running.end()
+
+
+async def test_a_record_without_an_end() -> None:
+    """It is named, with the flag that is probably wrong."""
+    reading, writing = os.pipe()
+    os.write(writing, b"a" * 20)
+    stop = asyncio.Event()
+    publisher = Publisher(parse(Options, "to_nsq", []), {}, stop)
+
+    with pytest.raises(Failed, match=r"record 1 is too long: .* is --delimiter right"):
+        await follow(Input(reading), Records(b"\n", bytes_max=10), publisher, stop)
+    os.close(writing)
+    os.close(reading)
+
+
+def test_runs() -> None:
+    """Bounded in number and in bytes; one that is larger goes alone."""
+    assert [[b"a"] * 1000, [b"a"] * 200] == [list(run) for run in runs([b"a"] * 1200)]
+    parts = [b"aa", b"bb", b"c" * 9, b"d", b"eeeee"]
+    assert [parts[:2], parts[2:3], parts[3:4], parts[4:]] == [list(run) for run in runs(parts, 5)]
+    assert [] == list(runs([]))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([], "--topic required"),
+        (["--topic=t t"], '--topic "t t" is not a valid name'),
+        (["--topic=t", "--delimiter=ab"], "--delimiter must be a single byte"),
+        (["--topic=t", "--delimiter="], "--delimiter must be a single byte"),
+        (["--topic=t", "--delimiter=é"], "--delimiter must be a single byte"),
+        (["--topic=t", "--rate=-1"], "--rate should not be negative: -1"),
+        (["--topic=t"], "--nsqd-tcp-address required"),
+        (["--topic=t", "--nsqd-tcp-address=a"], "--nsqd-tcp-address .*host:port: 'a'"),
+    ],
+)
+async def test_what_cannot_be(given: list[str], reason: str) -> None:
+    """The flag is in the reason."""
+    with pytest.raises(UsageError, match=reason):
+        await publish_all(parse(Options, "to_nsq", given), Input(), asyncio.Event())
+
+
+def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 with usage, and 1 for one that asks for nothing; 0 for --version."""
+    for given, status in ((["--rate=x"], 2), (["--producer-opt=nope"], 2), (["--version"], 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(given)
+        assert status == ended.value.code
+    assert capsys.readouterr().out.startswith("to_nsq v1.3.0 (")
+    assert 1 == main([])
+    assert "to_nsq: --topic required\n" == capsys.readouterr().err
+
+
+def test_the_program(nsqd: NsqdServer) -> None:
+    """It waits for input until a signal ends it, and says on a terminal how far it is."""
+    terminal, other = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, *words("program", nsqd)], stdin=subprocess.PIPE, stderr=other
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"a\nb\n")
+        process.stdin.flush()
+        shown = read_until(terminal, lambda text: b"2 published" in text)
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(30)
+    os.close(terminal)
+    os.close(other)
+
+    assert (0, 2) == (status, count(nsqd, "program"))
+    assert b"\n" not in shown
+
+
+def read_until(descriptor: int, condition: Callable[[bytes], bool]) -> bytes:
+    """What comes from a terminal until the condition holds."""
+    text = b""
+    while not condition(text):
+        text += os.read(descriptor, 1000)
+    return text
