@@ -6,7 +6,7 @@
    consumers started together do not ask together; then one each interval.
 3. After a loss (``recheck``) and while an nsqlookupd fails it is asked sooner: after 1 s, 2 s, 4 s
    and so on up to the interval, each up to ``jitter`` longer. So an nsqd that comes back is found
-   after at most as long as it was away. Haste asks no nsqlookupd more than once a second.
+   after about as long as it was away. Haste asks no nsqlookupd more than once a second.
 4. Which nsqlookupds are asked may change at any time; what one that is left had listed is listed
    no more.
 
