@@ -81,7 +81,7 @@ def test_the_programs_do_what_the_page_says(
         here = program.replace("127.0.0.1:4150", nsqd.tcp).replace("clicks", topic)
         if side == "ours":
             ran = run_sparq(here, expected, tmp_path, waits=expected == PRINTED[1])
-            assert ran.errors == ""
+            assert ran.complaints == ""
         else:
             try:
                 words = command(library, here, tmp_path)
