@@ -83,6 +83,41 @@ def test_no_post_of_many_threads_is_lost(thread: LoopThread) -> None:
     assert 8_000 == thread.ask(lambda: len(done))
 
 
+def test_ctrl_c_in_a_post_leaves_the_others_their_wake_up(thread: LoopThread) -> None:
+    """What was posted as it came is done with the next post."""
+    loop = thread._loop
+    done: list[int] = []
+
+    class Interrupting:
+        def call_soon_threadsafe(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    thread._loop = Interrupting()  # type: ignore[assignment] - interrupts at the worst moment
+    with pytest.raises(KeyboardInterrupt):
+        thread.post(done.append, 1)
+    thread._loop = loop
+    thread.post(done.append, 2)
+
+    assert [1, 2] == thread.ask(lambda: done)
+
+
+def test_a_post_that_fails_is_no_harm_to_the_others(thread: LoopThread) -> None:
+    """The loop tells of it, and goes on with the next."""
+    done: list[int] = []
+    told: list[object] = []
+    thread.ask(lambda: thread._loop.set_exception_handler(lambda _, what: told.append(what)))
+
+    def post_both() -> None:
+        thread.post(int, "x")
+        thread.post(done.append, 2)
+
+    thread.ask(post_both)
+    until(lambda: done)
+
+    assert [2] == done
+    assert 1 == len(told)
+
+
 def test_a_submitted_one_is_a_future(thread: LoopThread) -> None:
     """With the result or the error; one that is never done ends with the thread."""
 

@@ -72,11 +72,20 @@ class BlockingConsumer:
         self._thread = thread
         if on_giving_up is not None:
             arguments["on_giving_up"] = _on_a_thread(thread, on_giving_up)
-        self._consumer = thread.ask(lambda: _started(Consumer(topic, channel, **arguments)))
+        self._consumer = thread.ask(lambda: Consumer(topic, channel, **arguments))
         self.counters: Counters = self._consumer.counters
         self._ready: deque[Message] = deque()
         self._refilling = Lock()
         self._feed = Feed(thread, self._fetched())
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self._thread.ask(self._consumer.start)
+        except BaseException:  # Ctrl-C: it may have started, and nobody would take its messages
+            with contextlib.suppress(ClosedError):
+                self._thread.submit(self._consumer.stop, 0.0)
+            raise
 
     # Taking
 
@@ -309,11 +318,6 @@ class BlockingConsumer:
         for message in unseen:
             message.requeue(0, backoff=False)
         await self._consumer.stop(wait_seconds)
-
-
-def _started(consumer: Consumer) -> Consumer:
-    consumer.start()
-    return consumer
 
 
 def _on_a_thread(thread: LoopThread, function: GivingUp) -> Callable[[Message], Any]:

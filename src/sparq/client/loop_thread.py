@@ -36,6 +36,8 @@ FORKED: Final = (
 INSIDE: Final = "a call from the session's own thread would wait for itself"
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+_begun: set[asyncio.Future[Any]] = set()
+"""What ``begin`` has begun: a loop itself holds tasks only weakly."""
 
 
 class LoopThread:
@@ -94,8 +96,7 @@ class LoopThread:
             self.check()
             self._posted.append((function, arguments))
             if not self._waking:
-                self._waking = True
-                self._loop.call_soon_threadsafe(self._do_posted)
+                self._wake()
 
     def submit(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> Future[T]:
         """Begin to await ``work(*arguments)`` on the loop; the future is its outcome.
@@ -129,13 +130,25 @@ class LoopThread:
         if self._unusable:
             raise ClosedError(self._unusable)
 
+    def _wake(self) -> None:
+        try:
+            self._waking = True
+            self._loop.call_soon_threadsafe(self._do_posted)
+        except BaseException:  # Ctrl-C may come in between: the next post wakes it then
+            self._waking = False
+            raise
+
     def _do_posted(self) -> None:
         # First: what is posted from now on may have missed this round.
         self._waking = False
         posted = self._posted
-        while posted:
-            function, arguments = posted.popleft()
-            function(*arguments)
+        try:
+            while posted:
+                function, arguments = posted.popleft()
+                function(*arguments)
+        finally:
+            if posted:  # a bug in one is no harm to the others
+                self._loop.call_soon(self._do_posted)
 
 
 async def _await(work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...]) -> T:
@@ -150,10 +163,6 @@ def begin(
     _begun.add(task)
     task.add_done_callback(_begun.discard)
     task.add_done_callback(lambda done: _settle(done, outcome))
-
-
-_begun: set[asyncio.Future[Any]] = set()
-"""The loop itself holds tasks only weakly."""
 
 
 def _settle(task: asyncio.Future[T], outcome: Future[T]) -> None:
