@@ -8,7 +8,8 @@
 3. Measured is the middle of a run: from the message that ends the warm-up to the last one. Then
    nsqd must say that every message was finished, or stored: who drops work has no figure.
 4. Where nsqd has no time left a rate is nsqd's, and is marked. It syncs by NSQ's policy: a disk is
-   not what is measured.
+   not what is measured. `--nsqd go` has Go's nsqd instead, in memory (`NSQD_GO` its path): what one
+   task awaits is mostly nsqd's answer, and of the two Go's is the quicker one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from bench import client_aims
 from bench.generator import BUSY_SHARE
 from bench.load import body
 from bench.measure import cpu_seconds
+from bench.peers import go_nsqd
 from bench.peers.nsq import batch
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -48,6 +50,7 @@ WARM_UP_PART = 0.1
 SECONDS, ROUNDS = 1.0, 5
 DEADLINE_SECONDS, POLL_SECONDS, REST_SECONDS = 60.0, 0.005, 0.05
 FLAGS = ("--sync-every=2500", f"--max-rdy-count={IN_FLIGHT}")
+GO_FLAGS = (f"--mem-queue-size={go_nsqd.MEMORY_MESSAGES}", f"--max-rdy-count={IN_FLIGHT}")
 
 
 class ClientError(Exception):
@@ -207,6 +210,26 @@ class Running:
         self._output.close()
 
 
+class GoServer(NsqdServer):
+    """Go's nsqd."""
+
+    def program(self) -> tuple[str, ...]:
+        """Where it was found."""
+        return (go_nsqd.path(),)
+
+
+@contextmanager
+def nsqd(kind: str, folder: Path) -> Iterator[NsqdServer]:
+    """A running nsqd, sparq's or Go's, with its data in the folder."""
+    if kind == "sparq":
+        with spawn_nsqd(folder, *FLAGS) as server:
+            yield server
+        return
+    with GoServer("nsqd", folder, (f"--data-path={folder}", *GO_FLAGS)) as server:
+        server.start()
+        yield server
+
+
 @contextmanager
 def running(client: Client, job: Mapping[str, Any]) -> Iterator[Running]:
     """A client's program, until the block is left."""
@@ -342,6 +365,7 @@ def run(
     seconds: float = SECONDS,
     only: str = "",
     chosen: Sequence[str] = (),
+    kind: str = "sparq",
 ) -> None:
     """Measure, print each line as it comes, then versions and aims.
 
@@ -351,6 +375,7 @@ def run(
         seconds: of a run.
         only: take the lines whose name contains this.
         chosen: keys of the clients that take part; without one, all.
+        kind: whose nsqd, "sparq" or "go".
 
     Raises:
         ClientError: a client did not do its work.
@@ -361,7 +386,7 @@ def run(
     clients = present(chosen)
     results: client_aims.Results = {}
     folder.mkdir(parents=True, exist_ok=True)
-    with spawn_nsqd(folder, *FLAGS) as server:
+    with nsqd(kind, folder) as server:
         bench = Bench(server)
         for line in lines:
             able = [each for each in clients if line.way in each.ways]
@@ -408,7 +433,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a run")
     parser.add_argument("--only", default="", help="only lines whose name contains this")
     parser.add_argument("--clients", type=keys, default=[], help="only these, by comma")
+    parser.add_argument("--nsqd", choices=("sparq", "go"), default="sparq", help="whose nsqd")
     options = parser.parse_args(arguments)
+    if options.nsqd == "go" and (reason := go_nsqd.missing()):
+        parser.error(reason)
     # nsqd and the programs are ended by what is below, also when somebody ends the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sparq-clients-", dir=".") as name:
@@ -419,6 +447,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 seconds=options.seconds,
                 only=options.only,
                 chosen=options.clients,
+                kind=options.nsqd,
             )
         except ClientError as error:
             sys.stderr.write(f"bench.clients: {error}\n")

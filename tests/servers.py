@@ -93,11 +93,14 @@ class Server:
         """Where it is told to listen."""
         return f"--tcp-address={self.tcp}", f"--http-address={self.http}"
 
+    def program(self) -> tuple[str, ...]:
+        """What is started, without its flags."""
+        return (*self.prefix, sys.executable, "-m", self.module)
+
     def launch(self) -> None:
         """Start the process, and do not wait for anything."""
         assert self.process is None, f"{self.module} runs already"
-        program = (*self.prefix, sys.executable, "-m", self.module)
-        command = [*program, *self.address_flags(), *self.flags]
+        command = [*self.program(), *self.address_flags(), *self.flags]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
