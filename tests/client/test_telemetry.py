@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import sparq
 from sparq.client import Consumer, Message, Producer, RemoteError
-from sparq.client.envelope import unseal
+from sparq.client.envelope import seal, unseal
 from sparq.client.telemetry import Telemetry
 from tests.client.conftest import Company
 from tests.client.scripted import until
@@ -140,6 +140,28 @@ async def test_what_others_get(nsqd: NsqdServer) -> None:
         with carrying.telemetry.processing(first, consumer) as message:
             assert b"one" == message.body
         assert parent(carrying.processed[0]) is None
+
+
+async def test_a_context_that_is_none_harms_nobody(
+    nsqd: NsqdServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody may publish an envelope: what is no trace is no parent, and writes no lines."""
+    traces = Traces(carry_context=True)
+    odd: list[dict[str, str]] = [
+        {"traceparent": "garbage", "": ""},
+        {"traceparent": f"00-{'f' * 32}-{'f' * 16}-zz", "tracestate": "=,;" * 900},
+        {"traceparent": f"00-{0:032x}-{0:016x}-01", "baggage": "x" * 5_000},
+    ]
+    async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, "odd") as consumer:
+        await producer.multi_publish("odd", [seal(fields, b"body") for fields in odd])
+        for _ in odd:
+            message = await anext(consumer)
+            with traces.telemetry.processing(message, consumer):
+                await message.finish()
+                assert b"body" == message.body
+
+    assert [None] * 3 == [parent(span) for span in traces.processed]
+    assert "" == caplog.text
 
 
 async def test_failures_are_in_the_spans(nsqd: NsqdServer) -> None:

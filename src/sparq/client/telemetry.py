@@ -25,7 +25,8 @@ from sparq.client.producer import Producer
 from sparq.client.publish import Receipt
 
 try:
-    from opentelemetry import context, propagate, trace
+    from opentelemetry import context, trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError(
         "sparq.client.telemetry needs OpenTelemetry: pip install 'sparq[otel]'"
@@ -33,6 +34,9 @@ except ImportError as error:
 
 LINKS_MAX: Final = 128
 """A batch's span is linked to so many of its messages at most, OpenTelemetry's own limit."""
+
+_CARRIER: Final = TraceContextTextMapPropagator()
+"""``traceparent`` and ``tracestate``; baggage stays here: it may hold what is not for everybody."""
 
 Attributes = dict[str, str | int]
 
@@ -108,7 +112,7 @@ class Telemetry:
         ):
             fields: dict[str, str] = {}
             if self._carry_context:
-                propagate.inject(fields)
+                _CARRIER.inject(fields)
             yield [seal(fields, body) for body in bodies] if fields else list(bodies)
 
     # Handling
@@ -159,7 +163,7 @@ class Telemetry:
         parent: context.Context | None = None
         if self._carry_context:
             fields, message.body = unseal(message.body)
-            parent = propagate.extract(fields) if fields else None
+            parent = _CARRIER.extract(fields) if fields else None
         attributes = _about("process", "process", topic, channel) | _server(message.nsqd)
         attributes["messaging.message.id"] = message.id
         attributes["messaging.message.body.size"] = len(message.body)
@@ -237,4 +241,4 @@ def _server(nsqd: str) -> Attributes:
 
 
 def _span_context(fields: dict[str, str]) -> trace.SpanContext:
-    return trace.get_current_span(propagate.extract(fields)).get_span_context()
+    return trace.get_current_span(_CARRIER.extract(fields)).get_span_context()
