@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 def new_topic() -> str:
     """A topic that no other test has."""
-    return f"topic_{next(_numbers)}"
+    return f"forwarded_{next(_numbers)}"
 
 
 @contextlib.contextmanager

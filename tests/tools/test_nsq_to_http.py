@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from urllib.parse import unquote_to_bytes
 
 import pytest
@@ -16,7 +15,7 @@ from aiohttp import web
 from sparq.program.flags import flags_of
 from sparq.tools import nsq_to_http, relay
 from tests.client.scripted import listening
-from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.servers import NsqdServer, Server, free_port
 from tests.tools.forwarding import (
     all_finished,
     log_kept,
@@ -31,21 +30,6 @@ from tests.tools.forwarding import (
 CHANNEL = "nsq_to_http"
 SOON = "--consumer-opt=default_requeue_delay,5ms"
 NO_BACKOFF = "--consumer-opt=max_backoff_duration,0"
-
-
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """An nsqlookupd."""
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("http")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[NsqdServer]:
-    """An nsqd whose messages time out after a second."""
-    folder = tmp_path_factory.mktemp("http")
-    with spawn_nsqd(folder, "--msg-timeout=1s", lookupds=(lookupd,)) as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -170,16 +154,17 @@ async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdSe
 
 
 async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
-    """Also by a message that has to wait for its turn: nsqd, which gives it a second, waits."""
+    """Also by a message that waits for its turn: nsqd, which gives it 1.5 s, waits as well."""
     topic = new_topic()
 
     async def answer(request: web.Request) -> web.Response:
-        await asyncio.sleep(1.3 if len(server.asked) == 1 else 0)
+        await asyncio.sleep(1.9 if len(server.asked) == 1 else 0)
         return web.Response()
 
     async with web_server() as server:
         server.answer = answer
-        async with running(nsq_to_http, *told(nsqd, topic, f"--post={server.url}", "--n=1")):
+        words = told(nsqd, topic, f"--post={server.url}", "--consumer-opt=msg_timeout,1500ms")
+        async with running(nsq_to_http, *words, "--n=1"):
             await publish(nsqd, topic, b"slow", b"waiting")
             await all_finished(nsqd, topic, CHANNEL, 2)
 
@@ -293,7 +278,7 @@ async def test_a_host_that_starts_anew_is_waited_for(
     nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a moment: no message is requeued, for which 90 s would pass."""
-    monkeypatch.setattr(relay, "PAUSES", (0.2,) * 50)
+    monkeypatch.setattr(relay, "PAUSES", (0.1,) * 1000)
     topic, port = new_topic(), free_port()
     async with running(nsq_to_http, *told(nsqd, topic, f"--post=http://127.0.0.1:{port}")):
         await publish(nsqd, topic, b"early")

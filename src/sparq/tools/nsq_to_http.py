@@ -1,4 +1,4 @@
-"""The program `nsq_to_http`: each message of a channel becomes an HTTP request (flags.md).
+"""The program `nsq_to_http`: each message of a channel becomes an HTTP request.
 
 It has the flags of NSQ's `nsq_to_http`, and differs from it where that loses messages:
 
@@ -14,6 +14,9 @@ It has the flags of NSQ's `nsq_to_http`, and differs from it where that loses me
 5. Certificates are verified, by the authorities of the system or of the file that the environment
    variable `SSL_CERT_FILE` names. Redirects are not followed, and no proxy is asked.
 6. A user and a password in a URL are sent as such. They and the query are never logged.
+7. `--mode=round-robin` asks the hosts in turn. `hostpool` does so, too, but passes one that failed
+   over for 30 s, and for twice as long with each further failure, up to 15 min. `epsilon-greedy`
+   prefers those that answer quickly.
 
 SIGINT and SIGTERM: what is under way is finished, then exit status 0.
 """

@@ -1,4 +1,4 @@
-"""The program `nsq_to_nsq`: copies messages to other nsqds, filtered if asked for (flags.md).
+"""The program `nsq_to_nsq`: copies messages to other nsqds, filtered if asked for.
 
 It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses messages:
 
@@ -12,6 +12,9 @@ It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses mes
    log. With `--require-json-value`, a message without the field is a failure and requeued.
 4. A value equals a string with the same characters or a number with the same value. White-listed
    fields are encoded anew, their keys in order; a number written as an integer keeps every digit.
+5. `--mode=round-robin` asks the hosts in turn. `hostpool` does so, too, but passes one that failed
+   over for 30 s, and for twice as long with each further failure, up to 15 min. `epsilon-greedy`
+   prefers those that answer quickly.
 
 SIGINT and SIGTERM: what is under way is finished, then exit status 0.
 """
@@ -31,9 +34,10 @@ from sparq.client.address import parse_addresses
 from sparq.client.config import Config
 from sparq.client.connection import STORAGE_REFUSALS
 from sparq.client.consumer import Consumer, Handler
-from sparq.client.errors import PublishError, SparqClientError
+from sparq.client.errors import ProducerFullError, PublishError, SparqClientError
 from sparq.client.message import Message
 from sparq.client.producer import Producer
+from sparq.client.publish import Receipt
 from sparq.program.flags import option
 from sparq.program.kinds import INT, STRING
 from sparq.program.logging import LEVELS, set_up
@@ -43,12 +47,12 @@ from sparq.tools import common
 from sparq.tools.common import CLIENT_OPTION, SourceOptions, UsageError
 from sparq.tools.hostpool import MODES, hosts_of
 from sparq.tools.json_filter import FieldMissingError, JsonFilter, NotAnObjectError
-from sparq.tools.relay import NotSentError, NotTakenError, Relay, consumer_of
+from sparq.tools.relay import NotSentError, NotTakenError, Relay, Told, consumer_of
 from sparq.tools.timings import check_every
 
 PROGRAM: Final = "nsq_to_nsq"
 AT_A_TIME_MAX: Final = 1000
-"""Copies under way at a time; more make nothing faster."""
+"""Copies that are tried again at a time; more make nothing faster."""
 
 logger = logging.getLogger(__name__)
 
@@ -132,14 +136,30 @@ class Destination:
             raise NotSentError(f"nsqd {self._address}: {why}")
         try:
             await self.producer.publish(topic, body)
-        except PublishError as error:
-            kind = NotTakenError if error.unanswered else NotSentError
-            raise kind(f"nsqd {self._address}: {error.__cause__ or error}") from error
-        except RemoteError as error:
-            kind = NotSentError if error.code in STORAGE_REFUSALS else NotTakenError
-            raise kind(f"nsqd {self._address}: {error}") from error
-        except SparqClientError as error:
-            raise NotTakenError(f"nsqd {self._address}: {error}") from error
+        except (RemoteError, SparqClientError) as error:
+            raise self._not_taken(error) from error
+
+    def offer(self, topic: str, body: bytes, told: Told) -> bool:
+        """Publish a message if there is a connection that has room for it, and go on at once."""
+        if not self.producer.connections:
+            return False
+
+        def done(outcome: Receipt | Exception) -> None:
+            told(self._not_taken(outcome) if isinstance(outcome, Exception) else None)
+
+        try:
+            self.producer.publish_nowait(topic, body, done)
+        except ProducerFullError:
+            return False
+        return True
+
+    def _not_taken(self, error: Exception) -> NotTakenError:
+        if isinstance(error, PublishError):
+            is_stored_nowhere = not error.unanswered
+        else:
+            is_stored_nowhere = isinstance(error, RemoteError) and error.code in STORAGE_REFUSALS
+        kind = NotSentError if is_stored_nowhere else NotTakenError
+        return kind(f"nsqd {self._address}: {error.__cause__ or error}")
 
 
 class NsqToNsq:
@@ -179,26 +199,32 @@ class NsqToNsq:
         ]
 
     def _copying_to(self, topic: str) -> Handler:
-        async def handle(message: Message) -> None:
+        def handle(message: Message) -> None:
+            message.auto_respond = False
             try:
                 body = self._filter.passed(message.body)
             except NotAnObjectError as error:
                 logger.error("message %s is dropped: no JSON object: %s", message.id, error)
-                return
+                body = None
             except FieldMissingError as error:
                 logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
-                await message.requeue()
+                message.requeue()
                 return
-            if body is not None:
-                await self._copy(message, topic, body)
+            if body is None:
+                message.finish()
+            else:
+                self._copy(message, topic, body)
 
         return handle
 
-    async def _copy(self, message: Message, topic: str, body: bytes) -> None:
+    def _copy(self, message: Message, topic: str, body: bytes) -> None:
+        def offer(address: str, told: Told) -> bool:
+            return self._destinations[address].offer(topic, body, told)
+
         async def send(address: str) -> None:
             await self._destinations[address].publish(topic, body)
 
-        await self.relay.hand_on(message, send)
+        self.relay.start(message, offer, send)
 
 
 def destinations_of(options: Options) -> dict[str, Destination]:

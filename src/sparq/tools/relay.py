@@ -5,14 +5,17 @@
    starts anew is back by then, and a requeue would take far longer.
 2. After any other failure it may have arrived, and is requeued at once.
 3. While a message is on its way, or waits for its turn, its nsqd is kept waiting.
+4. ``hand_on`` takes a task a message. ``start`` takes none, but for messages that failed at first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from sparq.client.consumer import Consumer, Handler
@@ -40,6 +43,18 @@ class NotSentError(NotTakenError):
     """A message certainly did not reach its host."""
 
 
+Send = Callable[[str], Awaitable[None]]
+Told = Callable[[NotTakenError | None], None]
+"""Called once: with None when the host has taken the message."""
+
+Offer = Callable[[str, Told], bool]
+
+
+def _requeue(message: Message, error: NotTakenError) -> Awaitable[None]:
+    logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
+    return message.requeue()
+
+
 def consumer_of(
     program: str,
     sources: SourceOptions,
@@ -51,12 +66,13 @@ def consumer_of(
 ) -> Consumer:
     """A consumer that never gives a message up, unless ``--consumer-opt`` asks for that.
 
-    Its handler is called for all that is in flight: what waited elsewhere would time out there.
+    A handler that waits is called for all that is in flight: what waited elsewhere would time out.
 
     Raises:
         UsageError: a name, an address or an option is not valid.
     """
     common.check_sources(sources.nsqd_tcp_addresses, sources.lookupd_http_addresses)
+    waits = inspect.iscoroutinefunction(handler)
     config = common.client_config(
         program, sources.consumer_opt, max_in_flight=max_in_flight, max_attempts=0
     )
@@ -67,7 +83,7 @@ def consumer_of(
             nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
             lookupd_http_addresses=sources.lookupd_http_addresses,
             handler=handler,
-            concurrency=min(max(config.max_in_flight, 1), HANDLED_MAX),
+            concurrency=min(max(config.max_in_flight, 1), HANDLED_MAX) if waits else 1,
             config=config,
         )
     except ValueError as error:
@@ -90,6 +106,7 @@ class Relay:
     ) -> None:
         self._names = frozenset(names)
         self._turns = asyncio.Semaphore(at_a_time)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._hosts = hosts
         self._touching = Touching()
         self._all = Timings(status_every, AGGREGATE)
@@ -98,17 +115,19 @@ class Relay:
 
     async def serve(self, consumers: Sequence[Consumer], stop: asyncio.Event) -> None:
         """Let consumers work until the event is set; then let them finish what is in hand."""
-        touching = asyncio.create_task(self._touching.run())
+        tasks = self._tasks
+        tasks.add(asyncio.create_task(self._touching.run()))
         try:
             for consumer in consumers:
                 consumer.start()
             await stop.wait()
             await asyncio.gather(*(consumer.stop() for consumer in consumers))
         finally:
-            touching.cancel()
-            await asyncio.gather(touching, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def hand_on(self, message: Message, send: Callable[[str], Awaitable[None]]) -> None:
+    async def hand_on(self, message: Message, send: Send) -> None:
         """Send a message to one host: finish it when that has taken it, requeue it otherwise.
 
         Args:
@@ -121,15 +140,57 @@ class Relay:
                     began = time.monotonic()
                     host = await self._until_sent(send)
         except NotTakenError as error:
-            logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
-            await message.requeue()
+            await _requeue(message, error)
             return
-        await message.finish()
-        seconds = time.monotonic() - began
+        await self._finish(message, host, time.monotonic() - began)
+
+    def start(self, message: Message, offer: Offer, send: Send) -> None:
+        """Do as ``hand_on`` does, and go on at once.
+
+        Args:
+            message: the message; the consumer must not answer for it.
+            offer: hands it to the host of that name, if that can be done without waiting, and
+                has the function called with the outcome; else it returns False.
+            send: as for ``hand_on``.
+        """
+        now = time.monotonic()
+        host = self._hosts.choose(now)
+        self._touching.hold(message)
+        if not offer(host, partial(self._told, message, send, host, now)):
+            self._touching.release(message)
+            self._hand_on_later(message, send)
+
+    def _told(
+        self,
+        message: Message,
+        send: Send,
+        host: str,
+        began: float,
+        error: NotTakenError | None,
+    ) -> None:
+        self._touching.release(message)
+        now = time.monotonic()
+        if error is None:
+            self._hosts.succeeded(host, now, now - began)
+            self._finish(message, host, now - began)
+            return
+        self._hosts.failed(host, now)
+        if isinstance(error, NotSentError):
+            self._hand_on_later(message, send)
+        else:
+            _requeue(message, error)
+
+    def _hand_on_later(self, message: Message, send: Send) -> None:
+        task = asyncio.create_task(self.hand_on(message, send))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _finish(self, message: Message, host: str, seconds: float) -> Awaitable[None]:
         self._timings[host].note(seconds)
         self._all.note(seconds)
+        return message.finish()
 
-    async def _until_sent(self, send: Callable[[str], Awaitable[None]]) -> str:
+    async def _until_sent(self, send: Send) -> str:
         for pause in PAUSES:
             try:
                 return await self._one_round(send)
@@ -137,7 +198,7 @@ class Relay:
                 await asyncio.sleep(pause)
         return await self._one_round(send)
 
-    async def _one_round(self, send: Callable[[str], Awaitable[None]]) -> str:
+    async def _one_round(self, send: Send) -> str:
         tried: set[str] = set()
         while True:
             began = time.monotonic()

@@ -24,14 +24,22 @@ class Touching:
     def __init__(self) -> None:
         self._due: dict[Message, float] = {}
 
+    def hold(self, message: Message) -> None:
+        """From now on, nsqd is kept waiting for this message."""
+        self._due[message] = _halfway(message)
+
+    def release(self, message: Message) -> None:
+        """And from now on no longer."""
+        del self._due[message]
+
     @contextlib.contextmanager
     def holding(self, message: Message) -> Iterator[None]:
         """While in the block, nsqd is kept waiting for this message."""
-        self._due[message] = _halfway(message)
+        self.hold(message)
         try:
             yield
         finally:
-            del self._due[message]
+            self.release(message)
 
     async def run(self) -> None:
         """Touch until cancelled."""
