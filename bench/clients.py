@@ -439,7 +439,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(reason)
     # nsqd and the programs are ended by what is below, also when somebody ends the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory(prefix="sparq-clients-", dir=".") as name:
+    with tempfile.TemporaryDirectory(prefix="sparq-clients-") as name:
         try:
             run(
                 Path(name).resolve(),

@@ -31,6 +31,18 @@ def test_a_tool_has_flags_of_its_own(command: str, capsys: pytest.CaptureFixture
         assert expected in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", TOOLS)
+def test_a_word_that_is_no_flag_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever forgets a flag's name is told, and does not measure another nsqd."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "127.0.0.1:4151"])
+
+    assert 1 == ended.value.code
+    assert f"sparq {command}: unknown arguments: 127.0.0.1:4151\n" == capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [[], ["sideways"]])
 def test_another_command_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """With the commands that there are."""

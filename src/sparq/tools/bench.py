@@ -24,12 +24,12 @@ from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
-from sparq.program.flags import option
+from sparq.program.flags import behind_flags, option
 from sparq.program.kinds import DURATION, INT, STRING
 from sparq.protocol.durations import SECOND, format_duration
 from sparq.protocol.errors import RemoteError
 from sparq.tools.columns import aligned
-from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config, parse, run
+from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config, parse, refuse, run
 from sparq.tools.progress_line import show_progress
 from sparq.tools.scratch_topic import ScratchTopic
 from sparq.tools.workloads import Latency, Measurement, Publishing, consume
@@ -88,7 +88,10 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
-    options = parse(Options, PROGRAM, arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parse(Options, PROGRAM, words)
+    if strays := behind_flags(Options, words):
+        refuse(PROGRAM, f"unknown arguments: {' '.join(strays)}")
     return run(PROGRAM, functools.partial(bench, options))
 
 

@@ -18,13 +18,13 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from sparq.program.flags import option
+from sparq.program.flags import behind_flags, option
 from sparq.program.kinds import BOOL, DURATION, INT, STRING
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.cluster import Cluster
 from sparq.tools.columns import aligned
-from sparq.tools.common import Failed, UsageError, parse, run
+from sparq.tools.common import Failed, UsageError, parse, refuse, run
 from sparq.tools.keyboard import keyboard
 from sparq.tools.overview import Look, Overview, look, overview
 from sparq.tools.pipes import Output
@@ -71,7 +71,10 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
-    options = parse(Options, PROGRAM, arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parse(Options, PROGRAM, words)
+    if strays := behind_flags(Options, words):
+        refuse(PROGRAM, f"unknown arguments: {' '.join(strays)}")
     return run(PROGRAM, partial(watch, options, Output()))
 
 
