@@ -98,7 +98,8 @@ def _consumers(options: Options) -> list[Consumer]:
     if options.n < 0:
         raise UsageError(f"--n should not be negative: {options.n}")
     config = _config(options)
-    channel = options.channel or f"tail{random.randrange(1_000_000):06d}#ephemeral"  # noqa: S311 - a name that is probably free, no secret
+    number = random.randrange(1_000_000)  # noqa: S311 - a name that is probably free, no secret
+    channel = options.channel or f"tail{number:06d}#ephemeral"
     try:
         return [
             Consumer(
