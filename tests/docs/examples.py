@@ -5,11 +5,14 @@ A program is a block of Python; the plain block behind it is its output.
 
 from __future__ import annotations
 
+import importlib
 import re
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparq.tools.common import parse
 from tests.docs.running import Ran, run_sparq
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,6 +24,7 @@ BLOCK = re.compile(
 PYTHON = re.compile(r"^```python$", re.M)
 SHOWS_A_FAILURE = ("raise ValueError", '127.0.0.1:1"')
 """What a program does whose log may speak of it on stderr."""
+DAEMONS = ("nsqd", "nsqlookupd")
 AT_A_TIME = 4
 
 
@@ -79,3 +83,16 @@ def run_all(page: str, addresses: dict[str, str], folder: Path) -> dict[str, Ran
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         outcomes = pool.map(ran, programs)
         return {program.title: found for program, found in zip(programs, outcomes, strict=True)}
+
+
+def command_lines(page: str) -> dict[str, list[str]]:
+    """The command lines of tools in a page, by tool: indented, without input and output."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = re.findall(r"^    (?:sparq )?(\w+) (--[^<>\n]*)", text, re.M)
+    return {name: shlex.split(words) for name, words in found if name not in DAEMONS}
+
+
+def is_taken(name: str, words: list[str]) -> bool:
+    """Whether a tool takes these flags."""
+    tool = importlib.import_module(f"sparq.tools.{name}")
+    return isinstance(parse(tool.Options, tool.PROGRAM, words), tool.Options)

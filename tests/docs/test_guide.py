@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.docs.examples import DOCS, Example, count_of_programs, examples, run_all
+from tests.docs.examples import (
+    DOCS,
+    Example,
+    command_lines,
+    count_of_programs,
+    examples,
+    is_taken,
+    run_all,
+)
 from tests.docs.running import Ran, run_sparq
 from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
 
@@ -57,6 +65,16 @@ def test_a_program_prints_what_the_page_says(example: Example, outputs: dict[str
 
     assert (0, example.output) == (ran.status, ran.output), ran.errors
     assert ran.complaints == "" or example.may_complain
+
+
+def test_the_tools_of_the_page_take_their_flags() -> None:
+    """Six of NSQ's, as they are called there."""
+    lines = command_lines(PAGE)
+
+    assert {"to_nsq", "nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "nsq_stat"} == set(
+        lines
+    )
+    assert all(is_taken(name, words) for name, words in lines.items())
 
 
 def test_the_consumer_of_the_readme(daemons: Daemons, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The commands stand as they are in the page; only ports and folders are others he
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import re
 import shlex
@@ -26,8 +25,8 @@ from bench.peers import go_nsqd
 
 from sparq.client import Consumer, Message, Producer
 from sparq.tools import nsq_check
-from sparq.tools.common import parse
 from tests.client.scripted import until
+from tests.docs.examples import command_lines, is_taken
 from tests.nsqd.line import OK, Line, pub
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, start_first
 
@@ -169,12 +168,10 @@ def test_every_file_that_is_installed_is_there() -> None:
 
 def test_the_tools_of_the_page_take_their_flags() -> None:
     """`sparq top` and `sparq bench`, as they are called there."""
-    lines = re.findall(r"^    sparq (\w+) (.*)$", TEXT, re.M)
+    lines = command_lines("operating.md")
 
-    assert {"top", "bench"} == {name for name, _ in lines}
-    for name, words in lines:
-        tool = importlib.import_module(f"sparq.tools.{name}")
-        assert isinstance(parse(tool.Options, tool.PROGRAM, shlex.split(words)), tool.Options)
+    assert {"top", "bench"} == set(lines)
+    assert all(is_taken(name, words) for name, words in lines.items())
 
 
 async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) -> None:
