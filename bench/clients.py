@@ -84,10 +84,10 @@ class Client:
         return "" if self.program == "sparq" else made(self.program, ENVIRONMENTS / self.program)
 
 
-ALL_WAYS = frozenset({"iterate", "handler", "batches", "publish"})
+OUR_WAYS = frozenset({"iterate", "handler", "batches", "publish"})
 CLIENTS = (
-    Client("sparq", "sparq", ALL_WAYS),
-    Client("sparq-uvloop", "sparq", ALL_WAYS, uvloop=True),
+    Client("sparq", "sparq", OUR_WAYS | {"blocking"}),
+    Client("sparq-uvloop", "sparq", OUR_WAYS, uvloop=True),
     Client("pynsq", "pynsq", frozenset({"handler", "publish"})),
     Client("gnsq", "gnsq", frozenset({"handler", "publish"})),
     Client("ansq", "ansq", frozenset({"iterate", "publish"})),
@@ -112,6 +112,7 @@ LINES = (
     Line("consume + FIN, by iteration", "iterate"),
     Line("consume + FIN, with a handler", "handler"),
     Line(f"consume + FIN, in batches of {BATCH}", "batches"),
+    Line("consume + FIN, blocking face", "blocking"),
     Line("publish, awaited, 1 task", "publish", 1),
     Line("publish, awaited, 100 tasks", "publish", 100),
     Line("publish, awaited, 1,000 tasks", "publish", 1000),

@@ -1,10 +1,14 @@
-"""sparq.client at work: by iteration, with a handler, in batches, and publishing from tasks."""
+"""sparq.client at work: by iteration, with a handler, in batches, and publishing from tasks.
+
+In the way `blocking` it is the face for scripts, with the same work on a thread of its own.
+"""
 
 import asyncio
 
 import uvloop
 from job import BODY, JOB, Laps, ready
 
+import sparq
 from sparq.client import Consumer, Producer
 
 laps = Laps()
@@ -53,6 +57,16 @@ async def batches():
                 laps.reached(count)
 
 
+def blocking():
+    count = 0
+    with sparq.connect(JOB["nsqd"], max_in_flight=JOB["in_flight"]) as session:
+        for message in session.consumer(JOB["topic"], JOB["channel"]):
+            message.finish()
+            count += 1
+            if count >= laps.next:
+                laps.reached(count)
+
+
 async def publish():
     begun = count = 0
 
@@ -79,4 +93,7 @@ async def main():
 
 
 ready("sparq", "uvloop") if JOB["uvloop"] else ready("sparq")
-(uvloop.run if JOB["uvloop"] else asyncio.run)(main())
+if JOB["way"] == "blocking":
+    blocking()
+else:
+    (uvloop.run if JOB["uvloop"] else asyncio.run)(main())

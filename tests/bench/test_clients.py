@@ -14,7 +14,7 @@ from bench.clients import CLIENTS, FLAGS, LINES, Bench, Client, ClientError, Lin
 from tests.servers import spawn_nsqd
 
 TOTAL = 2_000
-BY_ITERATION, WITH_HANDLER, IN_BATCHES, ONE_TASK, HUNDRED_TASKS, _ = LINES
+BY_ITERATION, WITH_HANDLER, IN_BATCHES, BLOCKING, ONE_TASK, HUNDRED_TASKS, _ = LINES
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def client_of(key: str) -> Client:
         ("sparq", BY_ITERATION),
         ("sparq-uvloop", WITH_HANDLER),
         ("sparq", IN_BATCHES),
+        ("sparq", BLOCKING),
         ("pynsq", WITH_HANDLER),
         ("gnsq", HUNDRED_TASKS),
         ("ansq", BY_ITERATION),
