@@ -145,17 +145,18 @@ class Cell:
         return statistics.median(map(figure, self.rounds))
 
     @property
-    def rate(self) -> float:
-        """Median messages a second."""
-        return self.median(lambda each: each.rate)
+    def speed(self) -> client_aims.Speed:
+        """Its medians."""
+        cpu_us = self.median(lambda each: each.client_cpu / each.messages * 1e6)
+        return client_aims.Speed(self.median(lambda each: each.rate), cpu_us)
 
     def columns(self) -> tuple[str, ...]:
         """As they stand in the table."""
         busy = self.median(lambda each: each.server_cpu / each.seconds)
         mark = "*" if busy > BUSY_SHARE else ""
         return (
-            f"{self.rate:,.0f}{mark}",
-            f"{self.median(lambda each: each.client_cpu / each.messages * 1e6):.2f}",
+            f"{self.speed.rate:,.0f}{mark}",
+            f"{self.speed.cpu_us:.2f}",
             f"{self.median(lambda each: each.server_cpu / each.messages * 1e6):.2f}",
             f"{busy:.0%}",
         )
@@ -395,7 +396,7 @@ def run(
             print(row(line.name, HEADINGS))
             for key, cell in cells.items():
                 print(row(f"  {key}", cell.columns()), flush=True)
-            results[line.name] = {key: cell.rate for key, cell in cells.items()}
+            results[line.name] = {key: cell.speed for key, cell in cells.items()}
     print(NOTE)
     for key, text in bench.versions.items():
         print(f"{key}: {text}")

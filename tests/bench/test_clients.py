@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.client_aims import AIMS, report
+from bench.client_aims import AIMS, Speed, report
 from bench.clients import CLIENTS, FLAGS, LINES, Bench, Client, ClientError, Line, keys, main
 
 from tests.servers import spawn_nsqd
@@ -90,24 +90,34 @@ def test_only_known_clients_can_be_chosen() -> None:
 
 
 def test_consuming_is_held_against_the_best_in_any_way() -> None:
-    """Of all the others on all lines of consuming; publishing against those of its own line."""
+    """Of all the others on all lines of consuming; publishing against those of its own line. The
+    cost in CPU is told beside it.
+    """
     said = report(
         {
-            "consume + FIN, by iteration": {"sparq": 50_000, "ansq": 5_000},
-            "consume + FIN, with a handler": {"sparq": 60_000, "pynsq": 11_000},
-            "publish, awaited, 1 task": {"sparq": 3_000, "gnsq": 1_000, "ansq": 900},
+            "consume + FIN, by iteration": {"sparq": Speed(50_000, 10), "ansq": Speed(5_000, 40)},
+            "consume + FIN, with a handler": {
+                "sparq": Speed(60_000, 8),
+                "pynsq": Speed(11_000, 60),
+            },
+            "consume + FIN, blocking face": {"sparq": Speed(9_000, 20)},
+            "publish, awaited, 1 task": {
+                "sparq": Speed(3_000, 50),
+                "gnsq": Speed(1_000, 100),
+                "ansq": Speed(900, 90),
+            },
         }
     )
 
-    assert "4.55 x pynsq  at least 5: MISSED" in said
-    assert "5.45 x pynsq  at least 5: met" in said
-    assert "3.00 x gnsq   at least 3: met" in said
+    assert "4.55 x pynsq (CPU 4.00 x)  at least 5: MISSED" in said
+    assert "5.45 x pynsq (CPU 5.00 x)  at least 5: met" in said
+    assert "3.00 x gnsq  (CPU 1.80 x)  at least 3: met" in said
     assert 4 == len(said.splitlines())
 
 
 def test_without_a_rival_there_is_no_verdict() -> None:
     """No aim is met for want of others."""
-    assert "" == report({"publish, awaited, 1 task": {"sparq": 3_000}})
+    assert "" == report({"publish, awaited, 1 task": {"sparq": Speed(3_000, 50)}})
 
 
 def test_every_aim_names_a_line() -> None:
