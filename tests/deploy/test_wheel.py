@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy import wheel
-from tests.interop.environments import Missing
+from tests.interop.environments import INSTALL_SECONDS_MAX, Missing
 from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +37,9 @@ print(json.dumps(found))
 """
 """What each program of the installed sparq says of itself, asked by one interpreter."""
 USER = ROOT / "tests" / "typing" / "program.py"
+
+
+pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS_MAX)
 
 
 @pytest.fixture(scope="module")
