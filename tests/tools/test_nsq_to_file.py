@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools import nsq_to_file
 from sparq.tools.nsq_to_file import Options
@@ -180,7 +181,7 @@ async def test_a_sync_comes_when_as_many_are_held_as_may_be(
 ) -> None:
     """Without a sync nothing is finished, nor more sent; the client's option wins."""
     told = [SLOW, "--max-in-flight=10", "--consumer-opt=max_in_flight,4"]
-    told += ["--consumer-opt=client_id,archivist"]
+    told += ["--consumer-opt=client_id,archivist", "--consumer-opt=msg_timeout,15m"]
     async with recording(*flags(nsqd, "held", tmp_path), *told):
         publish(nsqd, "held", [b"0"])  # opens the file, which syncs
         await until_finished(nsqd, "held", 1)
@@ -201,6 +202,21 @@ async def test_a_sync_comes_with_the_clock(nsqd: NsqdServer, tmp_path: Path) -> 
         for count in (1, 2, 3):
             publish(nsqd, "ticking", [b"x"])
             await until_finished(nsqd, "ticking", count)
+
+
+async def test_no_message_is_given_up(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """However often it was delivered before; NSQ's finishes it unseen behind the fifth time."""
+    publish(nsqd, "often", [b"a"])
+    told: dict[str, Any] = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 0}
+    async with Consumer("often", "nsq_to_file", **told) as consumer:
+        async for message in consumer:
+            await message.requeue(0, backoff=False)
+            if message.attempts == 9:
+                break
+    async with recording(*flags(nsqd, "often", tmp_path)):
+        await until_finished(nsqd, "often", 1)
+
+    assert [b"a"] == lines(tmp_path)
 
 
 async def test_a_sync_comes_before_nsqd_is_impatient(nsqd: NsqdServer, tmp_path: Path) -> None:
