@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import random
 import ssl
 from collections.abc import Awaitable, Callable
@@ -11,11 +12,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from sparq.client import Producer, PublishError
 from sparq.client.config import Config
 from sparq.client.discovery import Discovery, _Poll
 from sparq.client.lookup import ANSWER_SIZE_MAX, PRODUCERS_MAX, addresses_in, question, shown
 from tests.client.certificates import certificates, server_context
-from tests.client.scripted import until
+from tests.client.scripted import scripted, until
 from tests.servers import free_port
 
 
@@ -210,6 +212,39 @@ async def test_the_filter_decides(caplog: pytest.LogCaptureFixture) -> None:
         assert found == [{"a:1"}, {"tunnel:9"}]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    await with_lookupds(1, conversation)
+
+
+async def test_a_producer_tells_why_it_finds_no_nsqd(caplog: pytest.LogCaptureFixture) -> None:
+    """What an nsqlookupd answers is said with the publish that came to nothing."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
+        lookupds[0].status = 500
+        place = lookupds[0].address
+        async with Producer(lookupd_http_addresses=place, publish_timeout=0.2) as producer:
+            with pytest.raises(PublishError, match=f"http://{place}/nodes: status 500"):
+                await producer.publish("t", b"x")
+            assert producer.errors == {f"http://{place}/nodes": "status 500"}
+            lookupds[0].lists("a:1")
+
+    await with_lookupds(1, conversation)
+
+
+async def test_a_producer_heeds_a_filter_too() -> None:
+    """It publishes to what the filter returns."""
+
+    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
+        lookupds[0].lists("a:1")
+        async with (
+            scripted() as [nsqd],
+            Producer(
+                lookupd_http_addresses=lookupds[0].address,
+                discovery_filter=lambda listed: [nsqd.address for _ in listed],
+            ) as producer,
+        ):
+            assert (await producer.publish("t", b"x")).nsqd == nsqd.address
 
     await with_lookupds(1, conversation)
 

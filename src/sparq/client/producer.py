@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +23,7 @@ from typing import Any, Self
 from sparq.client.address import parse_addresses, split_texts
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
-from sparq.client.discovery import Discovery
+from sparq.client.discovery import Discovery, Filter
 from sparq.client.dispatcher import CLOSED, Dispatcher
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.log_fields import FieldLogger
@@ -58,6 +59,8 @@ class Producer:
         nsqd_tcp_addresses: nsqds as ``host:port`` or as paths of unix sockets, in a list or in
             one text with commas.
         lookupd_http_addresses: nsqlookupds, ``host:port`` or URL: publish to all nsqds they know.
+        discovery_filter: called with the sorted addresses that the nsqlookupds list; returns
+            those to connect to, which may be others.
         config: options to start from.
         **options: single options of ``Config``, which replace those of ``config``.
 
@@ -74,6 +77,7 @@ class Producer:
         nsqd_tcp_addresses: str | Iterable[str] = (),
         *,
         lookupd_http_addresses: str | Iterable[str] = (),
+        discovery_filter: Filter | None = None,
         config: Config | None = None,
         **options: Any,
     ) -> None:
@@ -85,7 +89,7 @@ class Producer:
         if not given and not lookupds:
             raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses")
         rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
-        self._discovery = Discovery(lookupds, None, self.config, rng)
+        self._discovery = Discovery(lookupds, None, self.config, rng, discovery_filter)
         self._pool = Pool(
             given,
             self._serve,
@@ -93,7 +97,8 @@ class Producer:
             max_delay=self.config.max_reconnect_delay,
             rng=rng,
         )
-        self._dispatcher = Dispatcher(self.config, self._pool.errors)
+        errors = ChainMap(self._pool.errors, self._discovery.errors)
+        self._dispatcher = Dispatcher(self.config, errors)
 
     # Publishing
 
@@ -338,8 +343,8 @@ class Producer:
 
     @property
     def errors(self) -> dict[str, str]:
-        """Why there is no connection to an nsqd, for each that should have one and has none."""
-        return dict(self._pool.errors)
+        """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
+        return {**self._discovery.errors, **self._pool.errors}
 
 
 def _log_failure(outcome: Outcome) -> None:
