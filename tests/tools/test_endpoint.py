@@ -210,6 +210,23 @@ async def test_an_answer_that_trickles_in_counts_all_the_same(
         await Endpoint("POST", server.url, {}).send(session, b"x")
 
 
+async def test_a_connection_is_used_again(session: aiohttp.ClientSession) -> None:
+    """Whatever the answer says besides its status."""
+    peers = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.append(request.transport.get_extra_info("peername"))
+        return web.Response(text="thanks" * 1000, status=200 + len(peers))
+
+    async with web_server() as server:
+        server.answer = answer
+        for _ in range(3):
+            await Endpoint("POST", server.url, {}).send(session, b"x")
+
+    assert 1 == len(set(peers))
+
+
 async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:
     """What one answer sets goes with no request."""
 

@@ -79,6 +79,22 @@ async def test_each_message_is_put_into_a_url(nsqd: NsqdServer) -> None:
         assert all("Content-Type" not in each.headers for each in server.asked)
 
 
+async def test_what_must_not_be_sent_holds_up_nobody(
+    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is requeued without backoff, and the log says why; it is not lost."""
+    topic = new_topic()
+    async with web_server() as server:
+        words = told(nsqd, topic, f"--get={server.url}/in/%s", "--max-in-flight=1")
+        async with running(nsq_to_http, *words):
+            await publish(nsqd, topic, b"..", b"1", b"2")
+            await until_seen(lambda: nsqd.channel(topic, CHANNEL).get("deferred_count") == 1)
+            await server.heard(2)
+
+    assert ["/in/1", "/in/2"] == [each.path_qs for each in server.asked]
+    assert " is not sent: its body would be a step up in the URL's path" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flag", "path", "refused"),
     [
