@@ -270,6 +270,18 @@ def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
         assert terminal.before == termios.tcgetattr(terminal.side)
 
 
+def test_a_silent_nsqd_holds_up_nobody() -> None:
+    """The screen is there before its answer, and `q` does not wait for it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        words = ("--http-client-request-timeout=1h", f"--nsqd-http-address={address}")
+        with contextlib.closing(Terminal(*words)) as terminal:
+            terminal.until("0 nsqds")
+            terminal.press("q")
+
+            assert 0 == terminal.end()
+
+
 def test_a_signal_ends_a_screen(nsqd: NsqdServer) -> None:
     """With status 0 and the terminal as before."""
     with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:

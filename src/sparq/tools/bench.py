@@ -30,6 +30,7 @@ from sparq.protocol.durations import SECOND, format_duration
 from sparq.protocol.errors import RemoteError
 from sparq.tools.columns import aligned
 from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config, parse, refuse, run
+from sparq.tools.interruption import unless_stopped
 from sparq.tools.progress_line import show_progress
 from sparq.tools.scratch_topic import ScratchTopic
 from sparq.tools.workloads import Latency, Measurement, Publishing, consume
@@ -118,26 +119,13 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
         raise UsageError(str(error)) from None
     async with topic, producer:
         measuring = Bench(options, config, topic, producer)
-        showing = asyncio.create_task(show_progress(lambda: measuring.now))
-        working = asyncio.create_task(measuring.run())
-        stopping = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await unless_stopped(measuring.run_shown(), stop)
+        except (RemoteError, SparqClientError) as error:
+            raise Failed(str(error)) from error
         finally:
-            for task in (showing, stopping, working):
-                task.cancel()
-            outcomes = await asyncio.gather(working, showing, stopping, return_exceptions=True)
-    sys.stdout.write(report(options, topic.version, measuring.found))
-    _raise(outcomes[0])
+            sys.stdout.write(report(options, topic.version, measuring.found))
     return 0
-
-
-def _raise(outcome: object) -> None:
-    """What a run came to, in this program's words."""
-    if isinstance(outcome, RemoteError | SparqClientError):
-        raise Failed(str(outcome)) from outcome
-    if isinstance(outcome, Exception):
-        raise outcome
 
 
 def check(options: Options) -> None:
@@ -176,6 +164,15 @@ class Bench:
         self._producer = producer
         self._seconds = options.duration_ns / SECOND
         self._body = (bytes(range(256)) * (options.size // 256 + 1))[: options.size]
+
+    async def run_shown(self) -> None:
+        """The same as `run`; a terminal sees what is being measured."""
+        showing = asyncio.create_task(show_progress(lambda: self.now))
+        try:
+            await self.run()
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
 
     async def run(self) -> None:
         """All of them, or those that are asked for.

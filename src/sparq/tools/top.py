@@ -25,6 +25,7 @@ from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.cluster import Cluster
 from sparq.tools.columns import aligned
 from sparq.tools.common import Failed, UsageError, parse, refuse, run
+from sparq.tools.interruption import unless_stopped
 from sparq.tools.keyboard import keyboard
 from sparq.tools.overview import Look, Overview, look, overview
 from sparq.tools.pipes import Output
@@ -88,10 +89,10 @@ async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
     async with _cluster(options) as cluster:
         watcher = Watcher(options, cluster, output, stop)
         if sys.stdout.isatty() and not options.once:
-            await watcher.fill_screen()
+            await unless_stopped(watcher.fill_screen(), stop)
             return 0
         try:
-            await watcher.print_lines()
+            await unless_stopped(watcher.print_lines(), stop)
         except BrokenPipeError:
             return 1
         except OSError as error:
@@ -164,14 +165,9 @@ class Watcher:
         self._looks = {**missed, **now}
         return overview(before, now)
 
-    async def pause(self) -> bool:
-        """Wait for the next look's time; False when it is all over."""
-        try:
-            async with asyncio.timeout(self._options.interval_ns / SECOND):
-                await self._stop.wait()
-        except TimeoutError:
-            return True
-        return False
+    async def pause(self) -> None:
+        """Wait for the next look's time."""
+        await asyncio.sleep(self._options.interval_ns / SECOND)
 
     async def print_lines(self) -> None:
         """For a pipe or a file.
@@ -187,8 +183,7 @@ class Watcher:
             if not seen.nsqds and wanted:
                 reasons = [f"{address}: {why}" for address, why in self.errors.items()]
                 raise Failed("; ".join(reasons) or "nsqlookupd knows no nsqd")
-            if not await self.pause():
-                return
+            await self.pause()
             seen = await self.look()
             await self._print(seen)
             printed += 1
@@ -215,6 +210,7 @@ class Watcher:
                 screen.draw(seen, self.errors)
 
         with screen.shown(), keyboard(pressed):
+            screen.draw(seen, self.errors)
             while True:
                 found = await self.look()
                 if not self._view.is_frozen:
@@ -223,8 +219,7 @@ class Watcher:
                 if self._options.count and shown >= self._options.count:
                     return
                 shown += 1
-                if not await self.pause():
-                    return
+                await self.pause()
 
 
 if __name__ == "__main__":
