@@ -368,6 +368,16 @@ async def test_a_silent_nsqlookupd_is_given_up(
             await until(lambda: f"nsqlookupd http://{address}/topics" in caplog.text)
 
 
+async def test_no_nsqlookupd_holds_up_the_end(tmp_path: Path) -> None:
+    """One that does not answer is waited for no longer."""
+    with silent(9) as address:
+        told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=1h"]
+        async with recording(*told, "--http-client-request-timeout=1h", f"--output-dir={tmp_path}"):
+            await asyncio.sleep(0)
+
+    assert [] == os.listdir(tmp_path)
+
+
 @shows("log-level", "log-prefix")
 def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     """A process of its own: SIGHUP leaves the file, SIGTERM and SIGINT end it with status 0."""

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import time
@@ -67,15 +66,15 @@ class Archive:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reopen)
         for recorder in self._recorders.values():
             self._start(recorder, stop)
-        showing = background(show_progress(self.progress), "progress")
+        beside = [background(show_progress(self.progress), "progress")]
         if self._found is not None:
-            await self._look_for_topics(self._found, stop)
+            beside.append(background(self._look_for_topics(self._found, stop), "topics"))
         await stop.wait()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
         await asyncio.gather(*self._running)
-        showing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await showing
         return self._status
 
     def reopen(self) -> None:
@@ -108,13 +107,11 @@ class Archive:
             stop.set()
 
     async def _look_for_topics(self, found: Topics, stop: asyncio.Event) -> None:
-        while not stop.is_set():
+        while True:
             for topic in await found.known():
                 if topic not in self._recorders and topic not in self._refused:
                     self._begin(topic, stop)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._refresh_seconds):
-                    await stop.wait()
+            await asyncio.sleep(self._refresh_seconds)
 
     def _begin(self, topic: str, stop: asyncio.Event) -> None:
         try:

@@ -4,8 +4,8 @@ It has the flags of NSQ's `nsq_to_file`, and differs from it where that loses or
 
 1. A message is finished when its bytes, and the name of the file that has them, are on the disk;
    none is finished unseen for having been delivered often, unless `--consumer-opt=max_attempts,N`
-   asks for it.
-   A kill can leave a message twice, and one torn: in a line of its own, or in a last gzip member.
+   asks for it. A kill can leave messages there twice, and one of them torn: in a line of its own,
+   or in the last member of a gzip file.
 2. No file lies outside `--output-dir` or `--work-dir`, whatever the topics and the other flags say,
    and no symbolic link below them is followed.
 3. What a killed run has left in `--work-dir` is moved to `--output-dir` at the next start; so it is
