@@ -69,7 +69,7 @@ EFFECTS: Final = {
     "publish_timeout": OWN + "a_publish_has_its_time",
     "publish_attempts": "test_producer.py::test_attempts_are_bounded",
     "max_pending_bytes": OWN + "what_awaits_its_ok_is_bounded",
-    "tls_v1": LAYERS + "publish_and_consume",
+    "tls_v1": OWN + "nothing_is_said_in_clear",
     "tls_config": OWN + "a_context_of_ones_own",
     "tls_root_ca_file": LAYERS + "an_unknown_authority_is_refused",
     "tls_cert": LAYERS + "an_nsqd_that_requires_tls_and_a_certificate",
@@ -218,6 +218,16 @@ async def test_the_level_of_deflate_is_agreed(company: Company) -> None:
         connection = await open_connection(company.nsqds[0].tcp, config)
         await connection.close()
         assert connection.facts["deflate_level"] == agreed
+
+
+async def test_nothing_is_said_in_clear(company: Company) -> None:
+    """tls_v1 alone asks for TLS: an nsqd that has none is refused, and gets nothing."""
+    nsqd = company.nsqds[0]
+    async with Producer(nsqd.tcp, tls_v1=True, stop_timeout=0.0) as producer:
+        await until(lambda: producer.errors)
+
+        assert "does not offer TLS" in producer.errors[nsqd.tcp]
+        assert producer.connections == []
 
 
 async def test_a_context_of_ones_own(choosy: NsqdServer, files: Certificates) -> None:
