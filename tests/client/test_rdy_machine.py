@@ -264,5 +264,5 @@ def test_rdy_never_exceeds_max_in_flight(
     caplog.set_level(logging.CRITICAL, "sparq.client")
     monkeypatch.setattr(pool, "FIRST_DELAY", 0.002)
     run_state_machine_as_test(
-        Wire, settings=settings(max_examples=20, stateful_step_count=25, deadline=None)
+        Wire, settings=settings(max_examples=15, stateful_step_count=25, deadline=None)
     )
