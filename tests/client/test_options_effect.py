@@ -74,7 +74,7 @@ EFFECTS: Final = {
     "tls_root_ca_file": LAYERS + "an_unknown_authority_is_refused",
     "tls_cert": LAYERS + "an_nsqd_that_requires_tls_and_a_certificate",
     "tls_key": OWN + "a_key_in_a_file_of_its_own",
-    "tls_insecure_skip_verify": LAYERS + "who_cannot_be_trusted_is_refused",
+    "tls_insecure_skip_verify": OWN + "anybody_is_trusted_on_request",
     "tls_min_version": "test_handshake.py::test_old_versions_are_refused",
     "snappy": LAYERS + "publish_and_consume",
     "deflate": LAYERS + "publish_and_consume",
@@ -240,6 +240,16 @@ async def test_a_context_of_ones_own(choosy: NsqdServer, files: Certificates) ->
     async with Producer(choosy.tcp, config=ignorant) as producer:
         await until(lambda: producer.errors)
         assert "TLS" in producer.errors[choosy.tcp]
+
+
+async def test_anybody_is_trusted_on_request(choosy: NsqdServer, files: Certificates) -> None:
+    """tls_insecure_skip_verify takes a certificate that the system's authorities do not know."""
+    known = {"tls_cert": str(files.client), "stop_timeout": 0.0}
+    async with Producer(choosy.tcp, tls_insecure_skip_verify=True, **known) as producer:
+        assert (await producer.publish("trusting", b"x")).nsqd == choosy.tcp
+    async with Producer(choosy.tcp, **known) as producer:
+        await until(lambda: producer.errors)
+        assert "unable to get local issuer" in producer.errors[choosy.tcp]
 
 
 async def test_a_key_in_a_file_of_its_own(
