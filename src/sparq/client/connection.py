@@ -1,6 +1,7 @@
 """One connection to an nsqd: dial, identify, then commands out and answers in.
 
-1. What is written in one turn of the loop leaves as one write, or as a few when it is much.
+1. What is written in one turn of the loop leaves as one write, or as a few when it is much. A
+   request behind one that was alone in its turn, and is answered, does not wait for the turn's end.
 2. nsqd answers in order, so the answers to requests are matched first in, first out. A request
    whose awaiting task was cancelled keeps its place: its answer finds nobody and disturbs no one.
 3. Behind a fatal error nsqd executes nothing: requests behind it were certainly not executed.
@@ -108,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._config = config
         self._receiver = Receiver(frame_bytes_max)
         self._out: list[bytes] = []
+        self._lone = False
         self._resumed: asyncio.Future[None] | None = None
         self._heard_at = self._loop.time()
         self._fatal: Exception | None = None
@@ -137,7 +139,7 @@ class Connection(asyncio.Protocol):
             ConnectionLostError: it has ended already; nothing was sent.
         """
         answer: asyncio.Future[bytes] = self._loop.create_future()
-        self.ask(command, Awaited(len(command), answer))
+        self.ask(command, Awaited(len(command), self._loop.time(), answer))
         return answer
 
     def ask(self, command: bytes, request: Request) -> None:
@@ -148,9 +150,12 @@ class Connection(asyncio.Protocol):
         """
         if not self.live:
             raise ConnectionLostError(self._reason(None), executed=False)
-        request.asked_at = self._loop.time()
         self.requests.add(request)
-        self.send(command)
+        if self._lone and len(self.requests) == 1 and not self._out:
+            self._out.append(command)
+            self._flush()
+        else:
+            self.send(command)
 
     def drained(self) -> Awaitable[None]:
         """Done at once, or when the peer has read so much that sending makes sense again."""
@@ -160,6 +165,7 @@ class Connection(asyncio.Protocol):
         out, self._out = self._out, []
         if not out:
             return
+        self._lone = len(out) == 1
         # Joined also for TLS: each part would be a record of its own.
         data = out[0] if len(out) == 1 else b"".join(out)
         self._write(data if self._layers is None else self._layers.seal((data,)))

@@ -81,6 +81,7 @@ class Dispatcher:
 
     def submit(self, publish: Publish) -> None:
         """Send it, or let it wait for its turn; its teller hears of the outcome."""
+        publish.dispatcher = self
         if not self.under_way:
             self.idle.clear()
         self.under_way += 1
@@ -137,8 +138,8 @@ class Dispatcher:
 
     # What a connection says
 
-    def published_one(self, publish: Publish) -> None:
-        """nsqd has said OK."""
+    def confirmed(self, publish: Publish) -> None:
+        """nsqd has said OK: it is published."""
         link = publish.link
         assert link is not None
         self.published += publish.message_count
@@ -146,7 +147,11 @@ class Dispatcher:
             publish.teller.set_result(self._receipts[link.address])
         else:
             publish.teller.set_result(Receipt(link.address, publish.attempts, publish.resent))
-        self._settle(publish)
+        if publish.timer is not None:
+            publish.timer.cancel()
+        self.under_way -= 1
+        if not self.under_way:
+            self.idle.set()
 
     def misunderstood(self, publish: Publish, data: bytes) -> None:
         """What answers is no nsqd."""
@@ -204,7 +209,7 @@ class Dispatcher:
         elif publish.refusal is not None:
             self._dispatch_refused(publish, publish.refusal)
         elif (link := self._next_link(publish)) is not None:
-            self._send(publish, link)
+            self._send_late(publish, link)
         else:
             self._stand_in_line(publish)
 
@@ -212,7 +217,7 @@ class Dispatcher:
         # Rare, and waiting in line for room on another link could wait for its own refusal.
         for link in self.links:
             if link.live and link.address not in publish.refused_by:
-                self._send(publish, link)
+                self._send_late(publish, link)
                 return
         self._fail(publish, _with_doubt(refusal, publish))
 
@@ -231,16 +236,23 @@ class Dispatcher:
         return None
 
     def _send(self, publish: Publish, link: Connection) -> None:
-        if publish.unanswered:
-            self.resent += publish.message_count * (publish.unanswered - publish.resent)
-            publish.resent = publish.unanswered
-        if publish.unanswered >= SUSPECT:
-            self._taken.add(link)
-        elif self._taken:
-            self._taken.discard(link)
+        if publish.unanswered or self._taken:
+            self._note_doubt(publish, link)
         publish.attempts += 1
         publish.link = link
         link.ask(publish.command, publish)
+
+    def _send_late(self, publish: Publish, link: Connection) -> None:
+        publish.asked_at = asyncio.get_running_loop().time()
+        self._send(publish, link)
+
+    def _note_doubt(self, publish: Publish, link: Connection) -> None:
+        self.resent += publish.message_count * (publish.unanswered - publish.resent)
+        publish.resent = publish.unanswered
+        if publish.unanswered >= SUSPECT:
+            self._taken.add(link)
+        else:
+            self._taken.discard(link)
 
     # The line
 
@@ -263,7 +275,7 @@ class Dispatcher:
             if (link := self._next_link(publish)) is None:
                 return
             self._leave_line(publish)
-            self._send(publish, link)
+            self._send_late(publish, link)
 
     # Outcomes
 

@@ -155,8 +155,9 @@ class Producer:
 
     async def _told(self, command: bytes, count: int, seconds: float | None) -> Receipt:
         """Submit a command, and wait for its outcome."""
-        outcome: asyncio.Future[Receipt] = self._started().create_future()
-        publish = self._submit(command, count, outcome, seconds)
+        loop = self._started()
+        outcome: asyncio.Future[Receipt] = loop.create_future()
+        publish = self._submit(loop, command, count, outcome, seconds)
         try:
             return await outcome
         except asyncio.CancelledError:
@@ -164,15 +165,22 @@ class Producer:
                 self._dispatcher.forget(publish)
             raise
 
-    def _submit(self, command: bytes, count: int, teller: Teller, seconds: float | None) -> Publish:
-        now = self._started().time()
+    def _submit(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        command: bytes,
+        count: int,
+        teller: Teller,
+        seconds: float | None,
+    ) -> Publish:
+        now = loop.time()
         if seconds is None:
             deadline = now + self.config.publish_timeout
-            publish = Publish(self._dispatcher, command, count, teller, deadline)
+            publish = Publish(command, count, teller, now, deadline)
         else:
             if not seconds > 0:
                 raise ValueError(f"timeout_seconds is {seconds}, not above 0")
-            publish = Publish(self._dispatcher, command, count, teller, now + seconds)
+            publish = Publish(command, count, teller, now, now + seconds)
             self._dispatcher.expire_in(publish)
         self._dispatcher.submit(publish)
         return publish
@@ -218,7 +226,7 @@ class Producer:
     def _submit_nowait(self, command: bytes, count: int, on_done: OnDone | None) -> None:
         loop = self._started()
         self._dispatcher.require_room(len(command))
-        self._submit(command, count, Callback(on_done or _log_failure, loop), None)
+        self._submit(loop, command, count, Callback(on_done or _log_failure, loop), None)
 
     async def drain(self) -> None:
         """Wait until nothing waits to be sent any more: ``publish_nowait`` has room again."""

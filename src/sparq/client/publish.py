@@ -93,6 +93,7 @@ class Publish(Request):
     """One publish on its way; the connection that it was sent on tells it nsqd's answer.
 
     Attributes:
+        dispatcher: who sends it, and is told what nsqd says.
         command: what is sent.
         message_count: how many messages it publishes.
         teller: to whom the outcome is told.
@@ -107,6 +108,8 @@ class Publish(Request):
         timer: gives it up at its deadline.
     """
 
+    dispatcher: Dispatcher
+
     # Of the class until they change, which they seldom do: there is one of these a message.
     link: Connection | None = None
     attempts = 0
@@ -118,24 +121,19 @@ class Publish(Request):
     timer: asyncio.TimerHandle | None = None
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        command: bytes,
-        message_count: int,
-        teller: Teller,
-        deadline: float,
+        self, command: bytes, message_count: int, teller: Teller, asked_at: float, deadline: float
     ) -> None:
-        self.dispatcher = dispatcher
         self.command = command
         self.size = len(command)
         self.message_count = message_count
         self.teller = teller
+        self.asked_at = asked_at
         self.deadline = deadline
 
     def confirm(self) -> None:
         """nsqd has said OK."""
         if not self.teller.done():
-            self.dispatcher.published_one(self)
+            self.dispatcher.confirmed(self)
 
     def respond(self, data: bytes) -> None:
         """nsqd has said what nobody says to a publish."""

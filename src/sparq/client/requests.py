@@ -49,8 +49,9 @@ class Awaited(Request):
 
     __slots__ = ("_future",)
 
-    def __init__(self, size: int, future: asyncio.Future[bytes]) -> None:
+    def __init__(self, size: int, asked_at: float, future: asyncio.Future[bytes]) -> None:
         self.size = size
+        self.asked_at = asked_at
         self._future = future
 
     def confirm(self) -> None:
