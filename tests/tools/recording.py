@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import multiprocessing
-import subprocess
+import os
 import sys
 import zlib
 from collections.abc import AsyncIterator, Iterable
@@ -42,24 +42,24 @@ async def recording(*flags: str) -> AsyncIterator[Archive]:
     assert 0 == status
 
 
-def start(*flags: str, log: Path) -> subprocess.Popen[bytes]:
-    """Record in a process of its own."""
-    command = [sys.executable, "-m", "sparq.tools.nsq_to_file", *flags]
-    with log.open("ab") as stderr:
-        return subprocess.Popen(command, stderr=stderr)
-
-
-def _main(flags: tuple[str, ...]) -> None:
+def _main(flags: tuple[str, ...], log: str) -> None:
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     sys.exit(nsq_to_file.main(flags))
 
 
-def forked(*flags: str) -> BaseProcess:
-    """Record in a process that has imported everything already; for many short lives."""
+def start(*flags: str, log: Path = Path(os.devnull)) -> BaseProcess:
+    """Record in a process of its own, one that has imported everything already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sparq.tools.nsq_to_file", __name__])
-    process = context.Process(target=_main, args=(flags,))
+    process = context.Process(target=_main, args=(flags, str(log)))
     process.start()
     return process
+
+
+def ended(process: BaseProcess) -> int | None:
+    """Wait for its end; the exit status."""
+    process.join(SECONDS)
+    return process.exitcode
 
 
 def publish(nsqd: NsqdServer, topic: str, bodies: Iterable[bytes]) -> None:

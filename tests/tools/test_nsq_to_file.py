@@ -25,6 +25,7 @@ from tests.client.scripted import until
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.tools.recording import (
     archive,
+    ended,
     files,
     finished,
     is_gzip,
@@ -387,15 +388,15 @@ def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     process = start(*told, "--log-prefix=<one> ", "--log-level=INFO", log=log)
     asyncio.run(until_finished(nsqd, "told", 1))
     (out / "f").rename(out / "left")
-    process.send_signal(signal.SIGHUP)
+    os.kill(process.pid, signal.SIGHUP)
     asyncio.run(until(lambda: published_again(nsqd, out / "f")))
-    process.send_signal(signal.SIGTERM)
-    assert 0 == process.wait(60)
+    process.terminate()
+    assert 0 == ended(process)
     publish(nsqd, "told", [b"z"])
     process = start(*told, "--log-prefix=<two> ", "--log-level=warn", log=log)
     asyncio.run(until(lambda: b"z\n" in (out / "f").read_bytes()))
-    process.send_signal(signal.SIGINT)
-    assert 0 == process.wait(60)
+    os.kill(process.pid, signal.SIGINT)
+    assert 0 == ended(process)
 
     assert (out / "left").read_bytes().startswith(b"a\n")
     opened = re.findall(r"^<one> \d.* INFO: \[told/nsq_to_file\] opening", log.read_text(), re.M)

@@ -11,12 +11,13 @@ import pytest
 
 from tests.servers import NsqdServer, spawn_nsqd
 from tests.tools.recording import (
+    ended,
     files,
     finished,
-    forked,
     is_gzip,
     lines,
     publish,
+    start,
     until_finished,
 )
 
@@ -80,14 +81,13 @@ async def test_kill_9_loses_nothing_that_was_finished(
         flags += [flag.format(work=work) for flag in kind]
         publisher = Publisher(nsqd)
         for _ in range(KILLS):
-            await kill_at_random(nsqd, forked(*flags))
-        process = forked(*flags)
+            await kill_at_random(nsqd, start(*flags))
+        process = start(*flags)
         await publisher.stop()
         bodies = publisher.bodies
         await until_finished(nsqd, TOPIC, len(bodies))
         process.terminate()
-        process.join(60)
-        assert 0 == process.exitcode
+        assert 0 == ended(process)
         channel = nsqd.channel(TOPIC, "nsq_to_file")
 
     assert (0, 0) == (channel["depth"], channel["in_flight_count"])
