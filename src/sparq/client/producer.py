@@ -122,7 +122,16 @@ class Producer:
             PublishError: no nsqd has acknowledged it in time or within ``publish_attempts``.
             ClosedError: the producer is closed.
         """
-        return await self._told(publish_command(topic, body), 1, timeout_seconds)
+        # As `_told`, without its coroutine: there is one of these a message.
+        command, loop = publish_command(topic, body), self._started()
+        outcome: asyncio.Future[Receipt] = loop.create_future()
+        publish = self._submit(loop, command, 1, outcome, timeout_seconds)
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            if outcome.cancelled():
+                self._dispatcher.forget(publish)
+            raise
 
     async def multi_publish(
         self, topic: str, bodies: Sequence[bytes], *, timeout_seconds: float | None = None
