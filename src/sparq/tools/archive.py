@@ -59,7 +59,7 @@ class Archive:
         self._refused: set[str] = set()
         self._running: list[asyncio.Task[None]] = []
         self._status = 0
-        self._began = time.monotonic()
+        self._shown = (0, time.monotonic())
 
     async def run(self, stop: asyncio.Event) -> int:
         """Record until the event is set or something fails; the exit status."""
@@ -83,15 +83,17 @@ class Archive:
             recorder.reopen()
 
     def progress(self) -> str:
-        """How far it has come, for a person."""
+        """How far it has come, for a person; the rate is that since the last time."""
         recorders = self._recorders.values()
         count = sum(recorder.consumer.counters.finished for recorder in recorders)
         size = sum(recorder.output.written_bytes for recorder in recorders)
         files = sum(recorder.output.files for recorder in recorders)
-        rate = count / max(time.monotonic() - self._began, 0.001)
+        now = time.monotonic()
+        (before, at), self._shown = self._shown, (count, now)
+        rate = (count - before) / max(now - at, 0.001)
         return (
-            f"{len(recorders)} topics, {count:,} messages ({rate:,.0f}/s), {size / MIB:,.1f} MiB,"
-            f" {files:,} files"
+            f"topics {len(recorders)}, messages {count:,} ({rate:,.0f}/s), {size / MIB:,.1f} MiB,"
+            f" files {files:,}"
         )
 
     def _start(self, recorder: Recorder, stop: asyncio.Event) -> None:
