@@ -57,10 +57,10 @@ def shown(url: URL) -> str:
     return str(url.with_user(None).with_query(None))
 
 
-def session(config: Config) -> aiohttp.ClientSession:
+def session(config: Config, timeout: aiohttp.ClientTimeout | None = None) -> aiohttp.ClientSession:
     """Where questions are asked from; to be closed."""
     return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=config.lookupd_poll_timeout),
+        timeout=timeout or aiohttp.ClientTimeout(total=config.lookupd_poll_timeout),
         headers={"Accept-Encoding": "identity", **config.lookupd_headers()},
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
@@ -74,10 +74,20 @@ async def ask(asking: aiohttp.ClientSession, url: URL, config: Config) -> set[st
         aiohttp.ClientError, TimeoutError, OSError: it cannot be reached or does not answer.
         ValueError: it answers what cannot be used, or a file of the TLS options cannot.
     """
+    document = await document_at(asking, url, config)
+    return set() if document is None else addresses_in(document)
+
+
+async def document_at(asking: aiohttp.ClientSession, url: URL, config: Config) -> Any:
+    """What an nsqlookupd answers, whatever that is; None when there is no such thing (404).
+
+    Raises:
+        aiohttp.ClientError, TimeoutError, OSError, ValueError: as ``ask``.
+    """
     context: ssl.SSLContext | bool = config.tls_context() if url.scheme == "https" else True
     async with asking.get(url, allow_redirects=False, ssl=context) as response:
         if response.status == NOT_FOUND:
-            return set()
+            return None
         if response.status != FOUND:
             raise ValueError(f"status {response.status}")
         body = bytearray()
@@ -85,14 +95,21 @@ async def ask(asking: aiohttp.ClientSession, url: URL, config: Config) -> set[st
             body += chunk
             if len(body) > ANSWER_SIZE_MAX:
                 raise ValueError(f"an answer of more than {ANSWER_SIZE_MAX} bytes")
-    return addresses_in(_parsed(body))
+    return _parsed(body)
 
 
 def _parsed(body: bytes | bytearray) -> Any:
     try:
-        return json.loads(body)
+        document = json.loads(body)
     except RecursionError:
         raise ValueError("an answer that is nested too deep") from None
+    return unwrapped(document)
+
+
+def unwrapped(document: Any) -> Any:
+    """The answer itself, of either form (rule 2)."""
+    wrapped = isinstance(document, dict) and isinstance(document.get("data"), dict)
+    return document["data"] if wrapped else document
 
 
 def addresses_in(answer: Any) -> set[str]:
@@ -101,8 +118,7 @@ def addresses_in(answer: Any) -> set[str]:
     Raises:
         ValueError: the answer has another form, or lists more than ``PRODUCERS_MAX``.
     """
-    if isinstance(answer, dict) and isinstance(answer.get("data"), dict):
-        answer = answer["data"]
+    answer = unwrapped(answer)
     producers = answer.get("producers") if isinstance(answer, dict) else None
     if not isinstance(producers, list):
         raise ValueError("an answer without a list of producers")

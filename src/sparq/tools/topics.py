@@ -2,23 +2,22 @@
 
 1. All nsqlookupds are asked at once and their answers united; one that fails costs its own answer
    only, and is told of when it begins to fail.
-2. An answer is bounded: in bytes, which are taken as they come and never inflated, and in topics.
-   Redirects are not followed. What cannot be a topic's name is left out.
+2. They are asked as consumers ask them (`client.lookup`), so an answer is bounded in bytes; it is
+   bounded in topics, too. What cannot be a topic's name is left out.
 3. A pattern has Go's syntax and matches anywhere in a name, in time that is linear in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import ssl
 from collections.abc import Iterable
 from typing import Any, Final
 
 import aiohttp
 from yarl import URL
 
+from sparq.client import lookup
 from sparq.client.address import lookupd_url
 from sparq.client.config import Config
 from sparq.protocol.names import is_valid_name
@@ -26,12 +25,8 @@ from sparq.protocol.patterns import Pattern
 
 log = logging.getLogger(__name__)
 
-ANSWER_SIZE_MAX: Final = 8 << 20
 TOPICS_MAX: Final = 10_000
 """Each costs a consumer and a file: more come of a mistake, or of malice."""
-
-CHUNK_SIZE: Final = 65_536
-FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
 def question(lookupd: str) -> URL:
@@ -77,56 +72,30 @@ class Topics:
 
     async def known(self) -> list[str]:
         """The topics that count, in alphabetical order; those of the nsqlookupds that answer."""
-        async with aiohttp.ClientSession(
-            timeout=self._timeout,
-            headers={"Accept-Encoding": "identity", **self._config.lookupd_headers()},
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-        ) as session:
+        async with lookup.session(self._config, self._timeout) as session:
             answers = await asyncio.gather(*(self._ask(session, url) for url in self._questions))
         return sorted(filter(self._pattern.search, set().union(*answers)))
 
     async def _ask(self, session: aiohttp.ClientSession, url: URL) -> set[str]:
-        shown = url.with_user(None).with_query(None)
         try:
-            context = self._config.tls_context() if url.scheme == "https" else True
-            found = topics_in(await _answer(session, url, context))
-        except FAILURES as error:
+            found = topics_in(await lookup.document_at(session, url, self._config))
+        except lookup.FAILURES as error:
             if url not in self._failing:
-                log.error("nsqlookupd %s: %s", shown, str(error) or type(error).__name__)
+                reason = str(error) or type(error).__name__
+                log.error("nsqlookupd %s: %s", lookup.shown(url), reason)
             self._failing.add(url)
             return set()
         self._failing.discard(url)
         return found
 
 
-async def _answer(
-    session: aiohttp.ClientSession, url: URL, context: ssl.SSLContext | bool
-) -> bytearray:
-    async with session.get(url, allow_redirects=False, ssl=context) as response:
-        if response.status != 200:
-            raise ValueError(f"status {response.status}")
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(CHUNK_SIZE):
-            body += chunk
-            if len(body) > ANSWER_SIZE_MAX:
-                raise ValueError(f"an answer of more than {ANSWER_SIZE_MAX} bytes")
-    return body
-
-
-def topics_in(answer: bytes | bytearray) -> set[str]:
-    """The topics that an answer to ``/topics`` lists, of both forms: bare, and as before 1.0.
+def topics_in(answer: Any) -> set[str]:
+    """The topics that an answer to ``/topics`` lists.
 
     Raises:
         ValueError: the answer has another form, or lists more than ``TOPICS_MAX``.
     """
-    try:
-        document: Any = json.loads(answer)
-    except RecursionError:
-        raise ValueError("an answer that is nested too deep") from None
-    if isinstance(document, dict) and isinstance(document.get("data"), dict):
-        document = document["data"]
-    listed = document.get("topics") if isinstance(document, dict) else None
+    listed = answer.get("topics") if isinstance(answer, dict) else None
     if not isinstance(listed, list):
         raise ValueError("an answer without a list of topics")
     if len(listed) > TOPICS_MAX:
