@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from sparq.program.flags import flags_of
 from sparq.tools.common import Failed, UsageError, parse
 from sparq.tools.nsq_stat import Options, Sample, main, sample_of, stat
 from sparq.tools.pipes import Output
+from tests.client.certificates import certificates
 from tests.client.scripted import until
 from tests.servers import NsqdServer, Server, free_port
 
@@ -280,6 +282,34 @@ def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("nsq_stat v1.3.0 (")
     assert 1 == main([])
     assert "nsq_stat: --topic and --channel are required\n" == capsys.readouterr().err
+
+
+class Guarded(NsqdServer):
+    """An nsqd that answers nothing over plain HTTP but where to ask."""
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.request("GET", "/ping")[0] == 403
+        return False
+
+
+def test_an_nsqd_that_demands_tls(tmp_path: Path) -> None:
+    """It is asked over HTTPS, and verified by the authorities that the system trusts."""
+    made = certificates(tmp_path / "pem")
+    flags = (f"--tls-cert={made.server}", f"--tls-key={made.server}", "--tls-required")
+    places = (f"--https-address=127.0.0.1:{free_port()}", f"--data-path={tmp_path}")
+    with Guarded("sparq.nsqd", tmp_path, (*flags, *places)) as nsqd:
+        nsqd.start()
+        command = [*COMMAND, "--topic=t", "--channel=c", f"--nsqd-http-address={nsqd.http}"]
+        trusting = {**os.environ, "SSL_CERT_FILE": str(made.authority)}
+        answers = [
+            subprocess.run(command, env=env, capture_output=True, text=True, check=False).stderr
+            for env in (trusting, None)
+        ]
+
+    expected = "nsq_stat: ERROR: failed to find channel(c) in stats metadata for topic(t)\n"
+    assert expected == answers[0]
+    assert "TLS: unable to get local issuer certificate\n" in answers[1]
 
 
 def test_the_program(nsqds: tuple[NsqdServer, NsqdServer]) -> None:

@@ -4,7 +4,9 @@
    nsqds there are is asked anew each time; while no nsqlookupd answers, those of before count.
 2. An answer is bounded: in bytes, which are taken as they come and never inflated, and in the
    nsqds that it lists. Redirects are not followed, cookies not kept.
-3. What a peer says is not trusted: a text in `errors` has no control characters.
+3. An nsqd that demands TLS says on which port it is asked over HTTPS, as NSQ's does: there it is
+   verified by the system's authorities.
+4. What a peer says is not trusted: a text in `errors` has no control characters.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -20,7 +23,8 @@ from typing import Any, Final, Self
 import aiohttp
 from yarl import URL
 
-from sparq.client.address import Address, lookupd_url, parse_address
+from sparq.client.address import PORT_MAX, Address, lookupd_url, parse_address
+from sparq.client.layer_options import tls_reason
 from sparq.tools.columns import one_line
 
 STATS_SIZE_MAX: Final = 64 << 20
@@ -28,6 +32,7 @@ STATS_SIZE_MAX: Final = 64 << 20
 
 LIST_SIZE_MAX: Final = 8 << 20
 NSQDS_MAX: Final = 1000
+FOUND, FORBIDDEN = 200, 403
 CHUNK_SIZE: Final = 65_536
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
@@ -132,6 +137,13 @@ class Cluster:
         self.errors[address] = reason(error)
 
     async def _get(self, url: URL, size_max: int) -> tuple[int, bytearray]:
+        status, answer = await self._ask(url, size_max)
+        if status == FORBIDDEN and url.scheme == "http":
+            port = https_port_in(answer)
+            status, answer = await self._ask(url.with_scheme("https").with_port(port), size_max)
+        return status, answer
+
+    async def _ask(self, url: URL, size_max: int) -> tuple[int, bytearray]:
         async with self._session.get(url, allow_redirects=False) as response:
             body = bytearray()
             async for chunk in response.content.iter_chunked(CHUNK_SIZE):
@@ -145,6 +157,9 @@ def reason(error: Exception) -> str:
     """Why a daemon did not answer over HTTP, for a person."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        cause = error.__cause__
+        return one_line(f"TLS: {tls_reason(cause) if isinstance(cause, ssl.SSLError) else error}")
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
         return os.strerror(error.os_error.errno).lower()
     if isinstance(error, aiohttp.ClientResponseError):
@@ -169,7 +184,7 @@ def _answered(status: int, answer: bytes | bytearray) -> dict[str, Any]:
     Raises:
         ValueError: the status is not 200, or it is no such document.
     """
-    if status != 200:
+    if status != FOUND:
         raise ValueError(f"status {status}")
     try:
         document = json.loads(answer)
@@ -180,6 +195,21 @@ def _answered(status: int, answer: bytes | bytearray) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("an answer that is no JSON object")
     return document
+
+
+def https_port_in(answer: bytes | bytearray) -> int:
+    """Where an nsqd that demands TLS (status 403) wants to be asked.
+
+    Raises:
+        ValueError: it does not say so.
+    """
+    try:
+        port = _answered(FOUND, answer).get("https_port")
+    except ValueError:
+        port = None
+    if type(port) is not int or not 0 < port <= PORT_MAX:
+        raise ValueError(f"status {FORBIDDEN}")
+    return port
 
 
 def nodes_in(answer: dict[str, Any]) -> set[str]:
