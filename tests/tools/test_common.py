@@ -168,3 +168,29 @@ raise SystemExit(run("tool", work))
     done = subprocess.run(command, stderr=subprocess.PIPE, timeout=30, check=False)
 
     assert (-signal.SIGINT, b"") == (done.returncode, done.stderr)
+
+
+def test_closed_descriptors() -> None:
+    """What is closed stays so: no connection is written to or read as if it were a standard one."""
+    program = """
+import asyncio, socket
+from sparq.tools.common import Failed, run
+from sparq.tools.pipes import Input, Output
+async def work(stop):
+    sockets = socket.socketpair()
+    for call in (Input().read(), Output().write(b"x")):
+        try:
+            await call
+        except Failed as error:
+            print(error, file=open("/dev/stderr", "w"))
+    return min(each.fileno() for each in sockets)
+raise SystemExit(run("tool", work))
+"""
+    command = ["/bin/sh", "-c", 'exec "$0" -c "$1" <&- >&-', sys.executable, program]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+
+    assert [
+        "ERROR: failed to read standard input - Bad file descriptor",
+        "ERROR: failed to write to standard output - Bad file descriptor",
+    ] == done.stderr.splitlines()
+    assert done.returncode > 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -142,6 +143,7 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
         The exit status: that of ``work``, or 1 when it raises `Failed`, `UsageError` or
         `BrokenPipeError`.
     """
+    _occupy_closed_descriptors()
     set_up(f"[{program}] ", logging.WARNING)
     try:
         return uvloop.run(_until_signal(work, signals))
@@ -150,6 +152,18 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
     except BrokenPipeError:
         pass
     return 1
+
+
+def _occupy_closed_descriptors() -> None:
+    """See to it that no socket gets the number of a standard descriptor that is closed.
+
+    What stands there then can be read, or written, as little as what is closed.
+    """
+    for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)
 
 
 async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
