@@ -76,6 +76,29 @@ async def test_one_write_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         await connection.close()
 
 
+async def test_a_lone_request_does_not_wait_for_the_turns_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind one that was alone in its turn a request is written at once; among others not."""
+    async with scripted() as [nsqd]:
+        connection = await open_connection(nsqd.address, Config())
+        recording = Recording(connection._transport)
+        monkeypatch.setattr(connection, "_transport", recording)
+        await connection.request(commands.pub("t", b"1"))
+        second = connection.request(commands.pub("t", b"2"))
+        assert len(recording.writes) == 2
+        third = connection.request(commands.pub("t", b"3"))
+        fourth = connection.request(commands.pub("t", b"4"))
+        assert len(recording.writes) == 2
+        await asyncio.gather(second, third, fourth)
+        fifth = connection.request(commands.pub("t", b"5"))
+        assert len(recording.writes) == 3
+        await fifth
+
+        await until(lambda: len(nsqd.lines(b"PUB")) == 5)
+        await connection.close()
+
+
 async def test_answers_go_to_their_requests() -> None:
     """OK and E_ answers meet requests in order; a cancelled request does not shift them."""
     async with scripted() as [nsqd]:

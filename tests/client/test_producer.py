@@ -322,6 +322,20 @@ async def test_all_attempts_together_have_publish_timeout() -> None:
         assert raised.value.attempts == raised.value.unanswered > 1
 
 
+async def test_what_is_too_late_is_not_sent_again() -> None:
+    """When time is up as the connection is given up, the other nsqd does not get it, too."""
+    async with scripted(2) as nsqds, producer_of(*nsqds, publish_timeout=0.2) as producer:
+        for nsqd in nsqds:
+            nsqd.on_publish = lambda peer, words, body: None
+        await connected(producer, 2)
+        with pytest.raises(PublishError) as raised:
+            await producer.publish("t", b"x")
+
+        assert (raised.value.attempts, raised.value.unanswered) == (1, 1)
+        await connected(producer, 2)
+        assert sum(len(nsqd.lines(b"PUB")) for nsqd in nsqds) == 1
+
+
 async def test_another_ones_fault_is_not_counted() -> None:
     """Publishes behind twenty that end the connection each are sent on, for two attempts each."""
 
@@ -399,6 +413,7 @@ async def test_an_answer_that_no_nsqd_gives() -> None:
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         nsqd.on_publish = lambda peer, _, body: answers.pop() if answers else b"OK"
         assert await producer.publish("t", b"x") == Receipt(nsqd.address, attempts=2, resent=1)
+        assert len(nsqd.all_peers) == 2
 
 
 async def test_close_waits_for_what_is_under_way() -> None:
