@@ -60,7 +60,7 @@ def verdicts(results: Results) -> Iterator[str]:
         others = rivals(results, line)
         ratio = next((aim.ratio for aim in AIMS if line.startswith(aim.lines)), 0)
         for key, speed in speeds.items() if others and ratio else ():
-            if key in PEERS:
+            if not key.startswith("sparq"):
                 continue
             best, theirs = max(others.items(), key=_rate)
             found = speed.rate / theirs.rate

@@ -3,6 +3,7 @@
 1. Each is a process of its own, in an environment of its own (`tests/interop`), and does the same
    work in the way that its documentation has it (`bench/programs`). All are as they come: sparq
    and ansq on asyncio's loop, pynsq on tornado's, gnsq on gevent's; sparq on uvloop in addition.
+   `bound` is no client: it is what awaiting an OK costs at least.
 2. Within a line they take turns (A B C, A B C, ...), each with a new topic; figures are medians. A
    first run of each, which is not counted, says how many messages fill the time of a run.
 3. Measured is the middle of a run: from the message that ends the warm-up to the last one. Then
@@ -75,14 +76,17 @@ class Client:
 
     def python(self) -> str:
         """The interpreter of its environment."""
-        if self.program == "sparq":
+        if self.program in OURS:
             return sys.executable
         return str(ENVIRONMENTS / self.program / "bin" / "python")
 
     def missing(self) -> str:
         """Why it cannot run here; "" if it can."""
-        return "" if self.program == "sparq" else made(self.program, ENVIRONMENTS / self.program)
+        return "" if self.program in OURS else made(self.program, ENVIRONMENTS / self.program)
 
+
+OURS = frozenset({"sparq", "bound"})
+"""Programs that need nothing but this environment."""
 
 OUR_WAYS = frozenset({"iterate", "handler", "batches", "publish"})
 CLIENTS = (
@@ -91,6 +95,7 @@ CLIENTS = (
     Client("pynsq", "pynsq", frozenset({"handler", "publish"})),
     Client("gnsq", "gnsq", frozenset({"handler", "publish"})),
     Client("ansq", "ansq", frozenset({"iterate", "publish"})),
+    Client("bound", "bound", frozenset({"publish"})),
 )
 
 

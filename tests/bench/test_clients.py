@@ -42,6 +42,7 @@ def client_of(key: str) -> Client:
         ("pynsq", WITH_HANDLER),
         ("gnsq", HUNDRED_TASKS),
         ("ansq", BY_ITERATION),
+        ("bound", HUNDRED_TASKS),
     ],
 )
 def test_a_client_does_its_work(key: str, line: Line, bench: Bench) -> None:
@@ -104,6 +105,7 @@ def test_consuming_is_held_against_the_best_in_any_way() -> None:
             "publish, awaited, 1 task": {
                 "sparq": Speed(3_000, 50),
                 "gnsq": Speed(1_000, 100),
+                "bound": Speed(9_000, 9),
                 "ansq": Speed(900, 90),
             },
         }

@@ -1,0 +1,60 @@
+"""What awaiting an OK costs at least: a bare protocol on uvloop that knows PUB and nothing else.
+
+It checks nothing, survives nothing and fails silently: no client can be quicker on this loop, and
+what nsqd and the way there and back cost is all that is left.
+"""
+
+import asyncio
+from collections import deque
+
+import uvloop
+from job import BODY, JOB, Laps, ready
+
+OK_SIZE = 10
+COMMAND = b"PUB %s\n" % JOB["topic"].encode() + len(BODY).to_bytes(4) + BODY
+laps = Laps()
+
+
+class Bare(asyncio.Protocol):
+    def __init__(self):
+        self.answers = deque()
+        self.received = 0
+
+    def connection_made(self, transport):
+        self.transport = transport
+        transport.write(b"  V2")
+
+    def data_received(self, data):
+        count, self.received = divmod(self.received + len(data), OK_SIZE)
+        for _ in range(count):
+            self.answers.popleft().set_result(None)
+
+    def publish(self):
+        answer = asyncio.get_running_loop().create_future()
+        self.answers.append(answer)
+        self.transport.write(COMMAND)
+        return answer
+
+
+async def main():
+    begun = count = 0
+    host, port = JOB["nsqd"].split(":")
+    _, bare = await asyncio.get_running_loop().create_connection(Bare, host, int(port))
+
+    async def task():
+        nonlocal begun, count
+        while begun < JOB["total"]:
+            begun += 1
+            await bare.publish()
+            count += 1
+            if count >= laps.next:
+                laps.reached(count)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(JOB["tasks"]):
+            tasks.create_task(task())
+    await asyncio.Event().wait()
+
+
+ready("uvloop")
+uvloop.run(main())
