@@ -114,8 +114,7 @@ class Config(LayerOptions):
         output_buffer_timeout: seconds that it may hold them back; -1: no timer; 0: its default.
         max_in_flight: messages that a consumer may have unanswered, over all connections.
         msg_timeout: seconds after which nsqd delivers an unanswered message again; 0: its default.
-        max_msg_size: a larger frame ends the connection; 0: no such limit, but 64 MiB where the
-            connection is compressed: there a frame costs its sender next to nothing.
+        max_msg_size: a larger frame ends the connection; 0: 64 MiB (go-nsq has no limit then).
         stop_timeout: seconds that ``stop`` and ``close`` wait for what is in hand (go-nsq: 30).
         publish_timeout: seconds that one publish may take with all its attempts, waiting for a
             connection included (not in go-nsq).

@@ -44,8 +44,7 @@ HANDSHAKE_SECONDS: Final = 5.0
 AUTH_SECONDS: Final = 30.0
 """For AUTH on top: nsqd asks one authd after another, each for some seconds."""
 
-FRAME_BYTES_MAX: Final = 2**31 - 1
-COMPRESSED_FRAME_BYTES_MAX: Final = 64 << 20
+FRAME_BYTES_MAX: Final = 64 << 20
 
 TURN_BYTES: Final = 1 << 20
 """What is made plain in one turn of the loop; the socket is read no further meanwhile."""
@@ -309,9 +308,6 @@ class Connection(asyncio.Protocol):
             self._opened.set_result(None)
         if handshake.layers:
             self._layers = handshake.layers
-            if self._layers.compression is not None:
-                limit = self._config.max_msg_size or COMPRESSED_FRAME_BYTES_MAX
-                self._receiver = Receiver(limit)
         self._take(handshake.take_rest())
         if self._layers is not None:
             self._make_plain()
