@@ -118,7 +118,8 @@ class Config(LayerOptions):
         stop_timeout: seconds that ``stop`` and ``close`` wait for what is in hand (go-nsq: 30).
         publish_timeout: seconds that one publish may take with all its attempts, waiting for a
             connection included (not in go-nsq).
-        publish_attempts: how often one publish is sent at most (not in go-nsq).
+        publish_attempts: how often one publish is sent at most, sends not counted that nsqd did not
+            execute for another's fault (not in go-nsq).
         max_pending_bytes: bodies that may await nsqd's OK; a publish beyond waits (not in go-nsq).
         tls_config: speak TLS as this context says, in place of the options of the files.
     """
