@@ -52,7 +52,7 @@ def test_a_client_does_its_work(key: str, line: Line, bench: Bench) -> None:
     assert TOTAL * 0.5 < figures.messages <= TOTAL
     assert figures.rate > 0
     assert figures.client_cpu > 0
-    assert figures.server_cpu > 0
+    assert figures.server_cpu >= 0  # a batch takes less time than looking at a clock twice
     assert "Python 3" in bench.versions[key]
 
 
