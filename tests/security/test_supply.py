@@ -42,6 +42,9 @@ CHANCE = {
     "nsqd/auth.py": "which authd is asked first",
     "pipeline/generator.py": "the clicks of a made site",
     "testing.py": "what a disk of tests loses",
+    "tools/nsq_tail.py": "a channel's number, as in NSQ",
+    "tools/nsq_to_http.py": "which messages are sampled, and which host is tried",
+    "tools/nsq_to_nsq.py": "which nsqd is tried",
 }
 """Where `random` chooses, and what; a secret is none of these."""
 
@@ -52,6 +55,7 @@ BANDIT = {
     "B603": "likewise",
     "B103 spark/java.py": "a Java that was unpacked must be executable",
     "B106 nsqd/tls.py": "an empty password of a key file, so that OpenSSL does not ask for one",
+    "B108 tools/nsq_to_file.py": "NSQ's default for --output-dir; nothing there is trusted",
     "B107 daemon/http.py": "no token is what the empty text means",
 }
 """What bandit points at and is meant so."""
