@@ -1,8 +1,13 @@
 """For all tests: random ones are not held to a time; behaviours and security checks are counted.
 
+Who runs them in the background of a shell has Ctrl-C ignored, which all that is started inherits:
+here it means what it means to programs of a terminal.
+
 Two shared cores are sometimes many times slower than a test is used to; what runs for too long is
 `pytest-timeout`'s to say.
 """
+
+import signal
 
 import pytest
 from hypothesis import settings
@@ -12,6 +17,7 @@ from tests.security import rows
 
 settings.register_profile("sparq", deadline=None)
 settings.load_profile("sparq")
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
