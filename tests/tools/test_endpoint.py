@@ -217,7 +217,7 @@ async def test_a_connection_is_used_again(session: aiohttp.ClientSession) -> Non
     async def answer(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         peers.append(request.transport.get_extra_info("peername"))
-        return web.Response(text="thanks" * 1000, status=200 + len(peers))
+        return web.Response(text="thanks" * 100_000, status=200 + len(peers))
 
     async with web_server() as server:
         server.answer = answer

@@ -86,7 +86,7 @@ async def test_what_must_not_be_sent_holds_up_nobody(
     topic = new_topic()
     async with web_server() as server:
         words = told(nsqd, topic, f"--get={server.url}/in/%s", "--max-in-flight=1")
-        async with running(nsq_to_http, *words):
+        async with running(nsq_to_http, *words, "--consumer-opt=backoff_multiplier,1m"):
             await publish(nsqd, topic, b"..", b"1", b"2")
             await until_seen(lambda: nsqd.channel(topic, CHANNEL).get("deferred_count") == 1)
             await server.heard(2)

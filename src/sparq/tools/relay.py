@@ -157,7 +157,6 @@ class Relay:
         host = self._hosts.choose(now)
         self._touching.hold(message)
         if not offer(host, partial(self._told, message, send, host, now)):
-            self._touching.release(message)
             self._hand_on_later(message, send)
 
     def _told(
