@@ -1,7 +1,7 @@
 """For all tests: random ones are not held to a time; behaviours and security checks are counted.
 
-Who runs them in the background of a shell has Ctrl-C ignored, which all that is started inherits:
-here it means what it means to programs of a terminal.
+Who runs them in the background of a shell has Ctrl-C ignored, which all that is started inherits,
+and a loop may leave a handler of its own behind: here it means what it means in a terminal.
 
 Two shared cores are sometimes many times slower than a test is used to; what runs for too long is
 `pytest-timeout`'s to say.
@@ -17,7 +17,12 @@ from tests.security import rows
 
 settings.register_profile("sparq", deadline=None)
 settings.load_profile("sparq")
-signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Ctrl-C interrupts a test as it interrupts a program."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
