@@ -79,13 +79,13 @@ class Screen:
         depth, in_flight = (int(seen.total(name) or 0) for name in ("depth", "in_flight"))
         parts = [
             self._title,
+            "frozen" if self._view.is_frozen else f"{datetime.now():%H:%M:%S}",
             f"{seen.nsqds} nsqds",
             f"{seen.topics:,} topics",
             f"in {rate(seen.in_rate)}/s",
             f"out {rate(seen.total('out_rate'))}/s",
             f"depth {depth:,}",
             f"in flight {in_flight:,}",
-            "frozen" if self._view.is_frozen else f"{datetime.now():%H:%M:%S}",
         ]
         return Text("   ".join(parts), style="bold", no_wrap=True, overflow="ellipsis")
 
