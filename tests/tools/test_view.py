@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from rich.console import Console
@@ -135,7 +136,8 @@ def test_a_screen_is_filled_and_not_more() -> None:
     lines = text.rstrip("\n").split("\n")
     assert 11 == len(lines)
     assert 12 - 4 - COMPLAINTS_MAX - 1 == sum(line.startswith("topic") for line in lines)
-    assert "   2 nsqds   1 topics   in 5.0/s   out -/s   depth 0" in lines[0]
+    counts = r"2 nsqds   1 topics   in 5\.0/s   out -/s   depth 0"
+    assert re.match(rf"sparq top   \d\d:\d\d:\d\d   {counts}", lines[0])
     assert "DEPTH v" in lines[1]
     assert "0:1: connection refused" in text
     assert "... and 7 more" in text
