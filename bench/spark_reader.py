@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.servers import spawn_nsqd
 
-from sparq.client.blocking import BlockingConnection
+from sparq.client.socket_connection import SocketConnection
 from sparq.protocol import commands
 from sparq.spark.java import ensure_java
 
@@ -33,7 +33,7 @@ GOAL = 0.8
 
 def publish(address: str, rows: int) -> None:
     """Fills the topic; the bodies are random, so that Parquet has nothing to compress."""
-    connection = BlockingConnection(address)
+    connection = SocketConnection(address)
     window = 0
     for _ in range(rows // MPUB_MESSAGES):
         pool = os.urandom(BODY_SIZE * MPUB_MESSAGES)

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparq.client.blocking.session import Session
     from sparq.client.config import Config
-    from sparq.client.session import Session
 
 __all__ = ["connect"]
 
@@ -42,7 +42,7 @@ def connect(
         ValueError: an address or an option is not valid, or no address is given.
         TypeError: an option does not exist or has the wrong type.
     """
-    session: type[Session] = import_module("sparq.client.session").Session
+    session: type[Session] = import_module("sparq.client.blocking.session").Session
     return session(
         nsqd_tcp_addresses, lookupd_http_addresses=lookupd_http_addresses, config=config, **options
     )

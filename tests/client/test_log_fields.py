@@ -117,7 +117,10 @@ async def test_what_is_about_something_ends_with_its_block(
 def test_the_document_names_every_logger_and_field() -> None:
     """docs/observing_clients.md has each, and no module of the client writes in another way."""
     text = (ROOT / "docs/observing_clients.md").read_text(encoding="utf-8")
-    sources = {path.stem: path.read_text(encoding="utf-8") for path in CLIENT.glob("*.py")}
+    sources = {
+        ".".join(path.relative_to(CLIENT).with_suffix("").parts): path.read_text(encoding="utf-8")
+        for path in CLIENT.rglob("*.py")
+    }
     writing = {
         f"sparq.client.{name}"
         for name, source in sources.items()

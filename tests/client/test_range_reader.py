@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from sparq.client import blocking
-from sparq.client.blocking import BlockingConnection
+from sparq.client import socket_connection
 from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import NoRangesError, RangeReader
+from sparq.client.socket_connection import SocketConnection
 from sparq.protocol import batch, commands
 from sparq.protocol.errors import RemoteError
 from tests.spark.range_server import RangeServer
@@ -155,7 +155,7 @@ def answering(*answers: bytes) -> str:
 def test_what_is_no_nsqd_is_said(data, text):
     """An HTTP port, an absurd size, an answer of another kind: the error names what came."""
     with pytest.raises(WrongPeerError, match=text):
-        BlockingConnection(answering(data))
+        SocketConnection(answering(data))
 
 
 def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
@@ -168,7 +168,7 @@ def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
 
 def test_heartbeats_are_answered(server):
     """A heartbeat between question and answer is answered and not taken for the answer."""
-    connection = BlockingConnection(server.address)
+    connection = SocketConnection(server.address)
     answer = server._ends
 
     def with_heartbeat(command):
@@ -188,7 +188,7 @@ def test_heartbeats_are_answered(server):
 def test_an_error_sent_before_all_was_read_is_raised():
     """nsqd refuses a large MPUB after its first bytes and hangs up: the error is what we see."""
     refusal = b"\0\0\0\x16\0\0\0\x01E_BAD_BODY too big"
-    connection = BlockingConnection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
+    connection = SocketConnection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
 
     with pytest.raises(RemoteError, match="E_BAD_BODY too big"):
         connection.ask(bytes(64 << 20))
@@ -200,7 +200,7 @@ def test_silence_ends_with_the_timeout(monkeypatch):
         socket.create_server(("127.0.0.1", 0)) as listening,
         pytest.raises(TimeoutError),
     ):
-        BlockingConnection(address_of(listening), timeout_seconds=0.05)
+        SocketConnection(address_of(listening), timeout_seconds=0.05)
 
 
 def test_a_range_that_does_not_advance_is_an_error(server, reader):
@@ -214,7 +214,7 @@ def test_a_range_that_does_not_advance_is_an_error(server, reader):
 
 def test_frames_are_bounded(server, monkeypatch):
     """Nothing larger than the limit is taken, whoever sends it."""
-    monkeypatch.setattr(blocking, "FRAME_BYTES_MAX", 50)
+    monkeypatch.setattr(socket_connection, "FRAME_BYTES_MAX", 50)
 
     with pytest.raises(WrongPeerError, match="at most 50"):
-        BlockingConnection(server.address)
+        SocketConnection(server.address)

@@ -27,7 +27,12 @@ RUN_SECONDS = 30.0
 POLL_SECONDS = 0.01
 SLOW = re.compile(r"^nsqd \S+: TimeoutError\n", re.M)
 """A line of the log: nsqd did not answer within `dial_timeout`, and is tried again."""
-PRELOADED = ["sparq", "sparq.client.consumer", "sparq.client.session", "tests.docs.running"]
+PRELOADED = [
+    "sparq",
+    "sparq.client.consumer",
+    "sparq.client.blocking.session",
+    "tests.docs.running",
+]
 
 
 class Ran(NamedTuple):

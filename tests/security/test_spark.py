@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from sparq.client import Consumer
-from sparq.client.blocking import FRAME_BYTES_MAX, BlockingConnection
 from sparq.client.layer_options import LayerOptions
+from sparq.client.socket_connection import FRAME_BYTES_MAX, SocketConnection
 from sparq.protocol import commands
 from tests.client.authd import SECRET, running_authd
 from tests.security.test_forwarding import HOSTILE
@@ -40,7 +40,7 @@ def publish(server: NsqdServer, topic: str, bodies: list[bytes]) -> None:
     """With the secret, to a topic with a channel."""
     server.post(f"/topic/create?topic={topic}")
     server.post(f"/channel/create?topic={topic}&channel=copy")
-    connection = BlockingConnection(server.tcp, layers=LayerOptions(auth_secret=SECRET))
+    connection = SocketConnection(server.tcp, layers=LayerOptions(auth_secret=SECRET))
     assert connection.ask(commands.mpub(topic, bodies)) == b"OK"
     connection.close()
 
@@ -217,7 +217,7 @@ def test_what_an_nsqd_sends_is_bounded(size: int) -> None:
     hello = struct.pack(">ii", len(granted) + 4, 0) + granted
     before = peak_bytes()
     with hostile(hello, struct.pack(">ii", size, 3) + b"x" * 1000) as address:
-        connection = BlockingConnection(address)
+        connection = SocketConnection(address)
         with pytest.raises(Exception, match=f"a frame of {size} bytes"):
             connection.ask(commands.ends("t"))
         connection.close()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sparq.client.blocking import BlockingConnection
+from sparq.client.socket_connection import SocketConnection
 from sparq.protocol import commands
 from tests.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.spark.range_server import RangeServer
@@ -50,7 +50,7 @@ def publish(nsqd, topic: str, bodies: list[bytes], run: int = 200) -> None:
     """Publishes by MPUBs of so many messages, each acknowledged; the topic has a channel."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=any")
-    connection = BlockingConnection(nsqd.tcp)
+    connection = SocketConnection(nsqd.tcp)
     for at in range(0, len(bodies), run):
         assert connection.ask(commands.mpub(topic, bodies[at : at + run])) == b"OK"
     connection.close()

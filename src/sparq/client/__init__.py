@@ -4,7 +4,7 @@
 nsqlookupd; both work with Go's nsqd and with sparq's. This room imports ``sparq.protocol`` only.
 
 What needs an event loop and aiohttp is loaded when it is first asked for: Spark's many short-lived
-Python processes use this room's blocking parts alone, and a third of a second is much to them.
+Python processes use this room's plain sockets alone, and a third of a second is much to them.
 """
 
 from importlib import import_module
@@ -27,14 +27,14 @@ from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
     from sparq.client.batch import Batch
-    from sparq.client.blocking_consumer import BlockingConsumer
-    from sparq.client.blocking_producer import BlockingProducer
+    from sparq.client.blocking.batch import BlockingBatch
+    from sparq.client.blocking.consumer import BlockingConsumer
+    from sparq.client.blocking.producer import BlockingProducer
+    from sparq.client.blocking.session import Session
     from sparq.client.consumer import Consumer
-    from sparq.client.crossing import BlockingBatch
     from sparq.client.message import Message
     from sparq.client.producer import Producer
     from sparq.client.publish import Receipt
-    from sparq.client.session import Session
     from sparq.client.subscription import Counters
 
 __all__ = [
@@ -64,15 +64,15 @@ __all__ = [
 
 _ON_DEMAND: Final = {
     "Batch": "sparq.client.batch",
-    "BlockingBatch": "sparq.client.crossing",
-    "BlockingConsumer": "sparq.client.blocking_consumer",
-    "BlockingProducer": "sparq.client.blocking_producer",
+    "BlockingBatch": "sparq.client.blocking.batch",
+    "BlockingConsumer": "sparq.client.blocking.consumer",
+    "BlockingProducer": "sparq.client.blocking.producer",
     "Consumer": "sparq.client.consumer",
     "Counters": "sparq.client.subscription",
     "Message": "sparq.client.message",
     "Producer": "sparq.client.producer",
     "Receipt": "sparq.client.publish",
-    "Session": "sparq.client.session",
+    "Session": "sparq.client.blocking.session",
 }
 
 

@@ -14,9 +14,9 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sparq.client.blocking import BlockingConnection, Parts
 from sparq.client.errors import SparqClientError, WrongPeerError
 from sparq.client.layer_options import PLAIN, LayerOptions
+from sparq.client.socket_connection import Parts, SocketConnection
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import FRAME_RANGE
@@ -128,7 +128,7 @@ class RangeReader:
         self.address = address
         self._user_agent = user_agent
         self._layers = layers
-        self._connection: BlockingConnection | None = None
+        self._connection: SocketConnection | None = None
 
     # Questions
 
@@ -193,7 +193,7 @@ class RangeReader:
     def _send(self, command: bytes) -> None:
         self._answered(lambda open_: open_.send(command))
 
-    def _answered(self, question: Callable[[BlockingConnection], Answer]) -> Answer:
+    def _answered(self, question: Callable[[SocketConnection], Answer]) -> Answer:
         """The answer; whatever spoils the connection also drops it."""
         try:
             return question(self._connected())
@@ -205,9 +205,9 @@ class RangeReader:
             self.close()
             raise
 
-    def _connected(self) -> BlockingConnection:
+    def _connected(self) -> SocketConnection:
         if self._connection is None:
-            connection = BlockingConnection(
+            connection = SocketConnection(
                 self.address, user_agent=self._user_agent, layers=self._layers
             )
             if not connection.identity.get(RANGE_FEATURE):
@@ -230,7 +230,7 @@ class RangeReader:
             raise WrongPeerError(f"{self.address} answered {answer}: {error!r}") from None
 
 
-def _receive_range(connection: BlockingConnection) -> RangeData:
+def _receive_range(connection: SocketConnection) -> RangeData:
     frame_type, data = connection.receive()
     if frame_type != FRAME_RANGE or len(data) < _RANGE_HEADER.size:
         raise WrongPeerError(

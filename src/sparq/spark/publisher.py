@@ -8,7 +8,7 @@
 
 from typing import Final
 
-from sparq.client.blocking import BlockingConnection
+from sparq.client.socket_connection import SocketConnection
 from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import Discovery
 from sparq.spark.encode import MultiPublish
@@ -31,7 +31,7 @@ class Publisher:
     def __init__(self, cluster: Cluster, turn: int = 0) -> None:
         self._discovery = Discovery.of_all(cluster)
         self._layers = cluster.layers
-        self._connections: dict[str, BlockingConnection] = {}
+        self._connections: dict[str, SocketConnection] = {}
         self._turn = turn
         self._accepted = False
         self._patience = Patience("every nsqd", cluster.timeout_ms)
@@ -82,8 +82,8 @@ class Publisher:
         self._accepted = True
         return None
 
-    def _connect(self, address: str) -> BlockingConnection:
-        connection = BlockingConnection(address, user_agent="sparq spark sink", layers=self._layers)
+    def _connect(self, address: str) -> SocketConnection:
+        connection = SocketConnection(address, user_agent="sparq spark sink", layers=self._layers)
         self._connections[address] = connection
         return connection
 

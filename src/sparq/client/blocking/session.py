@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sparq.client.address import parse_addresses, split_texts
-from sparq.client.blocking_consumer import BlockingConsumer
-from sparq.client.blocking_producer import BlockingProducer
+from sparq.client.blocking.consumer import BlockingConsumer
+from sparq.client.blocking.loop_thread import LoopThread
+from sparq.client.blocking.producer import BlockingProducer
 from sparq.client.config import Config
-from sparq.client.loop_thread import LoopThread
 
 Made = TypeVar("Made", BlockingProducer, BlockingConsumer)
 

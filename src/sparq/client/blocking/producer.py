@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self
 
+from sparq.client.blocking.loop_thread import LoopThread, begin
 from sparq.client.config import Config
 from sparq.client.errors import ClosedError, ProducerFullError
-from sparq.client.loop_thread import LoopThread, begin
 from sparq.client.producer import Producer
 from sparq.client.publish import Receipt
 

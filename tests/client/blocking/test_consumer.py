@@ -1,4 +1,4 @@
-"""client.blocking_consumer: what no conversation with a session shows (see test_session)."""
+"""client.blocking.consumer: what no conversation with a session shows (see test_session)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sparq
-from sparq.client.loop_thread import LoopThread
+from sparq.client.blocking.loop_thread import LoopThread
 from tests.client.conftest import Company
 
 

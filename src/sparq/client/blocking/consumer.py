@@ -19,12 +19,13 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from sparq.client.batch import Batch
+from sparq.client.blocking.batch import BlockingBatch
+from sparq.client.blocking.crossing import cross
+from sparq.client.blocking.feed import Feed, seconds_until
+from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
-from sparq.client.crossing import BlockingBatch, cross
 from sparq.client.errors import ClosedError
-from sparq.client.feed import Feed, seconds_until
-from sparq.client.loop_thread import LoopThread
 from sparq.client.message import Message
 from sparq.client.subscription import Counters
 

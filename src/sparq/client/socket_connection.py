@@ -46,7 +46,7 @@ _HEADER: Final = struct.Struct(">iI")
 Parts = bytes | bytearray | memoryview
 
 
-class BlockingConnection:
+class SocketConnection:
     """A connection to one nsqd.
 
     Attributes:

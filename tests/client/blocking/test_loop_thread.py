@@ -1,4 +1,4 @@
-"""client.loop_thread: calls, posts, interruptions, ends and forks."""
+"""client.blocking.loop_thread: calls, posts, interruptions, ends and forks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.errors import ClosedError
-from sparq.client.loop_thread import LoopThread
 
 FORKING = "ignore:This process .* is multi-threaded:DeprecationWarning"
 

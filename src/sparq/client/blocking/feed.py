@@ -15,8 +15,8 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.errors import ClosedError
-from sparq.client.loop_thread import LoopThread
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""client.feed: waits that are given up lose nothing."""
+"""client.blocking.feed: waits that are given up lose nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 import sparq
 from sparq.client import ClosedError
-from sparq.client.feed import Feed
-from sparq.client.loop_thread import LoopThread
+from sparq.client.blocking.feed import Feed
+from sparq.client.blocking.loop_thread import LoopThread
 from tests.client.conftest import Company
 
 
