@@ -20,6 +20,15 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"    {command}" in said for command in ("run", "up", *TOOLS))
 
 
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the form of NSQ's tools."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert 0 == ended.value.code
+    assert capsys.readouterr().out.startswith("sparq v1.")
+
+
 @pytest.mark.parametrize("command", TOOLS)
 def test_a_tool_has_flags_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """As NSQ's tools take them, with a help and a version."""

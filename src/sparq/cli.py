@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
+from sparq.program.version import version_line
+
 SEEDS = 100_000
 TOOLS = {
     "top": "what goes on in a cluster, live in a terminal",
@@ -34,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
     )
+    top.add_argument("--version", action="version", version=version_line("sparq"))
     names = "run | up | top | bench"
     commands = top.add_subparsers(dest="command", required=True, metavar=names)
     run = commands.add_parser("run", help="a cluster, clicks through it into Spark, and an audit")

@@ -42,6 +42,14 @@ def sparq_path(folder: Path) -> Path:
     return next(topic.glob("*.log"))
 
 
+def test_version() -> None:
+    """In the form of NSQ's tools, and without a data path."""
+    status, out, err = run("--version")
+
+    assert (0, "") == (status, err)
+    assert out.startswith("nsq_check v1.")
+
+
 def test_a_sound_path_of_gos(tmp_path: Path) -> None:
     """A row a queue, and exit status 0."""
     GoQueue(tmp_path, "clicks:archive").put(b"a", b"b").put(b"c", attempts=2).close()

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from sparq.log.check import Findings, Progress, Row, check, size_of
 from sparq.log.disk import DiskError, LookingDisk
+from sparq.program.version import version_line
 from sparq.protocol.instant import Instant
 from sparq.tools.columns import aligned
 
@@ -41,6 +42,7 @@ class Failed(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
     parser = argparse.ArgumentParser("nsq_check", description="check an nsqd's data path, offline")
+    parser.add_argument("--version", action="version", version=version_line("nsq_check"))
     parser.add_argument("data_path", help="nsqd's --data-path")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
