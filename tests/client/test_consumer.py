@@ -172,6 +172,19 @@ async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
         assert first.cancelled()
 
 
+async def test_whoever_is_cancelled_as_news_come_is_cancelled() -> None:
+    """A task that is cancelled in the turn in which its consumer stops ends by that alone."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        await subscribed(nsqd)
+        waiting = [asyncio.ensure_future(anext(consumer)), asyncio.ensure_future(anext(consumer))]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await consumer.stop()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+
+        assert [type(error) for error in ended] == [asyncio.CancelledError, StopAsyncIteration]
+
+
 async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
     """A message delivered too often is given up: finished, after the callback has seen it."""
     caplog.set_level(logging.CRITICAL, "sparq.client")

@@ -138,10 +138,10 @@ class Inbox:
             raise
 
     def _leave(self, taker: asyncio.Future[None]) -> None:
-        if taker.cancelled():
-            self._takers.remove(taker)
-        else:
+        if not taker.cancelled():
             self._wake(1)
+        elif taker in self._takers:  # whoever woke others meanwhile has taken it out
+            self._takers.remove(taker)
 
     def _wake(self, count: int) -> None:
         """Let so many waiting tasks look."""
