@@ -20,7 +20,7 @@ LOCKED := locks/build.txt locks/all.txt
 .DELETE_ON_ERROR:
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net cluster spark museum kill
-.PHONY: help check run up test style types layers tidy tests bench latency idle clients interop security docs \
+.PHONY: help check run up test style types layers tidy tests bench latency idle clients interop wheel security docs \
 	proofs $(PROOFS) format lock venv clean
 
 help: ## this list
@@ -67,6 +67,9 @@ clients: $(READY) ## the client beside pynsq, gnsq and ansq: consuming, publishi
 
 interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
 	@$(BIN)/python -m pytest -rs tests/interop
+
+wheel: $(READY) ## sparq[spark] from its wheel, fetched by pip (1 GB), and the pipeline with it
+	@$(BIN)/python -m pytest -rs tests/deploy/whole_spark.py $(ARGS)
 
 security: $(READY) ## the security table: a test for each row, counted
 	@$(BIN)/python -m pytest -rs tests/security $(ARGS)
