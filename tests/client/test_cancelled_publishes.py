@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sparq.client import Consumer, Producer, PublishError, Receipt, RemoteError
 from tests.client.conftest import Company
-from tests.client.scripted import until
+from tests.client.scripted import scripted, until
 from tests.servers import NsqdServer
 
 TOO_LONG_SECONDS = 90_000.0
@@ -172,3 +172,21 @@ def test_whoever_is_cancelled_disturbs_nobody(company: Company) -> None:
         asyncio.run(run(steps, pending))
 
     stories()
+
+
+async def test_a_close_that_is_cancelled_ends_the_producer() -> None:
+    """However often: what has no answer is not waited for, and no connection is left or made."""
+    async with scripted() as [nsqd]:
+        nsqd.on_publish = lambda peer, words, body: None
+        producer = Producer(nsqd.address)
+        publish = asyncio.create_task(producer.publish("t", b"x"))
+        await until(lambda: nsqd.lines(b"PUB"))
+        closing = asyncio.create_task(producer.close())
+        for _ in range(5):
+            await asyncio.sleep(0)
+            closing.cancel()
+        await until(lambda: not nsqd.peers)
+
+        assert closing.cancelled()
+        with pytest.raises(PublishError, match="1 of them unanswered"):
+            await publish

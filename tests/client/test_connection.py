@@ -1,6 +1,7 @@
 """client.connection: identify, requests answered in order, and every way that it can end."""
 
 import asyncio
+import gc
 import socket
 import struct
 from typing import Any
@@ -306,3 +307,20 @@ def test_unknown_codes_count_as_fatal() -> None:
     error = remote_error(b"E_NEW something else")
 
     assert (error.code, error.text, error.fatal) == ("E_NEW", "something else", True)
+
+
+async def test_a_dial_that_is_cancelled_leaves_nothing_unsaid() -> None:
+    """Wherever it is: no error is left over that nobody has asked for."""
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
+    async with scripted() as [nsqd]:
+        for turns in range(8):
+            dialling = asyncio.ensure_future(open_connection(nsqd.address, Config()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            dialling.cancel()
+            await asyncio.wait([dialling])
+            await until(lambda: not nsqd.peers)
+        gc.collect()
+
+    assert complaints == []

@@ -238,6 +238,7 @@ class Connection(asyncio.Protocol):
             self._opened.set_exception(
                 self._fatal if known and self._fatal else ConnectionLostError(reason + during)
             )
+            self._opened.exception()  # whoever dials may be cancelled, and never ask
         self.requests.lose(reason, executed=False if not_executed else None)
         if self._resumed is not None:
             self.resume_writing()

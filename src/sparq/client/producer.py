@@ -319,9 +319,15 @@ class Producer:
     async def close(self) -> None:
         """Wait for publishes under way, ``stop_timeout`` seconds at most, and disconnect."""
         self._closed = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.config.stop_timeout):
-                await self.flush()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.config.stop_timeout):
+                    await self.flush()
+        finally:
+            # A task of its own: whoever cancels this once more must not leave it half done.
+            await asyncio.shield(background(self._end(), "end of a producer"))
+
+    async def _end(self) -> None:
         self._dispatcher.end()
         if self._asking is not None:
             self._asking.cancel()
