@@ -74,65 +74,6 @@ async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
         assert [line.split()[2] for line in nsqd.lines(b"REQ")] == [b"2000", b"6000", b"7000"]
 
 
-async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> None:
-    """Return means FIN, an exception REQ, an own answer stands, and it can be switched off."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-    held: list[Message] = []
-
-    async def handle(message: Message) -> None:
-        if message.body == b"bad":
-            raise RuntimeError("cannot")
-        if message.body == b"own":
-            message.requeue(0, backoff=False)
-        if message.body == b"held":
-            message.auto_respond = False
-            held.append(message)
-
-    options = {"handler": handle, "concurrency": 2, "max_backoff_duration": 0}
-    async with scripted() as [nsqd], consumer_of(nsqd, **options):
-        peer = await subscribed(nsqd)
-        for number, body in enumerate((b"good", b"bad", b"own", b"held")):
-            peer.deliver(number, body)
-        await until(lambda: len(peer.in_flight) == 1 and held)
-
-        assert set(nsqd.lines(b"FIN", b"REQ")) == {
-            b"FIN 0000000000000000",
-            b"REQ 0000000000000001 90000",
-            b"REQ 0000000000000002 0",
-        }
-        held[0].finish()
-        await until(lambda: not peer.in_flight)
-
-
-async def test_handler_concurrency() -> None:
-    """So many handlers run at a time, no more, and an ordinary function serves as well."""
-    running, most, gate = 0, 0, asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await gate.wait()
-        running -= 1
-
-    async with scripted() as [nsqd]:
-        async with consumer_of(nsqd, handler=handle, concurrency=3):
-            peer = await subscribed(nsqd)
-            for number in range(8):
-                peer.deliver(number)
-            await until(lambda: running == 3)
-            gate.set()
-            await until(lambda: not peer.in_flight)
-        assert most == 3
-
-        bodies: list[bytes] = []
-        async with consumer_of(nsqd, handler=lambda message: bodies.append(message.body)):
-            peer = await subscribed(nsqd)
-            peer.deliver(1)
-            await until(lambda: not peer.in_flight)
-        assert bodies == [b"x"]
-
-
 async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
     """Messages of one read reach as many waiting tasks, one each; the rest wait on."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
@@ -331,6 +272,26 @@ async def test_stop_is_bounded() -> None:
 
         assert asyncio.get_running_loop().time() - began < 2
         assert nsqd.lines(b"FIN", b"REQ") == [b"REQ 0000000000000002 0"]
+
+
+async def test_a_stop_that_is_cancelled_again_and_again_ends_the_consumer() -> None:
+    """Nothing is left that would keep the connection, or make it anew."""
+    async with scripted() as [nsqd]:
+        consumer = consumer_of(nsqd)
+        consumer.start()
+        (await subscribed(nsqd)).deliver(1)
+        await until(lambda: consumer.in_flight)
+        held = await anext(consumer)
+        stopping = asyncio.create_task(consumer.stop())
+        for _ in range(5):
+            await asyncio.sleep(0)
+            stopping.cancel()
+        async with asyncio.timeout(10):
+            await consumer.join()
+
+        assert stopping.cancelled()
+        assert held.stale
+        await until(lambda: not nsqd.peers)
 
 
 async def test_stop_ends_a_waiting_iteration() -> None:

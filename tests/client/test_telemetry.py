@@ -125,6 +125,18 @@ async def test_one_trace_from_publish_to_handler(nsqd: NsqdServer, carried: bool
     }
 
 
+async def test_a_traced_handler_that_returns_false_has_failed(nsqd: NsqdServer) -> None:
+    """As an untraced one has: the message comes again."""
+    traces, topic = Traces(carry_context=False), "returned-false"
+    handler = traces.telemetry.handler(lambda message: message.attempts > 1)
+    options: dict[str, Any] = {"handler": handler, "default_requeue_delay": 0.0}
+    async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, topic, **options) as consumer:
+        await producer.publish(topic, b"body")
+        await until(lambda: consumer.counters.finished)
+
+        assert consumer.counters.requeued == 1
+
+
 async def test_what_others_get(nsqd: NsqdServer) -> None:
     """The body as it is, unless the context was asked for: then in an envelope."""
     plain, carrying = Traces(carry_context=False), Traces(carry_context=True)

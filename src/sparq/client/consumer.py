@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -27,6 +27,7 @@ from sparq.client.dead_letters import DeadLetters
 from sparq.client.discovery import Discovery, Filter
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.flow import Flow
+from sparq.client.handling import Handler, handle, name_of, require_callable
 from sparq.client.inbox import Inbox
 from sparq.client.log_fields import FieldLogger, about, of_message
 from sparq.client.message import Message
@@ -49,8 +50,6 @@ STARVED_PART: Final = 0.85
 TURN_SECONDS: Final = 0.01
 """Whoever handles messages without ever waiting leaves the loop to others this often."""
 
-Handler = Callable[[Message], Awaitable[None] | None]
-
 
 class Consumer:
     """Consumes one channel of a topic.
@@ -63,7 +62,7 @@ class Consumer:
 
     Handler: ``Consumer(..., handler=handle, concurrency=10)`` calls ``await handle(message)``,
     so many at a time, and answers by the outcome unless the handler has: FIN when it returns, REQ
-    with backoff when it raises. ``await consumer.join()`` waits for the consumer's end.
+    with backoff when it raises or returns False. ``await consumer.join()`` waits for the end.
 
     Leaving the ``async with`` block stops it. While iterating, messages not handed out are given
     back to nsqd at once then; a handler gets ``stop_timeout`` seconds to finish what is there.
@@ -113,6 +112,9 @@ class Consumer:
         for kind, name in (("topic", topic), ("channel", channel)):
             if not is_valid_name(name):
                 raise ValueError(f"{kind} name {quote(name)} is not valid")
+        require_callable(
+            handler=handler, on_giving_up=on_giving_up, discovery_filter=discovery_filter
+        )
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}, not 1 or more")
         if on_giving_up is not None and dead_letter:
@@ -125,9 +127,10 @@ class Consumer:
         self._handler = handler
         self._concurrency = concurrency
         self._on_giving_up = on_giving_up
-        self._watchdog = Watchdog(f"{_name(handler)} ({topic}/{channel})")
+        self._watchdog = Watchdog(f"{name_of(handler)} ({topic}/{channel})")
         self._inbox = Inbox()
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopper: asyncio.Task[None] | None = None
         self._paused = False
         self._stopping = False
         self._stopped = asyncio.Event()
@@ -262,8 +265,12 @@ class Consumer:
         nsqd is told to send no more (CLS). A handler goes on with the messages that are here;
         without one, those not handed out are given back. Then unanswered messages are waited for,
         ``wait_seconds`` or ``stop_timeout``. What is unanswered after that, nsqd delivers again.
-        Called from a handler it would wait for that handler: start a task for it there.
+        Cancelling it waits no longer for them, and ends the consumer. A handler that calls it goes
+        on at once, since the consumer waits for the handler.
         """
+        if asyncio.current_task() in self._tasks:
+            self._stopper = self._stopper or background(self.stop(wait_seconds), "stop")
+            return
         if self._stopping:
             await self.join()
             return
@@ -272,7 +279,8 @@ class Consumer:
         try:
             await self._wind_down(seconds)
         finally:
-            await self._end()
+            # A task of its own: whoever cancels the stop once more must not leave it half done.
+            await asyncio.shield(background(self._end(), "end of a consumer"))
 
     async def _wind_down(self, seconds: float) -> None:
         self._pool.retire()
@@ -458,22 +466,7 @@ class Consumer:
 
     async def _work(self, handler: Handler) -> None:
         async for message in self:
-            await self._run(handler, message)
-
-    async def _run(self, handler: Handler, message: Message) -> None:
-        """Call a handler and answer for the message by the outcome."""
-        try:
-            result = handler(message)
-            if result is not None:
-                await result
-        except Exception:
-            # A handler may raise anything: that is how it says that it has failed.
-            self._log.exception("handler failed on %r", message, extra=of_message(message))
-            if message.auto_respond and not message.responded:
-                message.requeue()
-        else:
-            if message.auto_respond and not message.responded:
-                await message.finish()
+            await handle(handler, message, self._log)
 
     async def _give_up(self, message: Message) -> None:
         """What to do with a message that was delivered too often."""
@@ -483,12 +476,4 @@ class Consumer:
         if self._on_giving_up is None:
             await message.finish()
         else:
-            await self._run(self._on_giving_up, message)
-
-
-def _name(handler: Handler | None) -> str:
-    """What a warning calls whoever handles the messages."""
-    if handler is None:
-        return "the code that iterates over a consumer"
-    name = getattr(handler, "__qualname__", repr(handler))
-    return f"the handler {getattr(handler, '__module__', '')}.{name}"
+            await handle(self._on_giving_up, message, self._log)

@@ -121,12 +121,11 @@ class Telemetry:
         """The same handler with a span around each call; one that raises is its span's error."""
 
         @functools.wraps(handle)
-        async def handle_traced(message: Message) -> None:
+        async def handle_traced(message: Message) -> object:
             topic, channel = current("topic"), current("channel")
             with self._processing(message, topic, channel):
                 result = handle(message)
-                if inspect.isawaitable(result):
-                    await result
+                return await result if inspect.isawaitable(result) else result
 
         return handle_traced
 

@@ -33,8 +33,9 @@ from typing import Final
 from sparq.client.address import parse_addresses
 from sparq.client.config import Config
 from sparq.client.connection import STORAGE_REFUSALS
-from sparq.client.consumer import Consumer, Handler
+from sparq.client.consumer import Consumer
 from sparq.client.errors import ProducerFullError, PublishError, SparqClientError
+from sparq.client.handling import Handler
 from sparq.client.message import Message
 from sparq.client.producer import Producer
 from sparq.client.publish import Receipt

@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from sparq.client.consumer import Consumer, Handler
+from sparq.client.consumer import Consumer
+from sparq.client.handling import Handler
 from sparq.client.message import Message
 from sparq.tools import common
 from sparq.tools.common import SourceOptions, UsageError

@@ -1,0 +1,73 @@
+"""Handlers: how the outcome of a call becomes the answer for a message.
+
+1. FIN when the handler returns, REQ when it raises or returns False; unless it has answered itself,
+   or has left the answer to others (``auto_respond``).
+2. A handler may be a coroutine function or an ordinary function. What it returns, but for False, is
+   nobody's business.
+3. A handler in which something was cancelled has failed as one that raises: only who cancels the
+   task that runs the handler ends that task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+
+from sparq.client.log_fields import FieldLogger, of_message
+from sparq.client.message import Message
+
+Handler = Callable[[Message], object]
+
+
+def require_callable(**given: object) -> None:
+    """Hold arguments that are functions, where they are given, to being callable.
+
+    Raises:
+        TypeError: one is not.
+    """
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise TypeError(f"{name} takes a function, not {type(value).__name__}")
+
+
+def name_of(handler: Handler | None) -> str:
+    """What a warning calls whoever handles the messages."""
+    if handler is None:
+        return "the code that iterates over a consumer"
+    name = getattr(handler, "__qualname__", repr(handler))
+    return f"the handler {getattr(handler, '__module__', '')}.{name}"
+
+
+async def handle(handler: Handler, message: Message, log: FieldLogger) -> None:
+    """Call a handler, and answer for the message by the outcome.
+
+    Raises:
+        asyncio.CancelledError: the task that runs this was cancelled; the message is unanswered.
+    """
+    succeeded = await _call(handler, message, log)
+    if message.responded or not message.auto_respond:
+        return
+    await (message.finish() if succeeded else message.requeue())
+
+
+async def _call(handler: Handler, message: Message, log: FieldLogger) -> bool:
+    """Whether the handler has succeeded; if not, the log says why."""
+    try:
+        result = handler(message)
+        if result is not None and inspect.isawaitable(result):
+            result = await result
+    except (Exception, asyncio.CancelledError) as error:
+        # A handler may raise anything: that is how it says that it has failed.
+        if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+            raise
+        log.exception("handler failed on %r", message, extra=of_message(message))
+        return False
+    if result is False:
+        log.warning("handler returned False on %r", message, extra=of_message(message))
+    return result is not False
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

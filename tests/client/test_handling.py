@@ -1,0 +1,133 @@
+"""client.handling: what a handler does with a message becomes the answer for it."""
+
+import asyncio
+import logging
+
+import pytest
+
+from sparq.client import Message
+from tests.client.scripted import consumer_of, scripted, subscribed, until
+
+
+async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    """Return means FIN, an exception REQ, an own answer stands, and it can be switched off."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    held: list[Message] = []
+
+    async def handle(message: Message) -> None:
+        if message.body == b"bad":
+            raise RuntimeError("cannot")
+        if message.body == b"own":
+            message.requeue(0, backoff=False)
+        if message.body == b"held":
+            message.auto_respond = False
+            held.append(message)
+
+    options = {"handler": handle, "concurrency": 2, "max_backoff_duration": 0}
+    async with scripted() as [nsqd], consumer_of(nsqd, **options):
+        peer = await subscribed(nsqd)
+        for number, body in enumerate((b"good", b"bad", b"own", b"held")):
+            peer.deliver(number, body)
+        await until(lambda: len(peer.in_flight) == 1 and held)
+
+        assert set(nsqd.lines(b"FIN", b"REQ")) == {
+            b"FIN 0000000000000000",
+            b"REQ 0000000000000001 90000",
+            b"REQ 0000000000000002 0",
+        }
+        held[0].finish()
+        await until(lambda: not peer.in_flight)
+
+
+async def test_a_handler_in_which_something_is_cancelled_has_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its message is requeued, and whoever runs handlers goes on with the next one."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+    async def handle(message: Message) -> None:
+        if message.body == b"bad":
+            lost = asyncio.get_running_loop().create_future()
+            lost.cancel()
+            await lost
+
+    async with scripted() as [nsqd], consumer_of(nsqd, handler=handle, max_backoff_duration=0):
+        peer = await subscribed(nsqd)
+        peer.deliver(1, b"bad")
+        peer.deliver(2, b"good")
+        await until(lambda: not peer.in_flight)
+
+        assert nsqd.lines(b"FIN", b"REQ") == [
+            b"REQ 0000000000000001 90000",
+            b"FIN 0000000000000002",
+        ]
+
+
+async def test_what_a_handler_returns(caplog: pytest.LogCaptureFixture) -> None:
+    """False is a failure, as in pynsq, and anything else a success, whatever kind of function."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    returned = {b"0": False, b"1": True, b"2": 0, b"3": "text"}
+
+    def handle(message: Message) -> object:
+        return returned[message.body]
+
+    async def handle_later(message: Message) -> object:
+        return returned[message.body]
+
+    for handler in (handle, handle_later):
+        options = {"handler": handler, "max_backoff_duration": 0}
+        async with scripted() as [nsqd], consumer_of(nsqd, **options):
+            peer = await subscribed(nsqd)
+            for number in range(4):
+                peer.deliver(number, b"%d" % number)
+            await until(lambda: not peer.in_flight)  # noqa: B023 - awaited in this very round
+
+            assert nsqd.lines(b"REQ") == [b"REQ 0000000000000000 90000"]
+            assert len(nsqd.lines(b"FIN")) == 3
+
+
+async def test_handler_concurrency() -> None:
+    """So many handlers run at a time, no more, and an ordinary function serves as well."""
+    running, most, gate = 0, 0, asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    async with scripted() as [nsqd]:
+        async with consumer_of(nsqd, handler=handle, concurrency=3):
+            peer = await subscribed(nsqd)
+            for number in range(8):
+                peer.deliver(number)
+            await until(lambda: running == 3)
+            gate.set()
+            await until(lambda: not peer.in_flight)
+        assert most == 3
+
+        bodies: list[bytes] = []
+        async with consumer_of(nsqd, handler=lambda message: bodies.append(message.body)):
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            await until(lambda: not peer.in_flight)
+        assert bodies == [b"x"]
+
+
+async def test_a_handler_may_stop_its_consumer() -> None:
+    """The call returns at once, the handler's message is finished, and the consumer ends."""
+
+    async def handle(message: Message) -> None:
+        await consumer.stop()
+        await consumer.stop()
+
+    async with scripted() as [nsqd]:
+        consumer = consumer_of(nsqd, handler=handle)
+        consumer.start()
+        (await subscribed(nsqd)).deliver(1)
+        async with asyncio.timeout(10):
+            await consumer.join()
+
+        assert nsqd.lines(b"FIN") == [b"FIN 0000000000000001"]
+        assert consumer.connections == []
