@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does: with everything that it started."""
+    """Ctrl-C and SIGTERM end a run with everything that it started."""
     raise KeyboardInterrupt
 
 
@@ -78,7 +78,8 @@ def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> in
         words.error(f"{error.name} is missing: install sparq with its extra, `sparq[spark]`")
     if options.command == "run" and options.clicks is not None and not options.clicks.is_file():
         words.error(f"--clicks {options.clicks}: there is no such file")
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         if options.command == "up":
             return pipeline.up(options.data.resolve())

@@ -1,0 +1,40 @@
+"""The console scripts: each loads its program, with Ctrl-C as it is for programs of any language.
+
+Loading takes some tenths of a second, and Python's answer to Ctrl-C in them is a traceback. Here it
+ends the program without a word, until that has its own answer, and again once it has ended.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+
+def _script(module: str) -> Callable[..., int]:
+    """The `main` of a module that is loaded when it is called."""
+
+    def run(arguments: Sequence[str] | None = None) -> int:
+        # One that is ignored (a script's &) is left so.
+        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
+        signal.signal(signal.SIGINT, handler)
+        try:
+            main: Callable[[Sequence[str] | None], int] = import_module(module).main
+            return main(arguments)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+
+    return run
+
+
+sparq = _script("sparq.cli")
+nsqd = _script("sparq.nsqd.main")
+nsqlookupd = _script("sparq.nsqlookupd.main")
+nsq_check = _script("sparq.tools.nsq_check")
+nsq_stat = _script("sparq.tools.nsq_stat")
+nsq_tail = _script("sparq.tools.nsq_tail")
+nsq_to_file = _script("sparq.tools.nsq_to_file")
+nsq_to_http = _script("sparq.tools.nsq_to_http")
+nsq_to_nsq = _script("sparq.tools.nsq_to_nsq")
+to_nsq = _script("sparq.tools.to_nsq")

@@ -1,0 +1,73 @@
+"""The console scripts, before their programs are there and after they are gone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+INTERRUPTED = """
+import os, signal, sys
+from sparq import scripts
+
+class AtImport:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "sparq.program":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, HANDLER)
+sys.meta_path.insert(0, AtImport)
+scripts.SCRIPT(["--version"])
+"""
+"""Ctrl-C while the program is being loaded."""
+ENDED = """
+import atexit, os, signal
+from sparq import scripts
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+scripts.to_nsq([])
+"""
+"""Ctrl-C when Python is about to end."""
+
+
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_each_script_is_a_program_of_that_name() -> None:
+    """What is installed is what is here."""
+    assert {name: f"sparq.scripts:{name}" for name in SCRIPTS} == SCRIPTS
+
+
+@pytest.mark.parametrize("script", ["nsqd", "nsq_tail"])
+def test_ctrl_c_while_it_is_loaded_ends_it_without_a_word(script: str) -> None:
+    """Not with Python's traceback."""
+    program = INTERRUPTED.replace("SCRIPT", script)
+    done = _run(program.replace("HANDLER", "signal.default_int_handler"))
+
+    assert (-signal.SIGINT, "", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_ctrl_c_that_is_ignored_stays_so() -> None:
+    """A script's background has it ignored, and goes on."""
+    program = INTERRUPTED.replace("SCRIPT", "nsq_tail")
+    done = _run(program.replace("HANDLER", "signal.SIG_IGN"))
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert done.stdout.startswith("nsq_tail v")
+
+
+def test_ctrl_c_when_it_has_ended_is_no_traceback() -> None:
+    """Also behind a program with an event loop, which leaves Python's handler behind."""
+    done = _run(ENDED)
+
+    assert (-signal.SIGINT, "to_nsq: --topic required\n") == (done.returncode, done.stderr)
