@@ -191,6 +191,29 @@ async def test_what_nsqd_has_given_up_is_not_handed_out() -> None:
             assert (await anext(consumer)).id == "0000000000000002"
 
 
+@pytest.mark.parametrize("way", ["singly", "in batches"])
+async def test_what_is_over_is_not_handed_out_however_seldom_rdy_is_looked_at(way: str) -> None:
+    """The time of a message is looked at as it is handed out, and its place is free then."""
+    async with scripted() as [nsqd]:
+        nsqd.facts["msg_timeout"] = 100
+        async with consumer_of(nsqd, rdy_redistribute_interval=5.0) as consumer:
+            peer = await subscribed(nsqd)
+            for number in range(3):
+                peer.deliver(number)
+            await until(lambda: consumer.in_flight == 3)
+            (await anext(consumer)).finish()
+            await asyncio.sleep(0.11)  # the time of the message, which nothing tells
+            peer.deliver(3)
+            await until(lambda: consumer.counters.received == 4)
+            if way == "singly":
+                message = await anext(consumer)
+            else:
+                [message] = await anext(consumer.batches(10, wait=0))
+
+            assert message.id == "0000000000000003"
+            assert (consumer.in_flight, consumer.counters.expired) == (1, 2)
+
+
 async def test_touch_keeps_a_message_from_expiring() -> None:
     """Each touch starts the message's time anew."""
     async with scripted() as [nsqd]:
@@ -292,6 +315,14 @@ async def test_a_stop_that_is_cancelled_again_and_again_ends_the_consumer() -> N
         assert stopping.cancelled()
         assert held.stale
         await until(lambda: not nsqd.peers)
+
+
+async def test_who_iterates_before_the_start_is_told() -> None:
+    """It would wait for ever."""
+    consumer = Consumer("t", "c", nsqd_tcp_addresses="127.0.0.1:1")
+    for iteration in (aiter(consumer), consumer.batches()):
+        with pytest.raises(ClosedError, match="not started: use 'async with consumer'"):
+            await anext(iteration)
 
 
 async def test_stop_ends_a_waiting_iteration() -> None:

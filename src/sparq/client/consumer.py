@@ -128,7 +128,6 @@ class Consumer:
         self._concurrency = concurrency
         self._on_giving_up = on_giving_up
         self._watchdog = Watchdog(f"{name_of(handler)} ({topic}/{channel})")
-        self._inbox = Inbox()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopper: asyncio.Task[None] | None = None
         self._paused = False
@@ -136,6 +135,7 @@ class Consumer:
         self._stopped = asyncio.Event()
         rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
         self._flow = Flow(self.config, rng)
+        self._inbox = Inbox(self._flow.expire)
         given, lookupds = parse_addresses(nsqd_tcp_addresses), split_texts(lookupd_http_addresses)
         if not given and not lookupds:
             raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses")
@@ -232,7 +232,7 @@ class Consumer:
             ClosedError: it was started or stopped before.
         """
         if self._tasks or self._stopping:
-            raise ClosedError("a consumer is started once")
+            raise ClosedError("a consumer is started once: make another one")
         with about(topic=self.topic, channel=self.channel):
             self._begin()
 
@@ -371,7 +371,7 @@ class Consumer:
 
     def _change_sources(self) -> None:
         if self._stopping:
-            raise ClosedError("the consumer is stopped")
+            raise ClosedError("the consumer is stopped: make another one")
 
     async def _part_with(self, subscription: Subscription) -> None:
         with contextlib.suppress(TimeoutError):
@@ -400,7 +400,11 @@ class Consumer:
     # Messages
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Iterate over messages; several tasks may do so at the same time."""
+        """Iterate over messages; several tasks may do so at the same time.
+
+        Raises:
+            ClosedError: the consumer was not started.
+        """
         return self._messages()
 
     async def __anext__(self) -> Message:
@@ -409,7 +413,14 @@ class Consumer:
             return message
         raise StopAsyncIteration
 
+    def _require_started(self) -> None:
+        if not self._tasks and not self._stopping:
+            raise ClosedError(
+                "the consumer is not started: use 'async with consumer', or call start()"
+            )
+
     async def _messages(self) -> AsyncIterator[Message]:
+        self._require_started()
         inbox, now = self._inbox, time.monotonic
         attempts_max = self.config.max_attempts or ATTEMPTS_MAX
         while await inbox.filled():
@@ -442,9 +453,11 @@ class Consumer:
 
         Raises:
             ValueError: ``size`` is below 1 or ``wait`` negative.
+            ClosedError: the consumer was not started.
         """
         if size < 1 or not wait >= 0:
             raise ValueError(f"batches of size {size}, wait {wait}: at least 1 and 0")
+        self._require_started()
         inbox = self._inbox
         while await inbox.filled():
             parts = await inbox.gather(size, wait, self._is_full)

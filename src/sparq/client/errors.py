@@ -8,7 +8,7 @@ SparqClientError
 ├── AuthRequiredError         nsqd asks for AUTH, and there is no secret to answer with
 ├── PublishError              a publish was given up; says what is known about it
 ├── ProducerFullError         as much waits to be published as may; nothing of this was taken
-├── ClosedError               the producer or consumer is closed
+├── ClosedError               the producer or consumer is closed, or the consumer not started
 └── AlreadyRespondedError     a message was finished or requeued before
 ```
 """
@@ -63,7 +63,7 @@ class ProducerFullError(SparqClientError):
 
 
 class ClosedError(SparqClientError):
-    """The producer or consumer was closed and is not used again."""
+    """The producer or consumer was closed and is not used again, or the consumer not started."""
 
 
 class AlreadyRespondedError(SparqClientError):

@@ -105,6 +105,16 @@ class Flow:
         self._check_left()
         await left.wait()
 
+    def expire(self, now: float) -> None:
+        """Count no longer what nsqd has waited for too long: it delivers that again."""
+        for subscription in self.subscriptions.values():
+            subscription.expire(now)
+        self._check_left()
+        if self._stopping:
+            self._check_drained()
+        else:
+            self._plan_soon()
+
     def answering(self, outcome: Outcome) -> None:
         """A message is about to be answered for."""
         if self._left:
@@ -114,6 +124,10 @@ class Flow:
             return
         if outcome is not Outcome.SUCCESS or self._backoff.state is not State.CLEAR:
             self._note(outcome)
+        self._plan_soon()
+
+    def _plan_soon(self) -> None:
+        """Plan at the end of this turn of the loop, if there is RDY that could not be given."""
         if self._distributor.hungry and not self._plan_due:
             self._plan_due = True
             asyncio.get_running_loop().call_soon(self._plan)
@@ -142,9 +156,7 @@ class Flow:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        for subscription in self.subscriptions.values():
-            subscription.expire(now)
-        self._check_left()
+        self.expire(now)
         self._distributor.rotate(now)
         if self._distributor.hungry:
             self._plan()

@@ -1,7 +1,8 @@
 """The inbox of a consumer: what has arrived and nobody has taken yet.
 
 1. Whoever takes leaves the rest to others: any number of tasks may take, singly or in batches.
-2. What is stale (nsqd delivers it again whatever the answer) is thrown away, not given.
+2. What is stale (nsqd delivers it again whatever the answer) is thrown away, not given. Whether
+   its time is over is looked at as it is given, and told to the consumer (``expire``).
 3. Who waits and is cancelled passes on the news that woke it.
 
 ``max_in_flight`` bounds it: nsqd sends no more.
@@ -10,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -20,12 +22,16 @@ from sparq.client.subscription import Received
 class Inbox:
     """A queue of what arrived, first come, first served.
 
+    Args:
+        expire: called with the monotonic time when something is found whose time is over.
+
     Attributes:
         ended: nothing more is given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expire: Callable[[float], None]) -> None:
         self.ended = False
+        self._expire = expire
         self._hurried = False
         self._arrived: deque[Received] = deque()
         self._opened: deque[Message] = deque()
@@ -50,11 +56,12 @@ class Inbox:
 
     def take(self) -> Message | None:
         """The next message; None when there is none, or no more is given."""
-        opened = self._opened
+        opened, now = self._opened, time.monotonic()
         while not self.ended:
             while opened:
                 message = opened.popleft()
-                if not message.stale:
+                # As `_is_fresh`, without a call for each message.
+                if (not message.stale and message.expires_at > now) or self._is_fresh(message, now):
                     return message
             if not self._arrived:
                 break
@@ -64,14 +71,15 @@ class Inbox:
     def take_many(self, count: int) -> list[Received | Message]:
         """The next messages, ``count`` at most, as far as they are there."""
         found: list[Received | Message] = []
+        now = time.monotonic()
         while count and self._opened:
             message = self._opened.popleft()
-            if not message.stale:
+            if self._is_fresh(message, now):
                 found.append(message)
                 count -= 1
         while count and self._arrived:
             received = self._arrived[0]
-            if received.stale or len(received) <= count:
+            if not self._is_fresh(received, now) or len(received) <= count:
                 self._arrived.popleft()
             else:
                 received = received.split(count)
@@ -99,7 +107,8 @@ class Inbox:
         except asyncio.CancelledError:
             self._put_back(found)
             raise
-        return [each for each in found if not each.stale]
+        now = time.monotonic()
+        return [each for each in found if self._is_fresh(each, now)]
 
     async def filled(self) -> bool:
         """Wait until there may be something to take; False when no more is given."""
@@ -113,6 +122,13 @@ class Inbox:
         """REQ what nobody has taken: another consumer may have it at once."""
         for each in self.take_many(size_of(self._arrived) + len(self._opened)):
             each.requeue(0, backoff=False)
+
+    def _is_fresh(self, each: Received | Message, now: float) -> bool:
+        """Whether nsqd still waits for an answer."""
+        if not each.stale and each.expires_at <= now:
+            self._expire(now)
+            each.stale = True
+        return not each.stale
 
     def _put_back(self, found: list[Received | Message]) -> None:
         for each in reversed(found):

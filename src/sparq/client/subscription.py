@@ -275,11 +275,11 @@ class Subscription:
 
     def expire(self, now: float) -> None:
         """Count no longer what nsqd has given up waiting for."""
-        for received in [each for each in self.unopened if each.expires_at < now]:
+        for received in [each for each in self.unopened if each.expires_at <= now]:
             received.stale = True
             del self.unopened[received]
             self._gone(len(received))
-        for message in [each for each in self.outstanding.values() if each.expires_at < now]:
+        for message in [each for each in self.outstanding.values() if each.expires_at <= now]:
             message.stale = True
             del self.outstanding[message.raw_id]
             self._gone(1)
