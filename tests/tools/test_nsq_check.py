@@ -50,6 +50,19 @@ def test_version() -> None:
     assert out.startswith("nsq_check v1.")
 
 
+def test_nobody_takes_its_findings(tmp_path: Path) -> None:
+    """A full disk behind standard output is no damage to the data path."""
+    write_metadata(tmp_path, {"clicks": {"archive": True}})
+    command = [sys.executable, "-m", "sparq.tools.nsq_check", str(tmp_path)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+
+    assert (2, b"failed to write to standard output - No space left on device\n") == (
+        done.returncode,
+        done.stderr,
+    )
+
+
 def test_a_sound_path_of_gos(tmp_path: Path) -> None:
     """A row a queue, and exit status 0."""
     GoQueue(tmp_path, "clicks:archive").put(b"a", b"b").put(b"c", attempts=2).close()

@@ -7,9 +7,9 @@ configuration key, type, default and help text stand in one place. Rules (refere
    behind `=`. Flags end at the first argument that is none, or at `--`; what follows is ignored,
    unless a program asks for it (`behind_flags`).
 2. A flag on the command line wins over the file, the file over the default.
-3. Exit status: 0 after `--help` and `--version`, 2 for a bad command line (with usage on stderr),
-   1 for a bad file (a FATAL log line says why). Only in a file may a duration be a bare number:
-   milliseconds.
+3. Exit status: 0 after `--help` and `--version` (1 if their text cannot be written), 2 for a bad
+   command line (with usage on stderr), 1 for a bad file (a FATAL log line says why). Only in a
+   file may a duration be a bare number: milliseconds.
 4. Keys of the file that no flag has are ignored, so that one file can serve several versions.
 5. `parse_again` is for a daemon that runs: a bad file is an exception then, not the end.
 """
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from sparq.program.kinds import BOOL, LEVEL, STRING, TLS_REQUIRED, TLS_VERSION, Kind
 from sparq.program.logging import line
+from sparq.program.saying import said
 
 T = TypeVar("T")
 
@@ -117,11 +118,9 @@ def parse(
     parser = _Parser(program, [*flags, *always])
     given = parser.values(arguments)
     if given.get("help"):
-        sys.stdout.write(parser.format_help())
-        raise SystemExit(0)
+        raise SystemExit(0 if said(parser.format_help()) else 1)
     if given.get("version"):
-        sys.stdout.write(f"{version}\n")
-        raise SystemExit(0)
+        raise SystemExit(0 if said(f"{version}\n") else 1)
     try:
         return _together(options_class, flags, given)
     except FileError as error:

@@ -31,6 +31,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.tools.columns import aligned
 from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config, parse, refuse, run
 from sparq.tools.interruption import unless_stopped
+from sparq.tools.pipes import Output
 from sparq.tools.progress_line import show_progress
 from sparq.tools.scratch_topic import ScratchTopic
 from sparq.tools.workloads import Latency, Measurement, Publishing, consume
@@ -53,7 +54,7 @@ def _parts(texts: Iterable[str]) -> tuple[str, ...]:
     found = [part for text in texts for part in text.split(",")]
     unknown = sorted(set(found) - set(PARTS))
     if unknown:
-        raise ValueError(f"invalid value for flag -part: {unknown[0]} is none of {list(PARTS)}")
+        raise ValueError(f'"{unknown[0]}" is none of {", ".join(PARTS)}')
     return tuple(found)
 
 
@@ -124,7 +125,7 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
         except (RemoteError, SparqClientError) as error:
             raise Failed(str(error)) from error
         finally:
-            sys.stdout.write(report(options, topic.version, measuring.found))
+            await Output().write(report(options, topic.version, measuring.found).encode())
     return 0
 
 

@@ -4,7 +4,7 @@ It reads both kinds: sparq's logs and ledgers, and the queues of Go's nsqd, of w
 import would find. It changes nothing; while it looks, no nsqd can start there.
 
 Exit status: 0 all is sound, 1 something is damaged, 2 it could not look (usage, a running nsqd, a
-data path that cannot be read or holds nothing).
+data path that cannot be read or holds nothing, standard output that takes no more).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from sparq.log.check import Findings, Progress, Row, check, size_of
 from sparq.log.disk import DiskError, LookingDisk
+from sparq.program.saying import said
 from sparq.program.version import version_line
 from sparq.protocol.instant import Instant
 from sparq.tools.columns import aligned
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"nsq_check: {failure}\n")
         return FAILED
     text = as_json(findings) if options.json else as_text(options.data_path, findings)
-    sys.stdout.write(text)
+    if not said(text):
+        return FAILED
     return DAMAGED if findings.all_damage() else SOUND
 
 

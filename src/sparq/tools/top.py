@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
     """
     async with _cluster(options) as cluster:
         watcher = Watcher(options, cluster, output, stop)
-        if sys.stdout.isatty() and not options.once:
+        if os.isatty(1) and os.environ.get("TERM") != "dumb" and not options.once:
             await unless_stopped(watcher.fill_screen(), stop)
             return 0
         try:
