@@ -269,10 +269,16 @@ async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
         (["--nsqd-tcp-address=a:1", "--lookupd-http-address=b:1"], "not both"),
         (["--nsqd-tcp-address=a:1"], "--topic required"),
         (["--nsqd-tcp-address=a:1", "--topic=t", "--n=-1"], "--n should not be negative: -1"),
-        (["--nsqd-tcp-address=a:1", "--topic=t t"], 'topic name "t t" is not valid'),
-        (["--nsqd-tcp-address=a:1", "--topic=t", "--channel=#"], 'channel name "#" is not valid'),
-        (["--nsqd-tcp-address=a", "--topic=t"], "'a'"),
-        (["--nsqd-tcp-address=a:1", "--topic=t", "--max-in-flight=-1"], "max_in_flight is -1"),
+        (["--nsqd-tcp-address=a:1", "--topic=t t"], '--topic "t t" is not a valid'),
+        (["--nsqd-tcp-address=a:1", "--topic=t", "--channel=#"], '--channel "#" is not a valid'),
+        (["--nsqd-tcp-address=a", "--topic=t"], "--nsqd-tcp-address not an address .* 'a'"),
+        (["--nsqd-tcp-address=", "--topic=t"], "--nsqd-tcp-address or --lookupd-http-address req"),
+        (["--lookupd-http-address=ftp://a:1", "--topic=t"], "--lookupd-http-address not the addr"),
+        (["--nsqd-tcp-address=a:1", "--topic=t", "--max-in-flight=0"], "--max-in-flight should be"),
+        (
+            ["--nsqd-tcp-address=a:1", "--topic=t", "--consumer-opt=max_in_flight,0"],
+            "--consumer-opt max_in_flight should be positive",
+        ),
     ],
 )
 async def test_what_cannot_be(words: list[str], reason: str) -> None:

@@ -431,8 +431,8 @@ ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
         ([*ASKED, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
         ([*ASKED, "--topic-pattern=("], '--topic-pattern "("'),
         ([*ASKED, "--channel="], "--channel is required"),
-        ([*ASKED, "--channel=a b"], '--channel "a b" is not a legal name'),
-        ([*ASKED, "--topic=../x"], '--topic "../x" is not a legal name'),
+        ([*ASKED, "--channel=a b"], '--channel "a b" is not a valid name'),
+        ([*ASKED, "--topic=../x"], '--topic "../x" is not a valid name'),
         ([*ASKED, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
         ([*ASKED, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
         ([*ASKED, "--filename-format=../x"], "leads out of its folder"),
@@ -445,7 +445,11 @@ ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
         ([*ASKED, "--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be"),
         ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": '),
         ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": '),
-        ([*ASKED, "--nsqd-tcp-address=nowhere"], "not an address of the form host:port: 'nowhere'"),
+        ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not the address"),
+        (
+            [*ASKED, "--nsqd-tcp-address=nowhere"],
+            "--nsqd-tcp-address not an address of the form host:port",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(

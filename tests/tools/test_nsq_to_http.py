@@ -403,14 +403,14 @@ POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"
     [
         ((NSQD, POST), "--topic and --channel are required"),
         ((NSQD, POST, TOPIC, "--channel="), "--topic and --channel are required"),
-        ((NSQD, POST, "--topic=a b"), 'topic name "a b" is not valid'),
-        ((NSQD, POST, TOPIC, "--channel=/"), 'channel name "/" is not valid'),
+        ((NSQD, POST, "--topic=a b"), '--topic "a b" is not a valid name'),
+        ((NSQD, POST, TOPIC, "--channel=/"), '--channel "/" is not a valid name'),
         ((POST, TOPIC), "--nsqd-tcp-address or --lookupd-http-address required"),
         (
             (NSQD, POST, TOPIC, "--lookupd-http-address=h:1"),
             "use --nsqd-tcp-address or --lookupd-http-address not both",
         ),
-        (("--nsqd-tcp-address=h", POST, TOPIC), "not an address of the form host:port: 'h'"),
+        (("--nsqd-tcp-address=h", POST, TOPIC), "--nsqd-tcp-address not an address of the"),
         ((NSQD, TOPIC), "--get or --post required"),
         ((NSQD, TOPIC, POST, "--get=http://h/%s"), "use --get or --post not both"),
         (
@@ -420,7 +420,7 @@ POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"
         ((NSQD, TOPIC, POST, "--sample=1.5"), "--sample is 1.5, not from 0 to 1"),
         ((NSQD, TOPIC, POST, "--sample=-0.1"), "--sample is -0.1, not from 0 to 1"),
         ((NSQD, TOPIC, POST, "--n=0"), "--n is 0, not 1 or more"),
-        ((NSQD, TOPIC, POST, "--max-in-flight=-1"), "max_in_flight is -1"),
+        ((NSQD, TOPIC, POST, "--max-in-flight=0"), "--max-in-flight should be positive"),
         ((NSQD, TOPIC, POST, "--status-every=-1"), "--status-every is -1, not 0 or more"),
         ((NSQD, TOPIC, POST, "--mode=all"), "--mode 'all' is none of round-robin, hostpool,"),
         (

@@ -288,7 +288,7 @@ NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2"
     [
         ((NSQD, TO), "--topic and --channel are required"),
         ((NSQD, TO, TOPIC, "--channel="), "--topic and --channel are required"),
-        ((NSQD, TO, TOPIC, "--topic=../x"), 'topic name "../x" is not valid'),
+        ((NSQD, TO, TOPIC, "--topic=../x"), '--topic "../x" is not a valid name'),
         ((NSQD, TOPIC), "--destination-nsqd-tcp-address required"),
         ((TO, TOPIC), "--nsqd-tcp-address or --lookupd-http-address required"),
         (
@@ -314,7 +314,7 @@ NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2"
             (NSQD, "--destination-nsqd-tcp-address=h:1", TOPIC),
             "--destination-nsqd-tcp-address: a topic would be copied to itself",
         ),
-        ((NSQD, TO, TOPIC, "--max-in-flight=-1"), "max_in_flight is -1"),
+        ((NSQD, TO, TOPIC, "--max-in-flight=0"), "--max-in-flight should be positive"),
         ((NSQD, TO, TOPIC, "--status-every=-1"), "--status-every is -1, not 0 or more"),
         ((NSQD, TO, TOPIC, "--mode=any"), "--mode 'any' is none of round-robin, hostpool,"),
         (

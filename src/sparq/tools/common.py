@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 import uvloop
 
+from sparq.client.address import lookupd_url, parse_nsqd, split_texts
 from sparq.client.config import Config
 from sparq.program import flags
 from sparq.program.flags import option
@@ -26,6 +27,7 @@ from sparq.program.kinds import STRING
 from sparq.program.logging import set_up
 from sparq.program.version import version_line
 from sparq.protocol.identify import NSQ_VERSION
+from sparq.protocol.names import is_valid_name, quote
 
 T = TypeVar("T")
 
@@ -118,16 +120,58 @@ def client_config(
         raise UsageError(f"--{flag} {error}") from None
 
 
+def consumer_config(program: str, sources: SourceOptions, max_in_flight: int) -> Config:
+    """The options of consumers that give no message up, unless ``--consumer-opt`` asks for that.
+
+    Raises:
+        UsageError: one of them is not valid, or no message could come.
+    """
+    if max_in_flight <= 0:
+        raise UsageError("--max-in-flight should be positive")
+    config = client_config(
+        program, sources.consumer_opt, max_in_flight=max_in_flight, max_attempts=0
+    )
+    if not config.max_in_flight:
+        raise UsageError("--consumer-opt max_in_flight should be positive")
+    return config
+
+
 def check_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
     """Hold a tool to nsqds or nsqlookupds, and not both, as NSQ's tools do.
 
     Raises:
-        UsageError: neither is given, or both are.
+        UsageError: neither is given, or both are, or one is no address.
     """
-    if not nsqds and not lookupds:
+    if not any(nsqds) and not any(lookupds):
         raise UsageError("--nsqd-tcp-address or --lookupd-http-address required")
     if nsqds and lookupds:
         raise UsageError("use --nsqd-tcp-address or --lookupd-http-address not both")
+    check_addresses("nsqd-tcp-address", nsqds, parse_nsqd)
+    check_addresses("lookupd-http-address", lookupds, lookupd_url)
+
+
+def check_addresses(flag: str, texts: Iterable[str], read: Callable[[str], object]) -> None:
+    """Hold what was given to a flag to addresses; empty texts count for nothing.
+
+    Raises:
+        UsageError: one is none; the text names the flag.
+    """
+    try:
+        for text in split_texts(texts):
+            read(text)
+    except ValueError as error:
+        raise UsageError(f"--{flag} {error}") from None
+
+
+def check_names(topics: Iterable[str], channel: str) -> None:
+    """Hold topics and a channel to names that NSQ allows.
+
+    Raises:
+        UsageError: one is none; the text names the flag.
+    """
+    for flag, name in (*(("topic", topic) for topic in topics), ("channel", channel)):
+        if not is_valid_name(name):
+            raise UsageError(f"--{flag} {quote(name)} is not a valid name")
 
 
 def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) -> int:

@@ -28,8 +28,9 @@ from sparq.tools.common import (
     Failed,
     SourceOptions,
     UsageError,
+    check_names,
     check_sources,
-    client_config,
+    consumer_config,
     parse,
     run,
 )
@@ -97,29 +98,25 @@ def _consumers(options: Options) -> list[Consumer]:
         raise UsageError("--topic required")
     if options.n < 0:
         raise UsageError(f"--n should not be negative: {options.n}")
-    config = _config(options)
     number = random.randrange(1_000_000)  # noqa: S311 - a name that is probably free, no secret
     channel = options.channel or f"tail{number:06d}#ephemeral"
-    try:
-        return [
-            Consumer(
-                topic,
-                channel,
-                nsqd_tcp_addresses=options.nsqd_tcp_addresses,
-                lookupd_http_addresses=options.lookupd_http_addresses,
-                config=config,
-            )
-            for topic in dict.fromkeys(options.topics)
-        ]
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    check_names(options.topics, channel)
+    config = _config(options)
+    return [
+        Consumer(
+            topic,
+            channel,
+            nsqd_tcp_addresses=options.nsqd_tcp_addresses,
+            lookupd_http_addresses=options.lookupd_http_addresses,
+            config=config,
+        )
+        for topic in dict.fromkeys(options.topics)
+    ]
 
 
 def _config(options: Options) -> Config:
     """The consumers' options; by default a message is shown however often it was delivered."""
-    config = client_config(
-        PROGRAM, options.consumer_opt, max_in_flight=options.max_in_flight, max_attempts=0
-    )
+    config = consumer_config(PROGRAM, options, options.max_in_flight)
     if not options.n:
         return config
     return Config.of(config, {"max_in_flight": min(config.max_in_flight, options.n)})

@@ -32,7 +32,7 @@ from sparq.program.flags import behind_flags, option
 from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
 from sparq.program.logging import set_up
 from sparq.protocol.durations import MINUTE, SECOND
-from sparq.protocol.names import is_valid_name, quote
+from sparq.protocol.names import quote
 from sparq.protocol.patterns import Pattern, PatternError
 from sparq.tools import common
 from sparq.tools.archive import Archive
@@ -127,7 +127,6 @@ class Options(SourceOptions):
 
 
 POSITIVE: Final = {
-    "max-in-flight": "max_in_flight",
     "topic-refresh": "topic_refresh_ns",
     "sync-interval": "sync_interval_ns",
     "http-client-connect-timeout": "http_client_connect_timeout_ns",
@@ -176,10 +175,7 @@ def check(options: Options) -> None:
         raise UsageError("--topic or --topic-pattern required")
     if not options.topics and not options.lookupd_http_addresses:
         raise UsageError("--lookupd-http-address must be specified when no --topic specified")
-    for name in (*options.topics, options.channel):
-        if not is_valid_name(name):
-            flag = "channel" if name == options.channel else "topic"
-            raise UsageError(f"--{flag} {quote(name)} is not a legal name")
+    common.check_names(options.topics, options.channel)
 
 
 def archive_of(options: Options) -> Archive:
@@ -189,11 +185,7 @@ def archive_of(options: Options) -> Archive:
         UsageError: it cannot be made; the text names the flag.
         FilenameError: a topic can have no file.
     """
-    config = common.client_config(
-        PROGRAM, options.consumer_opt, max_in_flight=options.max_in_flight, max_attempts=0
-    )
-    if not config.max_in_flight:
-        raise UsageError("--consumer-opt max_in_flight should be positive")
+    config = common.consumer_config(PROGRAM, options, options.max_in_flight)
     pattern = _pattern(options)
     topics = [topic for topic in dict.fromkeys(options.topics) if pattern.search(topic)]
     if options.topics and not topics:
@@ -201,17 +193,12 @@ def archive_of(options: Options) -> Archive:
     if left_out := [topic for topic in options.topics if topic not in topics]:
         log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
     work, finished = _folders(options)
-    try:
-        return Archive(
-            topics,
-            None if topics else _topics(options, pattern, config),
-            options.topic_refresh_ns / SECOND,
-            lambda topic: recorder_of(topic, options, config, work, finished),
-        )
-    except FilenameError:
-        raise
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return Archive(
+        topics,
+        None if topics else _topics(options, pattern, config),
+        options.topic_refresh_ns / SECOND,
+        lambda topic: recorder_of(topic, options, config, work, finished),
+    )
 
 
 def recorder_of(
@@ -227,7 +214,6 @@ def recorder_of(
         finished: where they go then; None: they stay.
     Raises:
         FilenameError: it can have no file.
-        ValueError: an address is not one.
     """
     rotation = Rotation(options.rotate_size, options.rotate_interval_ns)
     made = template(

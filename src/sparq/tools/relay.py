@@ -22,7 +22,7 @@ from sparq.client.consumer import Consumer
 from sparq.client.handling import Handler
 from sparq.client.message import Message
 from sparq.tools import common
-from sparq.tools.common import SourceOptions, UsageError
+from sparq.tools.common import SourceOptions
 from sparq.tools.hostpool import Hosts
 from sparq.tools.timings import Timings
 from sparq.tools.touching import Touching
@@ -73,22 +73,18 @@ def consumer_of(
         UsageError: a name, an address or an option is not valid.
     """
     common.check_sources(sources.nsqd_tcp_addresses, sources.lookupd_http_addresses)
+    common.check_names((topic,), channel)
     waits = inspect.iscoroutinefunction(handler)
-    config = common.client_config(
-        program, sources.consumer_opt, max_in_flight=max_in_flight, max_attempts=0
+    config = common.consumer_config(program, sources, max_in_flight)
+    return Consumer(
+        topic,
+        channel,
+        nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
+        lookupd_http_addresses=sources.lookupd_http_addresses,
+        handler=handler,
+        concurrency=min(config.max_in_flight, HANDLED_MAX) if waits else 1,
+        config=config,
     )
-    try:
-        return Consumer(
-            topic,
-            channel,
-            nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
-            lookupd_http_addresses=sources.lookupd_http_addresses,
-            handler=handler,
-            concurrency=min(max(config.max_in_flight, 1), HANDLED_MAX) if waits else 1,
-            config=config,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 class Relay:
