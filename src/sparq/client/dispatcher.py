@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sparq.client.config import Config
@@ -138,18 +138,22 @@ class Dispatcher:
 
     # What a connection says
 
-    def confirmed(self, publish: Publish) -> None:
-        """nsqd has said OK: it is published."""
-        link = publish.link
+    def confirmed(self, publishes: Sequence[Publish]) -> None:
+        """nsqd has said OK on one connection: they are published."""
+        link = publishes[0].link
         assert link is not None
-        self.published += publish.message_count
-        if publish.attempts == 1:
-            publish.teller.set_result(self._receipts[link.address])
-        else:
-            publish.teller.set_result(Receipt(link.address, publish.attempts, publish.resent))
-        if publish.timer is not None:
-            publish.timer.cancel()
-        self.under_way -= 1
+        at_once = self._receipts[link.address]
+        for publish in publishes:
+            if publish.teller.done():
+                continue  # forgotten, or given up at its deadline
+            self.published += publish.message_count
+            if publish.attempts == 1:
+                publish.teller.set_result(at_once)
+            else:
+                publish.teller.set_result(Receipt(link.address, publish.attempts, publish.resent))
+            if publish.timer is not None:
+                publish.timer.cancel()
+            self.under_way -= 1
         if not self.under_way:
             self.idle.set()
 

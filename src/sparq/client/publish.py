@@ -132,8 +132,12 @@ class Publish(Request):
 
     def confirm(self) -> None:
         """nsqd has said OK."""
-        if not self.teller.done():
-            self.dispatcher.confirmed(self)
+        self.dispatcher.confirmed((self,))
+
+    @classmethod
+    def confirm_all(cls, requests: Sequence[Publish]) -> None:
+        """nsqd has said OK to each: their dispatcher, which is one, hears of them together."""
+        requests[0].dispatcher.confirmed(requests)
 
     def respond(self, data: bytes) -> None:
         """nsqd has said what nobody says to a publish."""

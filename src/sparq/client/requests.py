@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import Final
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, Self
 
 from sparq.client.errors import ConnectionLostError
 
@@ -34,6 +36,12 @@ class Request(ABC):
     @abstractmethod
     def confirm(self) -> None:
         """nsqd says OK."""
+
+    @classmethod
+    def confirm_all(cls, requests: Sequence[Self]) -> None:
+        """nsqd says OK to each of these, which are of this kind and of one connection."""
+        for request in requests:
+            request.confirm()
 
     @abstractmethod
     def respond(self, data: bytes) -> None:
@@ -98,12 +106,12 @@ class Requests:
     def confirm(self, count: int) -> int:
         """So many ``OK``s have come; how many of them answer nothing."""
         take = self._waiting.popleft
-        matched = min(count, len(self._waiting))
-        for _ in range(matched):
-            request = take()
-            self.size -= request.size
-            request.confirm()
-        return count - matched
+        confirmed = [take() for _ in range(min(count, len(self._waiting)))]
+        self.size -= sum([request.size for request in confirmed])
+        kind: type[Request]
+        for kind, alike in groupby(confirmed, type):
+            kind.confirm_all(list(alike))
+        return count - len(confirmed)
 
     def next(self) -> Request | None:
         """The one that the next answer is for; None when nothing was asked."""
