@@ -15,6 +15,7 @@ import pytest
 from sparq.program.flags import option
 from sparq.program.kinds import INT
 from sparq.tools.common import (
+    STOPPING,
     Failed,
     SourceOptions,
     UsageError,
@@ -137,19 +138,40 @@ def test_nobody_reads_its_output(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_first_signal_stops_a_tool() -> None:
-    """Its work goes on to its own end and says the exit status; a hangup too, where asked for."""
+    """Its work goes on to its own end and says the exit status; a closed terminal is one."""
 
     async def work(stop: asyncio.Event) -> int:
         os.kill(os.getpid(), signal.SIGHUP)
         await stop.wait()
         return 7
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in STOPPING}
     try:
-        assert 7 == run("tool", work, (signal.SIGHUP, signal.SIGINT))
+        assert 7 == run("tool", work)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_nohup_keeps_a_tool_from_being_hung_up() -> None:
+    """The end of a session, before and after a signal that counts, is not for it."""
+    program = """
+import asyncio, os, signal
+from sparq.tools.common import run
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+async def work(stop):
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.sleep(0)
+    was_stopped = stop.is_set()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+    os.kill(os.getpid(), signal.SIGHUP)
+    return 1 if was_stopped else 7
+raise SystemExit(run("tool", work))
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
+
+    assert 7 == done.returncode
 
 
 def test_the_second_signal_kills_it() -> None:

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sparq.client.address import lookupd_url, parse_nsqd
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import SparqClientError
@@ -29,7 +30,17 @@ from sparq.program.kinds import DURATION, INT, STRING
 from sparq.protocol.durations import SECOND, format_duration
 from sparq.protocol.errors import RemoteError
 from sparq.tools.columns import aligned
-from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config, parse, refuse, run
+from sparq.tools.common import (
+    CLIENT_OPTION,
+    QUITTING,
+    Failed,
+    UsageError,
+    check_address,
+    client_config,
+    parse,
+    refuse,
+    run,
+)
 from sparq.tools.interruption import unless_stopped
 from sparq.tools.pipes import Output
 from sparq.tools.progress_line import show_progress
@@ -94,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(Options, PROGRAM, words)
     if strays := behind_flags(Options, words):
         refuse(PROGRAM, f"unknown arguments: {' '.join(strays)}")
-    return run(PROGRAM, functools.partial(bench, options))
+    return run(PROGRAM, functools.partial(bench, options), QUITTING)
 
 
 async def bench(options: Options, stop: asyncio.Event) -> int:
@@ -113,11 +124,8 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
         max_attempts=0,
         publish_timeout=PUBLISH_SECONDS,
     )
-    try:
-        topic = ScratchTopic(options.nsqd_http_address)
-        producer = Producer(options.nsqd_tcp_address, config=config)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    topic = ScratchTopic(options.nsqd_http_address)
+    producer = Producer([options.nsqd_tcp_address], config=config)
     async with topic, producer:
         measuring = Bench(options, config, topic, producer)
         try:
@@ -135,6 +143,8 @@ def check(options: Options) -> None:
     Raises:
         UsageError: one asks for what cannot be.
     """
+    for flag, read in (("tcp", parse_nsqd), ("http", lookupd_url)):
+        check_address(f"nsqd-{flag}-address", getattr(options, f"nsqd_{flag}_address"), read)
     for name in ("size", "tasks", "batch", "backlog", "max_in_flight", "rate"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} should be 1 or more")
@@ -212,7 +222,7 @@ class Bench:
         if not acknowledged <= counted <= acknowledged + self._producer.resent:
             raise Failed(
                 f"nsqd acknowledged {acknowledged:,} messages and counted {counted:,}:"
-                " are both addresses of the same nsqd?"
+                " are both addresses of the same nsqd, and was it not restarted?"
             )
 
     async def _consume(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 import time
 from collections.abc import Iterable
@@ -161,6 +162,8 @@ def reason(error: Exception) -> str:
         cause = error.__cause__
         return one_line(f"TLS: {tls_reason(cause) if isinstance(cause, ssl.SSLError) else error}")
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        if isinstance(error.os_error, socket.gaierror):  # its numbers are the resolver's own
+            return str(error.os_error.strerror).lower()
         return os.strerror(error.os_error.errno).lower()
     if isinstance(error, aiohttp.ClientResponseError):
         return "an answer that is not HTTP: is this the port for HTTP?"

@@ -4,6 +4,7 @@
    line on stderr says why, unless nobody reads standard output any more), 2 for a command line
    that cannot be read (with usage on stderr).
 2. The first signal ends a tool in order: what is in hand is answered for. The second one kills it.
+   SIGHUP, of a terminal that is closed, is such a signal; under `nohup` it is ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ T = TypeVar("T")
 Work = Callable[[asyncio.Event], Awaitable[int]]
 """What a tool does until its end or until the event is set; its exit status."""
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+QUITTING = (*STOPPING, signal.SIGQUIT)
+"""What stops a tool that has something to put in order: a terminal, a topic of its own."""
 
 
 class UsageError(Exception):
@@ -156,9 +159,18 @@ def check_addresses(flag: str, texts: Iterable[str], read: Callable[[str], objec
     Raises:
         UsageError: one is none; the text names the flag.
     """
+    for text in split_texts(texts):
+        check_address(flag, text, read)
+
+
+def check_address(flag: str, text: str, read: Callable[[str], object]) -> None:
+    """Hold what was given to a flag to an address.
+
+    Raises:
+        UsageError: it is none; the text names the flag.
+    """
     try:
-        for text in split_texts(texts):
-            read(text)
+        read(text)
     except ValueError as error:
         raise UsageError(f"--{flag} {error}") from None
 
@@ -214,12 +226,18 @@ async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
+    heard = [number for number in signals if not _is_ignored_hangup(number)]
+
     def signalled() -> None:
         stop.set()
-        for number in signals:
+        for number in heard:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    for number in signals:
+    for number in heard:
         loop.add_signal_handler(number, signalled)
     return await work(stop)
+
+
+def _is_ignored_hangup(number: signal.Signals) -> bool:
+    return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN

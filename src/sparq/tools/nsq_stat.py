@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from sparq.program.flags import option
 from sparq.program.kinds import DURATION, INT, STRING
 from sparq.protocol.durations import SECOND
 from sparq.tools.cluster import Cluster
-from sparq.tools.common import STOPPING, Failed, UsageError, parse, run
+from sparq.tools.common import Failed, UsageError, parse, run
 from sparq.tools.pipes import Output
 
 PROGRAM: Final = "nsq_stat"
@@ -69,7 +68,7 @@ class Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
     options = parse(Options, PROGRAM, arguments)
-    return run(PROGRAM, partial(stat, options, Output()), (signal.SIGHUP, *STOPPING))
+    return run(PROGRAM, partial(stat, options, Output()))
 
 
 async def stat(options: Options, output: Output, stop: asyncio.Event) -> int:

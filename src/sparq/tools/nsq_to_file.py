@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         set_up(options.log_prefix, options.log_level)
         return await archive.run(stop)
 
-    return common.run(PROGRAM, work)
+    return common.run(PROGRAM, work, (signal.SIGINT, signal.SIGTERM))
 
 
 def check(options: Options) -> None:

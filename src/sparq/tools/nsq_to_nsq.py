@@ -16,7 +16,7 @@ It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses mes
    over for 30 s, and for twice as long with each further failure, up to 15 min. `epsilon-greedy`
    prefers those that answer quickly.
 
-SIGINT and SIGTERM: what is under way is finished, then exit status 0.
+SIGINT, SIGTERM and SIGHUP: what is under way is finished, then exit status 0.
 """
 
 from __future__ import annotations

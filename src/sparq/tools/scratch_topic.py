@@ -79,7 +79,8 @@ class ScratchTopic:
         try:
             await self._ask("POST", "topic/delete")
         except Failed as failure:
-            log.warning("topic %s is left behind: %s", self.name, failure)
+            at = self._base / "topic" / "delete" % {"topic": self.name}
+            log.warning("topic %s is left behind, POST %s deletes it: %s", self.name, at, failure)
         finally:
             await self._session.close()
 

@@ -19,13 +19,22 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from sparq.client.address import lookupd_url, split_texts
 from sparq.program.flags import behind_flags, option
 from sparq.program.kinds import BOOL, DURATION, INT, STRING
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.cluster import Cluster
 from sparq.tools.columns import aligned
-from sparq.tools.common import Failed, UsageError, parse, refuse, run
+from sparq.tools.common import (
+    QUITTING,
+    Failed,
+    UsageError,
+    check_addresses,
+    parse,
+    refuse,
+    run,
+)
 from sparq.tools.interruption import unless_stopped
 from sparq.tools.keyboard import keyboard
 from sparq.tools.overview import Look, Overview, look, overview
@@ -77,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(Options, PROGRAM, words)
     if strays := behind_flags(Options, words):
         refuse(PROGRAM, f"unknown arguments: {' '.join(strays)}")
-    return run(PROGRAM, partial(watch, options, Output()))
+    return run(PROGRAM, partial(watch, options, Output()), QUITTING)
 
 
 async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
@@ -108,10 +117,12 @@ def _cluster(options: Options) -> Cluster:
         UsageError: the options ask for what cannot be.
     """
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    if not nsqds and not lookupds:
+    if not any(nsqds) and not any(lookupds):
         raise UsageError("--nsqd-http-address or --lookupd-http-address required")
     if nsqds and lookupds:
         raise UsageError("use --nsqd-http-address or --lookupd-http-address not both")
+    check_addresses("nsqd-http-address", nsqds, lookupd_url)
+    check_addresses("lookupd-http-address", lookupds, lookupd_url)
     for name in ("interval", "http_client_connect_timeout", "http_client_request_timeout"):
         if getattr(options, f"{name}_ns") <= 0:
             raise UsageError(f"--{name.replace('_', '-')} should be positive")
@@ -120,17 +131,14 @@ def _cluster(options: Options) -> Cluster:
     for kind, name in (("topic", options.topic), ("channel", options.channel)):
         if name and not is_valid_name(name):
             raise UsageError(f"--{kind}: {quote(name)} is not a valid name")
-    try:
-        return Cluster(
-            nsqds,
-            lookupds,
-            connect_seconds=options.http_client_connect_timeout_ns / SECOND,
-            request_seconds=options.http_client_request_timeout_ns / SECOND,
-            topic=options.topic,
-            channel=options.channel,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    return Cluster(
+        split_texts(nsqds),
+        split_texts(lookupds),
+        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
+        request_seconds=options.http_client_request_timeout_ns / SECOND,
+        topic=options.topic,
+        channel=options.channel,
+    )
 
 
 class Watcher:
