@@ -127,7 +127,7 @@ def test_the_document_names_every_logger_and_field() -> None:
         if re.search(r"FieldLogger\(__name__", source)
     }
 
-    assert writing == set(re.findall(r"^\| `(sparq\.client\.\w+)`", text, re.M))
+    assert writing == set(re.findall(r"^\| `(sparq\.client\.[\w.]+)`", text, re.M))
     assert set(FIELDS) == set(re.findall(r"^\| `(\w+)` \|", text, re.M)) & set(FIELDS)
     others = {name for name, source in sources.items() if "getLogger" in source}
     assert {"log_fields"} == others

@@ -10,35 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import abstractmethod
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import cast, overload
 
 from sparq.client.connection import DONE
 from sparq.client.errors import AlreadyRespondedError
 from sparq.client.inbox import size_of
-from sparq.client.message import Message
+from sparq.client.message import Message, check_delay
 from sparq.client.subscription import Received
 
 
-class Batch(Sequence[Message]):
-    """Messages in the order in which they arrived.
+class AnyBatch(Sequence[Message]):
+    """A batch of either face: its messages are made when somebody looks at one."""
 
-    ``finish``, ``requeue`` and ``touch`` take effect when called, as those of a message do;
-    awaiting the result waits only while an nsqd reads too slowly.
+    __slots__ = ("responded",)
 
-    Attributes:
-        responded: whether the batch was finished or requeued as a whole.
-    """
-
-    __slots__ = ("_messages", "_parts", "responded")
-
-    def __init__(self, parts: Iterable[Received | Message]) -> None:
-        self._parts = list(parts)
-        self._messages: list[Message] | None = None
+    def __init__(self) -> None:
         self.responded = False
-
-    def __len__(self) -> int:
-        return size_of(self._parts)
 
     @overload
     def __getitem__(self, at: int) -> Message: ...
@@ -51,6 +40,35 @@ class Batch(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         """The messages one by one."""
         return iter(self._opened())
+
+    @abstractmethod
+    def _opened(self) -> list[Message]:
+        """The messages."""
+
+    def _check(self) -> None:
+        if self.responded:
+            raise AlreadyRespondedError("the batch was answered for before")
+
+
+class Batch(AnyBatch):
+    """Messages in the order in which they arrived.
+
+    ``finish``, ``requeue`` and ``touch`` take effect when called, as those of a message do;
+    awaiting the result waits only while an nsqd reads too slowly.
+
+    Attributes:
+        responded: whether the batch was finished or requeued as a whole.
+    """
+
+    __slots__ = ("_messages", "_parts")
+
+    def __init__(self, parts: Iterable[Received | Message]) -> None:
+        super().__init__()
+        self._parts = list(parts)
+        self._messages: list[Message] | None = None
+
+    def __len__(self) -> int:
+        return size_of(self._parts)
 
     @property
     def bodies(self) -> list[bytes]:
@@ -89,8 +107,7 @@ class Batch(Sequence[Message]):
             AlreadyRespondedError: the batch was answered for before.
             ValueError: the delay is negative.
         """
-        if delay_seconds is not None and not delay_seconds >= 0:
-            raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
+        check_delay(delay_seconds)
         parts = self._unanswered()
         self.responded = True
         return _all(
@@ -109,8 +126,7 @@ class Batch(Sequence[Message]):
         return _all([part.touch() for part in self._unanswered()])
 
     def _unanswered(self) -> list[Received | Message]:
-        if self.responded:
-            raise AlreadyRespondedError("the batch was answered for before")
+        self._check()
         return [part for part in self._parts if not part.responded]
 
     def _opened(self) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 import sparq
+from sparq.client import BlockingBatch, Message
+from sparq.client.blocking.feed import Feed
 from sparq.client.blocking.loop_thread import LoopThread
 from tests.client.conftest import Company
 
@@ -42,3 +45,43 @@ def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
             time.sleep(0.01)
 
     assert 1 == message.attempts
+
+
+def test_who_is_too_slow_for_a_message_waits_for_the_next(
+    company: Company, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may take what has just come: that is no end of the iteration."""
+    topic, nsqd = company.make("slower"), company.nsqds[0]
+    nsqd.post(f"/pub?topic={topic}", b"x")
+    waiting = Feed.next
+    robbed: list[Message] = []
+
+    def rob(self: Feed[object], deadline: float | None = None) -> object:
+        found = waiting(self, deadline)
+        if not robbed:
+            while consumer._ready:
+                robbed.append(consumer._ready.popleft())
+            robbed[0].requeue(0, backoff=False)
+        return found
+
+    with sparq.connect(nsqd.tcp) as session:
+        monkeypatch.setattr(Feed, "next", rob)
+        consumer = session.consumer(topic, "c")
+        message = consumer.receive(20)
+        message.finish()
+
+    assert (robbed[0].id, 2) == (message.id, message.attempts)
+
+
+def test_batches_end_with_the_session(company: Company) -> None:
+    """As a loop over messages does: what is closed has no more, and that is no error."""
+    topic, nsqd = company.make("ended"), company.nsqds[0]
+    with sparq.connect(nsqd.tcp) as session:
+        consumer = session.consumer(topic, "c")
+        ended: list[list[BlockingBatch]] = []
+        waiting = threading.Thread(target=lambda: ended.append([*consumer.batches()]))
+        waiting.start()
+    waiting.join(10)
+
+    assert [[]] == ended
+    assert [] == [*consumer.batches()] == [*consumer]

@@ -189,12 +189,13 @@ def test_after_the_end_everything_says_so() -> None:
 
 
 def test_a_forgotten_one_ends() -> None:
-    """When nobody can use it any more, its thread goes."""
+    """When nobody can use it any more, its thread goes, and who forgot it is told."""
     before = running()
     thread = LoopThread()
     assert before + 1 == running()
-    del thread
-    gc.collect()
+    with pytest.warns(ResourceWarning, match="not closed"):
+        del thread
+        gc.collect()
 
     until(lambda: before == running())
 
@@ -207,6 +208,22 @@ def test_its_own_thread_cannot_wait_for_itself(thread: LoopThread) -> None:
 
     with pytest.raises(RuntimeError, match="own thread"):
         thread.call(inside)
+
+
+def test_what_interrupts_a_post_may_post(thread: LoopThread) -> None:
+    """A signal handler, or a finalizer that the collector of garbage runs, uses it as well."""
+    done: list[int] = []
+
+    def post_within() -> None:
+        with thread._lock:  # as far as a post is when something else comes in between
+            thread.post(done.append, 1)
+            done.append(thread.call(add, 1, 2))
+
+    posting = threading.Thread(target=post_within, daemon=True)
+    posting.start()
+    posting.join(10)
+
+    assert [1, 3] == done
 
 
 def _in_a_child(thread: LoopThread, answers: multiprocessing.Queue[str]) -> None:

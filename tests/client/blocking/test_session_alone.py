@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import sparq
-from sparq.client import PublishError
+from sparq.client import ClosedError, PublishError
 from tests.servers import free_port
 
 
@@ -48,6 +49,96 @@ def test_ctrl_c_in_a_publish() -> None:
 
     assert not running()
     assert time.monotonic() - before < 10
+
+
+def test_two_ctrl_c_end_everything() -> None:
+    """The second one does not wait for ``stop_timeout``; who waits for a publish is told."""
+    told: list[BaseException | None] = []
+    with (
+        pytest.raises(KeyboardInterrupt),
+        sparq.connect(f"127.0.0.1:{free_port()}", stop_timeout=60.0) as session,
+    ):
+        futures = [session.producer().submit("t", b"x") for _ in range(2)]
+        others = [
+            threading.Thread(target=lambda each=each: told.append(each.exception()), daemon=True)
+            for each in futures
+        ]
+        for each in others:
+            each.start()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        raise KeyboardInterrupt
+    for each in others:
+        each.join(10)
+
+    assert [ClosedError] * 2 == [type(each) for each in told]
+    assert not running()
+
+
+def test_a_close_that_is_interrupted_goes_on() -> None:
+    """Ctrl-C ends the wait for a producer's close, and the producer ends all the same."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    with sparq.connect(nowhere, stop_timeout=0.3) as session:
+        producer = session.producer()
+        future = producer.submit("t", b"x")
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+
+        assert isinstance(future.exception(10), PublishError | ClosedError)
+        assert 0 == producer.under_way
+
+
+def test_all_is_closed_at_the_same_time() -> None:
+    """However many producers a session has, closing takes one ``stop_timeout``."""
+    with sparq.connect(f"127.0.0.1:{free_port()}", stop_timeout=0.4) as session:
+        futures = [session.producer().submit("t", b"x") for _ in range(4)]
+        before = time.monotonic()
+
+    assert time.monotonic() - before < 1.2
+    assert all(future.exception() for future in futures)
+
+
+def test_what_is_no_message_is_told_by_the_future() -> None:
+    """``submit`` raises nothing itself, whatever it is given."""
+    with sparq.connect(f"127.0.0.1:{free_port()}") as session, session.producer() as producer:
+        wrong: list[Any] = [("t", None), ("t", 5), (None, b"x"), ("t", "text")]
+        told = [producer.submit(*each).exception(10) for each in wrong]
+
+    assert ["bytes, not NoneType", "bytes, not int", "str, not NoneType", "bytes, not str"] == [
+        str(each).partition(":")[0].partition(" is ")[2] for each in told
+    ]
+
+
+def test_a_forgotten_session_ends() -> None:
+    """Also when its consumer was waited for; who forgot it is told."""
+
+    def forget() -> None:
+        consumer = sparq.connect(f"127.0.0.1:{free_port()}").consumer("t", "c", on_giving_up=print)
+        with pytest.raises(TimeoutError, match="no message"):
+            consumer.receive(0.05)
+
+    with pytest.warns(ResourceWarning, match="not closed"):
+        forget()
+        gc.collect()
+
+    assert not running()
+
+
+FORGETFUL = """
+import os, sys, sparq
+producer = sparq.connect(sys.argv[1]).producer()
+for _ in range(3):
+    producer.submit("t", b"x")
+sys.exit(os.waitpid(child, 0)[1] if (child := os.fork()) else 0)
+"""
+
+
+def test_a_program_that_ends_too_soon_is_told_of_it() -> None:
+    """What it has begun to publish and closed nothing for; once, not by a forked child again."""
+    command = [sys.executable, "-c", FORGETFUL, f"127.0.0.1:{free_port()}"]
+    ran = subprocess.run(command, capture_output=True, check=True, text=True, timeout=20)
+
+    assert 1 == ran.stderr.count("3 publishes are without an outcome")
 
 
 def test_no_nsqd_is_an_error_that_says_why() -> None:

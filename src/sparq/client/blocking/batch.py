@@ -7,17 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import overload
-
-from sparq.client.batch import Batch
+from sparq.client.batch import AnyBatch, Batch
 from sparq.client.blocking.crossing import cross
 from sparq.client.blocking.loop_thread import LoopThread
-from sparq.client.errors import AlreadyRespondedError
-from sparq.client.message import Message
+from sparq.client.message import Message, check_delay
 
 
-class BlockingBatch(Sequence[Message]):
+class BlockingBatch(AnyBatch):
     """Messages that are handled, and answered for, together; in the order in which they arrived.
 
     ``bodies`` is the fastest way to what was published: messages of their own are made only when
@@ -29,25 +25,13 @@ class BlockingBatch(Sequence[Message]):
     """
 
     def __init__(self, thread: LoopThread, batch: Batch) -> None:
+        super().__init__()
         self._thread = thread
         self._batch = batch
         self._messages: list[Message] | None = None
-        self.responded = False
 
     def __len__(self) -> int:
         return len(self._batch)
-
-    @overload
-    def __getitem__(self, at: int) -> Message: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Message]: ...
-    def __getitem__(self, at: int | slice) -> Message | list[Message]:
-        """A message, or a list of them."""
-        return self._opened()[at]
-
-    def __iter__(self) -> Iterator[Message]:
-        """The messages one by one."""
-        return iter(self._opened())
 
     @property
     def bodies(self) -> list[bytes]:
@@ -86,8 +70,7 @@ class BlockingBatch(Sequence[Message]):
             ValueError: the delay is negative.
         """
         self._check()
-        if delay_seconds is not None and not delay_seconds >= 0:
-            raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
+        check_delay(delay_seconds)
         self._thread.post(lambda: self._batch.requeue(delay_seconds, backoff=backoff))
         self.responded = True
 
@@ -99,10 +82,6 @@ class BlockingBatch(Sequence[Message]):
         """
         self._check()
         self._thread.post(self._batch.touch)
-
-    def _check(self) -> None:
-        if self.responded:
-            raise AlreadyRespondedError("the batch was answered for before")
 
     def _opened(self) -> list[Message]:
         if self._messages is None:

@@ -12,18 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from threading import Lock
-from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
 from sparq.client.batch import Batch
 from sparq.client.blocking.batch import BlockingBatch
 from sparq.client.blocking.crossing import cross
 from sparq.client.blocking.feed import Feed, seconds_until
-from sparq.client.blocking.loop_thread import LoopThread
-from sparq.client.config import Config
+from sparq.client.blocking.loop_thread import CLOSED, LoopThread
+from sparq.client.blocking.member import Member, close_all
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ClosedError
 from sparq.client.message import Message
@@ -32,10 +32,13 @@ from sparq.client.subscription import Counters
 FETCHED_MAX: Final = 1_000
 """So many messages cross at a time, at most; ``max_in_flight`` bounds them too."""
 
+NOTHING_CAME: Final = "no message has come in time"
+
 GivingUp = Callable[[Message], None]
+Cross = Callable[[Sequence[Message]], list[Message]]
 
 
-class BlockingConsumer:
+class BlockingConsumer(Member):
     """Consumes one channel of a topic; ``Session.consumer`` makes it, and it receives at once.
 
     ::
@@ -69,15 +72,15 @@ class BlockingConsumer:
             raise TypeError(f"no such option: {', '.join(taken)}: iterate over the consumer")
         self.topic = topic
         self.channel = channel
-        self.closed = False
-        self._thread = thread
+        cross_there = _crossing(thread)
         if on_giving_up is not None:
-            arguments["on_giving_up"] = _on_a_thread(thread, on_giving_up)
+            arguments["on_giving_up"] = _on_a_thread(cross_there, on_giving_up)
         self._consumer = thread.ask(lambda: Consumer(topic, channel, **arguments))
+        super().__init__(thread, self._consumer)
         self.counters: Counters = self._consumer.counters
         self._ready: deque[Message] = deque()
         self._refilling = Lock()
-        self._feed = Feed(thread, self._fetched())
+        self._feed = Feed(thread, _fetched(self._consumer, self._ready, cross_there))
         self._start()
 
     def _start(self) -> None:
@@ -138,77 +141,72 @@ class BlockingConsumer:
         Raises:
             ValueError: ``size`` is below 1 or ``wait`` negative.
         """
+        if self.closed:
+            return
         batches = self._consumer.batches(size, wait)
         feed = Feed(self._thread, cast(AsyncGenerator[Batch, None], batches))
         try:
-            while fetched := self._take_ready(size):
-                yield BlockingBatch(self._thread, Batch(fetched))
-            with contextlib.suppress(TimeoutError):
-                while (batch := feed.next(_deadline(idle_timeout))) is not None:
-                    yield BlockingBatch(self._thread, batch)
+            while (batch := self._next_batch(feed, size, _deadline(idle_timeout))) is not None:
+                yield BlockingBatch(self._thread, batch)
         finally:
             if (left := feed.close()) is not None:
                 BlockingBatch(self._thread, left).requeue(0, backoff=False)
 
+    def _next_batch(self, feed: Feed[Batch], size: int, deadline: float | None) -> Batch | None:
+        """What crossed for a loop over messages that was left comes first; None at the end."""
+        try:
+            self._thread.check()
+            crossed = self._take_ready(size)
+            return Batch(crossed) if crossed else feed.next(deadline)
+        except TimeoutError:
+            return None
+        except ClosedError:
+            if not self.closed:
+                raise
+            return None
+
     def _take(self, deadline: float | None) -> Message | None:
         """The next message; None when the consumer is closed."""
-        while not self.closed:
-            self._thread.check()  # a forked child has a copy of what crossed, and of the lock
-            with contextlib.suppress(IndexError):
-                while True:
-                    message = self._ready.popleft()
-                    if not message.stale:
-                        return message
-            if not self._refill(deadline):
-                break
+        try:
+            while not self.closed:
+                self._thread.check()  # a forked child has a copy of what crossed, and of the lock
+                if (message := self._pop()) is not None:
+                    return message
+                if not self._refill(deadline):
+                    break
+        except ClosedError:
+            if not self.closed:
+                raise
         return None
 
     def _refill(self, deadline: float | None) -> bool:
+        """Wait for more to cross, which others may have taken since; whether there is more."""
         seconds = seconds_until(deadline)
         if not self._refilling.acquire(timeout=-1 if seconds is None else seconds):
-            raise TimeoutError("no message has come in time")
+            raise TimeoutError(NOTHING_CAME)
         try:
-            if not self._ready:
-                self._ready.extend(self._feed.next(deadline) or ())
-            return bool(self._ready)
-        except ClosedError:
-            if self.closed:
-                return False
-            raise
+            return bool(self._ready) or self._feed.next(deadline) is not None
+        except TimeoutError:
+            raise TimeoutError(NOTHING_CAME) from None
         finally:
             self._refilling.release()
 
-    def _take_ready(self, count: int) -> list[Message]:
-        """What crossed for a loop over messages that was left."""
-        found: list[Message] = []
-        with contextlib.suppress(IndexError):
-            while len(found) < count:
+    def _pop(self) -> Message | None:
+        """The first that crossed and that nsqd still waits for; None: there is none."""
+        with contextlib.suppress(IndexError):  # another thread may be faster
+            while self._ready:
                 message = self._ready.popleft()
                 if not message.stale:
-                    found.append(message)
+                    return message
+        return None
+
+    def _take_ready(self, count: int) -> list[Message]:
+        found: list[Message] = []
+        while len(found) < count and (message := self._pop()) is not None:
+            found.append(message)
         return found
 
-    async def _fetched(self) -> AsyncGenerator[list[Message], None]:
-        """On the session's thread: what there is, as soon as there is something."""
-        async for batch in self._consumer.batches(FETCHED_MAX, 0):
-            yield cross(self._thread, list(batch))
-
     # What is known
-
-    @property
-    def config(self) -> Config:
-        """The options in use."""
-        return self._consumer.config
-
-    @property
-    def connections(self) -> list[str]:
-        """The nsqds that are connected and subscribed, as ``host:port``."""
-        return self._thread.ask(lambda: self._consumer.connections)
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
-        return self._thread.ask(lambda: self._consumer.errors)
 
     @property
     def in_flight(self) -> int:
@@ -287,19 +285,6 @@ class BlockingConsumer:
         """Receive again."""
         self._thread.ask(self._consumer.resume)
 
-    def __enter__(self) -> Self:
-        """The consumer itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
-
     def close(self, wait_seconds: float = 0.0) -> None:
         """Stop receiving, and end every iteration.
 
@@ -307,23 +292,44 @@ class BlockingConsumer:
         ``wait_seconds``, by other threads; what is unanswered then, nsqd delivers again. Harmless
         when it is closed; in a forked process it does nothing.
         """
-        if self.closed:
-            return
-        self.closed = True
-        with contextlib.suppress(ClosedError):
-            unseen = [*(self._feed.close() or ()), *self._take_ready(len(self._ready))]
-            self._thread.call(self._stop, unseen, wait_seconds)
+        close_all(self._thread, [self], wait_seconds)
 
-    async def _stop(self, unseen: list[Message], wait_seconds: float) -> None:
+    async def _end(self, wait_seconds: float = 0.0) -> None:
+        await self._feed.end()
         # Together with CLS, or they would come back at once.
-        for message in unseen:
+        for message in self._take_ready(len(self._ready)):
             message.requeue(0, backoff=False)
         await self._consumer.stop(wait_seconds)
 
 
-def _on_a_thread(thread: LoopThread, function: GivingUp) -> Callable[[Message], Any]:
+# What runs on the session's thread keeps neither the session nor the consumer alive: both may be
+# forgotten without being closed, and are ended then.
+
+
+def _crossing(thread: LoopThread) -> Cross:
+    known = weakref.ref(thread)
+
+    def cross_there(messages: Sequence[Message]) -> list[Message]:
+        there = known()
+        if there is None:
+            raise ClosedError(CLOSED)
+        return cross(there, messages)
+
+    return cross_there
+
+
+async def _fetched(
+    consumer: Consumer, ready: deque[Message], cross_there: Cross
+) -> AsyncGenerator[bool, None]:
+    """What there is crosses as soon as there is something."""
+    async for batch in consumer.batches(FETCHED_MAX, 0):
+        ready.extend(cross_there(batch))
+        yield True
+
+
+def _on_a_thread(cross_there: Cross, function: GivingUp) -> Callable[[Message], Any]:
     async def give_up(message: Message) -> None:
-        cross(thread, [message])
+        cross_there([message])
         await asyncio.to_thread(function, message)
 
     return give_up

@@ -27,7 +27,7 @@ class Feed(Generic[T]):
     def __init__(self, thread: LoopThread, source: AsyncGenerator[T, None]) -> None:
         self._thread = thread
         self._source = source
-        self._fetching: asyncio.Task[object] | None = None
+        self._fetching: list[asyncio.Task[object]] = []
         self._fetched: Future[T | None] | None = None
 
     def next(self, deadline: float | None = None) -> T | None:
@@ -41,29 +41,31 @@ class Feed(Generic[T]):
             ClosedError: the loop has ended.
         """
         if self._fetched is None:
-            self._fetched = self._thread.submit(self._fetch)
-        fetched = self._fetched
-        item = fetched.result(seconds_until(deadline))
+            self._fetched = self._thread.submit(_fetch, self._source, self._fetching)
+        item = self._thread.wait(self._fetched, seconds_until(deadline))
         self._fetched = None
         return item
-
-    async def _fetch(self) -> T | None:
-        self._fetching = asyncio.current_task()
-        return await anext(self._source, None)
 
     def close(self) -> T | None:
         """Fetch no more: an item that was fetched already and never asked for, else None."""
         with contextlib.suppress(ClosedError):
-            self._thread.call(self._end)
+            self._thread.call(self.end)
             if self._fetched is not None:
                 return self._fetched.result()
         return None
 
-    async def _end(self) -> None:
-        if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.wait([self._fetching])
+    async def end(self) -> None:
+        """On the loop: fetch no more."""
+        for task in self._fetching:
+            task.cancel()
+            await asyncio.wait([task])
         await self._source.aclose()
+
+
+async def _fetch(source: AsyncGenerator[T, None], fetching: list[asyncio.Task[object]]) -> T | None:
+    # Not a method: while it waits, it must not keep alive who does not ask any more.
+    fetching[:] = filter(None, [asyncio.current_task()])
+    return await anext(source, None)
 
 
 def seconds_until(deadline: float | None) -> float | None:

@@ -3,10 +3,10 @@
 1. What runs on it is asked for by ``call`` (waits for the answer) or ``post`` (does not wait). Both
    are taken in the order in which one thread gave them.
 2. Many posts cost one wake-up of the loop: they are done together.
-3. A wait that is interrupted (Ctrl-C, a deadline) cancels what it waited for: nothing is left that
-   nobody knows of.
+3. A ``call`` that is interrupted (Ctrl-C) cancels what it waited for: nothing is left that nobody
+   knows of. What was given to ``submit`` goes on, whoever waits for it.
 4. ``close`` leaves no thread. One that is forgotten is ended when the garbage is collected or the
-   program ends; it never holds up that end.
+   program ends, with a ``ResourceWarning``; it never holds up that end.
 5. In a forked child the thread is not there: every use says so, and ``close`` does nothing.
 """
 
@@ -17,23 +17,26 @@ import contextlib
 import os
 import signal
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import uvloop
 
 from sparq.client.errors import ClosedError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CLOSED: Final = "the session is closed"
 FORKED: Final = (
     "this session belongs to the process that made it: in a forked process, make a new one"
 )
 INSIDE: Final = "a call from the session's own thread would wait for itself"
+FORGOTTEN: Final = "a session was not closed: use it in a with block, or call its close()"
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 _begun: set[asyncio.Future[Any]] = set()
@@ -45,7 +48,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._unusable = ""
-        self._lock = threading.Lock()
+        # Reentrant: the collector of garbage, or a handler of signals, may come in between.
+        self._lock = threading.RLock()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._waking = False
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
@@ -55,21 +59,22 @@ class LoopThread:
         )
         self._thread.start()
         self._loop, stop = started.result()
-        self._end = weakref.finalize(self, _end, self._loop, stop, self._thread, os.getpid())
+        self._ending = (self._loop, stop, self._thread, os.getpid())
+        self._forgotten = weakref.finalize(self, _forgotten, *self._ending)
         _threads.add(self)
 
-    def call(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Await ``work(*arguments)`` on the loop.
+    def call(self, work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
+        """Await ``work(*arguments, **named)`` on the loop.
 
         Raises:
             ClosedError: the loop has ended, or is another process's.
             RuntimeError: this is the loop's own thread.
         """
-        if threading.current_thread() is self._thread:
-            raise RuntimeError(INSIDE)
+        self._check_outside()
         with self._lock:
             self.check()
-            future = asyncio.run_coroutine_threadsafe(_await(work, arguments), self._loop)
+            coroutine = _await(work, *arguments, **named)
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except CancelledError:
@@ -109,17 +114,28 @@ class LoopThread:
         self.post(begin, work, arguments, outcome)
         return outcome
 
+    def wait(self, outcome: Future[T], seconds: float | None = None) -> T:
+        """What comes of something submitted; who gives up waiting for it does not end it.
+
+        Raises:
+            TimeoutError: nothing has come in time.
+            RuntimeError: this is the loop's own thread.
+        """
+        self._check_outside()
+        return outcome.result(seconds)
+
     def close(self) -> None:
         """End the loop, whatever still runs on it, and its thread; harmless when it has ended."""
         with self._lock:  # what was given before is begun before the end
             self._unusable = self._unusable or CLOSED
-        self._end()
+        self._forgotten.detach()
+        _end(*self._ending)
 
     def disown(self) -> None:
         """This is a forked child, where the thread is not."""
         self._unusable = FORKED
-        self._lock = threading.Lock()  # another thread may have held it when the process forked
-        self._end.detach()
+        self._lock = threading.RLock()  # another thread may have held it when the process forked
+        self._forgotten.detach()
 
     def check(self) -> None:
         """Nothing, while the loop can be used.
@@ -129,6 +145,10 @@ class LoopThread:
         """
         if self._unusable:
             raise ClosedError(self._unusable)
+
+    def _check_outside(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(INSIDE)
 
     def _wake(self) -> None:
         try:
@@ -151,15 +171,15 @@ class LoopThread:
                 self._loop.call_soon(self._do_posted)
 
 
-async def _await(work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...]) -> T:
-    return await work(*arguments)
+async def _await(work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
+    return await work(*arguments, **named)
 
 
 def begin(
     work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], outcome: Future[T]
 ) -> None:
     """On the loop: begin to await ``work(*arguments)``; what comes of it is the future's."""
-    task = asyncio.ensure_future(_await(work, arguments))
+    task = asyncio.ensure_future(_await(work, *arguments))
     _begun.add(task)
     task.add_done_callback(_begun.discard)
     task.add_done_callback(lambda done: _settle(done, outcome))
@@ -197,6 +217,11 @@ def _end(
         loop.call_soon_threadsafe(stop.set)
     if threading.current_thread() is not thread:
         thread.join()
+
+
+def _forgotten(*ending: Any) -> None:
+    _end(*ending)
+    warnings.warn(FORGOTTEN, ResourceWarning, stacklevel=3)
 
 
 def _disown_all() -> None:

@@ -5,28 +5,32 @@
 2. ``submit`` goes on at once, up to ``max_pending_bytes`` that are under way; then it waits for
    room, first come, first served or not: threads are not put in order.
 3. What is right for ``Producer`` is right here: the errors are the same.
+4. A program that ends with publishes under way, and has closed nothing, is told of them in the log.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from sparq.client.blocking.loop_thread import LoopThread, begin
-from sparq.client.config import Config
-from sparq.client.errors import ClosedError, ProducerFullError
+from sparq.client.blocking.member import Member
+from sparq.client.errors import ProducerFullError
+from sparq.client.log_fields import FieldLogger
 from sparq.client.producer import Producer
 from sparq.client.publish import Receipt
+
+log = FieldLogger(__name__)
 
 COMMAND_BYTES: Final = 16
 """Of a publish, besides its topic and its body."""
 
 
-class BlockingProducer:
+class BlockingProducer(Member):
     """Publishes messages; ``Session.producer`` makes it.
 
     ::
@@ -37,15 +41,13 @@ class BlockingProducer:
     Leaving the block waits for publishes under way, ``stop_timeout`` seconds at most.
 
     Attributes:
-        config: the options in use.
         closed: whether it is closed.
     """
 
     def __init__(self, thread: LoopThread, **arguments: Any) -> None:
-        self._thread = thread
         self._producer = thread.ask(lambda: Producer(**arguments))
-        self.config: Config = self._producer.config
-        self.closed = False
+        super().__init__(thread, self._producer)
+        weakref.finalize(self, _tell_of_the_unfinished, self._producer, os.getpid())
         self._room = threading.Condition()
         self._submitted_bytes = 0
 
@@ -67,9 +69,8 @@ class BlockingProducer:
             PublishError: no nsqd has acknowledged it in time or within ``publish_attempts``.
             ClosedError: the producer or its session is closed.
         """
-        producer = self._producer
         return self._thread.call(
-            lambda: producer.publish(topic, body, timeout_seconds=timeout_seconds)
+            self._producer.publish, topic, body, timeout_seconds=timeout_seconds
         )
 
     def multi_publish(
@@ -81,9 +82,8 @@ class BlockingProducer:
             ValueError: the topic's name is not valid, a body is empty, or there is none.
             TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
-        producer = self._producer
         return self._thread.call(
-            lambda: producer.multi_publish(topic, bodies, timeout_seconds=timeout_seconds)
+            self._producer.multi_publish, topic, bodies, timeout_seconds=timeout_seconds
         )
 
     def publish_deferred(
@@ -100,24 +100,25 @@ class BlockingProducer:
             ValueError: as for ``publish``, or the delay is negative.
             TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
-        producer = self._producer
         return self._thread.call(
-            lambda: producer.publish_deferred(
-                topic, body, delay_seconds, timeout_seconds=timeout_seconds
-            )
+            self._producer.publish_deferred,
+            topic,
+            body,
+            delay_seconds,
+            timeout_seconds=timeout_seconds,
         )
 
     def submit(self, topic: str, body: bytes) -> Future[Receipt]:
         """Begin to publish one message; the future's ``result()`` is what ``publish`` returns.
 
         It waits only while ``max_pending_bytes`` are under way. What went wrong is known to the
-        future alone: ask it, or count ``failed``.
+        future alone: ask it, or count ``failed``. A buffer may be changed when it has returned.
 
         Raises:
             ClosedError: the producer's session is closed.
         """
         self._thread.check()  # a forked child has a copy of the lock, as it was
-        size = len(body) + len(topic) + COMMAND_BYTES
+        size, held = _size(topic, body), _held(body)
         limit = self.config.max_pending_bytes - size
         with self._room:
             while self._submitted_bytes and self._submitted_bytes > limit:
@@ -127,7 +128,7 @@ class BlockingProducer:
         outcome.set_running_or_notify_cancel()
         outcome.add_done_callback(lambda _: self._leave(size))
         try:
-            self._thread.post(self._begin, topic, body, outcome)
+            self._thread.post(self._begin, topic, held, outcome)
         except BaseException:
             self._leave(size)
             raise
@@ -168,8 +169,7 @@ class BlockingProducer:
             ConnectionLostError: none answers; the text says why for each.
             ClosedError: the producer or its session is closed.
         """
-        producer = self._producer
-        return self._thread.call(lambda: producer.ping(timeout_seconds=timeout_seconds))
+        return self._thread.call(self._producer.ping, timeout_seconds=timeout_seconds)
 
     @property
     def published(self) -> int:
@@ -191,37 +191,33 @@ class BlockingProducer:
         """Sends again after one without an answer: so many messages may be stored twice."""
         return self._producer.resent
 
-    @property
-    def connections(self) -> list[str]:
-        """The nsqds that are connected, as ``host:port``."""
-        return self._thread.ask(lambda: self._producer.connections)
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Why there is no connection to an nsqd, for each that should have one and has none."""
-        return self._thread.ask(lambda: self._producer.errors)
-
     # Life
-
-    def __enter__(self) -> Self:
-        """The producer itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
     def close(self) -> None:
         """Wait for publishes under way, ``stop_timeout`` seconds at most, and disconnect.
 
-        Harmless when it is closed; in a forked process it does nothing.
+        Harmless when it is closed; in a forked process it does nothing. Ctrl-C ends the waiting
+        alone: the rest is done while the session goes on.
         """
-        if not self.closed:
-            self.closed = True
-            with contextlib.suppress(ClosedError):
-                self._thread.call(self._producer.close)
+        super().close()
+
+    async def _end(self) -> None:
+        await self._producer.close()
+
+
+def _size(topic: str, body: bytes) -> int:
+    try:
+        return len(body) + len(topic) + COMMAND_BYTES
+    except TypeError:  # no message at all: the future says why
+        return 0
+
+
+def _held(body: bytes) -> bytes:
+    return bytes(body) if isinstance(body, bytearray | memoryview) else body
+
+
+def _tell_of_the_unfinished(producer: Producer, owner: int) -> None:
+    """The program ends and nobody has closed the producer: what it has not done is lost."""
+    if producer.under_way and os.getpid() == owner:
+        text = "%d publishes are without an outcome: the program ends, their session is not closed"
+        log.warning(text, producer.under_way)

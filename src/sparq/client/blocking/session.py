@@ -11,19 +11,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from sparq.client.address import parse_addresses, split_texts
 from sparq.client.blocking.consumer import BlockingConsumer
 from sparq.client.blocking.loop_thread import LoopThread
+from sparq.client.blocking.member import Closing, Member, close_all
 from sparq.client.blocking.producer import BlockingProducer
 from sparq.client.config import Config
 
 Made = TypeVar("Made", BlockingProducer, BlockingConsumer)
 
 
-class Session:
+class Session(Closing):
     """Makes producers and consumers that wait instead of being awaited.
 
     ``sparq.connect`` makes one::
@@ -65,7 +65,7 @@ class Session:
         self._lookupds = split_texts(lookupd_http_addresses)
         if not self._nsqds and not self._lookupds:
             raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses")
-        self._made: list[BlockingProducer | BlockingConsumer] = []
+        self._made: list[Member] = []
         self._thread = LoopThread()
 
     def producer(self, **options: Any) -> BlockingProducer:
@@ -107,28 +107,15 @@ class Session:
     def _addresses(self) -> dict[str, Any]:
         return {"nsqd_tcp_addresses": self._nsqds, "lookupd_http_addresses": self._lookupds}
 
-    def __enter__(self) -> Self:
-        """The session itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
-
     def close(self) -> None:
         """Close what the session has made and end its thread; harmless when it is closed.
 
         Publishes under way are waited for, ``stop_timeout`` seconds at most. Messages that nobody
-        has answered for, nsqd delivers again. In a forked process it does nothing.
+        has answered for, nsqd delivers again. In a forked process it does nothing. Ctrl-C ends it
+        all at once: what is under way then has failed.
         """
         try:
-            for made in self._made:
-                made.close()
+            close_all(self._thread, self._made)
         finally:
             self._made.clear()
             self._thread.close()
