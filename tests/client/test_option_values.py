@@ -70,6 +70,9 @@ def test_text_is_read_as_go_nsq_reads_it() -> None:
     [
         ({"max_in_fligth": 1}, r"no such option: max_in_fligth \(max_in_flight\?\)"),
         ({"zzz": 1}, "no such option: zzz$"),
+        ({"max_tries": 1}, r"no such option: max_tries \(max_attempts\?\)"),
+        ({"requeue_delay": 1}, r"no such option: requeue_delay \(default_requeue_delay\?\)"),
+        ({"maxInFlight": 1}, r"no such option: maxInFlight \(max_in_flight\?\)"),
         ({"max_in_flight": 1.5}, "max_in_flight takes int, not float"),
         ({"max_in_flight": "many"}, "invalid int 'many' for option max_in_flight"),
         ({"max_in_flight": -1}, "max_in_flight is -1, not within 0 to"),

@@ -192,9 +192,13 @@ class Config(LayerOptions):
         """The ``base`` (or the defaults) with some options replaced.
 
         Raises:
-            TypeError: there is no option of a name given, or its type is another.
+            TypeError: there is no option of a name given, or its type is another; or the base is
+                no ``Config``.
             ValueError: an option is out of its range.
         """
+        if base is not None and not isinstance(base, cls):
+            kind = type(base).__name__
+            raise TypeError(f"config takes a Config, not {kind} (see Config.from_mapping)")
         known = {field.name for field in fields(cls)}
         if unknown := sorted(options.keys() - known):
             raise TypeError("; ".join(unknown_option(name, known) for name in unknown))

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sparq.client.address import parse_addresses, parse_nsqd, split_texts
+from sparq.client.address import parse_nsqd, read_sources
 from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
@@ -29,20 +29,24 @@ from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.flow import Flow
 from sparq.client.handling import Handler, handle, name_of, require_callable
 from sparq.client.inbox import Inbox
+from sparq.client.layer_options import check_option
 from sparq.client.log_fields import FieldLogger, about, of_message
 from sparq.client.message import Message
+from sparq.client.names import check_name
 from sparq.client.pool import Pool, background
 from sparq.client.producer import Producer
 from sparq.client.subscription import Counters, Subscription
 from sparq.client.watchdog import Watchdog
 from sparq.protocol import commands
-from sparq.protocol.names import is_valid_name, quote
 
 CLOSE_WAIT_SECONDS: Final = 2.0
 """For nsqd's answer to CLS, which it gives at once; one that hangs must not hold up the stop."""
 
 ATTEMPTS_MAX: Final = 65_535
 """As many as a message can have."""
+
+CONCURRENCY_MAX: Final = 1_000_000
+"""Each is a task."""
 
 STARVED_PART: Final = 0.85
 """As in NSQ's clients."""
@@ -91,7 +95,7 @@ class Consumer:
 
     Raises:
         ValueError: a name, an address or an option is not valid, or no address is given.
-        TypeError: an option does not exist or has the wrong type.
+        TypeError: an option does not exist, or something has the wrong type.
     """
 
     def __init__(
@@ -109,16 +113,16 @@ class Consumer:
         config: Config | None = None,
         **options: Any,
     ) -> None:
-        for kind, name in (("topic", topic), ("channel", channel)):
-            if not is_valid_name(name):
-                raise ValueError(f"{kind} name {quote(name)} is not valid")
+        check_name("topic", topic)
+        check_name("channel", channel)
         require_callable(
             handler=handler, on_giving_up=on_giving_up, discovery_filter=discovery_filter
         )
-        if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}, not 1 or more")
+        check_option("concurrency", 1, concurrency, {"concurrency": (1, CONCURRENCY_MAX)})
         if on_giving_up is not None and dead_letter:
             raise ValueError("give on_giving_up or dead_letter, not both")
+        if dead_letter == topic:
+            raise ValueError(f"dead_letter is the topic that is consumed, {topic}: choose another")
         self.topic = topic
         self.channel = channel
         self.config = Config.of(config, options)
@@ -136,9 +140,7 @@ class Consumer:
         rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
         self._flow = Flow(self.config, rng)
         self._inbox = Inbox(self._flow.expire)
-        given, lookupds = parse_addresses(nsqd_tcp_addresses), split_texts(lookupd_http_addresses)
-        if not given and not lookupds:
-            raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses")
+        given, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
         self._discovery = Discovery(lookupds, topic, self.config, rng, discovery_filter)
         self._pool = Pool(
             given,

@@ -11,9 +11,9 @@ from __future__ import annotations
 from sparq.client.errors import SparqClientError
 from sparq.client.log_fields import FieldLogger, of_message
 from sparq.client.message import Message
+from sparq.client.names import check_name
 from sparq.client.producer import Producer
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.names import is_valid_name, quote
 
 log = FieldLogger(__name__)
 
@@ -30,8 +30,7 @@ class DeadLetters:
     """
 
     def __init__(self, topic: str, producer: Producer) -> None:
-        if not is_valid_name(topic):
-            raise ValueError(f"dead_letter: topic name {quote(topic)} is not valid")
+        check_name("dead_letter topic", topic)
         self.topic = topic
         self.published = 0
         self._producer = producer

@@ -143,7 +143,11 @@ def check_option(
     low, high = ranges[name]
     assert isinstance(value, (int, float)), name
     if not low <= value <= high:
-        raise ValueError(f"{name} is {value}, not within {low:g} to {high:g}")
+        raise ValueError(f"{name} is {value}, not within {_shown(low)} to {_shown(high)}")
+
+
+def _shown(limit: float) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
 def _stamp(name: str, path: str) -> tuple[int, int]:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,23 @@ RATIOS: Final = frozenset({"lookupd_poll_jitter"})
 ALIASES: Final = {"skip_lookupd_authorization": "lookupd_authorization"}
 """go-nsq's name says the opposite of what it does: its true sends the secret."""
 
+ELSEWHERE: Final = {
+    "max_tries": "max_attempts",
+    "message_handler": "handler",
+    "requeue_delay": "default_requeue_delay",
+    "requeue_timeout": "default_requeue_delay",
+    "reconnect_interval": "max_reconnect_delay",
+    "timeout": "dial_timeout",
+    "lookupd_connect_timeout": "lookupd_poll_timeout",
+    "lookupd_request_timeout": "lookupd_poll_timeout",
+    "tls_options": "tls_config",
+    "nsqd_tcp_address": "nsqd_tcp_addresses",
+    "lookupd_http_address": "lookupd_http_addresses",
+    "message_timeout": "msg_timeout",
+}
+"""What other clients for Python call an option, or an argument, of ours."""
+
+_UPPER: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -33,7 +51,8 @@ def option_name(given: str) -> str:
 
 def unknown_option(given: str, known: Iterable[str]) -> str:
     """What to say of a name that nobody knows."""
-    near = difflib.get_close_matches(option_name(given), known, n=1)
+    name = option_name(_UPPER.sub("_", given).lower())
+    near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, known, n=1)
     return f"no such option: {given}" + (f" ({near[0]}?)" if near else "")
 
 

@@ -20,12 +20,13 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from sparq.client.address import parse_addresses, split_texts
+from sparq.client.address import read_sources
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.discovery import Discovery, Filter
 from sparq.client.dispatcher import CLOSED, Dispatcher
 from sparq.client.errors import ClosedError, ConnectionLostError
+from sparq.client.handling import require_callable
 from sparq.client.log_fields import FieldLogger
 from sparq.client.ping import ping
 from sparq.client.pool import Pool, background
@@ -85,9 +86,8 @@ class Producer:
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asking: asyncio.Task[None] | None = None
-        given, lookupds = parse_addresses(nsqd_tcp_addresses), split_texts(lookupd_http_addresses)
-        if not given and not lookupds:
-            raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses")
+        require_callable(discovery_filter=discovery_filter)
+        given, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
         rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
         self._discovery = Discovery(lookupds, None, self.config, rng, discovery_filter)
         self._pool = Pool(
