@@ -191,9 +191,9 @@ def test_nobody_there() -> None:
 
 
 class Terminal:
-    """A pseudo terminal with `sparq top` on it."""
+    """A pseudo terminal with `sparq top` on it, which a shell could stop and let go on."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, term: str = "xterm-256color") -> None:
         self.main, self.side = os.openpty()
         fcntl.ioctl(self.side, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 130, 0, 0))
         self.before = termios.tcgetattr(self.side)
@@ -203,17 +203,18 @@ class Terminal:
             stdin=self.side,
             stdout=self.side,
             stderr=self.side,
-            env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"},
+            env={**os.environ, "TERM": term, "NO_COLOR": "1"},
+            process_group=0,
         )
 
     def press(self, keys: str) -> None:
         os.write(self.main, keys.encode())
 
-    def until(self, shown: str) -> None:
-        """Read until this is on the screen."""
+    def until(self, shown: str, *, plain: bool = True) -> None:
+        """Read until this is on the screen; or, not `plain`, until it is told to the terminal."""
         deadline = time.monotonic() + SECONDS_MAX
         self.text = ""
-        while shown not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text):
+        while shown not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]" if plain else "$^", "", self.text):
             assert time.monotonic() < deadline, (shown, self.text)
             if select.select([self.main], [], [], 0.1)[0]:
                 self.text += os.read(self.main, 65_536).decode(errors="replace")
@@ -281,6 +282,33 @@ def test_a_silent_nsqd_holds_up_nobody() -> None:
             terminal.press("q")
 
             assert 0 == terminal.end()
+
+
+def test_who_stops_it_has_the_terminal_back(nsqd: NsqdServer) -> None:
+    """As it was before; and the screen and its keys are there again when it goes on."""
+    with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:
+        terminal.until("archive")
+        terminal.process.send_signal(signal.SIGTSTP)
+        os.waitid(os.P_PID, terminal.process.pid, os.WSTOPPED)
+
+        assert terminal.before == termios.tcgetattr(terminal.side)
+        terminal.until("\x1b[?1049l", plain=False)
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.until("archive")
+        terminal.press("d")
+        terminal.until("DEPTH v")
+        terminal.press("q")
+        assert 0 == terminal.end()
+
+
+def test_a_terminal_that_cannot_move_its_cursor(nsqd: NsqdServer) -> None:
+    """It gets lines, as a pipe does."""
+    words = ("--interval=50ms", "--count=1", f"--nsqd-http-address={nsqd.http}")
+    with contextlib.closing(Terminal(*words, term="dumb")) as terminal:
+        terminal.until("archive")
+
+        assert 0 == terminal.end()
+        assert "\x1b" not in terminal.text
 
 
 def test_a_signal_ends_a_screen(nsqd: NsqdServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from sparq.tools.keyboard import keys_in
 from sparq.tools.overview import Overview, Row
 from sparq.tools.screen import COMPLAINTS_MAX, Screen, fitting
-from sparq.tools.view import COLUMNS, View, cells, count, duration, rate
+from sparq.tools.view import BY_NAME, COLUMNS, View, cells, count, duration, rate
 
 ROWS = [
     Row("a", "x", in_rate=5.0, out_rate=1.0, depth=3, in_flight=1, requeue_rate=9.0, clients=2),
@@ -67,7 +68,7 @@ def test_the_same_key_again_turns_the_order_round() -> None:
 
 
 def test_keys_scroll_within_the_rows() -> None:
-    """By one, by a page, to the first; never beyond an end."""
+    """By one, by a page, to the first and the last; never beyond an end."""
     view = View("topic")
     rows = [Row("t", f"c{number}") for number in range(10)]
 
@@ -79,7 +80,7 @@ def test_keys_scroll_within_the_rows() -> None:
         first(key)
         for key in ("down", "page down", "page down", "down", "up", "page up", "page up", "up")
     ]
-    view.press("page down", 4)
+    assert "c6" == first("end")
     assert "c0" == first("home")
     view.press("page down", 4)
     assert "c0" == first("c")
@@ -97,8 +98,8 @@ def test_other_keys_do_nothing() -> None:
 
 def test_keys_are_found_in_what_a_terminal_sends() -> None:
     """Letters and named keys, several at once too; sequences without a name are nothing."""
-    assert ["d", "up", "down", "page up", "page down", "home", "space", "q"] == keys_in(
-        b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H q"
+    assert ["d", "up", "down", "page up", "page down", "home", "end", "space", "q"] == keys_in(
+        b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H\x1b[F q"
     )
     assert [] == keys_in(b"\x1b[15~")
     assert [] == keys_in(b"\x1bOP")
@@ -145,10 +146,24 @@ def test_a_screen_is_filled_and_not_more() -> None:
 
 
 def test_a_narrow_terminal_does_without_some_columns() -> None:
-    """Those that say least go first; names, rates, depth and lag stay."""
+    """Those that say least go first; names, rates, depth and lag stay for longest."""
     wide, narrow = drawn(130, 20), drawn(80, 20)
 
     assert "PAUSED" in wide
     assert "PAUSED" not in narrow
     assert all(heading in narrow for heading in ("CHANNEL", "IN/S", "OUT/S", "DEPTH", "LAG"))
-    assert len(COLUMNS) - 4 == len(fitting(ROWS, 10))
+
+
+def test_no_figure_is_cut() -> None:
+    """Names are; the column that rows are sorted by stays, however narrow the terminal is."""
+    row = Row("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
+    for width, sorted_by in itertools.product((40, 60, 80, 200), ("depth", "clients", "paused")):
+        columns = fitting([row], width, BY_NAME[sorted_by])
+
+        assert sum(columns.values()) + 2 * (len(columns) - 1) <= width
+        assert {BY_NAME["depth"], BY_NAME[sorted_by]} <= columns.keys()
+        assert columns[BY_NAME["depth"]] >= len("123,456,789")
+        assert min(columns[BY_NAME["topic"]], columns[BY_NAME["channel"]]) >= 4
+    assert list(COLUMNS) == list(fitting([row], 250, BY_NAME["topic"]))
+    assert list(COLUMNS) == list(fitting([], 250, BY_NAME["topic"]))
+    assert fitting([Row("t", "c" * 64)], 40, BY_NAME["topic"])[BY_NAME["topic"]] == len("TOPIC ^")

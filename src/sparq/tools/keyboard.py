@@ -25,6 +25,9 @@ NAMES: Final = {
     b"\x1b[H": "home",
     b"\x1bOH": "home",
     b"\x1b[1~": "home",
+    b"\x1b[F": "end",
+    b"\x1bOF": "end",
+    b"\x1b[4~": "end",
     b" ": "space",
 }
 READ_SIZE: Final = 256

@@ -25,11 +25,19 @@ FRAME_LINES: Final = 4
 """The head line, the table's headings, the keys, and one that stays free."""
 
 KEYS: Final = (
-    "underlined letter: sort, twice: reverse   arrows, pages: scroll   space: freeze   q: quit"
+    "q: quit   underlined letter: sort, again: reverse   arrows, pages, home, end: scroll"
+    "   space: freeze"
 )
 GAP: Final = 2
-SPARED: Final = ("paused", "timed_out", "requeued", "deferred")
-"""Columns that a narrow terminal does without, the first one first."""
+ARROW: Final = 2
+"""What a heading is longer by when rows are sorted by its column."""
+
+NAME_WIDTH: Final = 12
+"""Names are cut to it, rather than that a column with a figure is spared."""
+
+SPARED: Final = ("paused", "timed_out", "requeued", "deferred", "clients", "in_flight")
+SPARED_AT_LAST: Final = ("in", "out", "lag")
+"""Columns that a narrow terminal does without, the first one first; not the one sorted by."""
 
 SLOW_SECONDS: Final = 60
 
@@ -91,13 +99,14 @@ class Screen:
 
     def _table(self, seen: Overview, size: int) -> Table:
         rows = self._view.page(seen.rows, size)
-        columns = fitting(rows, self._console.width)
-        table = Table(box=None, expand=True, header_style="reverse", pad_edge=False)
-        for column in columns:
+        # Those of all rows: nothing moves sideways while somebody scrolls.
+        columns = fitting(seen.rows, self._console.width, self._view.column)
+        table = Table(box=None, expand=True, header_style="reverse", pad_edge=False, padding=(0, 1))
+        for column, width in columns.items():
             justify: Literal["left", "right"] = "left" if column.is_text else "right"
-            table.add_column(self._heading(column), justify=justify, no_wrap=True)
+            table.add_column(self._heading(column), justify=justify, no_wrap=True, width=width)
         for row in rows:
-            table.add_row(*map(Text, cells(row, columns)), style=_style(row))
+            table.add_row(*map(Text, cells(row, list(columns))), style=_style(row))
         return table
 
     def _heading(self, column: Column) -> Text:
@@ -114,19 +123,34 @@ class Screen:
         return [Text(text, style="red", no_wrap=True, overflow="ellipsis") for text in shown]
 
 
-def fitting(rows: Sequence[Row], width: int) -> list[Column]:
-    """The columns that have room beside one another, with an arrow at one of them."""
-    columns = list(COLUMNS)
-    for name in SPARED:
-        headings = [column.heading for column in columns]
-        widths = [
-            max(map(len, texts))
-            for texts in zip(headings, *(cells(row, columns) for row in rows), strict=True)
-        ]
-        if sum(widths) + GAP * len(widths) <= width:
+def fitting(rows: Sequence[Row], width: int, sorted_by: Column) -> dict[Column, int]:
+    """The columns that have room beside one another, and how wide they are.
+
+    No figure is ever cut: names are, and columns spared.
+    """
+    widths = {column: _width(column, rows, sorted_by) for column in COLUMNS}
+    for name in (*SPARED, *SPARED_AT_LAST):
+        least = sum(min(each, NAME_WIDTH) if of.is_text else each for of, each in widths.items())
+        if least + GAP * (len(widths) - 1) <= width:
             break
-        columns.remove(BY_NAME[name])
-    return columns
+        if name != sorted_by.name:
+            del widths[BY_NAME[name]]
+    figures = sum(each for of, each in widths.items() if not of.is_text)
+    _cut_names(widths, width - figures - GAP * (len(widths) - 1))
+    return widths
+
+
+def _width(column: Column, rows: Sequence[Row], sorted_by: Column) -> int:
+    heading = len(column.heading) + (ARROW if column is sorted_by else 0)
+    return max(heading, *(len(column.text(column.figure(row))) for row in rows), 0)
+
+
+def _cut_names(widths: dict[Column, int], room: int) -> None:
+    """Let topic and channel share the room that there is for them: the short one is whole."""
+    topic, channel = (BY_NAME[name] for name in ("topic", "channel"))
+    short, long = sorted((topic, channel), key=lambda column: widths[column])
+    widths[short] = max(1, min(widths[short], room // 2))
+    widths[long] = max(1, min(widths[long], room - widths[short]))
 
 
 def _style(row: Row) -> str:

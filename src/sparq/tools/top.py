@@ -1,7 +1,8 @@
 """The program `sparq top`: what goes on in a cluster, a row a channel, looked at again and again.
 
-1. On a terminal it fills the screen, and keys sort and scroll (`view`). Elsewhere each look is a
-   block of lines, which begin with the time; with `--once` there is one table and then the end.
+1. On a terminal it fills the screen, and keys sort and scroll (`view`); a narrow one has fewer
+   columns. Elsewhere, and where `TERM` is `dumb`, each look is a block of lines, which begin with
+   the time; with `--once` there is one table and then the end.
 2. Rates need two looks. A screen shows the first one without them; lines begin with the second.
 3. It asks over HTTP what any nsqd answers (`cluster`), sparq's and Go's, and changes nothing.
 4. Exit status: 0 after `q`, after `--count` looks and after a signal; 1 when no nsqd answers a
@@ -40,6 +41,7 @@ from sparq.tools.keyboard import keyboard
 from sparq.tools.overview import Look, Overview, look, overview
 from sparq.tools.pipes import Output
 from sparq.tools.screen import Screen
+from sparq.tools.terminal import taken
 from sparq.tools.view import COLUMNS, View, cells, column_name
 
 PROGRAM: Final = "sparq top"
@@ -218,7 +220,7 @@ class Watcher:
             elif self._view.press(key, screen.page_size(len(self.errors))):
                 screen.draw(seen, self.errors)
 
-        with screen.shown(), keyboard(pressed):
+        with taken(screen.shown, partial(keyboard, pressed)):
             screen.draw(seen, self.errors)
             while True:
                 found = await self.look()

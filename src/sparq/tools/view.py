@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,7 +125,7 @@ class View:
         """Do what a key asks for; False when it is none of the view's.
 
         Args:
-            key: a letter, or `up`, `down`, `page up`, `page down`, `home`, `space`.
+            key: a letter, or `up`, `down`, `page up`, `page down`, `home`, `end`, `space`.
             page: rows that fit on the screen.
         """
         steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
@@ -132,6 +133,8 @@ class View:
             self.first = max(0, self.first + steps[key])
         elif key == "home":
             self.first = 0
+        elif key == "end":
+            self.first = sys.maxsize  # `page` knows which that is
         elif key == "space":
             self.is_frozen = not self.is_frozen
         elif key in BY_KEY:
