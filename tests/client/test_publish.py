@@ -53,6 +53,8 @@ def test_bodies_are_any_bytes(kind: Callable[[bytes], Any]) -> None:
         (lambda: multi_publish_command("t", b"abc"), TypeError, "a sequence of bytes, not bytes"),
         (lambda: multi_publish_command("t", ["a"]), TypeError, "not str"),
         (lambda: multi_publish_command("t", []), ValueError, "no messages"),
+        (lambda: multi_publish_command("t", iter([b"x"])), TypeError, "not list_iterator"),
+        (lambda: publish_command("a b", b"x"), ValueError, "1 to 64 characters"),
         (lambda: publish_deferred_command("t", b"x", -0.1), ValueError, "delay_seconds is -0.1"),
         (lambda: publish_deferred_command("t", b"x", float("inf")), ValueError, "is inf"),
         (lambda: publish_deferred_command("t", b"x", float("nan")), ValueError, "is nan"),

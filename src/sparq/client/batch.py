@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import cast, overload
 
 from sparq.client.connection import DONE
+from sparq.client.delays import check_delay
 from sparq.client.errors import AlreadyRespondedError
 from sparq.client.inbox import size_of
-from sparq.client.message import Message, check_delay
+from sparq.client.message import Message
 from sparq.client.subscription import Received
 
 
@@ -105,9 +106,10 @@ class Batch(AnyBatch):
 
         Raises:
             AlreadyRespondedError: the batch was answered for before.
-            ValueError: the delay is negative.
+            ValueError: the delay is negative, or longer than nsqd can count.
         """
-        check_delay(delay_seconds)
+        if delay_seconds is not None:
+            check_delay(delay_seconds)
         parts = self._unanswered()
         self.responded = True
         return _all(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from sparq.client.delays import check_delay
 from sparq.client.errors import AlreadyRespondedError
 
 
@@ -103,7 +104,8 @@ class Message:
             AlreadyRespondedError: it was answered for before.
             ValueError: the delay is negative.
         """
-        check_delay(delay_seconds)
+        if delay_seconds is not None:
+            check_delay(delay_seconds)
         if self.responded:
             raise _already(self)
         self.responded = True
@@ -125,16 +127,6 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.id} from {self.nsqd} attempts={self.attempts} {self.body!r:.60}>"
-
-
-def check_delay(delay_seconds: float | None) -> None:
-    """Hold a delay to what REQ can say.
-
-    Raises:
-        ValueError: it is negative.
-    """
-    if delay_seconds is not None and not delay_seconds >= 0:
-        raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
 
 
 def _already(message: Message) -> AlreadyRespondedError:

@@ -156,7 +156,7 @@ class Producer:
         """Publish a message that is to be delivered after a delay.
 
         Raises:
-            ValueError: as for ``publish``, or the delay is negative.
+            ValueError: as for ``publish``, or the delay is negative or longer than nsqd can count.
             TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
         command = publish_deferred_command(topic, body, delay_seconds)

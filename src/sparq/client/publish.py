@@ -10,16 +10,16 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from sparq.client.config import milliseconds
+from sparq.client.delays import check_delay
+from sparq.client.names import check_name
 from sparq.client.requests import Request
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.names import is_valid_name, quote
 
 if TYPE_CHECKING:
     from sparq.client.connection import Connection
@@ -170,10 +170,10 @@ def multi_publish_command(topic: str, bodies: Sequence[bytes]) -> bytes:
         ValueError: as for ``publish_command``, or there is no body.
         TypeError: a body is no bytes.
     """
-    if isinstance(bodies, bytes | bytearray | memoryview | str):
+    if isinstance(bodies, bytes | bytearray | memoryview | str) or not isinstance(bodies, Sized):
         raise TypeError(f"bodies are a sequence of bytes, not {type(bodies).__name__}")
     if not bodies:
-        raise ValueError("no messages")
+        raise ValueError("bodies has no messages")
     messages = b"".join(map(_sized, bodies))
     return _head("MPUB", topic) + _sized(_SIZE.pack(len(bodies)) + messages)
 
@@ -182,21 +182,17 @@ def publish_deferred_command(topic: str, body: bytes, delay_seconds: float) -> b
     """DPUB.
 
     Raises:
-        ValueError: as for ``publish_command``, or the delay is negative or no number.
-        TypeError: the body is no bytes.
+        ValueError: as for ``publish_command``, or the delay is negative or too long.
+        TypeError: the body is no bytes, or the delay no number.
     """
-    if not 0 <= delay_seconds < math.inf:
-        raise ValueError(f"delay_seconds is {delay_seconds}, not 0 or more")
+    check_delay(delay_seconds)
     delay_ms = milliseconds(delay_seconds)
     return b"%b %d\n%b" % (_head("DPUB", topic)[:-1], delay_ms, _sized(body))
 
 
 @lru_cache(maxsize=1024)
 def _head(command: str, topic: str) -> bytes:
-    if not isinstance(topic, str):
-        raise TypeError(f"a topic is str, not {type(topic).__name__}")
-    if not is_valid_name(topic):
-        raise ValueError(f"topic name {quote(topic)} is not valid")
+    check_name("topic", topic)
     return f"{command} {topic}\n".encode()
 
 

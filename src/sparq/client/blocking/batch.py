@@ -10,7 +10,8 @@ from __future__ import annotations
 from sparq.client.batch import AnyBatch, Batch
 from sparq.client.blocking.crossing import cross
 from sparq.client.blocking.loop_thread import LoopThread
-from sparq.client.message import Message, check_delay
+from sparq.client.delays import check_delay
+from sparq.client.message import Message
 
 
 class BlockingBatch(AnyBatch):
@@ -67,10 +68,11 @@ class BlockingBatch(AnyBatch):
 
         Raises:
             AlreadyRespondedError: the batch was answered for before.
-            ValueError: the delay is negative.
+            ValueError: the delay is negative, or longer than nsqd can count.
         """
         self._check()
-        check_delay(delay_seconds)
+        if delay_seconds is not None:
+            check_delay(delay_seconds)
         self._thread.post(lambda: self._batch.requeue(delay_seconds, backoff=backoff))
         self.responded = True
 
