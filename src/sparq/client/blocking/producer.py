@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from sparq.client.blocking.loop_thread import LoopThread, begin
 from sparq.client.blocking.member import Member
+from sparq.client.blocking.room import Room
 from sparq.client.errors import ProducerFullError
 from sparq.client.log_fields import FieldLogger
 from sparq.client.producer import Producer
@@ -47,9 +47,8 @@ class BlockingProducer(Member):
     def __init__(self, thread: LoopThread, **arguments: Any) -> None:
         self._producer = thread.ask(lambda: Producer(**arguments))
         super().__init__(thread, self._producer)
-        weakref.finalize(self, _tell_of_the_unfinished, self._producer, os.getpid())
-        self._room = threading.Condition()
-        self._submitted_bytes = 0
+        self._room = Room(self.config.max_pending_bytes)
+        weakref.finalize(self, _tell_of_the_unfinished, self._room, os.getpid())
 
     # Publishing
 
@@ -119,18 +118,15 @@ class BlockingProducer(Member):
         """
         self._thread.check()  # a forked child has a copy of the lock, as it was
         size, held = _size(topic, body), _held(body)
-        limit = self.config.max_pending_bytes - size
-        with self._room:
-            while self._submitted_bytes and self._submitted_bytes > limit:
-                self._room.wait()
-            self._submitted_bytes += size
+        self._room.enter(size)
         outcome: Future[Receipt] = Future()
         outcome.set_running_or_notify_cancel()
-        outcome.add_done_callback(lambda _: self._leave(size))
+        # By way of the producer: nobody forgets it while a future has no outcome.
+        outcome.add_done_callback(lambda _: self._room.leave(size))
         try:
             self._thread.post(self._begin, topic, held, outcome)
         except BaseException:
-            self._leave(size)
+            self._room.leave(size)
             raise
         return outcome
 
@@ -151,11 +147,6 @@ class BlockingProducer(Member):
             begin(self._producer.publish, (topic, body), outcome)
         except Exception as error:
             outcome.set_exception(error)
-
-    def _leave(self, size: int) -> None:
-        with self._room:
-            self._submitted_bytes -= size
-            self._room.notify_all()
 
     # What is known
 
@@ -216,8 +207,8 @@ def _held(body: bytes) -> bytes:
     return bytes(body) if isinstance(body, bytearray | memoryview) else body
 
 
-def _tell_of_the_unfinished(producer: Producer, owner: int) -> None:
+def _tell_of_the_unfinished(room: Room, owner: int) -> None:
     """The program ends and nobody has closed the producer: what it has not done is lost."""
-    if producer.under_way and os.getpid() == owner:
+    if room.count and os.getpid() == owner:
         text = "%d publishes are without an outcome: the program ends, their session is not closed"
-        log.warning(text, producer.under_way)
+        log.warning(text, room.count)
