@@ -230,6 +230,30 @@ async def test_touch_keeps_a_message_from_expiring() -> None:
             assert consumer.counters.touched == 5
 
 
+async def test_touch_does_not_reach_beyond_max_msg_timeout() -> None:
+    """Singly and in batches, opened or not, ``expires_at`` is when nsqd gives up whatever comes."""
+    async with scripted() as [nsqd]:
+        nsqd.facts.update(msg_timeout=10_000, max_msg_timeout=10_050)
+        async with consumer_of(nsqd) as consumer:
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            peer.deliver(2)
+            message = await anext(consumer)
+            latest = message.expires_at + 0.05
+            message.touch()
+            assert message.untouched_until < message.expires_at < latest
+
+            await asyncio.sleep(0.06)  # the time of the messages, which nothing tells
+            message.touch()
+            batch = await anext(consumer.batches(1, wait=0))
+            batch.touch()
+
+            assert message.expires_at == pytest.approx(latest, abs=1e-6)
+            assert batch.expires_at == pytest.approx(latest, abs=0.05)
+            assert batch[0].expires_at == batch.expires_at
+            assert batch.expires_at == pytest.approx(batch[0].untouched_until + 0.05, abs=1e-6)
+
+
 async def test_leaving_the_block_gives_back_what_was_not_handed_out() -> None:
     """CLS, REQ 0 for what waits, the last answers, and the connection is closed."""
     async with scripted() as [nsqd]:

@@ -120,7 +120,7 @@ class Batch(AnyBatch):
         )
 
     def touch(self) -> Awaitable[None]:
-        """TOUCH for each that was not answered for.
+        """TOUCH for each that was not answered for, as ``Message.touch``.
 
         Raises:
             AlreadyRespondedError: the batch was answered for before.

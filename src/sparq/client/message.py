@@ -46,6 +46,7 @@ class Message:
         responded: whether it was finished or requeued.
         auto_respond: whether a consumer with a handler answers when the handler is done.
         expires_at: when nsqd's patience ends, on the monotonic clock.
+        untouched_until: when it would have ended without a ``touch``.
         stale: whether nsqd delivers it again whatever the answer: its time is over, or its
             connection is gone.
     """
@@ -60,6 +61,7 @@ class Message:
         "responded",
         "stale",
         "timestamp_ns",
+        "untouched_until",
     )
 
     def __init__(
@@ -67,7 +69,7 @@ class Message:
     ) -> None:
         self._responder = responder
         self.timestamp_ns, self.attempts, self.raw_id, self.body = decoded
-        self.expires_at = expires_at
+        self.expires_at = self.untouched_until = expires_at
         self.responded = False
         self.stale = False
         self.auto_respond = True
@@ -113,6 +115,9 @@ class Message:
 
     def touch(self) -> Awaitable[None]:
         """TOUCH: nsqd is to wait one more message timeout from now.
+
+        However often, it waits for its ``--max-msg-timeout`` in all (15 minutes unless it was told
+        otherwise); ``expires_at`` knows of that.
 
         Raises:
             AlreadyRespondedError: it was answered for before.

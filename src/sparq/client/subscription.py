@@ -64,17 +64,21 @@ class Received:
     Attributes:
         attempts: no message here was delivered more often.
         expires_at: when nsqd's patience ends, on the monotonic clock.
+        untouched_until: when it would have ended without a touch.
         responded: whether they were finished or requeued.
         stale: whether nsqd delivers them again whatever the answer.
     """
 
-    __slots__ = ("_run", "_subscription", "attempts", "expires_at", "responded", "stale")
+    __slots__ = (
+        *("_run", "_subscription", "attempts"),
+        *("expires_at", "responded", "stale", "untouched_until"),
+    )
 
     def __init__(self, subscription: Subscription, run: MessageRun, expires_at: float) -> None:
         self._subscription = subscription
         self._run = run
         self.attempts = run.attempts_max
-        self.expires_at = expires_at
+        self.expires_at = self.untouched_until = expires_at
         self.responded = False
         self.stale = False
 
@@ -87,8 +91,8 @@ class Received:
 
     def split(self, count: int) -> Received:
         """Take the first ``count`` away, as one of their own."""
-        first = Received(self._subscription, self._run.split(count), self.expires_at)
-        first.stale = self.stale
+        first = Received(self._subscription, self._run.split(count), self.untouched_until)
+        first.expires_at, first.stale = self.expires_at, self.stale
         if not self.stale:
             self._subscription.unopened[first] = None
         return first
@@ -144,6 +148,8 @@ class Subscription:
         self.outstanding: dict[bytes, Message] = {}
         self.unopened: dict[Received, None] = {}
         self._timeout = _number(facts, "msg_timeout", 0) / 1000 or NEVER
+        longest = _number(facts, "max_msg_timeout", 0) / 1000 or NEVER
+        self._touchable = NEVER if NEVER in (self._timeout, longest) else longest - self._timeout
         self._config = config
         self._counters = counters
         self._received = received
@@ -180,8 +186,11 @@ class Subscription:
 
     def open(self, received: Received, run: MessageRun) -> list[Message]:
         """Make messages of what arrived."""
-        expires_at = received.expires_at
+        expires_at = received.untouched_until
         messages = [Message(self, expires_at, decoded) for decoded in run.messages()]
+        if received.expires_at != expires_at:
+            for message in messages:
+                message.expires_at = received.expires_at
         if received not in self.unopened:
             return messages
         del self.unopened[received]
@@ -217,9 +226,14 @@ class Subscription:
         if not self.live:
             return DONE
         self._counters.touched += 1
-        message.expires_at = time.monotonic() + self._timeout
+        self._touched(message)
         self.connection.send(commands.touch(message.raw_id))
         return self.connection.drained()
+
+    def _touched(self, each: Message | Received) -> None:
+        """nsqd waits anew, but no longer than it ever waits for an answer."""
+        latest = each.untouched_until + self._touchable
+        each.expires_at = min(time.monotonic() + self._timeout, latest)
 
     def _answer(self, message: Message, command: bytes, outcome: Outcome) -> Awaitable[None]:
         outstanding = self.outstanding
@@ -267,7 +281,7 @@ class Subscription:
         if not self.live:
             return DONE
         self._counters.touched += len(ids)
-        received.expires_at = time.monotonic() + self._timeout
+        self._touched(received)
         self.connection.send(b"".join(map(commands.touch, ids)))
         return self.connection.drained()
 
