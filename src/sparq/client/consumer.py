@@ -16,7 +16,6 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Iterable
-from types import TracebackType
 from typing import Any, Final, Self
 
 from sparq.client.address import parse_nsqd, read_sources
@@ -218,12 +217,7 @@ class Consumer:
         self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop."""
         await self.stop(0.0 if self._handler is None else None)
 

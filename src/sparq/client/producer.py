@@ -17,7 +17,6 @@ import contextlib
 import random
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from sparq.client.address import read_sources
@@ -290,12 +289,7 @@ class Producer:
         self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close."""
         await self.close()
 

@@ -18,7 +18,6 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Final, Self
 
 import aiohttp
@@ -88,12 +87,7 @@ class Cluster:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the connections."""
         await self._session.close()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from types import TracebackType
 from typing import Any, Final, Self
 
 import aiohttp
@@ -69,12 +68,7 @@ class ScratchTopic:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Delete it."""
         try:
             await self._ask("POST", "topic/delete")
