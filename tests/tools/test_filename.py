@@ -76,10 +76,14 @@ def test_gzip_shows_in_the_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "/", "./.", "..", "../a", "a/../b", "a/..", "a\0b", "a\nb", "a\u202eb", "\ud800"]
+    "name",
+    [
+        *("", "/", "./.", "..", "../a", "a/../b", "a/..", "a\0b", "a\nb", "a\u202eb", "\ud800"),
+        *("a" * 256, "ä" * 128, f"{'a' * 256}/b"),
+    ],
 )
 def test_what_leads_elsewhere_is_refused(name: str) -> None:
-    """Out of the folder, to no file, or to what nobody could read."""
+    """Out of the folder, to no file, or to what nobody could read or no file system takes."""
     with pytest.raises(FilenameError):
         entries(name)
 

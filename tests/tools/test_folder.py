@@ -139,3 +139,13 @@ def test_a_file_is_moved_to_another_disk(tmp_path: Path, other_disk: Path) -> No
     assert ["a", "b"] == sorted(os.listdir(other_disk))
     assert b"x" * 3_000_000 == (other_disk / "b").read_bytes()
     assert [] == os.listdir(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused at once, not when the first message has come; root could write anywhere."""
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+
+    with pytest.raises(OSError, match=rf"files cannot be made there: '{tmp_path}'"):
+        Folder(str(tmp_path))

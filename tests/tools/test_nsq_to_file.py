@@ -23,16 +23,15 @@ from sparq.tools import nsq_to_file
 from sparq.tools.nsq_to_file import Options
 from tests.client.scripted import until
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.tools.killing import ended, start
 from tests.tools.recording import (
     archive,
-    ended,
     files,
     finished,
     is_gzip,
     lines,
     publish,
     recording,
-    start,
     until_finished,
 )
 
@@ -283,9 +282,15 @@ async def test_nothing_is_finished_before_the_disk_has_it(
 
 
 async def test_a_failed_sync_ends_it(
-    nsqd: NsqdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nsqd: NsqdServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With status 1, whatever the other topics do; what it held is delivered again at once."""
+    """With status 1 and the file's name, whatever the other topics do.
+
+    What it held is delivered again at once.
+    """
     real, broken = os.fdatasync, [True]
 
     def fail(fd: int) -> None:
@@ -304,6 +309,7 @@ async def test_a_failed_sync_ends_it(
     publish(nsqd, "broken", [b"c"])
 
     assert 1 == await recorded
+    assert f"cannot write {tmp_path}/broken: [Errno {errno.EIO}] cannot be synced" in caplog.text
     assert [2, 0] == [finished(nsqd, topic) for topic in ("whole", "broken")]
     broken[0] = False
     async with recording(*told):
@@ -388,7 +394,7 @@ def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     told = [*flags(nsqd, "told", out), "--filename-format=f"]
     publish(nsqd, "told", [b"a"])
-    process = start(*told, "--log-prefix=<one> ", "--log-level=INFO", log=log)
+    process = start(nsq_to_file, *told, "--log-prefix=<one> ", "--log-level=INFO", log=log)
     asyncio.run(until_finished(nsqd, "told", 1))
     (out / "f").rename(out / "left")
     os.kill(process.pid, signal.SIGHUP)
@@ -396,7 +402,7 @@ def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
     process.terminate()
     assert 0 == ended(process)
     publish(nsqd, "told", [b"z"])
-    process = start(*told, "--log-prefix=<two> ", "--log-level=warn", log=log)
+    process = start(nsq_to_file, *told, "--log-prefix=<two> ", "--log-level=warn", log=log)
     asyncio.run(until(lambda: b"z\n" in (out / "f").read_bytes()))
     os.kill(process.pid, signal.SIGINT)
     assert 0 == ended(process)
@@ -435,7 +441,8 @@ ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
         ([*ASKED, "--topic=../x"], '--topic "../x" is not a valid name'),
         ([*ASKED, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
         ([*ASKED, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
-        ([*ASKED, "--filename-format=../x"], "leads out of its folder"),
+        ([*ASKED, "--filename-format=../x"], "--filename-format: the file name '../x' leads out"),
+        ([*ASKED, f"--filename-format={'a' * 300}"], "is longer than 255 bytes"),
         ([*ASKED, "--max-in-flight=0"], "--max-in-flight should be positive"),
         ([*ASKED, "--consumer-opt=max_in_flight,0"], "max_in_flight should be positive"),
         ([*ASKED, "--sync-interval=0s"], "--sync-interval should be positive"),

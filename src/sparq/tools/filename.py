@@ -20,6 +20,8 @@ from typing import Final
 
 REVISION: Final = "<REV>"
 GZIP_SUFFIX: Final = ".gz"
+ENTRY_BYTES_MAX: Final = 255
+"""What file systems take of a name."""
 
 _PLACES: Final = re.compile("<(?:TOPIC|HOST|PID|DATETIME|REV)>")
 _PLACES_AND_REST: Final = re.compile(f"{_PLACES.pattern}|.", re.DOTALL)
@@ -60,6 +62,8 @@ def entries(name: str) -> tuple[str, ...]:
         raise FilenameError(f"the file name {name!r} leads out of its folder")
     if not found:
         raise FilenameError(f"the file name {name!r} names no file")
+    if long := next((entry for entry in found if len(os.fsencode(entry)) > ENTRY_BYTES_MAX), ""):
+        raise FilenameError(f"the file name {long:.40}... is longer than {ENTRY_BYTES_MAX} bytes")
     return found
 
 

@@ -43,7 +43,7 @@ class Folder:
             its process is gone; nobody else can open it.
 
     Raises:
-        OSError: it cannot be made, here; a call fails, in the methods.
+        OSError: it cannot be made or written to, here; a call fails, in the methods.
     """
 
     def __init__(self, path: str, *, is_owned: bool = False) -> None:
@@ -51,6 +51,8 @@ class Folder:
         self.path = os.path.realpath(path)
         _make(self.path)
         os.close(os.open(self.path, _FOLDER_FLAGS))
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise OSError(errno.EACCES, "files cannot be made there", self.path)
 
     def shown(self, entries: Entries) -> str:
         """A file's whole path, for a person."""

@@ -145,8 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check(options)
         set_up(options.log_prefix, options.log_level)
         archive = archive_of(options)
-    except (UsageError, FilenameError) as error:
+    except UsageError as error:
         common.refuse(PROGRAM, str(error))
+    except FilenameError as error:
+        common.refuse(PROGRAM, f"--filename-format: {error}")
 
     async def work(stop: asyncio.Event) -> int:
         set_up(options.log_prefix, options.log_level)

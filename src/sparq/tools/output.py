@@ -205,7 +205,7 @@ class Output:
 
     def _open_next(self, reason: str) -> None:
         if self._fd is not None:
-            log.info("%s leaving %s: %s", self._label, self._shown(), reason)
+            log.info("%s leaving %s: %s", self._label, self.shown(), reason)
             self.close()
         name = self._name_now()
         self._revision = 0 if name != self._name else self._revision + 1
@@ -218,12 +218,12 @@ class Output:
             log.warning(
                 "%s %s: the %d revisions before this are in use",
                 self._label,
-                self._shown(),
+                self.shown(),
                 self._revision - first,
             )
         self._fd = fd
         self.files += 1
-        log.info("%s opening %s", self._label, self._shown())
+        log.info("%s opening %s", self._label, self.shown())
 
     def _try_to_open(self) -> int | None:
         """The file of this revision; None when its name is in use, or it is large already."""
@@ -258,14 +258,15 @@ class Output:
                 target = entries(with_revision(self._name, revision))
             else:
                 break
-        log.info("%s moved %s to %s", self._label, self._shown(), finished.shown(target))
+        log.info("%s moved %s to %s", self._label, self.shown(), finished.shown(target))
 
     def _next_revision(self, revision: int) -> int:
         if REVISION not in self._name:
-            raise FileExistsError(errno.EEXIST, "its name is in use", self._shown())
+            raise FileExistsError(errno.EEXIST, "its name is in use", self.shown())
         return revision + 1
 
-    def _shown(self) -> str:
+    def shown(self) -> str:
+        """Where it writes, for a person."""
         return self._folder.shown(self._entries)
 
 

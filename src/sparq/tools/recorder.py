@@ -162,7 +162,10 @@ class Recorder:
             return await asyncio.to_thread(call)
         except (OSError, FilenameError) as error:
             place = f"[{self.consumer.topic}/{self.consumer.channel}]"
-            raise Failed(f"{place} cannot write: {error}") from error
+            where = self.output.shown()
+            raise Failed(
+                f"{place} cannot write {where}: {error}; what was not finished comes again"
+            ) from error
 
 
 def halfway(expires_at: float, now: float) -> float:
