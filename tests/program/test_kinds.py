@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.program.kinds import FLOAT, FLOATS, TLS_REQUIRED, TLS_VERSION, TLS_VERSIONS, Kind
+from sparq.program.kinds import FLOAT, FLOATS, STRING, TLS_REQUIRED, TLS_VERSION, TLS_VERSIONS, Kind
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         except ValueError:
             continue
         assert kind is not TLS_VERSION or value in TLS_VERSIONS
+
+
+def test_a_text_is_shown_as_one_would_type_it() -> None:
+    """Also a newline, which a help page would lose."""
+    assert ['"a"', '"\\n"', '"ä"', ""] == [STRING.show(text) for text in ("a", "\n", "ä", "")]

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -153,7 +154,12 @@ def _parse_tls_version(text: str) -> str:
     return text.lower()
 
 
-STRING = Kind("string", str, _coerce_string, lambda value: f'"{value}"' if value else "")
+def _show_string(value: str) -> str:
+    # A newline as \n: a help page wraps its lines.
+    return json.dumps(value, ensure_ascii=False) if value else ""
+
+
+STRING = Kind("string", str, _coerce_string, _show_string)
 BOOL = Kind("bool", _parse_bool, _coerce_bool, lambda value: "true" if value else "", "true")
 INT = Kind("int", _parse_int, _coerce_int, str)
 FLOAT = Kind("float", _parse_float, _coerce_float, lambda value: f"{value:g}")
