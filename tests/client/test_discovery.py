@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sparq.client import Producer, PublishError
+from sparq.client import Consumer, Producer, PublishError
 from sparq.client.config import Config
 from sparq.client.discovery import Discovery, _Poll
 from sparq.client.lookup import ANSWER_SIZE_MAX, PRODUCERS_MAX, addresses_in, question, shown
@@ -123,6 +123,31 @@ async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
         await until(lambda: found[-1] == {"a:1"})
 
     await with_lookupds(1, conversation)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "text"),
+    [
+        (404, b'{"message":"NOT_FOUND"}', "is this an nsqlookupd's HTTP address?"),
+        (200, b"<html>", "no JSON, so this is no nsqlookupd"),
+        (500, b"", "status 500"),
+    ],
+)
+async def test_what_is_no_nsqlookupd_is_told(
+    status: int, body: bytes, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An nsqd's HTTP address, say, is an error and not merely a topic that nobody knows."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    lookupd = Lookupd()
+    lookupd.status, lookupd.body = status, body
+    await lookupd.start()
+    async with Consumer("clicks", "c", lookupd_http_addresses=lookupd.address) as consumer:
+        await until(lambda: consumer.errors)
+        [(place, told)] = consumer.errors.items()
+    await lookupd.stop()
+
+    assert place == f"http://{lookupd.address}/lookup"
+    assert text in told
 
 
 @pytest.mark.parametrize("kind", ["too large", "too many", "redirect", "error", "no list"])

@@ -68,6 +68,8 @@ def test_files_that_cannot_be_used_are_named(files: Certificates, tmp_path: Path
     for options, text in (
         ({"tls_root_ca_file": rubbish}, "tls_root_ca_file .*rubbish.pem"),
         ({"tls_cert": rubbish}, "tls_cert .*rubbish.pem"),
+        ({"tls_root_ca_file": rubbish}, r"rubbish.pem' is not certificates \(PEM\): "),
+        ({"tls_cert": files.authority}, r"with its key in the same file, or as tls_key: [^\[(]*$"),
         ({"tls_cert": files.client, "tls_key": files.server}, "tls_cert .*tls_key .*mismatch"),
     ):
         with pytest.raises(ValueError, match=text):

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import warnings
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ OLD_CIPHERS: Final = "DEFAULT@SECLEVEL=0"
 
 LAYER_RANGES: Final[Mapping[str, tuple[float, float]]] = {"deflate_level": (1, 9)}
 
+_BRACKETS: Final = re.compile(r"^\[\w+\] | \(\w+\.c:\d+\)$")
 _FILES: Final = ("tls_root_ca_file", "tls_cert", "tls_key")
 
 
@@ -123,7 +125,7 @@ class LayerOptions:
 def tls_reason(error: ssl.SSLError) -> str:
     """What went wrong, in OpenSSL's words without its brackets."""
     verify = getattr(error, "verify_message", "")
-    return verify or (error.reason or str(error)).replace("_", " ").lower()
+    return verify or (error.reason or _BRACKETS.sub("", str(error))).replace("_", " ").lower()
 
 
 def check_option(
@@ -200,8 +202,11 @@ def _load(context: ssl.SSLContext, root: str, cert: str, key: str, verify: bool)
             # A key with a pass phrase is refused: nobody is there to be asked for it.
             context.load_cert_chain(cert, key or None, password=lambda: "")
     except ssl.SSLError as error:
-        beside = f" (with tls_key {key!r})" if option == "tls_cert" and key else ""
-        raise ValueError(f"{option} {path!r}{beside}: {tls_reason(error)}") from None
+        expected = "certificates (PEM)"
+        if option == "tls_cert":
+            beside = f"tls_key {key!r}" if key else "its key in the same file, or as tls_key"
+            expected = f"a certificate (PEM) with {beside}"
+        raise ValueError(f"{option} {path!r} is not {expected}: {tls_reason(error)}") from None
 
 
 PLAIN: Final = LayerOptions()

@@ -34,6 +34,9 @@ HOST_LENGTH_MAX: Final = 253
 
 CHUNK_SIZE: Final = 65_536
 FOUND, NOT_FOUND = 200, 404
+UNKNOWN_TOPIC: Final = b"TOPIC_NOT_FOUND"
+"""In the answer of an nsqlookupd that does not know the topic; an nsqd's has ``NOT_FOUND`` only."""
+
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """What ``ask`` raises when there is no answer, or none that can be used."""
 
@@ -79,23 +82,25 @@ async def ask(asking: aiohttp.ClientSession, url: URL, config: Config) -> set[st
 
 
 async def document_at(asking: aiohttp.ClientSession, url: URL, config: Config) -> Any:
-    """What an nsqlookupd answers, whatever that is; None when there is no such thing (404).
+    """What an nsqlookupd answers, whatever that is; None when it does not know the topic (404).
 
     Raises:
         aiohttp.ClientError, TimeoutError, OSError, ValueError: as ``ask``.
     """
     context: ssl.SSLContext | bool = config.tls_context() if url.scheme == "https" else True
     async with asking.get(url, allow_redirects=False, ssl=context) as response:
-        if response.status == NOT_FOUND:
-            return None
-        if response.status != FOUND:
+        if response.status not in (FOUND, NOT_FOUND):
             raise ValueError(f"status {response.status}")
         body = bytearray()
         async for chunk in response.content.iter_chunked(CHUNK_SIZE):
             body += chunk
             if len(body) > ANSWER_SIZE_MAX:
                 raise ValueError(f"an answer of more than {ANSWER_SIZE_MAX} bytes")
-    return _parsed(body)
+    if response.status == FOUND:
+        return _parsed(body)
+    if UNKNOWN_TOPIC not in body:
+        raise ValueError("status 404, but not for the topic: is this an nsqlookupd's HTTP address?")
+    return None
 
 
 def _parsed(body: bytes | bytearray) -> Any:
@@ -103,6 +108,8 @@ def _parsed(body: bytes | bytearray) -> Any:
         document = json.loads(body)
     except RecursionError:
         raise ValueError("an answer that is nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"an answer that is no JSON, so this is no nsqlookupd: {error}") from None
     return unwrapped(document)
 
 
