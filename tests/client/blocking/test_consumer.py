@@ -85,3 +85,29 @@ def test_batches_end_with_the_session(company: Company) -> None:
 
     assert [[]] == ended
     assert [] == [*consumer.batches()] == [*consumer]
+
+
+def test_any_function_may_give_up(company: Company, caplog: pytest.LogCaptureFixture) -> None:
+    """Ordinary or not, as with an event loop; False says that it has failed."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    topic, nsqd = company.make("giving_up"), company.nsqds[0]
+    nsqd.post(f"/pub?topic={topic}", b"x")
+    attempts: list[int] = []
+
+    async def give_up(message: Message) -> bool:
+        attempts.append(message.attempts)
+        return len(attempts) > 1
+
+    options = {"max_attempts": 1, "max_backoff_duration": 0, "default_requeue_delay": 0}
+    with sparq.connect(nsqd.tcp, **options) as session:
+        with session.consumer(topic, "c", on_giving_up=give_up) as consumer:
+            consumer.receive(20).requeue(0)
+            deadline = time.monotonic() + 15
+            while not consumer.counters.finished:
+                assert [] == [*consumer.messages(idle_timeout=0.05)]
+                assert time.monotonic() < deadline
+            assert (2, 1) == (consumer.counters.requeued, consumer.counters.finished)
+        with pytest.raises(TypeError, match="on_giving_up takes a function"):
+            session.consumer(topic, "c", on_giving_up=5)
+
+    assert [2, 3] == attempts

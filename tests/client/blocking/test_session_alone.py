@@ -163,7 +163,8 @@ def test_no_nsqd_is_an_error_that_says_why() -> None:
     ("arguments", "options", "error", "text"),
     [
         ((), {}, ValueError, "nsqd_tcp_addresses or lookupd_http_addresses"),
-        (("nonsense",), {}, ValueError, "nonsense"),
+        (("nonsense",), {}, ValueError, "nsqd_tcp_addresses: .*nonsense"),
+        (("h:1",), {"lookupd_http_addresses": "ftp://x"}, ValueError, "lookupd_http_addresses: "),
         (("h:1",), {"max_in_fligth": 1}, TypeError, "max_in_flight"),
         (("h:1",), {"max_in_flight": -1}, ValueError, "max_in_flight"),
     ],

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import time
 import weakref
 from collections import deque
@@ -26,6 +27,7 @@ from sparq.client.blocking.loop_thread import CLOSED, LoopThread
 from sparq.client.blocking.member import Member, close_all
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ClosedError
+from sparq.client.handling import Handler, require_callable
 from sparq.client.message import Message
 from sparq.client.subscription import Counters
 
@@ -34,7 +36,6 @@ FETCHED_MAX: Final = 1_000
 
 NOTHING_CAME: Final = "no message has come in time"
 
-GivingUp = Callable[[Message], None]
 Cross = Callable[[Sequence[Message]], list[Message]]
 
 
@@ -65,13 +66,14 @@ class BlockingConsumer(Member):
         topic: str,
         channel: str,
         *,
-        on_giving_up: GivingUp | None = None,
+        on_giving_up: Handler | None = None,
         **arguments: Any,
     ) -> None:
         if taken := sorted(arguments.keys() & {"handler", "concurrency"}):
             raise TypeError(f"no such option: {', '.join(taken)}: iterate over the consumer")
         self.topic = topic
         self.channel = channel
+        require_callable(on_giving_up=on_giving_up)
         cross_there = _crossing(thread)
         if on_giving_up is not None:
             arguments["on_giving_up"] = _on_a_thread(cross_there, on_giving_up)
@@ -327,10 +329,11 @@ async def _fetched(
         yield True
 
 
-def _on_a_thread(cross_there: Cross, function: GivingUp) -> Callable[[Message], Any]:
-    async def give_up(message: Message) -> None:
+def _on_a_thread(cross_there: Cross, handler: Handler) -> Handler:
+    async def give_up(message: Message) -> object:
         cross_there([message])
-        await asyncio.to_thread(function, message)
+        result = await asyncio.to_thread(handler, message)
+        return await result if inspect.isawaitable(result) else result
 
     return give_up
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from sparq.client.address import parse_addresses, split_texts
+from sparq.client.address import read_sources
 from sparq.client.blocking.consumer import BlockingConsumer
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.blocking.member import Closing, Member, close_all
@@ -61,10 +61,7 @@ class Session(Closing):
         **options: Any,
     ) -> None:
         self.config = Config.of(config, options)
-        self._nsqds = parse_addresses(nsqd_tcp_addresses)
-        self._lookupds = split_texts(lookupd_http_addresses)
-        if not self._nsqds and not self._lookupds:
-            raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses")
+        self._nsqds, self._lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
         self._made: list[Member] = []
         self._thread = LoopThread()
 
@@ -72,7 +69,8 @@ class Session(Closing):
         """A producer for the session's nsqds.
 
         Args:
-            **options: options of ``Config``, which replace those of the session.
+            **options: options of ``Config``, which replace those of the session; and
+                ``discovery_filter``, as for ``Producer`` (called on the session's thread).
 
         Raises:
             ValueError, TypeError: as for the session.
@@ -84,11 +82,15 @@ class Session(Closing):
     def consumer(self, topic: str, channel: str, **options: Any) -> BlockingConsumer:
         """A consumer of a channel, which begins to receive at once.
 
+        It receives until it is closed: a loop over it that is left before its end leaves messages
+        with it, so give it a ``with`` block then.
+
         Args:
             topic: the topic.
             channel: the channel; created when it does not exist.
             **options: options of ``Config``, which replace those of the session; and, as for
-                ``Consumer``, ``on_giving_up`` (called on a thread of its own) and ``dead_letter``.
+                ``Consumer``, ``on_giving_up`` (called on a thread of its own), ``dead_letter`` and
+                ``discovery_filter`` (called on the session's thread: it must not block).
 
         Raises:
             ValueError, TypeError: as for the session, or a name is not valid.
