@@ -1,19 +1,15 @@
-"""nsq_to_file for tests: in this process, or as a process of its own; and what it has written."""
+"""nsq_to_file for tests, in their own process; and what it has written."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-import multiprocessing
-import os
-import sys
 import zlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from sparq.tools import common, nsq_to_file
+from sparq.tools import common
 from sparq.tools.archive import Archive
 from sparq.tools.nsq_to_file import PROGRAM, Options, archive_of, check
 from tests.client.scripted import until
@@ -40,26 +36,6 @@ async def recording(*flags: str) -> AsyncIterator[Archive]:
         stop.set()
         status = await running
     assert 0 == status
-
-
-def _main(flags: tuple[str, ...], log: str) -> None:
-    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-    sys.exit(nsq_to_file.main(flags))
-
-
-def start(*flags: str, log: Path = Path(os.devnull)) -> BaseProcess:
-    """Record in a process of its own, one that has imported everything already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sparq.tools.nsq_to_file", __name__])
-    process = context.Process(target=_main, args=(flags, str(log)))
-    process.start()
-    return process
-
-
-def ended(process: BaseProcess) -> int | None:
-    """Wait for its end; the exit status."""
-    process.join(SECONDS)
-    return process.exitcode
 
 
 def publish(nsqd: NsqdServer, topic: str, bodies: Iterable[bytes]) -> None:

@@ -1,0 +1,57 @@
+"""nsq_to_http killed at random moments: what it finished was answered with 200."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from aiohttp import web
+
+from sparq.tools import nsq_to_http
+from tests.servers import NsqdServer
+from tests.tools.forwarding import new_topic, web_server
+from tests.tools.killing import SOON, Killer, ended, start
+
+KILLS = 3
+ANSWER_SECONDS = 0.02
+REFUSED_EVERY = 50
+
+
+class Taker:
+    """Takes what it could answer for with 200; of the requests it refuses some.
+
+    Attributes:
+        taken: how often each body was taken.
+    """
+
+    def __init__(self) -> None:
+        self.taken: Counter[bytes] = Counter()
+        self._asked = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Take the body, unless whoever asked is gone when the answer is ready."""
+        self._asked += 1
+        if self._asked % REFUSED_EVERY == 0:
+            return web.Response(status=500)
+        await asyncio.sleep(ANSWER_SECONDS)  # a server takes its time
+        if request.transport is not None and not request.transport.is_closing():
+            self.taken[await request.read()] += 1
+        return web.Response()
+
+
+async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer) -> None:
+    """Every message is finished at the end, by one of its lives; the server has taken them all."""
+    topic, taker = new_topic(), Taker()
+    async with web_server() as server, Killer(nsqd, topic, "nsq_to_http") as killer:
+        server.answer = taker.answer
+        flags = [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--post={server.url}"]
+        flags += SOON
+        for _ in range(KILLS):
+            await killer.kill(start(nsq_to_http, *flags))
+        process = start(nsq_to_http, *flags)
+        await killer.until_all_is_finished()
+        process.terminate()
+        assert 0 == ended(process)
+
+    assert set() == set(killer.bodies).difference(taker.taken)
+    assert set() == set(taker.taken).difference(killer.bodies)

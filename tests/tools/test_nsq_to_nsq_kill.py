@@ -1,0 +1,44 @@
+"""nsq_to_nsq and the nsqd that it copies to, killed at random: what was finished is copied."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sparq.tools import nsq_to_nsq
+from tests.servers import NsqdServer, spawn_nsqd
+from tests.tools.forwarding import new_topic, received
+from tests.tools.killing import SOON, Killer, ended, start
+
+KILLS = 2
+
+
+def copied(target: NsqdServer, topic: str) -> int:
+    """How many messages a topic has that nobody has consumed yet; `test` is there to do it."""
+    target.post(f"/channel/create?topic={topic}&channel=test")
+    return int(target.channel(topic, "test")["depth"])
+
+
+async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """Every message is finished at the end, by one of its lives; all are stored at the other end.
+
+    The last time the nsqd there is killed first: what was only on its way to it is gone then.
+    """
+    topic = new_topic()
+    with spawn_nsqd(tmp_path, name="target") as target:
+        flags = [f"--nsqd-tcp-address={nsqd.tcp}", f"--destination-nsqd-tcp-address={target.tcp}"]
+        flags += [f"--topic={topic}", *SOON]
+        async with Killer(nsqd, topic, "nsq_to_nsq") as killer:
+            for _ in range(KILLS):
+                await killer.kill(start(nsq_to_nsq, *flags))
+            await killer.kill(start(nsq_to_nsq, *flags), first=target.kill9)
+            target.launch()
+            process = start(nsq_to_nsq, *flags)
+            await asyncio.to_thread(target.wait_ready)
+            await killer.until_all_is_finished()
+            process.terminate()
+            assert 0 == ended(process)
+        copies = await received(target, topic, copied(target, topic))
+
+    assert [] == sorted(set(killer.bodies).difference(copies))
+    assert set() == set(copies).difference(killer.bodies)
