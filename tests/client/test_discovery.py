@@ -17,7 +17,7 @@ from sparq.client.config import Config
 from sparq.client.discovery import Discovery, _Poll
 from sparq.client.lookup import ANSWER_SIZE_MAX, PRODUCERS_MAX, addresses_in, question, shown
 from tests.client.certificates import certificates, server_context
-from tests.client.scripted import scripted, until
+from tests.client.scripted import scripted, subscribed, until
 from tests.servers import free_port
 
 
@@ -270,6 +270,30 @@ async def test_a_producer_heeds_a_filter_too() -> None:
             ) as producer,
         ):
             assert (await producer.publish("t", b"x")).nsqd == nsqd.address
+
+    await with_lookupds(1, conversation)
+
+
+async def test_a_dead_letter_goes_where_the_filter_says(caplog: pytest.LogCaptureFixture) -> None:
+    """As the messages came from there: what is listed may be out of reach from here."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+    async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
+        lookupds[0].lists("127.0.0.1:1")
+        async with (
+            scripted() as [nsqd],
+            Consumer(
+                "t",
+                "c",
+                lookupd_http_addresses=lookupds[0].address,
+                discovery_filter=lambda listed: [nsqd.address for _ in listed],
+                handler=print,
+                dead_letter="dead",
+            ),
+        ):
+            (await subscribed(nsqd)).deliver(1, attempts=6)
+            await until(lambda: nsqd.lines(b"FIN"))
+            assert nsqd.lines(b"PUB") == [b"PUB dead"]
 
     await with_lookupds(1, conversation)
 

@@ -471,3 +471,20 @@ async def test_mistakes_never_reach_nsqd(topic: str, bodies: list[bytes], text: 
 
     with pytest.raises(ValueError, match="nsqd_tcp_addresses"):
         Producer()
+
+
+def test_a_producer_lives_in_one_event_loop() -> None:
+    """In another one each way of publishing is refused with what to do, and nothing is sent."""
+    producer = Producer("127.0.0.1:1", publish_timeout=0.01)
+
+    async def publish() -> None:
+        await producer.publish("t", b"x")
+
+    async def publish_nowait() -> None:
+        producer.publish_nowait("t", b"x")
+
+    with pytest.raises(PublishError):
+        asyncio.run(publish())
+    for use in (publish, publish_nowait):
+        with pytest.raises(ClosedError, match="make one in each"):
+            asyncio.run(use())

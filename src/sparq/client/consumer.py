@@ -151,7 +151,12 @@ class Consumer:
 
         self._dead_letters: DeadLetters | None = None
         if dead_letter:
-            producer = Producer(given, lookupd_http_addresses=lookupds, config=self.config)
+            producer = Producer(
+                given,
+                lookupd_http_addresses=lookupds,
+                discovery_filter=discovery_filter,
+                config=self.config,
+            )
             self._dead_letters = DeadLetters(dead_letter, producer)
             self._on_giving_up = self._dead_letters.take
 

@@ -297,18 +297,27 @@ class Producer:
         """Begin to connect; publishing does so by itself.
 
         Raises:
-            ClosedError: the producer is closed.
+            ClosedError: the producer is closed, or was started in another event loop.
         """
         self._started()
 
     def _started(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
         if self._closed:
             raise ClosedError(CLOSED)
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._asking = background(self._discovery.run(self._pool.update), "discovery")
-            self._pool.start()
-        return self._loop
+        if loop is not self._loop:
+            self._begin(loop)
+        return loop
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None:
+            raise ClosedError(
+                "the producer was started in another event loop, and stays there: make one in each "
+                "(every asyncio.run is a loop of its own)"
+            )
+        self._loop = loop
+        self._asking = background(self._discovery.run(self._pool.update), "discovery")
+        self._pool.start()
 
     async def close(self) -> None:
         """Wait for publishes under way, ``stop_timeout`` seconds at most, and disconnect."""
