@@ -222,6 +222,8 @@ def send(producer: BlockingProducer) -> None:
         assert_type(producer.multi_publish("clicks", [b"one"]), Receipt)
         assert_type(producer.publish_deferred("clicks", b"later", 60.0), Receipt)
         assert_type(producer.submit("clicks", b"one"), Future[Receipt])
+        assert_type(producer.multi_submit("clicks", [b"one"]), Future[Receipt])
+        assert_type(producer.submit_deferred("clicks", b"later", 60.0), Future[Receipt])
         producer.flush()
         assert_type(producer.ping(), dict[str, float])
         assert_type(producer.published + producer.failed + producer.resent, int)

@@ -2,10 +2,61 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
+import pytest
+
 import sparq
+from sparq.client import PublishError
 from tests.client.conftest import Company
+from tests.servers import free_port
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+def test_what_is_submitted_is_published(company: Company) -> None:
+    """One, several under one OK, one for later; the program is told by futures."""
+    topic, nsqd = company.make("submitted"), company.nsqds[0]
+    with sparq.connect(nsqd.tcp, max_in_flight=10) as session, session.producer() as producer:
+        futures = [
+            producer.submit(topic, b"one"),
+            producer.multi_submit(topic, (b"two", bytearray(b"three"))),
+            producer.submit_deferred(topic, b"later", 0.2),
+        ]
+        producer.flush()
+        assert [nsqd.tcp] * 3 == [each.result(0).nsqd for each in futures]
+        assert (4, 0, 0) == (producer.published, producer.failed, producer._room.count)
+        with session.consumer(topic, "c") as consumer:
+            found = [consumer.receive(20) for _ in range(4)]
+            for message in found:
+                message.finish()
+
+    assert [b"one", b"two", b"three", b"later"] == [each.body for each in found]
+
+
+def test_who_submits_waits_with_those_who_publish() -> None:
+    """Where they have taken all the room, what is submitted is not refused: it waits its turn."""
+    nowhere, options = f"127.0.0.1:{free_port()}", {"publish_timeout": 0.3, "stop_timeout": 0.0}
+    with (
+        sparq.connect(nowhere, max_pending_bytes=100, **options) as session,
+        session.producer() as producer,
+    ):
+        first = producer._thread.submit(producer._producer.publish, "t", b"x" * 200)
+        while not producer.under_way:
+            assert not first.done()
+        futures = [
+            producer.submit("t", b"x" * 10),
+            producer.multi_submit("t", [b"x"] * 2),
+            producer.submit_deferred("t", b"x" * 10, 1.0),
+        ]
+        told = [type(each.exception(20)) for each in (first, *futures)]
+
+    assert [PublishError] * 4 == told
 
 
 def test_a_buffer_may_be_used_again_at_once(company: Company) -> None:

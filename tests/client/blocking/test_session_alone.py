@@ -103,10 +103,15 @@ def test_what_is_no_message_is_told_by_the_future() -> None:
     with sparq.connect(f"127.0.0.1:{free_port()}") as session, session.producer() as producer:
         wrong: list[Any] = [("t", None), ("t", 5), (None, b"x"), ("t", "text")]
         told = [producer.submit(*each).exception(10) for each in wrong]
+        told += [producer.multi_submit(topic, [body]).exception(10) for topic, body in wrong]
+        several: list[Any] = ["text", b"bytes", None, []]
+        none = [producer.multi_submit("t", each).exception(10) for each in several]
+        never = producer.submit_deferred("t", b"x", -1).exception(10)
 
-    assert ["bytes, not NoneType", "bytes, not int", "str, not NoneType", "bytes, not str"] == [
-        str(each).partition(":")[0].partition(" is ")[2] for each in told
-    ]
+    kinds = ["bytes, not NoneType", "bytes, not int", "str, not NoneType", "bytes, not str"]
+    assert kinds * 2 == [str(each).partition(":")[0].partition(" is ")[2] for each in told]
+    assert [TypeError] * 3 + [ValueError] == [type(each) for each in none]
+    assert "delay_seconds is -1" in str(never)
 
 
 def test_a_forgotten_session_ends() -> None:

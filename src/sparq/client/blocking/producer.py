@@ -1,8 +1,8 @@
 """The producer of a session: publishes, and waits for nsqd's OK.
 
-1. Publishes of several threads, and those of ``submit``, share the connections without waiting for
-   one another.
-2. ``submit`` goes on at once, up to ``max_pending_bytes`` that are under way; then it waits for
+1. Publishes of several threads, and those that are submitted, share the connections without waiting
+   for one another.
+2. Who submits goes on at once, up to ``max_pending_bytes`` that are under way, and then waits for
    room, first come, first served or not: threads are not put in order.
 3. What is right for ``Producer`` is right here: the errors are the same.
 4. A program that ends with publishes under way, and has closed nothing, is told of them in the log.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -26,8 +26,12 @@ from sparq.client.publish import Receipt
 
 log = FieldLogger(__name__)
 
-COMMAND_BYTES: Final = 16
-"""Of a publish, besides its topic and its body."""
+COMMAND_BYTES: Final = 12
+LENGTH_BYTES: Final = 4
+"""Of a publish, besides its topic and its bodies, and of each body."""
+
+Ways = tuple[Callable[..., None], Callable[..., Awaitable[Receipt]]]
+"""To publish without waiting, and to publish."""
 
 
 class BlockingProducer(Member):
@@ -107,6 +111,8 @@ class BlockingProducer(Member):
             timeout_seconds=timeout_seconds,
         )
 
+    # Publishing without waiting
+
     def submit(self, topic: str, body: bytes) -> Future[Receipt]:
         """Begin to publish one message; the future's ``result()`` is what ``publish`` returns.
 
@@ -116,37 +122,47 @@ class BlockingProducer(Member):
         Raises:
             ClosedError: the producer's session is closed.
         """
+        ways = (self._producer.publish_nowait, self._producer.publish)
+        held = _held(body)
+        return self._submit(_size(topic, (held,)), ways, topic, held)
+
+    def multi_submit(self, topic: str, bodies: Sequence[bytes]) -> Future[Receipt]:
+        """Begin to publish messages together, as ``multi_publish``; else as ``submit``.
+
+        Raises:
+            ClosedError: the producer's session is closed.
+        """
+        ways = (self._producer.multi_publish_nowait, self._producer.multi_publish)
+        held = _all_held(bodies)
+        return self._submit(_size(topic, held), ways, topic, held)
+
+    def submit_deferred(self, topic: str, body: bytes, delay_seconds: float) -> Future[Receipt]:
+        """Begin to publish a message for later, as ``publish_deferred``; else as ``submit``.
+
+        Raises:
+            ClosedError: the producer's session is closed.
+        """
+        ways = (self._producer.publish_deferred_nowait, self._producer.publish_deferred)
+        held = _held(body)
+        return self._submit(_size(topic, (held,)), ways, topic, held, delay_seconds)
+
+    def flush(self) -> None:
+        """Wait until every publish so far has its outcome."""
+        self._thread.call(self._producer.flush)
+
+    def _submit(self, size: int, ways: Ways, *arguments: Any) -> Future[Receipt]:
         self._thread.check()  # a forked child has a copy of the lock, as it was
-        size, held = _size(topic, body), _held(body)
         self._room.enter(size)
         outcome: Future[Receipt] = Future()
         outcome.set_running_or_notify_cancel()
         # By way of the producer: nobody forgets it while a future has no outcome.
         outcome.add_done_callback(lambda _: self._room.leave(size))
         try:
-            self._thread.post(self._begin, topic, held, outcome)
+            self._thread.post(_begin, ways, arguments, outcome)
         except BaseException:
             self._room.leave(size)
             raise
         return outcome
-
-    def flush(self) -> None:
-        """Wait until every publish so far has its outcome."""
-        self._thread.call(self._producer.flush)
-
-    def _begin(self, topic: str, body: bytes, outcome: Future[Receipt]) -> None:
-        def on_done(result: Receipt | Exception) -> None:
-            if isinstance(result, Exception):
-                outcome.set_exception(result)
-            else:
-                outcome.set_result(result)
-
-        try:
-            self._producer.publish_nowait(topic, body, on_done)
-        except ProducerFullError:  # other threads publish as well: wait with them
-            begin(self._producer.publish, (topic, body), outcome)
-        except Exception as error:
-            outcome.set_exception(error)
 
     # What is known
 
@@ -196,15 +212,39 @@ class BlockingProducer(Member):
         await self._producer.close()
 
 
-def _size(topic: str, body: bytes) -> int:
+def _begin(ways: Ways, arguments: tuple[Any, ...], outcome: Future[Receipt]) -> None:
+    """On the session's thread: publish, and have the future told."""
+    without_waiting, waiting = ways
+
+    def on_done(result: Receipt | Exception) -> None:
+        if isinstance(result, Exception):
+            outcome.set_exception(result)
+        else:
+            outcome.set_result(result)
+
     try:
-        return len(body) + len(topic) + COMMAND_BYTES
-    except TypeError:  # no message at all: the future says why
+        without_waiting(*arguments, on_done)
+    except ProducerFullError:  # other threads publish as well: wait with them
+        begin(waiting, arguments, outcome)
+    except Exception as error:
+        outcome.set_exception(error)
+
+
+def _size(topic: str, bodies: Sequence[bytes]) -> int:
+    try:
+        return COMMAND_BYTES + len(topic) + sum(LENGTH_BYTES + len(body) for body in bodies)
+    except TypeError:  # no messages at all: the future says why
         return 0
 
 
 def _held(body: bytes) -> bytes:
     return bytes(body) if isinstance(body, bytearray | memoryview) else body
+
+
+def _all_held(bodies: Sequence[bytes]) -> Sequence[bytes]:
+    if isinstance(bodies, str | bytes) or not isinstance(bodies, Iterable):
+        return bodies  # the future says what is wrong with that
+    return [_held(body) for body in bodies]
 
 
 def _tell_of_the_unfinished(room: Room, owner: int) -> None:
