@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from collections import Counter
 
 import pytest
@@ -10,7 +11,7 @@ from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
 from sparq.client.pool import Pool, background
-from tests.client.scripted import until
+from tests.waiting import until
 
 
 class Places:
@@ -191,3 +192,18 @@ async def test_a_bug_in_the_background_is_logged(caplog: pytest.LogCaptureFixtur
 
     assert "the part that fails failed" in caplog.text
     assert "a bug" in caplog.text
+
+
+def test_the_end_of_the_program_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever calls sys.exit in the background, in a handler say, ends the loop without a line."""
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    async def main() -> None:
+        await background(leave(), "the part that leaves")
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+
+    assert caplog.records == []

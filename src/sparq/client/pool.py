@@ -37,7 +37,8 @@ FIRST_DELAY = 0.1
 def background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     """A task that ends by being cancelled or by returning; any other end is a bug, and is logged.
 
-    Nobody awaits it while it runs: a failure would show only when the garbage is collected.
+    Nobody awaits it while it runs: a failure would show only when the garbage is collected. What
+    ends the program (``SystemExit``, ``KeyboardInterrupt``) ends the loop, and needs no line.
     """
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_log_failure)
@@ -45,7 +46,8 @@ def background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, (SystemExit, KeyboardInterrupt)):
         log.error("%s failed", task.get_name(), exc_info=error)
 
 

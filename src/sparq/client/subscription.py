@@ -313,13 +313,18 @@ class Subscription:
         self.outstanding.clear()
         self.window.in_flight = 0
 
-    async def start_closing(self) -> None:
-        """CLS: done when nsqd sends no more messages, or the connection is lost."""
-        if self.live:
-            self.window.ready = 0
-            answer = self.connection.request(commands.cls())
-            with contextlib.suppress(ConnectionLostError, RemoteError):
-                await answer
+    def start_closing(self) -> Awaitable[None]:
+        """CLS, at once; done when nsqd sends no more messages, or the connection is lost."""
+        if not self.live:
+            return DONE
+        self.window.ready = 0
+        return _settled(self.connection.request(commands.cls()))
+
+
+async def _settled(answer: Awaitable[bytes]) -> None:
+    """Wait for an answer, whatever it is."""
+    with contextlib.suppress(ConnectionLostError, RemoteError):
+        await answer
 
 
 def _number(facts: dict[str, Any], name: str, default: int) -> int:
