@@ -1,0 +1,40 @@
+"""The shell lines of docs/operating.md that do something with a cluster, done with two nsqds."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from tests.servers import NsqdServer, spawn_nsqd
+
+TEXT = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+
+
+def named(nsqd: NsqdServer) -> dict[str, list[str]]:
+    """Each topic with its channels."""
+    stats: dict[str, Any] = nsqd.get_json("/stats?format=json")
+    return {
+        topic["topic_name"]: [channel["channel_name"] for channel in topic["channels"]]
+        for topic in stats["topics"]
+    }
+
+
+def test_topics_and_channels_are_made_at_another_nsqd(tmp_path: Path) -> None:
+    """All of them, with or without channels, but for ephemeral ones."""
+    [indented] = re.findall(r"^   ```\n(.*?)^   ```$", TEXT, re.M | re.S)
+    script = textwrap.dedent(indented)
+    with spawn_nsqd(tmp_path, name="old") as old, spawn_nsqd(tmp_path, name="new") as new:
+        for topic in ("clicks", "empty", "gone%23ephemeral"):
+            old.post(f"/topic/create?topic={topic}")
+        for channel in ("archive", "metrics", "tail%23ephemeral"):
+            old.post(f"/channel/create?topic=clicks&channel={channel}")
+        script = script.replace("127.0.0.1:4151", old.http).replace("127.0.0.1:5151", new.http)
+        ran = subprocess.run(
+            ["/bin/bash", "-c", script], capture_output=True, text=True, timeout=60, check=False
+        )
+
+        assert (0, "", "") == (ran.returncode, ran.stdout, ran.stderr)
+        assert {"clicks": ["archive", "metrics"], "empty": []} == named(new)
