@@ -111,3 +111,18 @@ def test_any_function_may_give_up(company: Company, caplog: pytest.LogCaptureFix
             session.consumer(topic, "c", on_giving_up=5)
 
     assert [2, 3] == attempts
+
+
+def test_batches_may_be_left_on_the_session_s_thread(company: Company) -> None:
+    """Where the collector of garbage happens to run: that thread cannot wait for itself."""
+    topic, nsqd = company.make("collected"), company.nsqds[0]
+    nsqd.post(f"/mpub?topic={topic}", b"1\n2")
+    with sparq.connect(nsqd.tcp, max_in_flight=10) as session:
+        consumer = session.consumer(topic, "c")
+        left = [consumer.batches(1, 0)]
+        next(left[0]).finish()
+        session._thread.ask(left.clear)
+        message = consumer.receive(20)
+        message.finish()
+
+    assert message.body in (b"1", b"2")

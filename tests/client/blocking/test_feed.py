@@ -71,12 +71,12 @@ def test_closing_tells_what_was_fetched_and_never_asked_for(thread: LoopThread) 
             source.give()
             thread.call(asyncio.sleep, 0.01)
 
-        assert expected == feed.close()
+        assert expected == thread.call(feed.end)
         assert source.ended
 
 
 def test_an_error_of_the_source_is_told(thread: LoopThread) -> None:
-    """To who asks; so is the end of the loop, and closing is harmless then."""
+    """To who asks; so is the end of the loop."""
 
     async def fail() -> AsyncGenerator[int, None]:
         raise KeyError("why")
@@ -85,12 +85,11 @@ def test_an_error_of_the_source_is_told(thread: LoopThread) -> None:
     feed = Feed(thread, fail())
     with pytest.raises(KeyError, match="why"):
         feed.next()
+    assert thread.call(feed.end) is None
     feed = Feed(thread, Source(thread).numbers())
     thread.close()
     with pytest.raises(ClosedError):
         feed.next()
-
-    assert feed.close() is None
 
 
 def test_what_a_loop_over_batches_had_fetched_at_its_end_comes_again(
@@ -107,6 +106,7 @@ def test_what_a_loop_over_batches_had_fetched_at_its_end_comes_again(
         found = waiting(self, deadline)
         monkeypatch.undo()
         self._fetched = self._thread.submit(asyncio.sleep, 0, found)
+        self._thread.wait(self._fetched)
         raise TimeoutError
 
     with sparq.connect(nsqd.tcp) as session, session.consumer(topic, "c") as consumer:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -112,6 +115,15 @@ def test_what_is_no_message_is_told_by_the_future() -> None:
     assert kinds * 2 == [str(each).partition(":")[0].partition(" is ")[2] for each in told]
     assert [TypeError] * 3 + [ValueError] == [type(each) for each in none]
     assert "delay_seconds is -1" in str(never)
+
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy])
+def test_nothing_of_a_session_goes_to_another_process(way: Callable[[Any], Any]) -> None:
+    """As a worker of a pool or of Spark would take it along: it is told what to do instead."""
+    with sparq.connect(f"127.0.0.1:{free_port()}") as session:
+        for each in (session, session.producer(), session.consumer("t", "c")):
+            with pytest.raises(TypeError, match="make a session there"):
+                way(each)
 
 
 def test_a_forgotten_session_ends() -> None:

@@ -151,8 +151,7 @@ class BlockingConsumer(Member):
             while (batch := self._next_batch(feed, size, _deadline(idle_timeout))) is not None:
                 yield BlockingBatch(self._thread, batch)
         finally:
-            if (left := feed.close()) is not None:
-                BlockingBatch(self._thread, left).requeue(0, backoff=False)
+            self._leave(feed)
 
     def _next_batch(self, feed: Feed[Batch], size: int, deadline: float | None) -> Batch | None:
         """What crossed for a loop over messages that was left comes first; None at the end."""
@@ -166,6 +165,13 @@ class BlockingConsumer(Member):
             if not self.closed:
                 raise
             return None
+
+    def _leave(self, feed: Feed[Batch]) -> None:
+        with contextlib.suppress(ClosedError):
+            leaving = self._thread.submit(_give_back, feed)
+            # The collector of garbage may leave an iteration anywhere, there as well.
+            if not self._thread.is_current():
+                self._thread.wait(leaving)
 
     def _take(self, deadline: float | None) -> Message | None:
         """The next message; None when the consumer is closed."""
@@ -327,6 +333,12 @@ async def _fetched(
     async for batch in consumer.batches(FETCHED_MAX, 0):
         ready.extend(cross_there(batch))
         yield True
+
+
+async def _give_back(feed: Feed[Batch]) -> None:
+    """End a feed; what it has fetched and nobody has seen comes again at once."""
+    if (unseen := await feed.end()) is not None:
+        unseen.requeue(0, backoff=False)
 
 
 def _on_a_thread(cross_there: Cross, handler: Handler) -> Handler:

@@ -9,14 +9,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from sparq.client.blocking.loop_thread import LoopThread
-from sparq.client.errors import ClosedError
 
 T = TypeVar("T")
 
@@ -46,20 +44,16 @@ class Feed(Generic[T]):
         self._fetched = None
         return item
 
-    def close(self) -> T | None:
-        """Fetch no more: an item that was fetched already and never asked for, else None."""
-        with contextlib.suppress(ClosedError):
-            self._thread.call(self.end)
-            if self._fetched is not None:
-                return self._fetched.result()
-        return None
-
-    async def end(self) -> None:
-        """On the loop: fetch no more."""
+    async def end(self) -> T | None:
+        """On the loop: fetch no more; an item that was fetched and never asked for, else None."""
         for task in self._fetching:
             task.cancel()
             await asyncio.wait([task])
         await self._source.aclose()
+        fetched = self._fetched
+        if fetched is None or not fetched.done() or fetched.exception():
+            return None
+        return fetched.result()
 
 
 async def _fetch(source: AsyncGenerator[T, None], fetching: list[asyncio.Task[object]]) -> T | None:

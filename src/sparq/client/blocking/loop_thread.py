@@ -146,8 +146,12 @@ class LoopThread:
         if self._unusable:
             raise ClosedError(self._unusable)
 
+    def is_current(self) -> bool:
+        """Whether this is the loop's own thread, which cannot wait for itself."""
+        return threading.current_thread() is self._thread
+
     def _check_outside(self) -> None:
-        if threading.current_thread() is self._thread:
+        if self.is_current():
             raise RuntimeError(INSIDE)
 
     def _wake(self) -> None:

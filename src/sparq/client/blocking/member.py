@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Final, NoReturn, Self
 
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.config import Config
@@ -19,9 +19,13 @@ from sparq.client.consumer import Consumer
 from sparq.client.errors import ClosedError
 from sparq.client.producer import Producer
 
+HERE_ALONE: Final = (
+    "a session, and what it makes, cannot be sent to another process: make a session there"
+)
+
 
 class Closing(ABC):
-    """Is closed where its ``with`` block is left."""
+    """Is closed where its ``with`` block is left, and stays in the process that made it."""
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -30,6 +34,9 @@ class Closing(ABC):
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(HERE_ALONE)
 
     @abstractmethod
     def close(self) -> None:
