@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,10 +17,9 @@ from tests.client.conftest import Company
 
 
 def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
-    company: Company, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that nobody has got would receive messages that nobody handles."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
     topic, nsqd = company.make("orphan"), company.nsqds[0]
     asked = LoopThread.ask
 
@@ -87,9 +85,8 @@ def test_batches_end_with_the_session(company: Company) -> None:
     assert [] == [*consumer.batches()] == [*consumer]
 
 
-def test_any_function_may_give_up(company: Company, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_function_may_give_up(company: Company) -> None:
     """Ordinary or not, as with an event loop; False says that it has failed."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
     topic, nsqd = company.make("giving_up"), company.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     attempts: list[int] = []

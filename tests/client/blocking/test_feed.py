@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Iterator
 
@@ -93,10 +92,9 @@ def test_an_error_of_the_source_is_told(thread: LoopThread) -> None:
 
 
 def test_what_a_loop_over_batches_had_fetched_at_its_end_comes_again(
-    company: Company, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch that arrives just as the loop gives up is given back to nsqd."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
     topic, nsqd = company.make("feed"), company.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     waiting = Feed.next

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-
-import pytest
 
 import sparq
 from sparq.client import PublishError
 from tests.client.conftest import Company
 from tests.servers import free_port
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 def test_what_is_submitted_is_published(company: Company) -> None:

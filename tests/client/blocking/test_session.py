@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import signal
@@ -30,13 +29,8 @@ from sparq.client import (
     RemoteError,
     Session,
 )
+from tests.client.blocking.conftest import running
 from tests.servers import NsqdServer, free_port, spawn_nsqd
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +46,6 @@ def session(nsqd: NsqdServer) -> Iterator[Session]:
     with sparq.connect(nsqd.tcp, max_in_flight=100, max_backoff_duration=0) as made:
         yield made
     assert not running()
-
-
-def running() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "sparq session"]
 
 
 def until(condition: Callable[[], object]) -> None:

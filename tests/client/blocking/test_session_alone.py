@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import logging
 import os
 import pickle
 import signal
@@ -19,17 +18,8 @@ import pytest
 
 import sparq
 from sparq.client import ClosedError, PublishError
+from tests.client.blocking.conftest import running
 from tests.servers import free_port
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
-
-
-def running() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "sparq session"]
 
 
 def test_importing_sparq_loads_next_to_nothing() -> None:

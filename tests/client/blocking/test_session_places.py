@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 import sparq
 from tests.client.certificates import certificates
 from tests.client.conftest import Company
 from tests.client.test_layers_with_nsqd import ElsewhereNsqd, tls_flags
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
-    caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -26,9 +26,8 @@ from sparq.client.publish import Receipt
 
 log = FieldLogger(__name__)
 
-COMMAND_BYTES: Final = 12
-LENGTH_BYTES: Final = 4
-"""Of a publish, besides its topic and its bodies, and of each body."""
+COMMAND_BYTES: Final = 16
+"""Of a publish, besides its topic and its bodies."""
 
 Ways = tuple[Callable[..., None], Callable[..., Awaitable[Receipt]]]
 """To publish without waiting, and to publish."""
@@ -232,7 +231,7 @@ def _begin(ways: Ways, arguments: tuple[Any, ...], outcome: Future[Receipt]) -> 
 
 def _size(topic: str, bodies: Sequence[bytes]) -> int:
     try:
-        return COMMAND_BYTES + len(topic) + sum(LENGTH_BYTES + len(body) for body in bodies)
+        return COMMAND_BYTES + len(topic) + sum(map(len, bodies))
     except TypeError:  # no messages at all: the future says why
         return 0
 
