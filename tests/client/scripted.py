@@ -16,6 +16,7 @@ from typing import Any
 
 from sparq.client import Consumer
 from tests.servers import free_port
+from tests.waiting import until
 
 OK = b"OK"
 Answer = Callable[["Peer", list[bytes], bytes], bytes | None]
@@ -134,13 +135,6 @@ class ScriptedNsqd:
     def lines(self, *names: bytes) -> list[bytes]:
         """The commands of these names, over all connections, in order."""
         return [line for _, line in self.script if line.split(b" ")[0] in names]
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    """Wait until the condition holds, or fail after so many seconds."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - any condition, whoever makes it true
-            await asyncio.sleep(0.002)
 
 
 async def close(writer: asyncio.StreamWriter) -> None:

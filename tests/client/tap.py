@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 
-from tests.client.scripted import close, until
+from tests.client.scripted import close
 from tests.servers import Server
+from tests.waiting import until
 
 WITH_BODY = (b"IDENTIFY", b"AUTH", b"PUB", b"MPUB", b"DPUB")
 MAGIC = b"  V2"

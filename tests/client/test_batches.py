@@ -6,7 +6,8 @@ import random
 import pytest
 
 from sparq.client import AlreadyRespondedError, Batch, Consumer
-from tests.client.scripted import Peer, consumer_of, message_frame, scripted, subscribed, until
+from tests.client.scripted import Peer, consumer_of, message_frame, scripted, subscribed
+from tests.waiting import let_all_run, until
 
 
 def deliver(peer: Peer, numbers: range, attempts: int = 1) -> None:
@@ -185,7 +186,7 @@ async def test_who_is_cancelled_while_gathering_loses_nothing() -> None:
         gathering = asyncio.create_task(first(consumer, size=9, wait=60))
         deliver(peer, range(3))
         await until(lambda: consumer.in_flight == 3)
-        await asyncio.sleep(0)
+        await let_all_run()
         gathering.cancel()
         await asyncio.wait([gathering])
         deliver(peer, range(3, 5))
@@ -239,7 +240,7 @@ async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
             async for message in consumer:
                 seen.append(message.body)
                 message.finish()
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the others' turn
 
         async def together(size: int) -> None:
             async for batch in consumer.batches(size, wait=0.002):
@@ -257,7 +258,7 @@ async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
             count = draw.randint(1, 200)
             deliver(peer, range(at, at + count))
             at += count
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the takers' turn
         await until(lambda: len(seen) >= at and not peer.in_flight)
         await consumer.stop()
         await asyncio.gather(*tasks)

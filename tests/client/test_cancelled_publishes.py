@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from sparq.client import Consumer, Producer, PublishError, Receipt, RemoteError
 from tests.client.conftest import Company
-from tests.client.scripted import scripted, until
+from tests.client.scripted import scripted
 from tests.servers import NsqdServer
+from tests.waiting import until
 
 TOO_LONG_SECONDS = 90_000.0
 
@@ -183,7 +184,7 @@ async def test_a_close_that_is_cancelled_ends_the_producer() -> None:
         await until(lambda: nsqd.lines(b"PUB"))
         closing = asyncio.create_task(producer.close())
         for _ in range(5):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn further on each time
             closing.cancel()
         await until(lambda: not nsqd.peers)
 

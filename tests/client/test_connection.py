@@ -14,8 +14,9 @@ from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
-from tests.client.scripted import Peer, frame, listening, message_frame, scripted, until
+from tests.client.scripted import Peer, frame, listening, message_frame, scripted
 from tests.servers import free_port
+from tests.waiting import let_all_run, until
 
 
 class Recording:
@@ -291,7 +292,7 @@ async def test_back_pressure() -> None:
         await connection.drained()
         connection.pause_writing()
         waiting = asyncio.ensure_future(connection.drained())
-        await asyncio.sleep(0)
+        await let_all_run()
         assert not waiting.done()
 
         connection.resume_writing()

@@ -18,7 +18,8 @@ from sparq.protocol.compression import PIECE_BYTES
 from sparq.protocol.receiver import MessageRun
 from tests.client.certificates import Certificates, certificates, server_context
 from tests.client.counterpart import Counterpart, frame
-from tests.client.scripted import listening, message_frame, until
+from tests.client.scripted import listening, message_frame
+from tests.waiting import until
 
 ALL = {"tls_v1": True, "snappy": True, "deflate": True}
 KINDS: dict[str, dict[str, bool]] = {

@@ -11,7 +11,7 @@ import pytest
 from sparq.client import AlreadyRespondedError, ClosedError, Consumer, Message
 from sparq.client.subscription import Received
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.waiting import until
+from tests.waiting import let_all_run, until
 
 
 async def test_iteration() -> None:
@@ -119,7 +119,7 @@ async def test_whoever_is_cancelled_as_news_come_is_cancelled() -> None:
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         await subscribed(nsqd)
         waiting = [asyncio.ensure_future(anext(consumer)), asyncio.ensure_future(anext(consumer))]
-        await asyncio.sleep(0)
+        await let_all_run()
         waiting[0].cancel()
         await consumer.stop()
         ended = await asyncio.gather(*waiting, return_exceptions=True)
@@ -223,12 +223,12 @@ async def test_touch_keeps_a_message_from_expiring() -> None:
             peer = await subscribed(nsqd)
             peer.deliver(1)
             message = await anext(consumer)
-            for _ in range(5):
-                await asyncio.sleep(0.1)
+            for _ in range(20):
+                await asyncio.sleep(0.025)  # together far longer than the time of the message
                 message.touch()
 
             assert consumer.counters.expired == 0
-            assert consumer.counters.touched == 5
+            assert consumer.counters.touched == 20
 
 
 async def test_touch_does_not_reach_beyond_max_msg_timeout() -> None:
@@ -283,7 +283,7 @@ async def test_stop_lets_handlers_finish_what_is_here() -> None:
     bodies = []
 
     async def handle(message: Message) -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the others wait for their turn when stop is called
         bodies.append(message.body)
 
     async with scripted() as [nsqd]:
@@ -332,7 +332,7 @@ async def test_a_stop_that_is_cancelled_again_and_again_ends_the_consumer() -> N
         held = await anext(consumer)
         stopping = asyncio.create_task(consumer.stop())
         for _ in range(5):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn further on each time
             stopping.cancel()
         async with asyncio.timeout(10):
             await consumer.join()
@@ -481,7 +481,7 @@ async def test_who_never_waits_leaves_the_loop_to_others() -> None:
             nonlocal turns
             while True:
                 turns += 1
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # one turn is what is counted
 
         other = asyncio.create_task(others())
         async for message in consumer:

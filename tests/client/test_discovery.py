@@ -17,8 +17,9 @@ from sparq.client.config import Config
 from sparq.client.discovery import Discovery, _Poll
 from sparq.client.lookup import ANSWER_SIZE_MAX, PRODUCERS_MAX, addresses_in, question, shown
 from tests.client.certificates import certificates, server_context
-from tests.client.scripted import scripted, subscribed, until
+from tests.client.scripted import scripted, subscribed
 from tests.servers import free_port
+from tests.waiting import until
 
 
 class Lookupd:

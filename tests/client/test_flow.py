@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.client.scripted import consumer_of, scripted, subscribed, until
+from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.waiting import until
 
 
 async def test_backoff_as_nsqd_sees_it() -> None:
@@ -156,7 +157,7 @@ async def test_what_nsqd_sends_again_is_no_flood() -> None:
                 for number in range(200):
                     peer.deliver(number)
                 await until(lambda t=turn: consumer.counters.received == 200 * t)
-                await asyncio.sleep(0.06)
+                await asyncio.sleep(0.06)  # the time of the messages, which nothing tells
             assert consumer.counters.expired >= 400
             assert consumer.connections == [nsqd.address]
             assert len(nsqd.all_peers) == 1

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from sparq.client import Consumer, Message, Producer
-from tests.client.scripted import Peer, consumer_of, scripted, subscribed, until
+from tests.client.scripted import Peer, consumer_of, scripted, subscribed
 from tests.servers import NsqdServer, free_port, spawn_nsqd
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import logging
 import pytest
 
 from sparq.client import Message
-from tests.client.scripted import consumer_of, scripted, subscribed, until
+from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.waiting import until
 
 
 async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> None:

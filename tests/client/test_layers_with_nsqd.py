@@ -21,8 +21,8 @@ from sparq.client.socket_connection import SocketConnection
 from sparq.protocol import batch, commands
 from tests.client.authd import READER, SECRET, Authd, running_authd
 from tests.client.certificates import Certificates, certificates
-from tests.client.scripted import until
 from tests.servers import NsqdServer, free_port, spawn_nsqd
+from tests.waiting import stays, until
 
 WAIT_SECONDS = 60.0
 KINDS: dict[str, dict[str, bool]] = {
@@ -266,7 +266,7 @@ async def test_a_permission_that_cannot_be_renewed_in_time(tmp_path: Path) -> No
         async with Producer(nsqd.tcp, publish_timeout=WAIT_SECONDS, **options) as producer:
             await producer.publish("t", b"1")
             authd.in_order = False
-            await asyncio.sleep(1.1)
+            await asyncio.sleep(1.1)  # its permission runs out after a second, which nobody tells
             late = asyncio.create_task(producer.publish("t", b"2"))
             await until(lambda: "E_AUTH_FAILED" in str(producer.errors), WAIT_SECONDS)
             assert not late.done()
@@ -293,11 +293,10 @@ async def test_back_pressure(
         body = os.urandom(1 << 20)
         for _ in range(16):
             answers.append(connection.request(commands.pub(topic, body)))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # written by itself, as by a task of its own
         await until(lambda: connection.drained() is not DONE, WAIT_SECONDS)
         waiting = asyncio.ensure_future(connection.drained())
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done())
     finally:
         os.kill(open_nsqd.pid, signal.SIGCONT)
     await waiting

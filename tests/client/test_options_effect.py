@@ -26,9 +26,10 @@ from sparq.client.connection import open_connection
 from tests.client.authd import SECRET
 from tests.client.certificates import Certificates, certificates
 from tests.client.conftest import Company
-from tests.client.scripted import listening, until
+from tests.client.scripted import listening
 from tests.client.tap import Tap, tapped
 from tests.servers import NsqdServer, free_port, spawn_nsqd
+from tests.waiting import until
 
 HERE: Final = Path(__file__).parent
 FLOW, CONSUMER = "test_requirements_flow.py::test_", "test_requirements_consumer.py::test_"

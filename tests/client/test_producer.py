@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from sparq.client import ClosedError, Producer, PublishError, Receipt, RemoteError
-from tests.client.scripted import Peer, ScriptedNsqd, frame, scripted, until
+from tests.client.scripted import Peer, ScriptedNsqd, frame, scripted
 from tests.servers import free_port
+from tests.waiting import let_all_run, stays, until
 
 
 @pytest.fixture(autouse=True)
@@ -229,8 +230,7 @@ async def test_a_cancelled_publish_leaves_no_stray_answer() -> None:
         second = asyncio.create_task(producer.publish("t", b"second"))
         await until(lambda: len(stored) == 2)
         nsqd.peers[0].send(1, b"E_PUB_FAILED PUB failed for the first")
-        await asyncio.sleep(0.05)
-        assert not second.done()
+        await stays(lambda: not second.done())
         nsqd.peers[0].send(0, b"OK")
 
         assert (await second).attempts == 1
@@ -245,8 +245,7 @@ async def test_back_pressure_by_bytes() -> None:
         bodies = [b"%03d" % number + b"x" * 400 for number in range(20)]
         publishes = [asyncio.create_task(producer.publish("t", body)) for body in bodies]
         await until(lambda: len(stored) == 2)
-        await asyncio.sleep(0.05)
-        assert len(stored) == 2
+        await stays(lambda: len(stored) == 2)
         publishes[10].cancel()
         for expected in [*range(3, 20), 19, 19]:
             nsqd.peers[0].send(0, b"OK")
@@ -425,7 +424,7 @@ async def test_close_waits_for_what_is_under_way() -> None:
         publish = asyncio.create_task(producer.publish("t", b"x"))
         await until(lambda: stored)
         closing = asyncio.create_task(producer.close())
-        await asyncio.sleep(0)
+        await let_all_run()
         with pytest.raises(ClosedError):
             await producer.publish("t", b"y")
         assert not closing.done()
@@ -438,7 +437,7 @@ async def test_close_waits_for_what_is_under_way() -> None:
         await until(lambda: len(stored) == 2)
         waiting = producer_of(ScriptedNsqd(), stop_timeout=0.0)
         never = asyncio.create_task(waiting.publish("t", b"x"))
-        await asyncio.sleep(0)
+        await let_all_run()
         await asyncio.gather(hanging.close(), waiting.close())
         with pytest.raises(PublishError) as raised:
             await publish

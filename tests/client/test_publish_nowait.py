@@ -14,7 +14,8 @@ from sparq.client import (
     Receipt,
     RemoteError,
 )
-from tests.client.scripted import ScriptedNsqd, scripted, until
+from tests.client.scripted import ScriptedNsqd, scripted
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)

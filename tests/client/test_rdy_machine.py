@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 
 from sparq.client import Consumer, Message, pool
 from sparq.client.rdy import Window
-from tests.client.scripted import Peer, ScriptedNsqd, until
+from tests.client.scripted import Peer, ScriptedNsqd
+from tests.waiting import until
 
 NSQDS = 4
 TURNS_MAX = 20_000

@@ -9,9 +9,9 @@ from sparq.client import Config, Consumer
 from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
 from tests.client.conftest import Company
-from tests.client.scripted import until
 from tests.client.tap import Tap, tapped
 from tests.servers import free_port
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)

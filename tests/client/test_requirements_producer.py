@@ -25,9 +25,10 @@ from sparq.client import (
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from tests.client.conftest import Company
-from tests.client.scripted import close, until
+from tests.client.scripted import close
 from tests.client.tap import Tap, tapped
 from tests.servers import NsqdServer, free_port
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)

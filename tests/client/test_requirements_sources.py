@@ -13,9 +13,9 @@ import pytest
 
 from sparq.client import Consumer, Producer
 from tests.client.conftest import Company
-from tests.client.scripted import until
 from tests.client.tap import Tap, tapped
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import until
 
 SELDOM = 300.0
 """An interval within which no test sees a second question, unless something hastens it."""

@@ -22,8 +22,8 @@ from sparq.client import Consumer, Message, Producer, RemoteError
 from sparq.client.envelope import seal, unseal
 from sparq.client.telemetry import Telemetry
 from tests.client.conftest import Company
-from tests.client.scripted import until
 from tests.servers import NsqdServer
+from tests.waiting import until
 
 
 class Traces:

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from sparq.client import Consumer, Message, watchdog
-from tests.client.scripted import consumer_of, scripted, subscribed, until
+from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.waiting import until
 
 
 def slow_handler(message: Message) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sparq.client import Consumer, Message, Producer
-from tests.client.scripted import until
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ async def test_requeue_touch_and_timeout(nsqd: NsqdServer) -> None:
         assert message.attempts == 2
 
         for _ in range(3):
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.6)  # thrice that is longer than nsqd would wait
             message.touch()
         assert nsqd.channel("again", "c")["timeout_count"] == 0
 

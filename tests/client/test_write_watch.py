@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sparq.client.write_watch import LOOKS, WriteWatch
-from tests.client.scripted import until
+from tests.waiting import stays, until
 
 SECONDS = 0.04
 
@@ -22,8 +22,7 @@ async def test_a_peer_that_takes_nothing_is_given_up() -> None:
     await until(lambda: given_up)
 
     assert SECONDS * 0.9 <= given_up[0] - began
-    await asyncio.sleep(2 * SECONDS)
-    assert 1 == len(given_up)
+    await stays(lambda: 1 == len(given_up), 2 * SECONDS)
 
 
 async def test_a_peer_that_takes_little_is_alive() -> None:

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from sparq.client import Consumer, Producer
-from tests.client.scripted import until
 from tests.docs.examples import DOCS
 from tests.servers import spawn_nsqd
+from tests.waiting import until
 
 TESTS = Path(__file__).parents[1]
 TEXT = (DOCS / "complaints.md").read_text(encoding="utf-8")

@@ -25,10 +25,10 @@ from bench.peers import go_nsqd
 
 from sparq.client import Consumer, Message, Producer
 from sparq.tools import nsq_check
-from tests.client.scripted import until
 from tests.docs.examples import command_lines, is_taken
 from tests.nsqd.line import OK, Line, pub
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, start_first
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")

@@ -144,12 +144,3 @@ class Consumer:
     async def leave(self) -> None:
         self.writer.close()
         await self.writer.wait_closed()
-
-
-async def until(condition: Any) -> None:
-    """Wait for an awaitable condition to hold."""
-    async with asyncio.timeout(10):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.005)

@@ -19,7 +19,8 @@ from sparq.nsqd.options import Options
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands as c
 from tests.nsqd.authd import Authd, answer, entry, running
-from tests.nsqd.daemon import Daemon, start, stop, until
+from tests.nsqd.daemon import Daemon, start, stop
+from tests.waiting import until
 
 SECRET = b"s3cr3t&=%\xff"
 ALL = answer(entry())

@@ -14,6 +14,7 @@ from sparq.log.task import Task, TaskKind
 from sparq.nsqd.commit import Runner
 from sparq.protocol.instant import Instant
 from sparq.testing import MemoryDisk
+from tests.waiting import let_all_run
 
 
 class Work:
@@ -99,7 +100,7 @@ async def test_a_barrier_waits_for_what_came_before_and_for_nothing_later(
     first, later = Work(TaskKind.COMMIT, held=True), Work(TaskKind.READ, held=True)
     runner.submit([task(first, turns, "first")])
     barrier = asyncio.create_task(runner.barrier())
-    await asyncio.sleep(0)
+    await let_all_run()
     runner.submit([task(later, turns, "later")])
     assert not barrier.done()
 

@@ -2,19 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-
-
-async def until(condition: Callable[[], object], seconds: float = 15) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            if await asyncio.to_thread(condition):
-                return
-            await asyncio.sleep(0.02)
+from tests.waiting import until_seen
 
 
 def ports(lookupd: Server, topic: str) -> list[int]:
@@ -41,25 +33,25 @@ async def test_a_topic_is_found_wherever_it_is(tmp_path: Path) -> None:
         a.post("/pub?topic=t", b"x")
         b.post("/topic/create?topic=t")
         for lookupd in (l1, l2):
-            await until(lambda at=lookupd: ports(at, "t") == both(a, b))
+            await until_seen(lambda at=lookupd: ports(at, "t") == both(a, b))
 
         assert a.terminate() == 0
-        await until(lambda: ports(l1, "t") == ports(l2, "t") == both(b))
+        await until_seen(lambda: ports(l1, "t") == ports(l2, "t") == both(b))
         await asyncio.to_thread(a.start)
-        await until(lambda: ports(l1, "t") == ports(l2, "t") == both(a, b))
+        await until_seen(lambda: ports(l1, "t") == ports(l2, "t") == both(a, b))
 
 
 async def test_a_killed_nsqlookupd_knows_all_again_in_15_seconds(tmp_path: Path) -> None:
     """What happened meanwhile too."""
     with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
         nsqd.post("/topic/create?topic=before")
-        await until(lambda: ports(lookupd, "before") == both(nsqd))
+        await until_seen(lambda: ports(lookupd, "before") == both(nsqd))
         lookupd.kill9()
         nsqd.post("/topic/create?topic=meanwhile")
         nsqd.post("/channel/create?topic=before&channel=c")
         await asyncio.to_thread(lookupd.start)
 
-        await until(lambda: ports(lookupd, "meanwhile") == both(nsqd), seconds=15)
+        await until_seen(lambda: ports(lookupd, "meanwhile") == both(nsqd), seconds=15)
         assert ports(lookupd, "before") == both(nsqd)
         assert lookupd.get_json("/channels?topic=before") == {"channels": ["c"]}
 
@@ -71,7 +63,7 @@ async def test_a_new_topic_has_its_channels_from_its_first_message(tmp_path: Pat
         lookupd.post("/channel/create?topic=t&channel=gone%23ephemeral")
         nsqd.post("/pub?topic=t", b"first")
 
-        await until(lambda: nsqd.channel("t", "elsewhere").get("depth") == 1)
+        await until_seen(lambda: nsqd.channel("t", "elsewhere").get("depth") == 1)
         (topic,) = nsqd.get_json("/stats?format=json&topic=t")["topics"]
         assert [channel["channel_name"] for channel in topic["channels"]] == ["elsewhere"]
 
@@ -85,4 +77,4 @@ async def test_a_dead_nsqlookupd_holds_nobody_up_for_long(tmp_path: Path) -> Non
             nsqd.post("/pub?topic=t", b"first")
             assert time.monotonic() - began < 2
             nsqd.post("/channel/create?topic=t&channel=c")
-            await until(lambda: nsqd.channel("t", "c")["depth"] == 1, seconds=6)
+            await until_seen(lambda: nsqd.channel("t", "c")["depth"] == 1, seconds=6)

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from sparq.protocol.commands import pub, rdy, sub
-from tests.nsqd.daemon import Consumer, Daemon, until
+from tests.nsqd.daemon import Consumer, Daemon
+from tests.waiting import until
 
 MEMORY_KEYS = [
     "heap_objects",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import resource
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import pytest
 from tests.nsqd.line import OK, Line, Message, dpub, drain, fin, mpub, pub, rdy, sub
 from tests.nsqd.small_disk import SmallDisk
 from tests.servers import NsqdServer, spawn_nsqd
+from tests.waiting import wait_for
 
 MIB = 1 << 20
 REASON = "no space left on device"
@@ -125,13 +125,6 @@ def publisher(server: NsqdServer) -> Iterator[Publisher]:
         yield Publisher(server, line)
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come to be"
-        time.sleep(0.02)
-
-
 def ping(server: NsqdServer) -> tuple[int, bytes]:
     return server.request("GET", "/ping")
 
@@ -207,7 +200,7 @@ def test_health_comes_back_though_nobody_publishes(
     assert ping(server)[0] == 500
     disk.drop_ballast()
 
-    until(lambda: ping(server) == (200, b"OK"))
+    wait_for(lambda: ping(server) == (200, b"OK"))
 
     assert [form() for form in publisher.forms()] == [True] * 6
 
@@ -218,7 +211,7 @@ def test_consumers_make_space(server: NsqdServer, publisher: Publisher) -> None:
     assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
     publisher.acknowledged.clear()
 
-    until(publisher.mpub)
+    wait_for(publisher.mpub)
 
     assert publisher.pub()
     assert ping(server) == (200, b"OK")
@@ -258,8 +251,8 @@ def test_deleting_a_topic_makes_space(server: NsqdServer, publisher: Publisher) 
     server.post("/topic/delete?topic=t")
 
     publisher.topic, publisher.acknowledged = "u", []
-    until(publisher.mpub)
-    until(lambda: server.request("POST", "/topic/create?topic=t") == (200, b""))
+    wait_for(publisher.mpub)
+    wait_for(lambda: server.request("POST", "/topic/create?topic=t") == (200, b""))
     server.post("/channel/create?topic=u&channel=c")
     assert Counter(drain(server, "u", "c")) == Counter(publisher.acknowledged)
 

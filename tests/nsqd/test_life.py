@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparq.protocol.commands import pub, sub
-from tests.nsqd.daemon import Consumer, start, stop, until
+from tests.nsqd.daemon import Consumer, start, stop
 from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import until, until_seen, wait_for
 
 COUNT = 300
 
@@ -82,15 +80,6 @@ async def test_ephemeral_ones_go_with_the_last_consumer(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
-async def eventually(look: Callable[[], Any], wanted: Any) -> None:
-    """Wait until what is looked at is as wanted."""
-    async with asyncio.timeout(30):
-        while True:
-            if await asyncio.to_thread(look) == wanted:
-                return
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.behaviour("TestCluster")
 async def test_a_cluster_knows_topics_and_channels(tmp_path: Path) -> None:
     """/debug and /lookup of a live nsqlookupd have this nsqd under both, until they are deleted."""
@@ -101,7 +90,7 @@ async def test_a_cluster_knows_topics_and_channels(tmp_path: Path) -> None:
         def registered() -> list[str]:
             return [key for key, nodes in lookupd.get_json("/debug").items() if nodes]
 
-        await eventually(registered, ["client::", "topic:t:", "channel:t:ch"])
+        await until_seen(lambda: registered() == ["client::", "topic:t:", "channel:t:ch"])
         debug = lookupd.get_json("/debug")
         for key in ("topic:t:", "channel:t:ch"):
             (node,) = debug[key]
@@ -112,8 +101,8 @@ async def test_a_cluster_knows_topics_and_channels(tmp_path: Path) -> None:
         assert looked_up(lookupd) == (["ch"], [nsqd.tcp_port])
 
         nsqd.post("/topic/delete?topic=t")
-        await eventually(lambda: looked_up(lookupd), (["ch"], []))
-        await eventually(registered, ["client::"])
+        await until_seen(lambda: looked_up(lookupd) == (["ch"], []))
+        await until_seen(lambda: registered() == ["client::"])
 
 
 def looked_up(lookupd: Server) -> tuple[list[str], list[int]]:
@@ -148,12 +137,3 @@ def test_port_0_is_told_as_the_real_port_and_a_signal_is_the_end(
         assert f"INFO: HTTP: listening on 127.0.0.1:{node['http_port']}\n" in log
         assert [line for line in log.splitlines() if not LINE.fullmatch(line)] == []
         assert wait_for(lambda: lookupd.get_json("/nodes") == {"producers": []})
-
-
-def wait_for(look: Callable[[], Any]) -> Any:
-    """What is looked at, once it is something."""
-    deadline = time.monotonic() + 30
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found

@@ -17,6 +17,7 @@ from sparq.nsqd.options import Options
 from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options as LookupOptions
 from sparq.nsqlookupd.tcp import instant
+from tests.waiting import until
 
 
 class FakeBroker:
@@ -109,14 +110,6 @@ def registered(daemon: Nsqlookupd) -> list[str]:
     """`topic`, `topic:channel` with a star for each nsqd that has it."""
     entries = [e for e in daemon.registry.registrations() if e[0] != "client"]
     return sorted(f"{key}:{sub}".rstrip(":") + "*" * len(f) for _, key, sub, f in entries)
-
-
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 async def test_all_is_registered_with_every_nsqlookupd(two: list[Nsqlookupd]) -> None:

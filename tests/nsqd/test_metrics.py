@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.nsqd import metrics
 from sparq.protocol.commands import pub, rdy, sub
-from tests.nsqd.daemon import Consumer, Daemon, start, stop, until
+from tests.nsqd.daemon import Consumer, Daemon, start, stop
+from tests.waiting import until
 
 NOT_FIGURES = {
     "topic": {"topic_name", "channels", "e2e_processing_latency", "log"},

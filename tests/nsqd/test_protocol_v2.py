@@ -12,8 +12,9 @@ import pytest
 
 from sparq.protocol import commands as c
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import Daemon, start, stop, until
+from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Client, connected
+from tests.waiting import until
 
 
 class Got(NamedTuple):

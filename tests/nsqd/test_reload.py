@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 import os
 import signal
 import socket
 import ssl
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,7 @@ from sparq.program.lifecycle import StartError
 from tests.nsqd.daemon import Daemon
 from tests.nsqd.layered import Certificates
 from tests.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
-
-WAIT_SECONDS = 30.0
+from tests.waiting import until, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +34,6 @@ def _restored_levels() -> Iterator[None]:
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -279,10 +268,11 @@ class Hangup:
         self.config.write_text(text)
         seen = len(self.server.log_text)
         os.kill(self.server.pid, signal.SIGHUP)
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not all(line in self.server.log_text[seen:] for line in lines):
-            assert time.monotonic() < deadline, (lines, self.server.log_text[seen:])
-            time.sleep(0.01)
+
+        def new() -> str:
+            return self.server.log_text[seen:]
+
+        wait_for(lambda: all(line in new() for line in lines), told=new)
 
 
 def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
@@ -309,10 +299,7 @@ def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
         hangup('log_level = "loud"', "SIGHUP: nothing is changed: failed parsing log_level loud")
         assert len(lookupd.get_json("/nodes")["producers"]) == 1
         hangup('log_level = "fatal"\n')
-        deadline = time.monotonic() + WAIT_SECONDS
-        while lookupd.get_json("/nodes")["producers"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: not lookupd.get_json("/nodes")["producers"])
         assert server.terminate() == 0
     assert "NSQ: bye" not in server.log_text
 

@@ -9,8 +9,9 @@ import pytest
 
 from sparq.protocol import commands as c
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import Daemon, until
+from tests.nsqd.daemon import Daemon
 from tests.nsqd.layered import Client, Closed, connected
+from tests.waiting import until
 
 ROUNDS = 20
 

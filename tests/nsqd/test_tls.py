@@ -17,8 +17,9 @@ from sparq.nsqd.options import Options
 from sparq.nsqd.tls import first_certificate, standard_name
 from sparq.program.lifecycle import StartError
 from sparq.protocol.commands import identify, pub, sub
-from tests.nsqd.daemon import Daemon, start, stop, until
+from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Certificates, Closed, connected
+from tests.waiting import until
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 Starter = Callable[..., Any]

@@ -13,8 +13,9 @@ import pytest
 from sparq.protocol.commands import dpub, fin, identify, mpub, pub, rdy, req, sub, touch
 from sparq.protocol.receiver import decode_message
 from tests.behaviours import both
-from tests.nsqd.daemon import Daemon, start, stop, until
+from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import SECONDS, Client, Closed, connected
+from tests.waiting import until
 
 Starter = Callable[..., Awaitable[Daemon]]
 
@@ -244,7 +245,7 @@ async def test_a_touched_message_does_not_time_out(run: Starter) -> None:
         _, message_id, _ = await message(client)
         while time.monotonic() - began < 3.5:
             client.send(touch(message_id))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # the pace of the touches; what matters is that they last
         client.send(fin(message_id))
         await has(daemon, "in_flight_count", 0)
 

@@ -11,8 +11,9 @@ import pytest
 
 from sparq.protocol.commands import fin, identify, pub, rdy, sub
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import Daemon, start, stop, until
+from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Certificates, Client, Closed, connected
+from tests.waiting import until
 
 LAYERS = [(tls, kind) for tls in (False, True) for kind in ("", "deflate", "snappy")]
 UPGRADES = [layers for layers in LAYERS if layers != (False, "")]
@@ -269,6 +270,6 @@ async def test_a_client_that_does_not_read_stops_its_commands(
             assert 2 == kind
             bodies.append(int.from_bytes(bytes(decode_message(data)[3])[:4]))
             client.send(fin(data[10:26]))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # written by itself
 
         assert list(range(count)) == bodies

@@ -16,8 +16,9 @@ import pytest
 from sparq.broker.session import Session
 from sparq.protocol import commands as c
 from tests.nsqd.authd import Authd, answer, entry, running
-from tests.nsqd.daemon import Daemon, start, stop, until
+from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Certificates, Client, Closed, connected
+from tests.waiting import until
 
 ALL = answer(entry())
 BODY = b"forbidden"

@@ -18,7 +18,8 @@ from sparq.client import Config, Consumer
 from sparq.client.connection import open_connection
 from sparq.client.errors import TlsError
 from tests.client.certificates import Certificates, certificates, server_context
-from tests.client.scripted import close, frame, listening, message_frame, until
+from tests.client.scripted import close, frame, listening, message_frame
+from tests.waiting import until
 
 MIB = 1 << 20
 FLOOD_BYTES = 128 * MIB

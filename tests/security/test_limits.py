@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.nsqd.effects.common import until
 from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
 from tests.servers import NsqdServer, spawn_nsqd
+from tests.waiting import wait_for
 
 TOPICS, CHANNELS, CONNECTIONS, TOPIC_BYTES = 20, 10, 30, 2 << 20
 TRIES = 100
@@ -81,7 +81,7 @@ def test_what_clients_make_is_limited(tmp_path: Path, shows: Callable[[str], Non
         topics, channels = make_topics(server), make_channels(server)
         with contextlib.ExitStack() as kept:
             there = connect(server, kept)
-            until(lambda: server.request("GET", "/ping") == (200, b"OK"))
+            wait_for(lambda: server.request("GET", "/ping") == (200, b"OK"))
             assert 0 < len(there) <= CONNECTIONS
         stats = server.get_json("/stats?format=json")
         assert TOPICS == len(stats["topics"])
@@ -110,5 +110,5 @@ def test_the_bytes_of_a_topic_are_limited(tmp_path: Path, shows: Callable[[str],
             line.say(rdy(100))
             line.say(fin(*line.messages(taken)))
             with Line(server) as publisher:
-                until(lambda: publisher.ask(pub("full", b"x" * (TOPIC_BYTES // 20))) == OK)
+                wait_for(lambda: publisher.ask(pub("full", b"x" * (TOPIC_BYTES // 20))) == OK)
     shows(f"taken {taken} of {TRIES} publishes, refused {refused} > 0; room again once read")

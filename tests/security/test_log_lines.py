@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from sparq.protocol import commands as c
-from tests.nsqd.effects.common import until
 from tests.security.peers import FakeAuthd, FakeLookupd
 from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import wait_for
 
 MARK = "f0rged"
 STAMP = "2026/01/01 00:00:00.000000"
@@ -148,7 +148,7 @@ def test_clients_write_no_log_lines(tmp_path: Path, shows: Callable[[str], None]
             for server in (nsqd, guarded, lookupd):
                 assert server.request("GET", "/ping")[0] == 200
             for server in (nsqd, lookupd):
-                until(lambda server=server: check(server) > len(POISONS))
+                wait_for(lambda server=server: check(server) > len(POISONS))
             assert check(guarded) >= len(POISONS) // 3  # of what an authd says one part is told
             told = sum(map(check, (nsqd, guarded, lookupd)))
     shows(f"texts said {said:,}, log lines about them {told:,}, lines that are not the daemon's 0")
@@ -162,7 +162,7 @@ def test_an_nsqlookupd_writes_no_lines_in_nsqds_log(tmp_path: Path) -> None:
         places = [f"--lookupd-tcp-address={lookupd.address}" for lookupd in lookupds]
         with spawn_nsqd(tmp_path, "--log-level=debug", *places) as nsqd:
             say(nsqd.tcp_port, b"  V2" + c.pub("t", b"x"))
-            until(lambda: all(lookupd.answered > 1 for lookupd in lookupds))
+            wait_for(lambda: all(lookupd.answered > 1 for lookupd in lookupds))
             check(nsqd)
 
 

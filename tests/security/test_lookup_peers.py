@@ -12,8 +12,8 @@ from typing import Self
 
 import pytest
 
-from tests.nsqd.effects.common import until
 from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import wait_for
 
 REGISTRATIONS, NAMES, PER_ADDRESS = 50, 120, 20
 FAKES = [
@@ -100,12 +100,12 @@ def test_a_real_nsqd_is_taken(tmp_path: Path) -> None:
     """sparq's own nsqd is known by its IP address, and not under another's name."""
     with spawn_nsqlookupd(tmp_path, "--allow-broadcast-address=peer") as server:
         with spawn_nsqd(tmp_path, "--broadcast-address=elsewhere.example", lookupds=(server,)):
-            until(lambda: "is not allowed" in server.log_text)
+            wait_for(lambda: "is not allowed" in server.log_text)
             assert [] == listed(server)
         with spawn_nsqd(tmp_path, lookupds=(server,), name="other") as nsqd:
             nsqd.post("/topic/create?topic=t")
-            until(lambda: listed(server) == ["127.0.0.1"])
-            until(lambda: server.request("GET", "/lookup?topic=t")[0] == 200)
+            wait_for(lambda: listed(server) == ["127.0.0.1"])
+            wait_for(lambda: server.request("GET", "/lookup?topic=t")[0] == 200)
 
 
 @pytest.mark.security("A-4")

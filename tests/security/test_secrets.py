@@ -16,10 +16,10 @@ import pytest
 from sparq.nsqd.options import Options
 from sparq.program.flags import flags_of
 from sparq.protocol import commands as c
-from tests.nsqd.effects.common import until
 from tests.nsqd.layered import Certificates
 from tests.security.peers import FakeAuthd
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import wait_for
 
 CLIENTS, USERS, TOKENS = "pl4nted-client-s3cret", "pl4nted-user-passw0rd", "pl4nted-http-t0ken"
 QUERYS = "pl4nted-query-key"
@@ -119,12 +119,12 @@ def test_nsqd_tells_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> N
             assert PLANTED.encode() not in b"".join(answers)
             with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as plain:
                 plain.sendall(b"  V2" + c.auth(CLIENTS.encode()) + c.sub("t", "c"))
-                until(lambda: b'"client_count":1' in get(server, "/stats?format=json"))
+                wait_for(lambda: b'"client_count":1' in get(server, "/stats?format=json"))
                 found = in_outputs(server)
             assert b"401" not in get(server, "/config/http_token")
             config.write_text("http_token = 'pl4nted-new'\nauth_http_addresses = ['pl4nted-new']\n")
             os.kill(server.pid, signal.SIGHUP)
-            until(lambda: "auth_http_addresses has changed" in server.log_text)
+            wait_for(lambda: "auth_http_addresses has changed" in server.log_text)
             found += in_outputs(server)
             key = (certificates.folder / "server.key").read_text().splitlines()[1]
             assert key not in server.log_text

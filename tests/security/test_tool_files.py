@@ -19,11 +19,11 @@ from sparq.tools import nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
 from sparq.tools.filename import FilenameError, entries, template, with_revision
 from sparq.tools.folder import Folder
 from sparq.tools.output import Output, Rotation
-from tests.client.scripted import until
 from tests.security.test_forwarding import HOSTILE
 from tests.security.test_names import NASTY, names, tree
 from tests.servers import NsqdServer, spawn_nsqd
 from tests.tools.recording import content, recording, until_finished
+from tests.waiting import until
 
 NAMES = 10_000
 SEED = 20_261_121

@@ -13,14 +13,13 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
 
 from aiohttp import web
 
 from sparq.client import Consumer, Producer
 from sparq.tools import common
-from tests.client.scripted import until
 from tests.servers import NsqdServer
+from tests.waiting import until, until_seen
 
 _numbers = itertools.count()
 
@@ -92,13 +91,6 @@ async def all_finished(nsqd: NsqdServer, topic: str, channel: str, count: int) -
         return left == 0 and found["message_count"] >= count
 
     await until_seen(is_done)
-
-
-async def until_seen(condition: Callable[[], Any]) -> None:
-    """Wait for what takes a request to see; the loop goes on meanwhile."""
-    async with asyncio.timeout(20):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - any condition at all
-            await asyncio.sleep(0.02)
 
 
 @dataclass

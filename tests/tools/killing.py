@@ -20,7 +20,7 @@ from typing import Self
 
 from sparq.tools import nsq_to_file, nsq_to_http, nsq_to_nsq
 from tests.servers import NsqdServer
-from tests.tools.forwarding import until_seen
+from tests.waiting import until_seen
 
 TOOLS = (nsq_to_file, nsq_to_http, nsq_to_nsq)
 SEED = 4150

@@ -12,8 +12,8 @@ from pathlib import Path
 from sparq.tools import common
 from sparq.tools.archive import Archive
 from sparq.tools.nsq_to_file import PROGRAM, Options, archive_of, check
-from tests.client.scripted import until
 from tests.servers import NsqdServer
+from tests.waiting import until
 
 SECONDS = 60.0
 

@@ -19,8 +19,8 @@ from sparq.tools.common import Failed, UsageError, parse
 from sparq.tools.nsq_stat import Options, Sample, main, sample_of, stat
 from sparq.tools.pipes import Output
 from tests.client.certificates import certificates
-from tests.client.scripted import until
 from tests.servers import NsqdServer, Server, free_port
+from tests.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools.nsq_stat")
 

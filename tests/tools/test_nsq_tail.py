@@ -18,8 +18,8 @@ from sparq.program.flags import flags_of
 from sparq.tools.common import Failed, UsageError, parse
 from sparq.tools.nsq_tail import Options, main, tail
 from sparq.tools.pipes import Output
-from tests.client.scripted import until
 from tests.servers import NsqdServer, Server
+from tests.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools.nsq_tail")
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import re
+import select
 import signal
 import socket
 import threading
@@ -21,7 +22,6 @@ from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools import nsq_to_file
 from sparq.tools.nsq_to_file import Options
-from tests.client.scripted import until
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.tools.killing import ended, start
 from tests.tools.recording import (
@@ -34,6 +34,7 @@ from tests.tools.recording import (
     recording,
     until_finished,
 )
+from tests.waiting import until
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
@@ -349,8 +350,8 @@ async def test_given_topics_are_held_to_a_pattern(nsqd: NsqdServer, tmp_path: Pa
 
 
 @contextmanager
-def silent(backlog: int) -> Iterator[str]:
-    """The address of a server that never answers; with a full backlog it takes no connection."""
+def silent(backlog: int) -> Iterator[tuple[str, socket.socket]]:
+    """Address and socket of a server that never answers; with a full backlog it takes nobody."""
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
         server.listen(backlog)
@@ -358,7 +359,7 @@ def silent(backlog: int) -> Iterator[str]:
         for connection in waiting:
             connection.setblocking(False)
             connection.connect_ex(server.getsockname())
-        yield f"127.0.0.1:{server.getsockname()[1]}"
+        yield f"127.0.0.1:{server.getsockname()[1]}", server
         for connection in waiting:
             connection.close()
 
@@ -371,7 +372,7 @@ async def test_a_silent_nsqlookupd_is_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, flag: str, other: str, backlog: int
 ) -> None:
     """After the one time-out to connect, after the other to answer; told once, asked again."""
-    with silent(backlog) as address:
+    with silent(backlog) as (address, _):
         told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=10ms"]
         told += [f"--http-client-{flag}-timeout=50ms", f"--http-client-{other}-timeout=1h"]
         async with recording(*told, f"--output-dir={tmp_path}"):
@@ -380,10 +381,10 @@ async def test_a_silent_nsqlookupd_is_given_up(
 
 async def test_no_nsqlookupd_holds_up_the_end(tmp_path: Path) -> None:
     """One that does not answer is waited for no longer."""
-    with silent(9) as address:
+    with silent(9) as (address, server):
         told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=1h"]
         async with recording(*told, "--http-client-request-timeout=1h", f"--output-dir={tmp_path}"):
-            await asyncio.sleep(0)
+            await until(lambda: select.select([server], [], [], 0)[0])
 
     assert [] == os.listdir(tmp_path)
 

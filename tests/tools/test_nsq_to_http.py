@@ -23,9 +23,9 @@ from tests.tools.forwarding import (
     publish,
     running,
     stats,
-    until_seen,
     web_server,
 )
+from tests.waiting import until_seen
 
 CHANNEL = "nsq_to_http"
 SOON = "--consumer-opt=default_requeue_delay,5ms"
@@ -174,6 +174,7 @@ async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
     topic = new_topic()
 
     async def answer(request: web.Request) -> web.Response:
+        # Longer than nsqd's patience, and so are the others that wait for it.
         await asyncio.sleep(1.9 if len(server.asked) == 1 else 0)
         return web.Response()
 
@@ -264,7 +265,7 @@ async def test_epsilon_greedy_prefers_the_quick(nsqd: NsqdServer) -> None:
     topic, count = new_topic(), 100
 
     async def slowly(request: web.Request) -> web.Response:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # far slower than the other
         return web.Response()
 
     async with web_server() as quick, web_server() as slow:

@@ -24,8 +24,8 @@ from tests.tools.forwarding import (
     received,
     running,
     stats,
-    until_seen,
 )
+from tests.waiting import until_seen
 
 CHANNEL = "nsq_to_nsq"
 SOON = "--consumer-opt=default_requeue_delay,5ms"
@@ -55,6 +55,11 @@ def told(source: NsqdServer, target: NsqdServer, topic: str, *words: str) -> tup
     """The command line of a tool that copies this topic."""
     places = f"--nsqd-tcp-address={source.tcp}", f"--destination-nsqd-tcp-address={target.tcp}"
     return (*places, f"--topic={topic}", *words)
+
+
+def publishes(target: ScriptedNsqd) -> int:
+    """How many there were, of single messages or of several."""
+    return len(target.lines(b"PUB")) + len(target.lines(b"MPUB"))
 
 
 async def test_each_message_is_copied(source: NsqdServer, target: NsqdServer) -> None:
@@ -113,14 +118,41 @@ async def test_a_message_is_finished_only_when_its_copy_is_acknowledged(
         )
         words = (*places, f"--topic={topic}", "--max-in-flight=4")
         async with running(nsq_to_nsq, *words):
-            await until_seen(lambda: len(slow.lines(b"PUB")) == 4)
+            await until_seen(lambda: stats(source, topic, CHANNEL) == (6, 4, 0))
+            await until(lambda: bool(publishes(slow)))
             held = await asyncio.to_thread(stats, source, topic, CHANNEL)
             slow.on_publish = lambda peer, words, body: b"OK"
-            for _ in range(4):
+            for _ in range(publishes(slow)):
                 slow.peers[0].send(0, b"OK")
             await all_finished(source, topic, CHANNEL, 10)
 
     assert (6, 4, 0) == held
+
+
+async def test_what_arrives_together_is_published_together(source: NsqdServer) -> None:
+    """With one OK; in several publishes where it is too much for one."""
+    topic, large, sizes = new_topic(), new_topic(), list[int]()
+    await publish(source, topic, *[b"%d" % number for number in range(500)])
+    await publish(source, large, *[b"x" * 100_000] * 10)
+    async with scripted() as (target,):
+
+        def on_publish(peer: Peer, words: list[bytes], body: bytes) -> bytes:
+            sizes.append(len(body))
+            return b"OK"
+
+        target.on_publish = on_publish
+        places = (
+            f"--nsqd-tcp-address={source.tcp}",
+            f"--destination-nsqd-tcp-address={target.address}",
+        )
+        words = (*places, f"--topic={topic}", f"--topic={large}", "--status-every=0")
+        async with running(nsq_to_nsq, *words):
+            await all_finished(source, topic, CHANNEL, 500)
+            await all_finished(source, large, CHANNEL, 10)
+        count = publishes(target)
+
+    assert count <= 100
+    assert 100_000 <= max(sizes) <= 256 << 10
 
 
 @pytest.mark.parametrize("code", [b"E_BAD_MESSAGE no", b"E_PUB_FAILED full"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import threading
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ import pytest
 
 from sparq.tools.common import Failed
 from sparq.tools.pipes import Input, Output
+from tests.waiting import stays, until
 
 Ends = tuple[int, int]
 
@@ -69,11 +71,8 @@ async def test_the_loop_goes_on_while_nobody_reads(ends: Ends) -> None:
     writes = asyncio.create_task(Output(writing).write(bytes(1 << 20)))
     other, other_end = os.pipe()
     reads = asyncio.create_task(Input(other).read())
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await stays(lambda: not writes.done() and not reads.done())
 
-    assert not writes.done()
-    assert not reads.done()
     os.write(other_end, b"x")
     assert b"x" == await reads
     os.close(reading)
@@ -100,7 +99,7 @@ async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
     reading, writing = ends
     output = Output(writing)
     first = asyncio.create_task(output.write(b"a" * 100_000))
-    await asyncio.sleep(0)
+    await until(lambda: select.select([reading], [], [], 0)[0])
     first.cancel()
     second = asyncio.create_task(output.write(b"b"))
     received = b""

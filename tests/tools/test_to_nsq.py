@@ -19,8 +19,8 @@ from sparq.tools.common import Failed, UsageError, parse
 from sparq.tools.pipes import Input
 from sparq.tools.records import Records
 from sparq.tools.to_nsq import Options, Publisher, follow, main, publish_all, runs
-from tests.client.scripted import until
 from tests.servers import NsqdServer, free_port, spawn_nsqd
+from tests.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools.to_nsq")
 

@@ -26,6 +26,7 @@ from sparq.tools.common import Failed, UsageError, parse
 from sparq.tools.pipes import Output
 from sparq.tools.top import Options, watch
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import wait_for
 
 COMMAND = (sys.executable, "-m", "sparq.cli", "top")
 SECONDS_MAX = 30.0
@@ -238,10 +239,7 @@ class Terminal:
 def looks_at_it(nsqd: NsqdServer) -> None:
     """Wait until somebody has asked for the figures twice from now on."""
     before = nsqd.log_text.count("GET /stats")
-    deadline = time.monotonic() + SECONDS_MAX
-    while nsqd.log_text.count("GET /stats") < before + 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: nsqd.log_text.count("GET /stats") >= before + 2, SECONDS_MAX)
 
 
 def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:

@@ -7,6 +7,7 @@ from tests.client.requirements import Requirement
 LIFE: Final = "test_requirements_consumer.py::"
 SOURCES: Final = "test_requirements_sources.py::"
 SCRIPTED: Final = "test_consumer.py::"
+HANDLING: Final = "test_handling.py::"
 DISCOVERY: Final = "test_discovery.py::"
 NSQD: Final = "test_with_nsqd.py::"
 
@@ -19,12 +20,12 @@ REQUIREMENTS: Final = {
     "handler": Requirement(
         "a handler that returns finishes, one that raises requeues, so many at a time",
         (LIFE + "test_the_handler_decides",),
-        (SCRIPTED + "test_handler_answers_by_outcome", SCRIPTED + "test_handler_concurrency"),
+        (HANDLING + "test_handler_answers_by_outcome", HANDLING + "test_handler_concurrency"),
     ),
     "auto-response": Requirement(
         "a handler may answer itself, later or not at all",
         (LIFE + "test_the_handler_decides",),
-        (SCRIPTED + "test_handler_answers_by_outcome",),
+        (HANDLING + "test_handler_answers_by_outcome",),
     ),
     "message": Requirement(
         "a message has id, body, timestamp, attempts and its nsqd's address",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,14 +14,6 @@ from tests.told import Row, ToldServer
 
 WAIT_SECONDS = 30.0
 ERROR = 1
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition to hold."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def identify(**asked: Any) -> bytes:

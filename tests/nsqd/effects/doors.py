@@ -16,18 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.nsqd.authd import answer, entry
-from tests.nsqd.effects.common import (
-    ADDRESSES,
-    WAIT_SECONDS,
-    granted,
-    identify,
-    refused,
-    until,
-)
+from tests.nsqd.effects.common import ADDRESSES, granted, identify, refused
 from tests.nsqd.layered import Certificates
 from tests.nsqd.line import OK, Line
 from tests.servers import Server, spawn_nsqlookupd
 from tests.told import Row, Told, ToldServer
+from tests.waiting import wait_for
 
 ATTEMPTS = 5
 SECRET = b"s3cr3t"
@@ -210,7 +204,7 @@ def http_client_request_timeout(server: ToldServer) -> None:
     authd: Authd = server.helpers["authd"]
     for _ in range(ATTEMPTS):
         refused(server, "E_AUTH_FAILED AUTH failed", identify(), auth_command())
-        until(lambda: authd.waited)
+        wait_for(lambda: authd.waited)
         if authd.waited.pop() < 4:
             return
     raise AssertionError("the request took as long as without the flag")
@@ -244,13 +238,13 @@ def deaf() -> Iterator[str]:
 
 def node(server: ToldServer, lookupd: Server) -> dict[str, Any]:
     """This nsqd as an nsqlookupd lists it."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        for producer in lookupd.get_json("/nodes")["producers"]:
-            if producer["broadcast_address"] == server.places["name"]:
-                return dict(producer)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+
+    def found() -> dict[str, Any]:
+        producers = lookupd.get_json("/nodes")["producers"]
+        named = (each for each in producers if each["broadcast_address"] == server.places["name"])
+        return next(named, {})
+
+    return wait_for(found)
 
 
 def lookupd_tcp_address(server: ToldServer) -> None:

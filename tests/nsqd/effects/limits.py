@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 
-from tests.nsqd.effects.common import ADDRESSES, ERROR, refused, until
+from tests.nsqd.effects.common import ADDRESSES, ERROR, refused
 from tests.nsqd.line import OK, Line, pub, sub
 from tests.told import Row, ToldServer
+from tests.waiting import wait_for
 
 TOKEN = "s3cr3t-t0ken"
 TOPICS = 3
@@ -80,7 +81,7 @@ def max_connections(server: ToldServer) -> None:
             return False
 
         make_topics(server)
-        until(fills)
+        wait_for(fills)
         assert 1 <= len(lines) <= CONNECTIONS
         for line in lines:
             assert line.ask(pub("t0", b"x")) == OK

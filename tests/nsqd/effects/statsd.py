@@ -7,8 +7,9 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from tests.nsqd.effects.common import ADDRESSES, until
+from tests.nsqd.effects.common import ADDRESSES
 from tests.told import Row, Told, ToldServer
+from tests.waiting import wait_for
 
 PUSHES = 3
 
@@ -50,7 +51,7 @@ def pushed(server: ToldServer) -> list[str]:
     def of_this() -> list[str]:
         return [p.decode() for p in statsd.packets[seen:] if p.startswith(prefix.encode())]
 
-    until(lambda: "".join(of_this()).count(f"{prefix}topic.z.depth:0|g\n") >= PUSHES)
+    wait_for(lambda: "".join(of_this()).count(f"{prefix}topic.z.depth:0|g\n") >= PUSHES)
     return of_this()
 
 

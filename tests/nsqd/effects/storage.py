@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.nsqd.effects.common import ADDRESSES, until
+from tests.nsqd.effects.common import ADDRESSES
 from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
 from tests.told import Row, ToldServer
+from tests.waiting import wait_for
 
 ATTEMPTS = 5
 
@@ -52,7 +53,7 @@ def sync_every(server: ToldServer) -> None:
         assert line.ask(mpub("unsynced", [b"x"] * 6)) == OK
         assert topic(server, "unsynced")["unsynced_messages"] == 6
         assert line.ask(pub("unsynced", b"x")) == OK
-        until(lambda: topic(server, "unsynced")["unsynced_messages"] == 0)
+        wait_for(lambda: topic(server, "unsynced")["unsynced_messages"] == 0)
 
 
 def sync_timeout(server: ToldServer) -> None:
@@ -60,7 +61,7 @@ def sync_timeout(server: ToldServer) -> None:
     for _ in range(ATTEMPTS):
         began = time.monotonic()
         server.post("/pub?topic=soon", b"x")
-        until(lambda: topic(server, "soon")["unsynced_messages"] == 0)
+        wait_for(lambda: topic(server, "soon")["unsynced_messages"] == 0)
         if time.monotonic() - began < 1.5:
             return
     raise AssertionError("never synced in time")
@@ -93,7 +94,7 @@ def fall_behind(server: ToldServer, name: str) -> None:
     server.post(f"/channel/create?topic={name}&channel=c")
     for _ in range(30):
         server.post(f"/pub?topic={name}", b"x" * 6000)
-    until(lambda: server.channel(name, "c")["voided_count"])
+    wait_for(lambda: server.channel(name, "c")["voided_count"])
     figures = server.channel(name, "c")
     assert figures["voided_count"] + figures["depth"] == 30
 
@@ -101,19 +102,19 @@ def fall_behind(server: ToldServer, name: str) -> None:
 def max_channel_lag_bytes(server: ToldServer) -> None:
     """A channel has no more unread than that, and the files of the rest go."""
     fall_behind(server, "behind")
-    until(lambda: server.channel("behind", "c")["depth"] * 6000 <= 40_000)
+    wait_for(lambda: server.channel("behind", "c")["depth"] * 6000 <= 40_000)
 
 
 def max_channel_lag_time(server: ToldServer) -> None:
     """What is older and unread is voided, but for the file that is being written to."""
     fall_behind(server, "late")
-    until(lambda: server.channel("late", "c")["depth"] <= 3)
+    wait_for(lambda: server.channel("late", "c")["depth"] <= 3)
 
 
 def retention_bytes(server: ToldServer) -> None:
     """So much stays of what all have finished, and no more."""
     finish_files(server, "kept-bytes")
-    until(lambda: topic(server, "kept-bytes")["log_bytes"] <= 90_000)
+    wait_for(lambda: topic(server, "kept-bytes")["log_bytes"] <= 90_000)
     assert topic(server, "kept-bytes")["log_bytes"] >= 40_000
 
 
@@ -146,7 +147,7 @@ def percentiles(server: ToldServer) -> None:
 def window_time(server: ToldServer) -> None:
     """What is older is not counted any more, after ten minutes without the flag."""
     finish(server, "window")
-    until(lambda: latency(server, "window")["count"] == 0)
+    wait_for(lambda: latency(server, "window")["count"] == 0)
 
 
 def log_level(server: ToldServer) -> None:
@@ -167,12 +168,12 @@ def make_errors(server: ToldServer) -> None:
         line.ask(b"NONSENSE\n")
     server.request("GET", "/ping")
     server.request("POST", "/mpub?topic=t&binary=maybe", bytes(4))
-    until(lambda: 'deprecated value "maybe" used for /mpub?binary=' in server.log_text)
+    wait_for(lambda: 'deprecated value "maybe" used for /mpub?binary=' in server.log_text)
 
 
 def verbose(server: ToldServer) -> None:
     """All is logged, whatever the level."""
-    until(lambda: " INFO: TCP: listening on " in server.log_text)
+    wait_for(lambda: " INFO: TCP: listening on " in server.log_text)
 
 
 def broadcast_address(server: ToldServer) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.nsqd.effects.common import ADDRESSES, granted, help_says, identify, refused, until
+from tests.nsqd.effects.common import ADDRESSES, granted, help_says, identify, refused
 from tests.nsqd.line import OK, Line, dpub, fin, mpub, pub, rdy, sub
 from tests.told import Row, ToldServer
+from tests.waiting import wait_for
 
 
 def says(**facts: Any) -> Callable[[ToldServer], None]:
@@ -134,7 +135,7 @@ def max_channel_consumers(server: ToldServer) -> None:
         assert line.ask(sub("few", "c")) == OK
         text = "E_SUB_FAILED SUB failed consumers for few:c exceeds limit of 1"
         refused(server, text, sub("few", "c"))
-    until(lambda: server.channel("few", "c")["client_count"] == 0)
+    wait_for(lambda: server.channel("few", "c")["client_count"] == 0)
     with Line(server) as line:
         assert line.ask(sub("few", "c")) == OK
 
