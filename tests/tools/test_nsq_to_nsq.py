@@ -14,7 +14,7 @@ import pytest
 
 from sparq.program.flags import flags_of
 from sparq.tools import nsq_to_nsq, relay
-from tests.client.scripted import scripted
+from tests.client.scripted import Peer, ScriptedNsqd, scripted
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd
 from tests.tools.forwarding import (
     all_finished,
@@ -25,7 +25,7 @@ from tests.tools.forwarding import (
     running,
     stats,
 )
-from tests.waiting import until_seen
+from tests.waiting import until, until_seen
 
 CHANNEL = "nsq_to_nsq"
 SOON = "--consumer-opt=default_requeue_delay,5ms"
@@ -59,7 +59,7 @@ def told(source: NsqdServer, target: NsqdServer, topic: str, *words: str) -> tup
 
 def publishes(target: ScriptedNsqd) -> int:
     """How many there were, of single messages or of several."""
-    return len(target.lines(b"PUB")) + len(target.lines(b"MPUB"))
+    return len(target.lines(b"PUB", b"MPUB"))
 
 
 async def test_each_message_is_copied(source: NsqdServer, target: NsqdServer) -> None:
@@ -136,7 +136,7 @@ async def test_what_arrives_together_is_published_together(source: NsqdServer) -
     await publish(source, large, *[b"x" * 100_000] * 10)
     async with scripted() as (target,):
 
-        def on_publish(peer: Peer, words: list[bytes], body: bytes) -> bytes:
+        def on_publish(_peer: Peer, _words: list[bytes], body: bytes) -> bytes:
             sizes.append(len(body))
             return b"OK"
 

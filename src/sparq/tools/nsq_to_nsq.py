@@ -2,9 +2,9 @@
 
 It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses messages:
 
-1. A message is finished when an nsqd has answered its publish with OK. A failure requeues it, and
-   the consumer backs off. None is finished for having failed often, unless
-   `--consumer-opt=max_attempts,N` asks for it.
+1. What arrives together is published together, to one nsqd. A message is finished when that has
+   answered the publish with OK. A failure requeues it, and the consumer backs off. None is finished
+   for having failed often, unless `--consumer-opt=max_attempts,N` asks for it.
 2. A message that certainly was not stored (its nsqd is gone, or its disk is full) is offered to the
    other nsqds, and then to all of them again for two seconds. One whose answer is missing may be
    stored: it is requeued, and may come twice.
@@ -12,9 +12,9 @@ It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses mes
    log. With `--require-json-value`, a message without the field is a failure and requeued.
 4. A value equals a string with the same characters or a number with the same value. White-listed
    fields are encoded anew, their keys in order; a number written as an integer keeps every digit.
-5. `--mode=round-robin` asks the hosts in turn. `hostpool` does so, too, but passes one that failed
-   over for 30 s, and for twice as long with each further failure, up to 15 min. `epsilon-greedy`
-   prefers those that answer quickly.
+5. `--mode=round-robin` asks the hosts in turn, publish by publish. `hostpool` does so, too, but
+   passes one that failed over for 30 s, and for twice as long with each further failure, up to
+   15 min. `epsilon-greedy` prefers those that answer quickly.
 
 SIGINT, SIGTERM and SIGHUP: what is under way is finished, then exit status 0.
 """
@@ -26,16 +26,16 @@ import contextlib
 import logging
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sparq.client.address import parse_addresses
+from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.connection import STORAGE_REFUSALS
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ProducerFullError, PublishError, SparqClientError
-from sparq.client.handling import Handler
 from sparq.client.message import Message
 from sparq.client.producer import Producer
 from sparq.client.publish import Receipt
@@ -48,12 +48,24 @@ from sparq.tools import common
 from sparq.tools.common import CLIENT_OPTION, SourceOptions, UsageError
 from sparq.tools.hostpool import MODES, hosts_of
 from sparq.tools.json_filter import FieldMissingError, JsonFilter, NotAnObjectError
-from sparq.tools.relay import NotSentError, NotTakenError, Relay, Told, consumer_of
+from sparq.tools.relay import (
+    NotSentError,
+    NotTakenError,
+    NotTogetherError,
+    Refusal,
+    Relay,
+    Told,
+    consumer_of,
+)
 from sparq.tools.timings import check_every
+from sparq.tools.together import TOGETHER_BYTES, TOGETHER_COUNT, runs
 
 PROGRAM: Final = "nsq_to_nsq"
 AT_A_TIME_MAX: Final = 1000
-"""Copies that are tried again at a time; more make nothing faster."""
+"""Publishes that are tried again at a time; more make nothing faster."""
+
+OF_ONE_OF_THEM: Final = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
+"""Refusals of several messages that need not be refused one by one: one or all are too large."""
 
 logger = logging.getLogger(__name__)
 
@@ -125,42 +137,93 @@ class Destination:
         self.producer = Producer(address, config=config)
         self._address = address
 
-    async def publish(self, topic: str, body: bytes) -> None:
-        """Publish a message and wait for the OK.
+    async def publish(self, topic: str, bodies: Sequence[bytes]) -> None:
+        """Publish messages together and wait for the OK.
 
         Raises:
-            NotSentError: it is not stored there.
-            NotTakenError: it was refused, or nobody knows whether it is stored.
+            NotSentError: they are not stored there.
+            NotTakenError: they were refused, or nobody knows whether they are stored.
+            NotTogetherError: they were refused for what one of them is.
         """
         # A connection that is being made is waited for; one that could not be made is not.
         if (why := self.producer.errors.get(self._address)) is not None:
             raise NotSentError(f"nsqd {self._address}: {why}")
         try:
-            await self.producer.publish(topic, body)
+            if len(bodies) == 1:
+                await self.producer.publish(topic, bodies[0])
+            else:
+                await self.producer.multi_publish(topic, bodies)
         except (RemoteError, SparqClientError) as error:
-            raise self._not_taken(error) from error
+            raise self._refusal(error, len(bodies)) from error
 
-    def offer(self, topic: str, body: bytes, told: Told) -> bool:
-        """Publish a message if there is a connection that has room for it, and go on at once."""
+    def offer(self, topic: str, bodies: Sequence[bytes], told: Told) -> bool:
+        """Publish messages if there is a connection that has room for them, and go on at once."""
         if not self.producer.connections:
             return False
 
         def done(outcome: Receipt | Exception) -> None:
-            told(self._not_taken(outcome) if isinstance(outcome, Exception) else None)
+            told(self._refusal(outcome, len(bodies)) if isinstance(outcome, Exception) else None)
 
         try:
-            self.producer.publish_nowait(topic, body, done)
+            if len(bodies) == 1:
+                self.producer.publish_nowait(topic, bodies[0], done)
+            else:
+                self.producer.multi_publish_nowait(topic, bodies, done)
         except ProducerFullError:
             return False
         return True
 
-    def _not_taken(self, error: Exception) -> NotTakenError:
+    def _refusal(self, error: Exception, count: int) -> Refusal:
+        code = error.code if isinstance(error, RemoteError) else ""
+        if count > 1 and code in OF_ONE_OF_THEM:
+            return NotTogetherError(str(error))
         if isinstance(error, PublishError):
             is_stored_nowhere = not error.unanswered
         else:
-            is_stored_nowhere = isinstance(error, RemoteError) and error.code in STORAGE_REFUSALS
+            is_stored_nowhere = code in STORAGE_REFUSALS
         kind = NotSentError if is_stored_nowhere else NotTakenError
         return kind(f"nsqd {self._address}: {error.__cause__ or error}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """Messages that are published together.
+
+    Attributes:
+        destinations: where they may go, by address.
+        topic: the topic there.
+        batch: the messages.
+        bodies: what is published for each of them.
+    """
+
+    destinations: Mapping[str, Destination]
+    topic: str
+    batch: Batch
+    bodies: Sequence[bytes]
+
+    def offer(self, host: str, told: Told) -> bool:
+        """Publish them there if that can be done without waiting."""
+        return self.destinations[host].offer(self.topic, self.bodies, told)
+
+    async def send(self, host: str) -> None:
+        """Publish them there."""
+        await self.destinations[host].publish(self.topic, self.bodies)
+
+    def singly(self) -> Iterator[Copies]:
+        """Each of them by itself."""
+        for message, body in zip(self.batch, self.bodies, strict=True):
+            yield Copies(self.destinations, self.topic, Batch([message]), [body])
+
+    def bounded(self) -> Iterator[Copies]:
+        """All of them, as far as one publish may have them."""
+        if sum(map(len, self.bodies)) <= TOGETHER_BYTES:
+            yield self
+            return
+        at = 0
+        for bodies in runs(self.bodies):
+            end = at + len(bodies)
+            yield Copies(self.destinations, self.topic, Batch(self.batch[at:end]), bodies)
+            at = end
 
 
 class NsqToNsq:
@@ -189,19 +252,27 @@ class NsqToNsq:
         options = self._options
         return [
             consumer_of(
-                PROGRAM,
-                options,
-                topic,
-                options.channel,
-                self._copying_to(options.destination_topic or topic),
-                max_in_flight=options.max_in_flight,
+                PROGRAM, options, topic, options.channel, max_in_flight=options.max_in_flight
             )
             for topic in dict.fromkeys(options.topic)
         ]
 
-    def _copying_to(self, topic: str) -> Handler:
-        def handle(message: Message) -> None:
-            message.auto_respond = False
+    async def follow(self, consumer: Consumer) -> None:
+        """Copy what it receives, until it is stopped."""
+        topic = self._options.destination_topic or consumer.topic
+        # What may be in flight is shared out: each destination has its turn.
+        size = max(1, min(TOGETHER_COUNT, consumer.max_in_flight // len(self._destinations)))
+        async for batch in consumer.batches(size, wait=0):
+            passed, bodies = self._passed(batch) if self._filter else (batch, batch.bodies)
+            if bodies:
+                for copies in Copies(self._destinations, topic, passed, bodies).bounded():
+                    self.relay.start(copies)
+
+    def _passed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
+        """What the filter lets pass, and as what; the others are answered for."""
+        passed: list[Message] = []
+        bodies: list[bytes] = []
+        for message in batch:
             try:
                 body = self._filter.passed(message.body)
             except NotAnObjectError as error:
@@ -210,22 +281,13 @@ class NsqToNsq:
             except FieldMissingError as error:
                 logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
                 message.requeue()
-                return
+                continue
             if body is None:
                 message.finish()
             else:
-                self._copy(message, topic, body)
-
-        return handle
-
-    def _copy(self, message: Message, topic: str, body: bytes) -> None:
-        def offer(address: str, told: Told) -> bool:
-            return self._destinations[address].offer(topic, body, told)
-
-        async def send(address: str) -> None:
-            await self._destinations[address].publish(topic, body)
-
-        self.relay.start(message, offer, send)
+                passed.append(message)
+                bodies.append(body)
+        return Batch(passed), bodies
 
 
 def destinations_of(options: Options) -> dict[str, Destination]:
@@ -258,7 +320,7 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     async with contextlib.AsyncExitStack() as stack:
         for destination in destinations.values():
             await stack.enter_async_context(destination.producer)
-        await tool.relay.serve(consumers, stop)
+        await tool.relay.serve(consumers, stop, tool.follow)
     return 0
 
 

@@ -1,26 +1,29 @@
-"""One message to one of several hosts: chosen by a mode, timed, and failed over where it is safe.
+"""Messages to one of several hosts: chosen by a mode, timed, and failed over where it is safe.
 
-1. A message that certainly has not reached its host (`NotSentError`) is offered to the next one.
-   When no host could be reached they are all asked again, a few times within two seconds: what
-   starts anew is back by then, and a requeue would take far longer.
+1. Messages are handed on singly, or several together, to one host. What certainly has not reached
+   it (`NotSentError`) is offered to the next one. When no host could be reached they are all asked
+   again, a few times within two seconds: what starts anew is back by then, and a requeue would
+   take far longer.
 2. After any other failure it may have arrived, and is requeued at once.
 3. While a message is on its way, or waits for its turn, its nsqd is kept waiting.
-4. ``hand_on`` takes a task a message. ``start`` takes none, but for messages that failed at first.
+4. Where one of several is refused, nobody knows which: each is handed on by itself.
+5. ``hand_on`` takes a task of its own. ``start`` takes none, but for what failed at first.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
+from sparq.client.batch import Batch
 from sparq.client.consumer import Consumer
 from sparq.client.handling import Handler
 from sparq.client.message import Message
+from sparq.client.pool import background
 from sparq.tools import common
 from sparq.tools.common import SourceOptions
 from sparq.tools.hostpool import Hosts
@@ -44,16 +47,45 @@ class NotSentError(NotTakenError):
     """A message certainly did not reach its host."""
 
 
+class NotTogetherError(Exception):
+    """A host takes none of several messages for what one of them is."""
+
+
 Send = Callable[[str], Awaitable[None]]
-Told = Callable[[NotTakenError | None], None]
-"""Called once: with None when the host has taken the message."""
+Follow = Callable[[Consumer], Coroutine[Any, Any, None]]
+Refusal = NotTakenError | NotTogetherError
+Told = Callable[[Refusal | None], None]
+"""Called once: with None when the host has taken what it was offered."""
 
-Offer = Callable[[str, Told], bool]
+
+class Parcel(Protocol):
+    """Messages that are handed on together, and answered for together."""
+
+    @property
+    def batch(self) -> Batch:
+        """The messages; the consumer must not answer for them."""
+        ...
+
+    def offer(self, host: str, told: Told) -> bool:
+        """Hand them to a host if that can be done without waiting; else False."""
+        ...
+
+    async def send(self, host: str) -> None:
+        """Hand them to a host; raises ``NotTakenError`` or ``NotTogetherError``."""
+
+    def singly(self) -> Iterable[Parcel]:
+        """Each of them by itself."""
+        ...
 
 
-def _requeue(message: Message, error: NotTakenError) -> Awaitable[None]:
-    logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
-    return message.requeue()
+def _requeue(held: Message | Batch, error: NotTakenError) -> Awaitable[None]:
+    if isinstance(held, Batch) and len(held) > 1:
+        count, attempts_max = len(held), held.attempts_max
+        logger.warning("%s; %d messages, attempt %d at most", error, count, attempts_max)
+    else:
+        message = held if isinstance(held, Message) else held[0]
+        logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
+    return held.requeue()
 
 
 def consumer_of(
@@ -61,20 +93,19 @@ def consumer_of(
     sources: SourceOptions,
     topic: str,
     channel: str,
-    handler: Handler,
+    handler: Handler | None = None,
     *,
     max_in_flight: int,
 ) -> Consumer:
     """A consumer that never gives a message up, unless ``--consumer-opt`` asks for that.
 
-    A handler that waits is called for all that is in flight: what waited elsewhere would time out.
+    A handler is called for all that is in flight: what waited elsewhere would time out.
 
     Raises:
         UsageError: a name, an address or an option is not valid.
     """
     common.check_sources(sources.nsqd_tcp_addresses, sources.lookupd_http_addresses)
     common.check_names((topic,), channel)
-    waits = inspect.iscoroutinefunction(handler)
     config = common.consumer_config(program, sources, max_in_flight)
     return Consumer(
         topic,
@@ -82,7 +113,7 @@ def consumer_of(
         nsqd_tcp_addresses=sources.nsqd_tcp_addresses,
         lookupd_http_addresses=sources.lookupd_http_addresses,
         handler=handler,
-        concurrency=min(config.max_in_flight, HANDLED_MAX) if waits else 1,
+        concurrency=min(config.max_in_flight, HANDLED_MAX) if handler else 1,
         config=config,
     )
 
@@ -95,7 +126,7 @@ class Relay:
         hosts: the way to choose among them.
         status_every: a line with response times for every so many messages, of all hosts and, if
             there are several, of each.
-        at_a_time: messages that may be on their way at a time.
+        at_a_time: parcels, or messages, that ``hand_on`` may have on their way at a time.
     """
 
     def __init__(
@@ -110,13 +141,23 @@ class Relay:
         each = status_every if len(self._names) > 1 else 0
         self._timings = {name: Timings(each, f"[{name}]:") for name in self._names}
 
-    async def serve(self, consumers: Sequence[Consumer], stop: asyncio.Event) -> None:
-        """Let consumers work until the event is set; then let them finish what is in hand."""
+    async def serve(
+        self, consumers: Sequence[Consumer], stop: asyncio.Event, follow: Follow | None = None
+    ) -> None:
+        """Let consumers work until the event is set; then let them finish what is in hand.
+
+        Args:
+            consumers: not started yet.
+            stop: the event.
+            follow: what to do with a consumer that has no handler, until it is stopped.
+        """
         tasks = self._tasks
         tasks.add(asyncio.create_task(self._touching.run()))
         try:
             for consumer in consumers:
                 consumer.start()
+                if follow is not None:
+                    tasks.add(background(follow(consumer), f"follow {consumer.topic}"))
             await stop.wait()
             await asyncio.gather(*(consumer.stop() for consumer in consumers))
         finally:
@@ -124,67 +165,69 @@ class Relay:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def hand_on(self, message: Message, send: Send) -> None:
-        """Send a message to one host: finish it when that has taken it, requeue it otherwise.
+    async def hand_on(self, held: Message | Batch, send: Send) -> None:
+        """Send messages to one host: finish them when that has taken them, requeue them otherwise.
 
         Args:
-            message: the message.
+            held: the message, or several.
             send: sends it to the host of that name; raises ``NotTakenError``.
+
+        Raises:
+            NotTogetherError: ``send`` raises it; they are not answered for.
         """
         try:
-            with self._touching.holding(message):
+            with self._touching.holding(held):
                 async with self._turns:
                     began = time.monotonic()
                     host = await self._until_sent(send)
         except NotTakenError as error:
-            await _requeue(message, error)
+            await _requeue(held, error)
             return
-        await self._finish(message, host, time.monotonic() - began)
+        await self._finish(held, host, time.monotonic() - began)
 
-    def start(self, message: Message, offer: Offer, send: Send) -> None:
-        """Do as ``hand_on`` does, and go on at once.
-
-        Args:
-            message: the message; the consumer must not answer for it.
-            offer: hands it to the host of that name, if that can be done without waiting, and
-                has the function called with the outcome; else it returns False.
-            send: as for ``hand_on``.
-        """
+    def start(self, parcel: Parcel) -> None:
+        """Do as ``hand_on`` does, and go on at once."""
         now = time.monotonic()
         host = self._hosts.choose(now)
-        self._touching.hold(message)
-        if not offer(host, partial(self._told, message, send, host, now)):
-            self._hand_on_later(message, send)
+        self._touching.hold(parcel.batch)
+        if not parcel.offer(host, partial(self._told, parcel, host, now)):
+            self._hand_on_later(parcel)
 
-    def _told(
-        self,
-        message: Message,
-        send: Send,
-        host: str,
-        began: float,
-        error: NotTakenError | None,
-    ) -> None:
-        self._touching.release(message)
+    def _told(self, parcel: Parcel, host: str, began: float, error: Refusal | None) -> None:
+        self._touching.release(parcel.batch)
         now = time.monotonic()
         if error is None:
             self._hosts.succeeded(host, now, now - began)
-            self._finish(message, host, now - began)
-            return
-        self._hosts.failed(host, now)
-        if isinstance(error, NotSentError):
-            self._hand_on_later(message, send)
+            self._finish(parcel.batch, host, now - began)
+        elif isinstance(error, NotTogetherError):
+            self._start_singly(parcel)
         else:
-            _requeue(message, error)
+            self._hosts.failed(host, now)
+            if isinstance(error, NotSentError):
+                self._hand_on_later(parcel)
+            else:
+                _requeue(parcel.batch, error)
 
-    def _hand_on_later(self, message: Message, send: Send) -> None:
-        task = asyncio.create_task(self.hand_on(message, send))
+    def _start_singly(self, parcel: Parcel) -> None:
+        for each in parcel.singly():
+            self.start(each)
+
+    def _hand_on_later(self, parcel: Parcel) -> None:
+        async def hand_on() -> None:
+            try:
+                await self.hand_on(parcel.batch, parcel.send)
+            except NotTogetherError:
+                self._start_singly(parcel)
+
+        task = asyncio.create_task(hand_on())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _finish(self, message: Message, host: str, seconds: float) -> Awaitable[None]:
-        self._timings[host].note(seconds)
-        self._all.note(seconds)
-        return message.finish()
+    def _finish(self, held: Message | Batch, host: str, seconds: float) -> Awaitable[None]:
+        for _ in range(1 if isinstance(held, Message) else len(held)):
+            self._timings[host].note(seconds)
+            self._all.note(seconds)
+        return held.finish()
 
     async def _until_sent(self, send: Send) -> str:
         for pause in PAUSES:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -37,14 +37,11 @@ from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config,
 from sparq.tools.pipes import Input
 from sparq.tools.progress_line import show_progress
 from sparq.tools.records import Records, RecordTooLongError
+from sparq.tools.together import TOGETHER_BYTES, runs
 
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "to_nsq"
-
-TOGETHER_COUNT: Final = 1000
-TOGETHER_BYTES: Final = 256 << 10
-"""Of one publish, far below nsqd's default of 5 MiB; a longer record is published alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,18 +248,6 @@ class Destination:
         if len(records) > 1:
             which = f"records {before + 1} to {before + len(records)} are"
         return Failed(f"{which} not published to {self._address}: {error}")
-
-
-def runs(records: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[Sequence[bytes]]:
-    """Records in runs for one publish each: bounded in bytes, unless one alone is larger."""
-    first, size = 0, 0
-    for at, record in enumerate(records):
-        if at > first and (size + len(record) > bytes_max or at - first == TOGETHER_COUNT):
-            yield records[first:at]
-            first, size = at, 0
-        size += len(record)
-    if first < len(records):
-        yield records[first:]
 
 
 if __name__ == "__main__":

@@ -9,37 +9,58 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Final
-
-from sparq.client.message import Message
+from collections.abc import Awaitable, Iterator
+from typing import Final, Protocol
 
 TICK_SECONDS: Final = 0.2
 """Below half of a second, the shortest time that nsqd gives a message."""
 
 
+class Held(Protocol):
+    """A message, or a batch of them, that nobody has answered for yet."""
+
+    responded: bool
+
+    @property
+    def expires_at(self) -> float:
+        """When nsqd's patience ends, on the monotonic clock."""
+        ...
+
+    def finish(self) -> Awaitable[None]:
+        """FIN."""
+        ...
+
+    def requeue(self) -> Awaitable[None]:
+        """REQ, which the consumer may back off for."""
+        ...
+
+    def touch(self) -> Awaitable[None]:
+        """TOUCH."""
+        ...
+
+
 class Touching:
-    """Touches the messages that are being handled."""
+    """Touches the messages that are being handled, singly or in batches."""
 
     def __init__(self) -> None:
-        self._due: dict[Message, float] = {}
+        self._due: dict[Held, float] = {}
 
-    def hold(self, message: Message) -> None:
+    def hold(self, held: Held) -> None:
         """From now on, nsqd is kept waiting for this message."""
-        self._due[message] = _halfway(message)
+        self._due[held] = _halfway(held)
 
-    def release(self, message: Message) -> None:
+    def release(self, held: Held) -> None:
         """And from now on no longer."""
-        del self._due[message]
+        del self._due[held]
 
     @contextlib.contextmanager
-    def holding(self, message: Message) -> Iterator[None]:
+    def holding(self, held: Held) -> Iterator[None]:
         """While in the block, nsqd is kept waiting for this message."""
-        self.hold(message)
+        self.hold(held)
         try:
             yield
         finally:
-            self.release(message)
+            self.release(held)
 
     async def run(self) -> None:
         """Touch until cancelled."""
@@ -49,13 +70,13 @@ class Touching:
 
     def touch_due(self, now: float) -> None:
         """Touch what has had half of its time."""
-        for message, due in list(self._due.items()):
-            if due <= now and not message.responded and not message.stale:
-                message.touch()
-                self._due[message] = _halfway(message)
+        for held, due in list(self._due.items()):
+            if due <= now < held.expires_at and not held.responded:
+                held.touch()
+                self._due[held] = _halfway(held)
 
 
-def _halfway(message: Message) -> float:
+def _halfway(held: Held) -> float:
     """Half of the time from now to the end of nsqd's patience; never, when that is not known."""
     now = time.monotonic()
-    return now + (message.expires_at - now) / 2
+    return now + (held.expires_at - now) / 2
