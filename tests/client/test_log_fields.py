@@ -115,6 +115,16 @@ async def test_what_is_about_something_ends_with_its_block(
     assert {"channel": "own"} == fields_of(second)
 
 
+def test_what_consumers_and_producers_are_called() -> None:
+    """A line that shows one says which it is."""
+    consumer = Consumer("clicks", "archive", nsqd_tcp_addresses="a:1", auth_secret="hush")
+    producer = Producer(["b:2", "a:1"], auth_secret="hush")
+
+    assert repr(consumer) == "<Consumer of clicks/archive>"
+    assert repr(producer) == "<Producer to a:1, b:2>"
+    assert repr(Producer(lookupd_http_addresses="c:3")) == "<Producer to no nsqd yet>"
+
+
 def test_the_document_names_every_logger_and_field() -> None:
     """docs/observing_clients.md has each, and no module of the client writes in another way."""
     text = (ROOT / "docs/observing_clients.md").read_text(encoding="utf-8")

@@ -79,7 +79,7 @@ class Consumer:
         handler: called for each message; may be a coroutine function or an ordinary function.
         concurrency: how many calls of the handler may run at the same time.
         on_giving_up: called with a message that was delivered more than ``max_attempts`` times;
-            it is finished when the call returns and requeued when it raises.
+            it is finished when the call returns and requeued when it raises or returns False.
         dead_letter: a topic to which such a message is published instead, as it was, before it is
             finished; it is requeued as long as that fails.
         discovery_filter: called with the sorted addresses that the nsqlookupds list; returns
@@ -159,6 +159,9 @@ class Consumer:
             )
             self._dead_letters = DeadLetters(dead_letter, producer)
             self._on_giving_up = self._dead_letters.take
+
+    def __repr__(self) -> str:
+        return f"<Consumer of {self.topic}/{self.channel}>"
 
     # What is known
 
@@ -422,18 +425,21 @@ class Consumer:
 
     async def _messages(self) -> AsyncIterator[Message]:
         self._require_started()
-        inbox, now = self._inbox, time.monotonic
+        inbox, clock = self._inbox, time.monotonic
         attempts_max = self.config.max_attempts or ATTEMPTS_MAX
         while await inbox.filled():
-            turn_ends = now() + TURN_SECONDS
-            while (message := inbox.take()) is not None:
+            now = clock()
+            turn_ends = now + TURN_SECONDS
+            while (message := inbox.take(now)) is not None:
                 if message.attempts > attempts_max:
                     await self._give_up(message)
                 else:
                     yield message
-                if now() > turn_ends:
+                now = clock()
+                if now > turn_ends:
                     await asyncio.sleep(0)
-                    turn_ends = now() + TURN_SECONDS
+                    now = clock()
+                    turn_ends = now + TURN_SECONDS
 
     async def batches(self, size: int = 1_000, wait: float = 0.1) -> AsyncIterator[Batch]:
         """Iterate over batches of messages; the fastest way to consume.

@@ -54,9 +54,13 @@ class Inbox:
 
     # Taking
 
-    def take(self) -> Message | None:
-        """The next message; None when there is none, or no more is given."""
-        opened, now = self._opened, time.monotonic()
+    def take(self, now: float) -> Message | None:
+        """The next message; None when there is none, or no more is given.
+
+        Args:
+            now: the monotonic time, by which it must not be over.
+        """
+        opened = self._opened
         while not self.ended:
             while opened:
                 message = opened.popleft()

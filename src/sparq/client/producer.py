@@ -99,6 +99,9 @@ class Producer:
         errors = ChainMap(self._pool.errors, self._discovery.errors)
         self._dispatcher = Dispatcher(self.config, errors)
 
+    def __repr__(self) -> str:
+        return f"<Producer to {', '.join(sorted(self._pool.wanted)) or 'no nsqd yet'}>"
+
     # Publishing
 
     async def publish(
