@@ -8,14 +8,14 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.errors import ClosedError
 from tests.client.blocking.conftest import running
+from tests.waiting import wait_for
 
 FORKING = "ignore:This process .* is multi-threaded:DeprecationWarning"
 
@@ -26,13 +26,6 @@ def thread() -> Iterator[LoopThread]:
     made = LoopThread()
     yield made
     made.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 async def add(one: int, other: int) -> int:
@@ -108,7 +101,7 @@ def test_a_post_that_fails_is_no_harm_to_the_others(thread: LoopThread) -> None:
         thread.post(done.append, 2)
 
     thread.ask(post_both)
-    until(lambda: done)
+    wait_for(lambda: done)
 
     assert [2] == done
     assert 1 == len(told)
@@ -140,7 +133,7 @@ def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> N
             raise
 
     def interrupt() -> None:
-        until(lambda: ends)
+        wait_for(lambda: ends)
         os.kill(os.getpid(), signal.SIGINT)
 
     other = threading.Thread(target=interrupt)
@@ -149,7 +142,7 @@ def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> N
         thread.call(endless)
     other.join()
 
-    until(lambda: ends == ["begun", "cancelled"])
+    wait_for(lambda: ends == ["begun", "cancelled"])
     assert 3 == thread.call(add, 1, 2)
 
 
@@ -193,7 +186,7 @@ def test_a_forgotten_one_ends() -> None:
         del thread
         gc.collect()
 
-    until(lambda: before == running())
+    wait_for(lambda: before == running())
 
 
 def test_its_own_thread_cannot_wait_for_itself(thread: LoopThread) -> None:

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,6 +30,7 @@ from sparq.client import (
 )
 from tests.client.blocking.conftest import running
 from tests.servers import NsqdServer, free_port, spawn_nsqd
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +46,6 @@ def session(nsqd: NsqdServer) -> Iterator[Session]:
     with sparq.connect(nsqd.tcp, max_in_flight=100, max_backoff_duration=0) as made:
         yield made
     assert not running()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def fill(session: Session, topic: str, count: int) -> list[bytes]:
@@ -87,10 +80,10 @@ def test_publish_and_consume(session: Session, nsqd: NsqdServer) -> None:
             message.finish()
             if len(seen) == 54:
                 break
-        until(lambda: consumer.in_flight == 0)
+        wait_for(lambda: consumer.in_flight == 0)
         assert (54, 54) == (consumer.counters.received, consumer.counters.finished)
         assert [nsqd.tcp] == consumer.connections
-    until(lambda: is_empty(nsqd, "basic"))
+    wait_for(lambda: is_empty(nsqd, "basic"))
 
     assert [b"one", b"two", b"three"] == seen[:3]
     assert {b"later", *(b"%d" % number for number in range(50))} == set(seen[3:])
@@ -141,7 +134,7 @@ def test_answers_go_once_and_take_effect(session: Session, nsqd: NsqdServer) -> 
                 answer()
         again = consumer.receive(10)
         again.finish()
-        until(lambda: is_empty(nsqd, "answers"))
+        wait_for(lambda: is_empty(nsqd, "answers"))
 
         assert (again.id, 2) == (message.id, again.attempts)
         assert (1, 1, 1) == (
@@ -156,7 +149,7 @@ def test_batches(session: Session, nsqd: NsqdServer) -> None:
     bodies = fill(session, "batches", 20)
     with session.consumer("batches", "c") as consumer:
         consumer.receive(10).finish()
-        until(lambda: consumer.counters.received == 20)
+        wait_for(lambda: consumer.counters.received == 20)
         first = next(batches := consumer.batches(5, 0.05, idle_timeout=0.5))
         assert bodies[1:6] == first.bodies
         first[0].finish()
@@ -168,7 +161,7 @@ def test_batches(session: Session, nsqd: NsqdServer) -> None:
         second = next(batches)
         second.requeue(0, backoff=False)
         seen = [body for batch in batches for body in take(batch)]
-        until(lambda: is_empty(nsqd, "batches"))
+        wait_for(lambda: is_empty(nsqd, "batches"))
 
         assert sorted(bodies[6:]) == sorted(seen)
         assert 5 == consumer.counters.requeued
@@ -187,7 +180,7 @@ def take(batch: Any) -> list[bytes]:
 def test_a_left_batch_loop_loses_nothing(session: Session) -> None:
     """A wait for a batch that is given up leaves what it had gathered to the next who asks."""
     with session.consumer("left", "c") as consumer:
-        until(lambda: consumer.connections)
+        wait_for(lambda: consumer.connections)
         assert [] == list(consumer.batches(1000, wait=30, idle_timeout=0.05))
         fill(session, "left", 3)
         assert [] == list(consumer.batches(1000, wait=30, idle_timeout=0.3))
@@ -281,8 +274,8 @@ def test_threads_share_a_session(session: Session, nsqd: NsqdServer) -> None:
         publishing = [threading.Thread(target=publish, args=(place,)) for place in range(4)]
         for thread in (*consuming, *publishing):
             thread.start()
-        until(lambda: len(seen) == 200)
-        until(lambda: is_empty(nsqd, "threads"))
+        wait_for(lambda: len(seen) == 200)
+        wait_for(lambda: is_empty(nsqd, "threads"))
         consumer.close()
         for thread in (*consuming, *publishing):
             thread.join(10)
@@ -306,7 +299,7 @@ def test_closing_gives_back_what_was_not_handed_out(session: Session, nsqd: Nsqd
     for _ in first.messages(idle_timeout=0.2):
         pass
     fill(session, "back", 10)
-    until(lambda: first.counters.received == 30)
+    wait_for(lambda: first.counters.received == 30)
     first.close()
     with session.consumer("back", "c") as second:
         seen = {message.id: message.attempts for message in second.messages(idle_timeout=0.5)}
@@ -321,7 +314,7 @@ def test_closing_gives_back_what_crossed_unseen(session: Session) -> None:
     fill(session, "crossed", 20)
     first = session.consumer("crossed", "c")
     first.receive(10).finish()
-    until(lambda: first.counters.received == 20)
+    wait_for(lambda: first.counters.received == 20)
     first.close()
     with session.consumer("crossed", "c") as second:
         seen = [message.attempts for message in second.messages(idle_timeout=0.5)]
@@ -346,7 +339,7 @@ def test_what_nsqd_has_given_up_is_not_handed_out(session: Session) -> None:
     options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 0.05}
     with session.consumer("stale", "c", **options) as consumer:
         first = consumer.receive(10)
-        until(lambda: consumer.counters.expired == 2)
+        wait_for(lambda: consumer.counters.expired == 2)
         seen = [consumer.receive(10) for _ in range(2)]
 
         assert first.stale
@@ -372,16 +365,16 @@ def test_giving_up_happens_on_a_thread_of_its_own(session: Session) -> None:
 def test_a_consumer_can_be_steered(session: Session) -> None:
     """Pause, resume, ``max_in_flight``, and what is known."""
     with session.consumer("steered", "c", max_in_flight=5) as consumer:
-        until(lambda: consumer.connections)
+        wait_for(lambda: consumer.connections)
         consumer.pause()
         fill(session, "steered", 10)
         assert [] == list(consumer.messages(idle_timeout=0.2))
         assert consumer.is_paused
         consumer.resume()
-        until(lambda: consumer.in_flight == 5)
+        wait_for(lambda: consumer.in_flight == 5)
         assert consumer.is_starved
         consumer.max_in_flight = 10
-        until(lambda: consumer.in_flight == 10)
+        wait_for(lambda: consumer.in_flight == 10)
 
         assert (10, 10, 0, {}) == (
             consumer.max_in_flight,
@@ -398,10 +391,10 @@ def test_sources_change_at_run_time(session: Session, nsqd: NsqdServer) -> None:
     with session.consumer("sources", "c") as consumer:
         consumer.connect_to_nsqd(nowhere)
         consumer.connect_to_nsqlookupd(lookupd)
-        until(lambda: len(consumer.errors) == 2)
+        wait_for(lambda: len(consumer.errors) == 2)
         consumer.disconnect_from_nsqd(nowhere)
         consumer.disconnect_from_nsqlookupd(lookupd)
-        until(lambda: consumer.errors == {})
+        wait_for(lambda: consumer.errors == {})
         with pytest.raises(ValueError, match="last source"):
             consumer.disconnect_from_nsqd(nsqd.tcp)
 

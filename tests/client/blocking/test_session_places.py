@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import sparq
 from tests.client.certificates import certificates
 from tests.client.conftest import Company
 from tests.client.test_layers_with_nsqd import ElsewhereNsqd, tls_flags
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+from tests.waiting import wait_for
 
 
 def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
@@ -35,7 +27,7 @@ def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
             message.finish()
             ignorant = session.producer(tls_root_ca_file="", tls_v1=True, stop_timeout=0.0)
             ignorant.submit("t", b"x")
-            until(lambda: "certificate" in ignorant.errors.get(path, ""))
+            wait_for(lambda: "certificate" in ignorant.errors.get(path, ""))
 
     assert (path, path, b"x" * 5_000) == (receipt.nsqd, message.nsqd, message.body)
 
