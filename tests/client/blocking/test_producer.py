@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+
+import pytest
 
 import sparq
 from sparq.client import PublishError
@@ -48,6 +51,33 @@ def test_who_submits_waits_with_those_who_publish() -> None:
         told = [type(each.exception(20)) for each in (first, *futures)]
 
     assert [PublishError] * 4 == told
+
+
+def test_what_is_cancelled_before_it_begins_is_not_published() -> None:
+    """By the program, or by Ctrl-C while it is submitted; and it takes no room any more."""
+    gate = threading.Event()
+    with (
+        sparq.connect(f"127.0.0.1:{free_port()}", stop_timeout=0.0) as session,
+        session.producer() as producer,
+    ):
+        thread, loop = producer._thread, producer._thread._loop
+        thread.post(gate.wait, 10)
+        future = producer.submit("t", b"x")
+        assert future.cancel()
+
+        class Interrupting:
+            def call_soon_threadsafe(self, *_: object) -> None:
+                raise KeyboardInterrupt
+
+        gate.set()
+        thread.ask(int)
+        thread._loop = Interrupting()  # type: ignore[assignment] - interrupts at the worst moment
+        with pytest.raises(KeyboardInterrupt):
+            producer.submit("t", b"x")
+        thread._loop = loop
+        thread.submit(asyncio.sleep, 0).result(10)
+
+        assert (0, 0) == (producer.under_way, producer._room.count)
 
 
 def test_a_buffer_may_be_used_again_at_once(company: Company) -> None:

@@ -117,6 +117,7 @@ class BlockingProducer(Member):
 
         It waits only while ``max_pending_bytes`` are under way. What went wrong is known to the
         future alone: ask it, or count ``failed``. A buffer may be changed when it has returned.
+        Cancelling the future is of use only before the publish has begun.
 
         Raises:
             ClosedError: the producer's session is closed.
@@ -151,15 +152,14 @@ class BlockingProducer(Member):
 
     def _submit(self, size: int, ways: Ways, *arguments: Any) -> Future[Receipt]:
         self._thread.check()  # a forked child has a copy of the lock, as it was
-        self._room.enter(size)
         outcome: Future[Receipt] = Future()
-        outcome.set_running_or_notify_cancel()
+        self._room.enter(size)
         # By way of the producer: nobody forgets it while a future has no outcome.
         outcome.add_done_callback(lambda _: self._room.leave(size))
         try:
             self._thread.post(_begin, ways, arguments, outcome)
-        except BaseException:
-            self._room.leave(size)
+        except BaseException:  # Ctrl-C: it may have been posted, and nobody would have the future
+            outcome.cancel()
             raise
         return outcome
 
@@ -212,7 +212,9 @@ class BlockingProducer(Member):
 
 
 def _begin(ways: Ways, arguments: tuple[Any, ...], outcome: Future[Receipt]) -> None:
-    """On the session's thread: publish, and have the future told."""
+    """On the session's thread: publish, unless that was cancelled, and have the future told."""
+    if not outcome.set_running_or_notify_cancel():
+        return
     without_waiting, waiting = ways
 
     def on_done(result: Receipt | Exception) -> None:
