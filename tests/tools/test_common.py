@@ -73,6 +73,21 @@ def test_a_bad_client_option_is_a_bad_command_line(
     assert "hush" not in said
 
 
+def test_what_stands_behind_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is passed over, as NSQ's tools do, and not in silence; or refused."""
+    words = ["--consumer-opt=snappy", "true", "--consumer-opt=deflate"]
+
+    assert ("snappy",) == parse(Options, "tool", words).consumer_opt
+    assert (
+        "tool: ignored, as flags end at a word that is none: true --consumer-opt=deflate\n"
+        == capsys.readouterr().err
+    )
+    with pytest.raises(SystemExit) as ended:
+        parse(Options, "tool", words, refuses_strays=True)
+    assert 1 == ended.value.code
+    assert "tool: unknown arguments: true --consumer-opt=deflate\n" == capsys.readouterr().err
+
+
 def test_client_options_win_over_the_tools_flags() -> None:
     """A key alone is true, an empty value is empty, - is _, and the agent names the tool first."""
     given = ("snappy", "max-in-flight,7", "msg_timeout,1500", "hostname,", "auth_secret,a,b")

@@ -322,6 +322,10 @@ NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2"
         ((NSQD, TO, TOPIC, "--channel="), "--topic and --channel are required"),
         ((NSQD, TO, TOPIC, "--topic=../x"), '--topic "../x" is not a valid name'),
         ((NSQD, TOPIC), "--destination-nsqd-tcp-address required"),
+        (
+            (NSQD, TOPIC, "--destination-nsqd-tcp-address="),
+            "--destination-nsqd-tcp-address required",
+        ),
         ((TO, TOPIC), "--nsqd-tcp-address or --lookupd-http-address required"),
         (
             (NSQD, TO, TOPIC, "--lookupd-http-address=h:1"),

@@ -25,7 +25,7 @@ from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
-from sparq.program.flags import behind_flags, option
+from sparq.program.flags import option
 from sparq.program.kinds import DURATION, INT, STRING
 from sparq.protocol.durations import SECOND, format_duration
 from sparq.protocol.errors import RemoteError
@@ -38,7 +38,6 @@ from sparq.tools.common import (
     check_address,
     client_config,
     parse,
-    refuse,
     run,
 )
 from sparq.tools.interruption import unless_stopped
@@ -101,10 +100,7 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
-    options = parse(Options, PROGRAM, words)
-    if strays := behind_flags(Options, words):
-        refuse(PROGRAM, f"unknown arguments: {' '.join(strays)}")
+    options = parse(Options, PROGRAM, arguments, refuses_strays=True)
     return run(PROGRAM, functools.partial(bench, options), QUITTING)
 
 

@@ -76,14 +76,28 @@ class SourceOptions:
     )
 
 
-def parse(options_class: type[T], program: str, arguments: Sequence[str] | None) -> T:
+def parse(
+    options_class: type[T],
+    program: str,
+    arguments: Sequence[str] | None,
+    *,
+    refuses_strays: bool = False,
+) -> T:
     """A tool's options from its command line (``sys.argv`` for None).
 
+    Flags end at the first word that is none. NSQ's tools pass over it and all behind it in
+    silence; here they are named, or refused.
+
     Raises:
-        SystemExit: 0 after ``--help`` and ``--version``, 2 for a bad command line.
+        SystemExit: 0 after ``--help`` and ``--version``, 2 for a bad command line, 1 for a refusal.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    return flags.parse(options_class, program, version_line(program), words, takes_file=False)
+    options = flags.parse(options_class, program, version_line(program), words, takes_file=False)
+    if strays := " ".join(flags.behind_flags(options_class, words)):
+        if refuses_strays:
+            refuse(program, f"unknown arguments: {strays}")
+        sys.stderr.write(f"{program}: ignored, as flags end at a word that is none: {strays}\n")
+    return options
 
 
 def refuse(program: str, reason: str) -> NoReturn:

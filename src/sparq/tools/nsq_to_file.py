@@ -29,7 +29,7 @@ from typing import Final
 
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
-from sparq.program.flags import behind_flags, option
+from sparq.program.flags import option
 from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
 from sparq.program.logging import set_up
 from sparq.protocol.durations import MINUTE, SECOND
@@ -138,10 +138,8 @@ NOT_NEGATIVE: Final = {"rotate-size": "rotate_size", "rotate-interval": "rotate_
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
-    options = common.parse(Options, PROGRAM, arguments)
+    options = common.parse(Options, PROGRAM, arguments, refuses_strays=True)
     try:
-        if strays := behind_flags(Options, sys.argv[1:] if arguments is None else arguments):
-            raise UsageError(f"unknown arguments: {' '.join(strays)}")
         check(options)
         set_up(options.log_prefix, options.log_level)
         archive = archive_of(options)

@@ -112,7 +112,7 @@ def check(options: Options) -> None:
     """
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
-    if not options.destination_nsqd_tcp_addresses:
+    if not any(options.destination_nsqd_tcp_addresses):
         raise UsageError("--destination-nsqd-tcp-address required")
     topic = options.destination_topic
     if topic and not is_valid_name(topic):

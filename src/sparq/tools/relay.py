@@ -23,7 +23,6 @@ from sparq.client.batch import Batch
 from sparq.client.consumer import Consumer
 from sparq.client.handling import Handler
 from sparq.client.message import Message
-from sparq.client.pool import background
 from sparq.tools import common
 from sparq.tools.common import SourceOptions
 from sparq.tools.hostpool import Hosts
@@ -151,19 +150,21 @@ class Relay:
             stop: the event.
             follow: what to do with a consumer that has no handler, until it is stopped.
         """
-        tasks = self._tasks
-        tasks.add(asyncio.create_task(self._touching.run()))
+        self._tasks.add(asyncio.create_task(self._touching.run()))
+        stopping = asyncio.create_task(stop.wait())
+        following: list[asyncio.Task[None]] = []
         try:
             for consumer in consumers:
                 consumer.start()
                 if follow is not None:
-                    tasks.add(background(follow(consumer), f"follow {consumer.topic}"))
-            await stop.wait()
+                    following.append(asyncio.create_task(follow(consumer)))
+            await asyncio.wait([stopping, *following], return_when=asyncio.FIRST_COMPLETED)
             await asyncio.gather(*(consumer.stop() for consumer in consumers))
+            await asyncio.gather(*following)
         finally:
-            for task in tasks:
+            for task in (stopping, *following, *self._tasks):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*following, *self._tasks, return_exceptions=True)
 
     async def hand_on(self, held: Message | Batch, send: Send) -> None:
         """Send messages to one host: finish them when that has taken them, requeue them otherwise.

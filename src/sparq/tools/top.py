@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 
 from sparq.client.address import lookupd_url, split_texts
-from sparq.program.flags import behind_flags, option
+from sparq.program.flags import option
 from sparq.program.kinds import BOOL, DURATION, INT, STRING
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
@@ -33,7 +33,6 @@ from sparq.tools.common import (
     UsageError,
     check_addresses,
     parse,
-    refuse,
     run,
 )
 from sparq.tools.interruption import unless_stopped
@@ -84,10 +83,7 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
-    options = parse(Options, PROGRAM, words)
-    if strays := behind_flags(Options, words):
-        refuse(PROGRAM, f"unknown arguments: {' '.join(strays)}")
+    options = parse(Options, PROGRAM, arguments, refuses_strays=True)
     return run(PROGRAM, partial(watch, options, Output()), QUITTING)
 
 
