@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import wait_for
 
 RDY_COUNT_MAX = 500
 """What the second nsqd allows a connection; the first has NSQ's default, 2,500."""
@@ -23,11 +25,16 @@ class Company:
     nsqds: tuple[NsqdServer, NsqdServer]
 
     def make(self, topic: str, channel: str = "c") -> str:
-        """The topic and channel on both nsqds; returns the topic."""
+        """The topic and channel on both nsqds, which nsqlookupd knows; returns the topic."""
         for nsqd in self.nsqds:
             nsqd.post(f"/topic/create?topic={topic}")
             nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+        wait_for(lambda: self._listed(topic) == len(self.nsqds))
         return topic
+
+    def _listed(self, topic: str) -> int:
+        status, body = self.lookupd.request("GET", f"/lookup?topic={topic}")
+        return len(json.loads(body)["producers"]) if status == 200 else 0
 
 
 @pytest.fixture(scope="session")
