@@ -29,6 +29,9 @@ log = FieldLogger(__name__)
 COMMAND_BYTES: Final = 16
 """Of a publish, besides its topic and its bodies."""
 
+BUFFERS: Final = (bytearray, memoryview)
+"""What may change after it was given."""
+
 Ways = tuple[Callable[..., None], Callable[..., Awaitable[Receipt]]]
 """To publish without waiting, and to publish."""
 
@@ -50,6 +53,10 @@ class BlockingProducer(Member):
     def __init__(self, thread: LoopThread, **arguments: Any) -> None:
         self._producer = thread.ask(lambda: Producer(**arguments))
         super().__init__(thread, self._producer)
+        producer = self._producer
+        self._to_publish = (producer.publish_nowait, producer.publish)
+        self._to_multi_publish = (producer.multi_publish_nowait, producer.multi_publish)
+        self._to_publish_deferred = (producer.publish_deferred_nowait, producer.publish_deferred)
         self._room = Room(self.config.max_pending_bytes)
         weakref.finalize(self, _tell_of_the_unfinished, self._room, os.getpid())
 
@@ -122,9 +129,8 @@ class BlockingProducer(Member):
         Raises:
             ClosedError: the producer's session is closed.
         """
-        ways = (self._producer.publish_nowait, self._producer.publish)
         held = _held(body)
-        return self._submit(_size(topic, (held,)), ways, topic, held)
+        return self._submit(_size(topic, (held,)), self._to_publish, topic, held)
 
     def multi_submit(self, topic: str, bodies: Sequence[bytes]) -> Future[Receipt]:
         """Begin to publish messages together, as ``multi_publish``; else as ``submit``.
@@ -132,9 +138,8 @@ class BlockingProducer(Member):
         Raises:
             ClosedError: the producer's session is closed.
         """
-        ways = (self._producer.multi_publish_nowait, self._producer.multi_publish)
         held = _all_held(bodies)
-        return self._submit(_size(topic, held), ways, topic, held)
+        return self._submit(_size(topic, held), self._to_multi_publish, topic, held)
 
     def submit_deferred(self, topic: str, body: bytes, delay_seconds: float) -> Future[Receipt]:
         """Begin to publish a message for later, as ``publish_deferred``; else as ``submit``.
@@ -142,9 +147,8 @@ class BlockingProducer(Member):
         Raises:
             ClosedError: the producer's session is closed.
         """
-        ways = (self._producer.publish_deferred_nowait, self._producer.publish_deferred)
-        held = _held(body)
-        return self._submit(_size(topic, (held,)), ways, topic, held, delay_seconds)
+        held, to_defer = _held(body), self._to_publish_deferred
+        return self._submit(_size(topic, (held,)), to_defer, topic, held, delay_seconds)
 
     def flush(self) -> None:
         """Wait until every publish so far has its outcome."""
@@ -157,7 +161,7 @@ class BlockingProducer(Member):
         # By way of the producer: nobody forgets it while a future has no outcome.
         outcome.add_done_callback(lambda _: self._room.leave(size))
         try:
-            self._thread.post(_begin, ways, arguments, outcome)
+            self._thread.post(_begin, outcome, ways, *arguments)
         except BaseException:  # Ctrl-C: it may have been posted, and nobody would have the future
             outcome.cancel()
             raise
@@ -211,7 +215,7 @@ class BlockingProducer(Member):
         await self._producer.close()
 
 
-def _begin(ways: Ways, arguments: tuple[Any, ...], outcome: Future[Receipt]) -> None:
+def _begin(outcome: Future[Receipt], ways: Ways, *arguments: Any) -> None:
     """On the session's thread: publish, unless that was cancelled, and have the future told."""
     if not outcome.set_running_or_notify_cancel():
         return
@@ -239,7 +243,7 @@ def _size(topic: str, bodies: Sequence[bytes]) -> int:
 
 
 def _held(body: bytes) -> bytes:
-    return bytes(body) if isinstance(body, bytearray | memoryview) else body
+    return bytes(body) if isinstance(body, BUFFERS) else body
 
 
 def _all_held(bodies: Sequence[bytes]) -> Sequence[bytes]:
