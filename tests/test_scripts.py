@@ -20,13 +20,13 @@ class AtImport:
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name == "sparq.program":
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.NUMBER)
 
 signal.signal(signal.SIGINT, HANDLER)
 sys.meta_path.insert(0, AtImport)
 scripts.SCRIPT(["--version"])
 """
-"""Ctrl-C while the program is being loaded."""
+"""A signal while the program is being loaded."""
 ENDED = """
 import atexit, os, signal
 from sparq import scripts
@@ -36,6 +36,11 @@ atexit.register(os.kill, os.getpid(), signal.SIGINT)
 scripts.to_nsq([])
 """
 """Ctrl-C when Python is about to end."""
+
+
+def _interrupted(script: str, number: str, handler: str) -> subprocess.CompletedProcess[str]:
+    program = INTERRUPTED.replace("SCRIPT", script).replace("NUMBER", number)
+    return _run(program.replace("HANDLER", handler))
 
 
 def _run(program: str) -> subprocess.CompletedProcess[str]:
@@ -51,19 +56,28 @@ def test_each_script_is_a_program_of_that_name() -> None:
 @pytest.mark.parametrize("script", ["nsqd", "nsq_tail"])
 def test_ctrl_c_while_it_is_loaded_ends_it_without_a_word(script: str) -> None:
     """Not with Python's traceback."""
-    program = INTERRUPTED.replace("SCRIPT", script)
-    done = _run(program.replace("HANDLER", "signal.default_int_handler"))
+    done = _interrupted(script, "SIGINT", "signal.default_int_handler")
 
     assert (-signal.SIGINT, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
 def test_ctrl_c_that_is_ignored_stays_so() -> None:
     """A script's background has it ignored, and goes on."""
-    program = INTERRUPTED.replace("SCRIPT", "nsq_tail")
-    done = _run(program.replace("HANDLER", "signal.SIG_IGN"))
+    done = _interrupted("nsq_tail", "SIGINT", "signal.SIG_IGN")
 
     assert (0, "") == (done.returncode, done.stderr)
     assert done.stdout.startswith("nsq_tail v")
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("nsqd", 0), ("nsqlookupd", 0), ("nsq_to_file", 0), ("nsq_tail", -signal.SIGHUP)],
+)
+def test_a_hangup_while_it_is_loaded(script: str, status: int) -> None:
+    """It does not end who reloads or reopens something at it."""
+    done = _interrupted(script, "SIGHUP", "signal.default_int_handler")
+
+    assert (status, "") == (done.returncode, done.stderr)
 
 
 def test_ctrl_c_when_it_has_ended_is_no_traceback() -> None:

@@ -1,7 +1,9 @@
 """The console scripts: each loads its program, with Ctrl-C as it is for programs of any language.
 
 Loading takes some tenths of a second, and Python's answer to Ctrl-C in them is a traceback. Here it
-ends the program without a word, until that has its own answer, and again once it has ended.
+ends the program without a word, until that has its own answer, and again once it has ended. A
+program that SIGHUP does not end, as it reloads or reopens something then, is not ended by it either
+before it can do so.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 
-def _script(module: str) -> Callable[..., int]:
+def _script(module: str, *, heeds_hangups: bool = False) -> Callable[..., int]:
     """The `main` of a module that is loaded when it is called."""
 
     def run(arguments: Sequence[str] | None = None) -> int:
@@ -19,6 +21,8 @@ def _script(module: str) -> Callable[..., int]:
         is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
         signal.signal(signal.SIGINT, handler)
+        if heeds_hangups:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             main: Callable[[Sequence[str] | None], int] = import_module(module).main
             return main(arguments)
@@ -29,12 +33,12 @@ def _script(module: str) -> Callable[..., int]:
 
 
 sparq = _script("sparq.cli")
-nsqd = _script("sparq.nsqd.main")
-nsqlookupd = _script("sparq.nsqlookupd.main")
+nsqd = _script("sparq.nsqd.main", heeds_hangups=True)
+nsqlookupd = _script("sparq.nsqlookupd.main", heeds_hangups=True)
 nsq_check = _script("sparq.tools.nsq_check")
 nsq_stat = _script("sparq.tools.nsq_stat")
 nsq_tail = _script("sparq.tools.nsq_tail")
-nsq_to_file = _script("sparq.tools.nsq_to_file")
+nsq_to_file = _script("sparq.tools.nsq_to_file", heeds_hangups=True)
 nsq_to_http = _script("sparq.tools.nsq_to_http")
 nsq_to_nsq = _script("sparq.tools.nsq_to_nsq")
 to_nsq = _script("sparq.tools.to_nsq")
