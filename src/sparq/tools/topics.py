@@ -22,6 +22,7 @@ from sparq.client.address import lookupd_url
 from sparq.client.config import Config
 from sparq.protocol.names import is_valid_name
 from sparq.protocol.patterns import Pattern
+from sparq.tools.cluster import reason
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +82,7 @@ class Topics:
             found = topics_in(await lookup.document_at(session, url, self._config))
         except lookup.FAILURES as error:
             if url not in self._failing:
-                reason = str(error) or type(error).__name__
-                log.error("nsqlookupd %s: %s", lookup.shown(url), reason)
+                log.error("nsqlookupd %s: %s", lookup.shown(url), reason(error))
             self._failing.add(url)
             return set()
         self._failing.discard(url)
