@@ -112,7 +112,7 @@ async def test_a_connection_is_left_while_the_others_go_on() -> None:
             peers[0].deliver(number)
         held = [await anext(consumer) for _ in range(5)]
         leaving = asyncio.create_task(consumer.disconnect_from_nsqd(old.address))
-        await until(lambda: old.lines(b"CLS"))
+        await until(lambda: old.lines(b"RDY", b"CLS")[-2:] == [b"RDY 0", b"CLS"])
         await until(lambda: peers[1].ready == 5)
         for message in held[:3]:
             message.finish()

@@ -380,7 +380,8 @@ class Consumer:
     async def _part_with(self, subscription: Subscription) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.stop_timeout):
-                left = asyncio.ensure_future(self._flow.leave(subscription))
+                # RDY 0 comes first: others have its share when nsqd has heard of that.
+                left = self._flow.leave(subscription)
                 await asyncio.gather(left, subscription.start_closing())
         await subscription.connection.close()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable
 
 from sparq.client.backoff import Backoff, Outcome, State
 from sparq.client.config import Config
@@ -96,14 +97,14 @@ class Flow:
         else:
             self._distributor.remove(subscription.window, time.monotonic())
 
-    async def leave(self, subscription: Subscription) -> None:
-        """Give a connection no more RDY; returns when it is gone or has nothing in flight."""
+    def leave(self, subscription: Subscription) -> Awaitable[object]:
+        """Give a connection no more RDY, at once; done when it is gone or has nothing in flight."""
         window = subscription.window
         left = self._left.setdefault(window, asyncio.Event())
         if not self._stopping:
             self._distributor.leave(window, time.monotonic())
         self._check_left()
-        await left.wait()
+        return left.wait()
 
     def expire(self, now: float) -> None:
         """Count no longer what nsqd has waited for too long: it delivers that again."""
