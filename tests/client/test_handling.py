@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from sparq.client import Message
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.waiting import until
+from tests.waiting import stays, until
 
 
 async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> None:
@@ -132,3 +135,50 @@ async def test_a_handler_may_stop_its_consumer() -> None:
 
         assert nsqd.lines(b"FIN") == [b"FIN 0000000000000001"]
         assert consumer.connections == []
+
+
+async def test_a_handler_may_leave_its_work_to_an_executor(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The message is answered for when the work is done, and by what came of it."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+    begin = threading.Event()
+
+    def work(body: bytes) -> None:
+        begin.wait(10)
+        if body == b"bad":
+            raise ValueError(body)
+
+    with ThreadPoolExecutor() as threads:
+        options = {"handler": lambda message: threads.submit(work, message.body), "concurrency": 2}
+        async with scripted() as [nsqd], consumer_of(nsqd, max_backoff_duration=0, **options):
+            peer = await subscribed(nsqd)
+            peer.deliver(1, b"bad")
+            peer.deliver(2, b"good")
+            await stays(lambda: len(peer.in_flight) == 2)
+            begin.set()
+            await until(lambda: not peer.in_flight)
+
+            assert set(nsqd.lines(b"FIN", b"REQ")) == {
+                b"REQ 0000000000000001 90000",
+                b"FIN 0000000000000002",
+            }
+
+
+async def test_a_handler_with_a_yield_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing of it has run: a FIN would lose the message."""
+
+    def generate(message: Message) -> Iterator[bytes]:
+        yield message.body
+
+    async def generate_later(message: Message) -> AsyncIterator[bytes]:
+        yield message.body
+
+    for number, handler in enumerate((generate, generate_later)):
+        async with scripted() as [nsqd], consumer_of(nsqd, handler=handler):
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            await until(lambda: not peer.in_flight)  # noqa: B023 - awaited in this very round
+
+            assert nsqd.lines(b"FIN", b"REQ") == [b"REQ 0000000000000001 90000"]
+        assert "has a yield in it" in (caplog.records[number].exc_text or "")

@@ -76,7 +76,8 @@ class Consumer:
         nsqd_tcp_addresses: nsqds as ``host:port`` or as paths of unix sockets, in a list or in
             one text with commas.
         lookupd_http_addresses: nsqlookupds that know the nsqds, ``host:port`` or URL.
-        handler: called for each message; may be a coroutine function or an ordinary function.
+        handler: called for each message; may be a coroutine function or an ordinary function, which
+            may return a future (asyncio's or an executor's).
         concurrency: how many calls of the handler may run at the same time.
         on_giving_up: called with a message that was delivered more than ``max_attempts`` times;
             it is finished when the call returns and requeued when it raises or returns False.

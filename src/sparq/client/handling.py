@@ -2,8 +2,8 @@
 
 1. FIN when the handler returns, REQ when it raises or returns False; unless it has answered itself,
    or has left the answer to others (``auto_respond``).
-2. A handler may be a coroutine function or an ordinary function. What it returns, but for False, is
-   nobody's business.
+2. A handler may be a coroutine function or an ordinary function; a future that it returns, of
+   asyncio or of an executor, is waited for. What comes of it, but for False, is nobody's business.
 3. A handler in which something was cancelled has failed as one that raises: only who cancels the
    task that runs the handler ends that task.
 """
@@ -11,8 +11,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 
 from sparq.client.log_fields import FieldLogger, of_message
 from sparq.client.message import Message
@@ -55,8 +56,8 @@ async def _call(handler: Handler, message: Message, log: FieldLogger) -> bool:
     """Whether the handler has succeeded; if not, the log says why."""
     try:
         result = handler(message)
-        if result is not None and inspect.isawaitable(result):
-            result = await result
+        if result is not None:
+            result = await (result if inspect.isawaitable(result) else _settled(result))
     except (Exception, asyncio.CancelledError) as error:
         # A handler may raise anything: that is how it says that it has failed.
         if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
@@ -66,6 +67,19 @@ async def _call(handler: Handler, message: Message, log: FieldLogger) -> bool:
     if result is False:
         log.warning("handler returned False on %r", message, extra=of_message(message))
     return result is not False
+
+
+async def _settled(result: object) -> object:
+    """What comes of something that a handler has returned and that cannot be awaited.
+
+    Raises:
+        TypeError: it is the body of a function with a ``yield``, of which nothing has run.
+    """
+    if isinstance(result, concurrent.futures.Future):
+        return await asyncio.wrap_future(result)
+    if isinstance(result, (Generator, AsyncGenerator)):
+        raise TypeError("the handler has a yield in it, so that calling it does nothing")
+    return result
 
 
 def _is_being_cancelled() -> bool:
