@@ -47,9 +47,6 @@ ATTEMPTS_MAX: Final = 65_535
 CONCURRENCY_MAX: Final = 1_000_000
 """Each is a task."""
 
-STARVED_PART: Final = 0.85
-"""As in NSQ's clients."""
-
 TURN_SECONDS: Final = 0.01
 """Whoever handles messages without ever waiting leaves the loop to others this often."""
 
@@ -187,10 +184,7 @@ class Consumer:
 
         Who collects messages should answer for them then: few more come.
         """
-        return any(
-            window.in_flight and window.in_flight >= STARVED_PART * window.ready
-            for window in self._flow.subscriptions
-        )
+        return any(window.is_starved for window in self._flow.subscriptions)
 
     @property
     def is_paused(self) -> bool:

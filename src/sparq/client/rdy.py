@@ -26,6 +26,9 @@ from typing import Final
 
 from sparq.client.backoff import State
 
+STARVED_PART: Final = 0.85
+"""As in NSQ's clients."""
+
 SURPLUS: Final = 100
 """Messages that an nsqd may send beyond all reckoning."""
 
@@ -47,6 +50,11 @@ class Window:
     def charge(self) -> int:
         """The messages of ``max_in_flight`` that are taken by this connection."""
         return max(self.ready, self.in_flight)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether nearly all that it may have is unanswered, so that few more come."""
+        return self.in_flight > 0 and self.in_flight >= STARVED_PART * self.ready
 
 
 class Distributor:
