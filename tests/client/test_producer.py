@@ -134,7 +134,7 @@ async def test_attempts_are_bounded() -> None:
     """An nsqd that dies on each publish is tried publish_attempts times; the error says so."""
     async with scripted() as [nsqd], producer_of(nsqd, publish_attempts=3) as producer:
         nsqd.on_publish = lambda peer, words, body: peer.hang_up()
-        with pytest.raises(PublishError) as raised:
+        with pytest.raises(PublishError, match="within publish_attempts: sent 3") as raised:
             await producer.publish("t", b"x")
 
         assert (raised.value.attempts, raised.value.unanswered) == (3, 3)

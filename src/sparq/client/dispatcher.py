@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from sparq.client.connection import Connection
 
 CLOSED: Final = "the producer is closed"
+LATE: Final = "no OK in time (publish_timeout, or timeout_seconds of the call)"
+TRIED: Final = "no OK within publish_attempts"
 
 SUSPECT: Final = 2
 """So many sends without an answer make a publish a suspect. One is usual when an nsqd dies."""
@@ -198,7 +200,7 @@ class Dispatcher:
         tried = publish.attempts - publish.spared
         late = asyncio.get_running_loop().time() >= publish.deadline
         if late or tried >= self._config.publish_attempts:
-            self._fail(publish, self._given_up(publish))
+            self._fail(publish, self._given_up(publish, LATE if late else TRIED))
         else:
             self.expire_in(publish)
             self._dispatch(publish)
@@ -209,7 +211,7 @@ class Dispatcher:
         """Send what waited in line or was sent before, or let it wait, or give it up."""
         if self._ended:
             sent = publish.attempts
-            self._fail(publish, self._given_up(publish) if sent else ClosedError(CLOSED))
+            self._fail(publish, self._given_up(publish, CLOSED) if sent else ClosedError(CLOSED))
         elif publish.refusal is not None:
             self._dispatch_refused(publish, publish.refusal)
         elif (link := self._next_link(publish)) is not None:
@@ -302,12 +304,12 @@ class Dispatcher:
         if publish in self._line:
             self._leave_line(publish)
         publish.unanswered += publish.link is not None
-        self._fail(publish, self._given_up(publish))
+        self._fail(publish, self._given_up(publish, LATE))
 
-    def _given_up(self, publish: Publish) -> PublishError:
+    def _given_up(self, publish: Publish, why: str) -> PublishError:
         sent = f"sent {publish.attempts} times, {publish.unanswered} of them unanswered"
         error = PublishError(
-            f"publish given up: {sent}{self._reasons()}",
+            f"publish given up, {why}: {sent}{self._reasons()}",
             attempts=publish.attempts,
             unanswered=publish.unanswered,
         )
