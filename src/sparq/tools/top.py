@@ -216,7 +216,7 @@ class Watcher:
             elif self._view.press(key, screen.page_size(len(self.errors))):
                 screen.draw(seen, self.errors)
 
-        with taken(screen.shown, partial(keyboard, pressed)):
+        with taken(partial(keyboard, pressed), screen.shown):
             screen.draw(seen, self.errors)
             while True:
                 found = await self.look()
