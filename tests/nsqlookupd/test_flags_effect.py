@@ -7,14 +7,14 @@ import http.client
 import json
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from sparq.nsqlookupd.options import Options
 from sparq.program.flags import flags_of
 from tests.told import Row, Told, ToldServer, every, keys_are_right, told
+from tests.waiting import wait_for
 
 WAIT_SECONDS = 30.0
 ATTEMPTS = 5
@@ -59,13 +59,6 @@ class Nsqd:
         return self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def producers(server: ToldServer, path: str) -> list[str]:
     return [p["broadcast_address"] for p in server.get_json(path)["producers"]]
 
@@ -92,7 +85,7 @@ def inactive_producer_timeout(server: ToldServer) -> None:
     with Nsqd(server) as nsqd:
         nsqd.identify("silent")
         nsqd.ask(b"REGISTER t\n")
-        until(lambda: "silent" not in producers(server, "/nodes"))
+        wait_for(lambda: "silent" not in producers(server, "/nodes"))
         assert producers(server, "/lookup?topic=t") == []
         for _ in range(100):
             nsqd.ask(b"PING\n")
@@ -112,14 +105,14 @@ def tombstone_lifetime(server: ToldServer) -> None:
                 break
         else:
             raise AssertionError("never hidden")
-        until(lambda: producers(server, "/lookup?topic=t") == ["hidden"])
+        wait_for(lambda: producers(server, "/lookup?topic=t") == ["hidden"])
 
 
 def mistake(server: ToldServer) -> None:
     """Have an error and an ordinary event logged."""
     with Nsqd(server) as nsqd:
         nsqd.ask(b"NONSENSE\n")
-    until(lambda: "E_INVALID invalid command NONSENSE" in server.log_text)
+    wait_for(lambda: "E_INVALID invalid command NONSENSE" in server.log_text)
 
 
 def log_level(server: ToldServer) -> None:
@@ -140,7 +133,7 @@ def verbose(server: ToldServer) -> None:
     with Nsqd(server) as nsqd:
         nsqd.identify("chatty")
         nsqd.ask(b"PING\n")
-    until(lambda: " DEBUG: CLIENT(" in server.log_text)
+    wait_for(lambda: " DEBUG: CLIENT(" in server.log_text)
 
 
 def allow_broadcast_address(server: ToldServer) -> None:
@@ -190,7 +183,7 @@ def crowd(server: ToldServer, most: int) -> None:
             served.append(nsqd)
             return False
 
-        until(is_full)
+        wait_for(is_full)
         # Those of other checks may be on their way out.
         assert 1 <= len(served) <= most
         for nsqd in served:

@@ -11,6 +11,7 @@ import pytest
 
 from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options
+from tests.waiting import until
 
 MILLISECOND = 1_000_000
 
@@ -97,15 +98,6 @@ def producer(peer: Peer, name: str) -> dict[str, Any]:
         "topology_zone": "z",
         "topology_region": "",
     }
-
-
-async def until(condition: Any) -> None:
-    """Wait for an awaitable condition to hold."""
-    async with asyncio.timeout(10):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.behaviour("nsqlookupd.TestPing", "nsqlookupd.TestInfo")
