@@ -232,6 +232,7 @@ class Consumer:
         """
         if self._tasks or self._stopping:
             raise ClosedError("a consumer is started once: make another one")
+        asyncio.get_running_loop()  # where there is none, nothing has begun
         with about(topic=self.topic, channel=self.channel):
             self._begin()
 
