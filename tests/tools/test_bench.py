@@ -66,7 +66,7 @@ async def test_all_is_measured(nsqd: NsqdServer, capfd: pytest.CaptureFixture[st
 
     assert 0 == await bench(asked, asyncio.Event())
 
-    assert 6 * 0.05 < time.monotonic() - began
+    assert 4 * 0.05 < time.monotonic() - began  # what waits may be consumed before its time is up
     head, _, headings, *rows = capfd.readouterr().out.splitlines()
     assert f"{nsqd.tcp}, nsqd v1.3.0: messages of 100 B, 50ms each" == head
     assert "MESSAGES/S  MIB/S  P50 MS  P95 MS  P99 MS  MAX MS" == headings.strip()

@@ -3,7 +3,8 @@
 1. Exit status: 0 when the work is done and after SIGINT and SIGTERM, 1 when it cannot be done (one
    line on stderr says why, unless nobody reads standard output any more), 2 for a command line
    that cannot be read (with usage on stderr).
-2. The first signal ends a tool in order: what is in hand is answered for. The second one kills it.
+2. The first signal ends a tool in order: what is in hand is answered for. The second one, half a
+   second later or more, kills it.
    SIGHUP, of a terminal that is closed, is such a signal; under `nohup` it is ignored.
 """
 
@@ -36,6 +37,9 @@ Work = Callable[[asyncio.Event], Awaitable[int]]
 """What a tool does until its end or until the event is set; its exit status."""
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ONCE_SECONDS = 0.5
+"""What comes within it is one signal: `timeout` sends each to a process and to its group."""
+
 QUITTING = (*STOPPING, signal.SIGQUIT)
 """What stops a tool that has something to put in order: a terminal, a topic of its own."""
 
@@ -243,7 +247,11 @@ async def _until_signal(work: Work, signals: Sequence[signal.Signals]) -> int:
     heard = [number for number in signals if not _is_ignored_hangup(number)]
 
     def signalled() -> None:
-        stop.set()
+        if not stop.is_set():
+            stop.set()
+            loop.call_later(ONCE_SECONDS, mean_it)
+
+    def mean_it() -> None:
         for number in heard:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
