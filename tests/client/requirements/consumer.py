@@ -7,6 +7,7 @@ from tests.client.requirements import Requirement
 LIFE: Final = "test_requirements_consumer.py::"
 SOURCES: Final = "test_requirements_sources.py::"
 SCRIPTED: Final = "test_consumer.py::"
+MISUSED: Final = "test_consumer_misused.py::"
 HANDLING: Final = "test_handling.py::"
 DISCOVERY: Final = "test_discovery.py::"
 NSQD: Final = "test_with_nsqd.py::"
@@ -15,7 +16,7 @@ REQUIREMENTS: Final = {
     "names": Requirement(
         "names of topic and channel are checked where the consumer is made",
         (LIFE + "test_names_are_valid_that_nsqd_takes",),
-        (SCRIPTED + "test_mistakes_are_told_at_once",),
+        (MISUSED + "test_mistakes_are_told_at_once", MISUSED + "test_wrong_types_are_told_at_once"),
     ),
     "handler": Requirement(
         "a handler that returns finishes, one that raises requeues, so many at a time",
