@@ -54,7 +54,7 @@ async def test_connects_again_with_growing_bounded_delays() -> None:
     places = Places()
     pool = places.pool("a:1")
     pool.start()
-    await until(lambda: places.tries["a:1"] == 4)
+    await until(lambda: places.tries["a:1"] == 7)
     assert pool.errors == {"a:1": "not here"}
     delays = [after - before for before, after in zip(places.times, places.times[1:], strict=False)]
 
@@ -62,8 +62,9 @@ async def test_connects_again_with_growing_bounded_delays() -> None:
     await until(lambda: places.connected)
     await pool.close()
 
-    assert 0.05 <= delays[0] < 0.2
-    assert 0.1 <= delays[2] < 0.4
+    assert 0.05 <= delays[0]
+    assert 0.1 <= min(delays[1:])
+    assert max(delays) < 1.2, "without a limit the last would be 1.6 s at least"
     assert places.losses == 0
     assert not places.connected
 
