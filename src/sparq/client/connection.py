@@ -55,6 +55,9 @@ REST_READS_MAX: Final = 16
 COMMANDS_MAX: Final = 256
 """So many leave before the turn of the loop is over: nsqd works while we do."""
 
+REQUESTS_MAX: Final = 50
+"""So many do that are awaited: of 100, nsqd works on one half while the other is made."""
+
 UNREQUESTED: Final = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 STORAGE_REFUSALS: Final = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 """Fatal from Go's nsqd, not from sparq's: whether the connection ends shows when it does."""
@@ -149,12 +152,14 @@ class Connection(asyncio.Protocol):
         """
         if not self.live:
             raise ConnectionLostError(self._reason(None), executed=False)
+        out = self._out
+        alone = self._lone and not out and not len(self.requests)
         self.requests.add(request)
-        if self._lone and len(self.requests) == 1 and not self._out:
-            self._out.append(command)
+        if not out and not alone:
+            self._loop.call_soon(self._flush)
+        out.append(command)
+        if alone or len(out) >= REQUESTS_MAX:
             self._flush()
-        else:
-            self.send(command)
 
     def drained(self) -> Awaitable[None]:
         """Done at once, or when the peer has read so much that sending makes sense again."""
