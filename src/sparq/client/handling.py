@@ -14,6 +14,7 @@ import asyncio
 import concurrent.futures
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
+from types import CoroutineType
 
 from sparq.client.log_fields import FieldLogger, of_message
 from sparq.client.message import Message
@@ -46,35 +47,32 @@ async def handle(handler: Handler, message: Message, log: FieldLogger) -> None:
     Raises:
         asyncio.CancelledError: the task that runs this was cancelled; the message is unanswered.
     """
-    succeeded = await _call(handler, message, log)
-    if message.responded or not message.auto_respond:
-        return
-    await (message.finish() if succeeded else message.requeue())
-
-
-async def _call(handler: Handler, message: Message, log: FieldLogger) -> bool:
-    """Whether the handler has succeeded; if not, the log says why."""
     try:
         result = handler(message)
         if result is not None:
-            result = await (result if inspect.isawaitable(result) else _settled(result))
+            # A coroutine is sooner known than that something can be awaited.
+            result = await (result if isinstance(result, CoroutineType) else _settled(result))
     except (Exception, asyncio.CancelledError) as error:
         # A handler may raise anything: that is how it says that it has failed.
         if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
             raise
         log.exception("handler failed on %r", message, extra=of_message(message))
-        return False
-    if result is False:
-        log.warning("handler returned False on %r", message, extra=of_message(message))
-    return result is not False
+        result = False
+    else:
+        if result is False:
+            log.warning("handler returned False on %r", message, extra=of_message(message))
+    if message.auto_respond and not message.responded:
+        await (message.requeue() if result is False else message.finish())
 
 
 async def _settled(result: object) -> object:
-    """What comes of something that a handler has returned and that cannot be awaited.
+    """What comes of something else than a coroutine that a handler has returned.
 
     Raises:
         TypeError: it is the body of a function with a ``yield``, of which nothing has run.
     """
+    if inspect.isawaitable(result):
+        return await result
     if isinstance(result, concurrent.futures.Future):
         return await asyncio.wrap_future(result)
     if isinstance(result, (Generator, AsyncGenerator)):
