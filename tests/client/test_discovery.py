@@ -258,6 +258,16 @@ async def test_a_producer_tells_why_it_finds_no_nsqd(caplog: pytest.LogCaptureFi
     await with_lookupds(1, conversation)
 
 
+async def test_nobody_there_is_said_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
+    """Not by the HTTP library's text, which says the address again and more."""
+    place = f"127.0.0.1:{free_port()}"
+    async with Consumer("clicks", "c", lookupd_http_addresses=place) as consumer:
+        await until(lambda: consumer.errors)
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [f"nsqlookupd http://{place}/lookup: connection refused"]
+
+
 async def test_a_producer_heeds_a_filter_too() -> None:
     """It publishes to what the filter returns."""
 

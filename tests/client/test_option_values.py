@@ -75,7 +75,7 @@ def test_text_is_read_as_go_nsq_reads_it() -> None:
         ({"maxInFlight": 1}, r"no such option: maxInFlight \(max_in_flight\?\)"),
         ({"max_in_flight": 1.5}, "max_in_flight takes int, not float"),
         ({"max_in_flight": "many"}, "invalid int 'many' for option max_in_flight"),
-        ({"max_in_flight": -1}, "max_in_flight is -1, not within 0 to"),
+        ({"max_in_flight": -1}, "max_in_flight is -1, not within 0 to 2,147,483,647"),
         ({"max_in_flight": 1, "max-in-flight": 2}, "max_in_flight is given twice"),
         ({"msg_timeout": "15"}, "duration '15' of option msg_timeout has no unit: write '15s'"),
         ({"msg_timeout": "soon"}, "invalid duration 'soon' for option msg_timeout"),

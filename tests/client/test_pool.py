@@ -148,6 +148,20 @@ async def test_a_loss_is_told_and_said_once(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
+async def test_an_address_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """An error that names the nsqd, as it must where nobody else does, is told without that."""
+
+    async def serve(address: str) -> None:
+        raise WrongPeerError(f"nsqd {address}: the peer answers in HTTP")
+
+    pool = Pool(["a:1"], serve, lambda: None, max_delay=0.1, rng=random.Random(1))
+    pool.start()
+    await until(lambda: "a:1" in pool.errors)
+    await pool.close()
+
+    assert ["nsqd a:1: the peer answers in HTTP"] == [line.getMessage() for line in caplog.records]
+
+
 async def test_retired_connects_to_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
     """After ``retire`` what is lost stays lost, which is nothing to warn of."""
     places = Places()

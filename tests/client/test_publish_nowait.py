@@ -119,6 +119,8 @@ async def test_mistakes_are_raised_at_once() -> None:
             producer.multi_publish_nowait("t", [])
         with pytest.raises(TypeError, match="not str"):
             producer.publish_deferred_nowait("t", "x", 1)  # type: ignore[arg-type] # a mistake
+        with pytest.raises(TypeError, match="on_done is a function, not int"):
+            producer.publish_nowait("t", b"x", 5)  # type: ignore[arg-type] # a mistake
         assert (0, 0) == (producer.failed, producer.under_way)
 
 
@@ -168,3 +170,19 @@ async def test_a_lost_connection_keeps_what_was_not_waited_for() -> None:
         await producer.flush()
 
         assert [0, 1] == sorted(outcome.resent for outcome in outcomes)
+
+
+async def test_a_callback_is_not_awaited() -> None:
+    """An ``async def`` would do nothing and say nothing: the loop is told what to give instead."""
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+
+    async def on_done(outcome: Any) -> None:
+        raise AssertionError(outcome)
+
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        producer.publish_nowait("t", b"x", on_done)
+        await producer.flush()
+
+    assert [TypeError] == [type(context["exception"]) for context in said]
+    assert "give a function that is not async" in str(said[0]["exception"])

@@ -77,14 +77,18 @@ async def test_a_wrong_port_is_explained(company: Company) -> None:
         await open_connection(f"127.0.0.1:{free_port()}", Config())
 
 
-async def test_a_frame_that_is_too_large_ends_the_connection(company: Company) -> None:
+async def test_a_frame_that_is_too_large_ends_the_connection(
+    company: Company, caplog: pytest.LogCaptureFixture
+) -> None:
     """max_msg_size guards the client; the consumer goes on with a new connection."""
+    caplog.set_level(logging.WARNING, "sparq.client")
     topic, nsqd = company.make("large"), company.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic, max_msg_size=1000) as consumer:
         await until(lambda: tap.ready)
         nsqd.post(f"/pub?topic={topic}", b"b" * 2000)
         await until(lambda: len(tap.lines(b"SUB")) == 2)
         assert consumer.counters.received == 0
+    assert "is not allowed, at most 1000 are (the option max_msg_size is 1000)" in caplog.text
 
 
 async def test_nonsense_ends_the_connection(company: Company) -> None:

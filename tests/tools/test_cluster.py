@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp.client_reqrep import ConnectionKey
 
 from sparq.tools import cluster as module
 from sparq.tools.cluster import Cluster, nodes_in
@@ -49,14 +46,6 @@ def channels(stats: dict[str, Any]) -> dict[str, list[str]]:
 async def asked(asking: Cluster) -> dict[str, dict[str, list[str]]]:
     async with asking:
         return {address: channels(stats) for address, stats in (await asking.stats()).items()}
-
-
-def test_a_name_that_no_resolver_knows() -> None:
-    """Said in the resolver's words, not by a number of its own."""
-    key = ConnectionKey("nohost.invalid", 1, False, True, None, None, None)
-    unknown = aiohttp.ClientConnectorError(key, socket.gaierror(-2, "Name or service not known"))
-
-    assert "name or service not known" == module.reason(unknown)
 
 
 @pytest.mark.parametrize("by", ["host:port", "URL", "nsqlookupd", "nsqlookupd, by topic"])

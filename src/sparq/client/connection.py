@@ -358,7 +358,9 @@ class Connection(asyncio.Protocol):
                     answered = True
                     self._answered(*found)
         except FrameError as error:
-            self.fail(WrongPeerError(str(error)))
+            limit = self._config.max_msg_size
+            hint = f" (the option max_msg_size is {limit})" if limit else ""
+            self.fail(WrongPeerError(f"{error}{hint}"))
         if answered:
             self.on_room()
 

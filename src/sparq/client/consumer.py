@@ -262,9 +262,10 @@ class Consumer:
     async def stop(self, wait_seconds: float | None = None) -> None:
         """Stop receiving, let what is in hand be answered, and close the connections.
 
-        nsqd is told to send no more (CLS). A handler goes on with the messages that are here;
-        without one, those not handed out are given back. Then unanswered messages are waited for,
-        ``wait_seconds`` or ``stop_timeout``. What is unanswered after that, nsqd delivers again.
+        nsqd is told to send no more (CLS), and has two seconds to confirm it. A handler goes on
+        with the messages that are here; without one, those not handed out are given back. Then
+        unanswered messages are waited for, ``wait_seconds`` or ``stop_timeout``. What is unanswered
+        after that, nsqd delivers again.
         Cancelling it waits no longer for them, and ends the consumer. A handler that calls it goes
         on at once, since the consumer waits for the handler.
         """

@@ -29,6 +29,7 @@ from sparq.client.config import Config
 from sparq.client.log_fields import FieldLogger
 from sparq.client.lookup import FAILURES, ask, question, session, shown
 from sparq.client.pool import background
+from sparq.client.reasons import http_reason
 
 log = FieldLogger(__name__)
 
@@ -132,7 +133,7 @@ class Discovery:
         try:
             self._answers[url] = await ask(asking, url, self._config)
         except FAILURES as error:
-            place, text = shown(url), str(error) or type(error).__name__
+            place, text = shown(url), http_reason(error)
             # Once for each time that it begins to fail, not once a poll.
             if place not in self.errors:
                 log.warning("nsqlookupd %s: %s", place, text, extra={"nsqlookupd": place})

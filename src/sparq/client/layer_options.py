@@ -31,7 +31,7 @@ OLD_CIPHERS: Final = "DEFAULT@SECLEVEL=0"
 
 LAYER_RANGES: Final[Mapping[str, tuple[float, float]]] = {"deflate_level": (1, 9)}
 
-_BRACKETS: Final = re.compile(r"^\[\w+\] | \(\w+\.c:\d+\)$")
+_BRACKETS: Final = re.compile(r"^\[[\w: ]+\] | \(\w+\.c:\d+\)$")
 _FILES: Final = ("tls_root_ca_file", "tls_cert", "tls_key")
 
 
@@ -124,8 +124,11 @@ class LayerOptions:
 
 def tls_reason(error: ssl.SSLError) -> str:
     """What went wrong, in OpenSSL's words without its brackets."""
-    verify = getattr(error, "verify_message", "")
-    return verify or (error.reason or _BRACKETS.sub("", str(error))).replace("_", " ").lower()
+    said = getattr(error, "verify_message", "")
+    if said:
+        return said
+    reason = getattr(error, "reason", None)  # only OpenSSL's own errors have one
+    return (reason or _BRACKETS.sub("", str(error))).replace("_", " ").lower()
 
 
 def check_option(
@@ -149,7 +152,7 @@ def check_option(
 
 
 def _shown(limit: float) -> str:
-    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+    return f"{limit:,.0f}" if float(limit).is_integer() else f"{limit:g}"
 
 
 def _stamp(name: str, path: str) -> tuple[int, int]:

@@ -174,6 +174,7 @@ class Pool:
 
     def _failed(self, address: str, reason: str) -> None:
         """Say why there is no connection: once for each reason, not once an attempt."""
+        reason = reason.removeprefix(f"nsqd {address}").lstrip(": ")
         if self.errors.get(address) != reason:
             log.warning("nsqd %s: %s", address, reason, extra={"nsqd": address})
         self.errors[address] = reason

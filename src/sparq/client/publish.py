@@ -68,6 +68,8 @@ class Callback:
     __slots__ = ("_call", "_done", "_loop")
 
     def __init__(self, call: OnDone, loop: asyncio.AbstractEventLoop) -> None:
+        if not callable(call):
+            raise TypeError(f"on_done is a function, not {type(call).__name__}")
         self._call = call
         self._loop = loop
         self._done = False
@@ -80,7 +82,9 @@ class Callback:
         """Call it with the outcome."""
         self._done = True
         try:
-            self._call(result)
+            if (left := self._call(result)) is not None and asyncio.iscoroutine(left):
+                left.close()
+                raise TypeError("on_done is called, not awaited: give a function that is not async")
         except Exception as error:
             # One callback must not keep the answers behind it from theirs.
             said = {"message": f"publish_nowait: {self._call!r} failed", "exception": error}

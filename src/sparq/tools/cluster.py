@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
-import ssl
 import time
 from collections.abc import Iterable
 from typing import Any, Final, Self
@@ -24,8 +21,7 @@ import aiohttp
 from yarl import URL
 
 from sparq.client.address import PORT_MAX, Address, lookupd_url, parse_address
-from sparq.client.layer_options import tls_reason
-from sparq.tools.columns import one_line
+from sparq.client.reasons import http_reason
 
 STATS_SIZE_MAX: Final = 64 << 20
 """1,000 topics with five channels each are about 4 MB."""
@@ -129,7 +125,7 @@ class Cluster:
             return None
 
     def _failed(self, address: str, error: Exception) -> None:
-        self.errors[address] = reason(error)
+        self.errors[address] = http_reason(error)
 
     async def _get(self, url: URL, size_max: int) -> tuple[int, bytearray]:
         status, answer = await self._ask(url, size_max)
@@ -146,22 +142,6 @@ class Cluster:
                 if len(body) > size_max:
                     raise ValueError(f"an answer of more than {size_max} bytes")
         return response.status, body
-
-
-def reason(error: Exception) -> str:
-    """Why a daemon did not answer over HTTP, for a person."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        cause = error.__cause__
-        return one_line(f"TLS: {tls_reason(cause) if isinstance(cause, ssl.SSLError) else error}")
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        if isinstance(error.os_error, socket.gaierror):  # its numbers are the resolver's own
-            return str(error.os_error.strerror).lower()
-        return os.strerror(error.os_error.errno).lower()
-    if isinstance(error, aiohttp.ClientResponseError):
-        return "an answer that is not HTTP: is this the port for HTTP?"
-    return one_line(str(error) or type(error).__name__)
 
 
 def address_of(url: URL) -> str:

@@ -20,9 +20,3 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 2) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def one_line(text: str, length_max: int = 200) -> str:
-    """A text from somebody else, fit for a terminal: what does not print becomes a blank."""
-    shown = text[:length_max]
-    return "".join(letter if letter.isprintable() else " " for letter in shown)

@@ -23,7 +23,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from sparq.tools import cluster
+from sparq.client.reasons import http_reason
 from sparq.tools.common import UsageError
 from sparq.tools.relay import NotSentError, NotTakenError
 
@@ -151,7 +151,7 @@ async def drain(response: aiohttp.ClientResponse) -> None:
 def reason(error: Exception) -> str:
     """Why a request failed, without its URL."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        return cluster.reason(error)
+        return http_reason(error)
     if isinstance(error, aiohttp.ClientResponseError):
         return f"{error.message:.200}"
     if isinstance(error, TimeoutError):

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparq.client.reasons import one_line
 from sparq.protocol.names import is_valid_name
-from sparq.tools.columns import one_line
 
 Key = tuple[str, str]
 """Topic and channel; the topic itself has the channel ""."""

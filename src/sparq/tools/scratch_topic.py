@@ -16,8 +16,7 @@ import aiohttp
 from yarl import URL
 
 from sparq.client.address import lookupd_url
-from sparq.tools.cluster import reason
-from sparq.tools.columns import one_line
+from sparq.client.reasons import http_reason, one_line
 from sparq.tools.common import Failed
 
 log = logging.getLogger(__name__)
@@ -123,7 +122,7 @@ class ScratchTopic:
                 answer = await response.content.read(ANSWER_SIZE_MAX)
                 status = response.status
         except FAILURES as error:
-            raise Failed(f"--nsqd-http-address {self._address}: {reason(error)}") from None
+            raise Failed(f"--nsqd-http-address {self._address}: {http_reason(error)}") from None
         if status != 200:
             said = one_line(answer.decode(errors="replace"))
             raise Failed(f"{self._address}: {method} /{path}: status {status} {said}")

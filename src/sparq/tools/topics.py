@@ -20,9 +20,9 @@ from yarl import URL
 from sparq.client import lookup
 from sparq.client.address import lookupd_url
 from sparq.client.config import Config
+from sparq.client.reasons import http_reason
 from sparq.protocol.names import is_valid_name
 from sparq.protocol.patterns import Pattern
-from sparq.tools.cluster import reason
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Topics:
             found = topics_in(await lookup.document_at(session, url, self._config))
         except lookup.FAILURES as error:
             if url not in self._failing:
-                log.error("nsqlookupd %s: %s", lookup.shown(url), reason(error))
+                log.error("nsqlookupd %s: %s", lookup.shown(url), http_reason(error))
             self._failing.add(url)
             return set()
         self._failing.discard(url)
