@@ -21,8 +21,13 @@ settings.load_profile("sparq")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Ctrl-C interrupts a test as it interrupts a program."""
+    """Signals mean to a test and to what it starts what they mean to a program in a terminal.
+
+    In the background of a script Ctrl-C is ignored, under nohup a hangup, and both are inherited.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # which no child inherits
 
 
 def pytest_configure(config: pytest.Config) -> None:
