@@ -373,10 +373,15 @@ def over(
     return dict(consumer), sent
 
 
+COMMAND = re.compile(
+    rb"M?PUB [\w.#-]+\n|SUB [\w.#-]+ [\w.#-]+\n|RDY \d+\n|FIN [0-9a-f]{16}\n", re.ASCII
+)
+"""A whole line: a megabyte of what is encrypted may have any four letters in it."""
+
+
 def in_the_clear(sent: list[bytes]) -> list[bytes]:
     """The commands that can be read among the bytes sent, but for the IDENTIFYs."""
-    words = (b"PUB ", b"SUB ", b"RDY ", b"FIN ")
-    return [word for one in sent for word in words if word in one]
+    return [line for one in sent for line in COMMAND.findall(one)]
 
 
 @cell("tls")
