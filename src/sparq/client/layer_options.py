@@ -152,7 +152,7 @@ def check_option(
 
 
 def _shown(limit: float) -> str:
-    return f"{limit:,.0f}" if float(limit).is_integer() else f"{limit:g}"
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
 
 
 def _stamp(name: str, path: str) -> tuple[int, int]:
