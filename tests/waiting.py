@@ -28,10 +28,14 @@ async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
     """Wait until the condition holds; what it returns may have to be awaited first."""
     async with asyncio.timeout(seconds):
         while True:
-            seen = condition()
-            if (await seen) if inspect.isawaitable(seen) else seen:
+            if await _holds(condition):
                 return
             await asyncio.sleep(POLL_SECONDS)
+
+
+async def _holds(condition: Callable[[], Any]) -> bool:
+    seen = condition()
+    return bool((await seen) if inspect.isawaitable(seen) else seen)
 
 
 async def until_seen(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
@@ -40,23 +44,33 @@ async def until_seen(condition: Callable[[], Any], seconds: float = WAIT_SECONDS
 
 
 def wait_for(
-    look: Callable[[], T], seconds: float = WAIT_SECONDS, told: Callable[[], object] = str
+    look: Callable[[], T],
+    seconds: float = WAIT_SECONDS,
+    told: Callable[[], object] = str,
+    every: float = POLL_SECONDS,
 ) -> T:
-    """What is looked at, once it is something; a failure says what is `told` then."""
+    """What is looked at, once it is something; a failure says what is `told` then.
+
+    Args:
+        look: what to look at; it may raise what makes waiting vain.
+        seconds: how long at the most.
+        told: what stands in the failure.
+        every: how often, in seconds: seldom where looking is dear.
+    """
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {told()}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(every)
     return found
 
 
 async def stays(condition: Callable[[], Any], seconds: float = ABSENT_SECONDS) -> None:
-    """Assert that the condition holds all the while."""
+    """Assert that the condition holds all the while; what it returns may have to be awaited."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        assert condition()
+        assert await _holds(condition)
         await asyncio.sleep(POLL_SECONDS)
-    assert condition()
+    assert await _holds(condition)
 
 
 async def let_all_run(turns: int = TURNS) -> None:

@@ -17,7 +17,7 @@ from sparq.client import Consumer, Producer, PublishError, Receipt, RemoteError
 from tests.client.conftest import Company
 from tests.client.scripted import scripted
 from tests.servers import NsqdServer
-from tests.waiting import until
+from tests.waiting import let_all_run, until
 
 TOO_LONG_SECONDS = 90_000.0
 
@@ -74,7 +74,7 @@ class Run:
         self, cancels: list[tuple[int, asyncio.Task[None]]]
     ) -> list[tuple[int, asyncio.Task[None]]]:
         """One turn of the loop, and what is to be cancelled in it."""
-        await asyncio.sleep(0)
+        await let_all_run(1)
         for turns, task in cancels:
             if not turns:
                 task.cancel()

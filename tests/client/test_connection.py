@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparq.client.config import Config
-from sparq.client.connection import open_connection, remote_error
+from sparq.client.connection import REQUESTS_MAX, open_connection, remote_error
 from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
@@ -75,6 +75,21 @@ async def test_one_write_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
         assert len(recording.writes) == 1
         assert peer.commands[1:] == [b"FIN %016x" % number for number in range(100)]
+        await connection.close()
+
+
+async def test_many_requests_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nsqd answers the first while the others are made; the last wait for the end of the turn."""
+    async with scripted() as [nsqd]:
+        connection = await open_connection(nsqd.address, Config())
+        recording = Recording(connection._transport)
+        monkeypatch.setattr(connection, "_transport", recording)
+        command = b"PUB t\n" + struct.pack(">i", 1) + b"x"
+        answers = [connection.request(command) for _ in range(2 * REQUESTS_MAX + 1)]
+        assert [REQUESTS_MAX * command] * 2 == recording.writes
+
+        await asyncio.gather(*answers)
+        assert command == recording.writes[2]
         await connection.close()
 
 
@@ -317,8 +332,7 @@ async def test_a_dial_that_is_cancelled_leaves_nothing_unsaid() -> None:
     async with scripted() as [nsqd]:
         for turns in range(8):
             dialling = asyncio.ensure_future(open_connection(nsqd.address, Config()))
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await let_all_run(turns)
             dialling.cancel()
             await asyncio.wait([dialling])
             await until(lambda: not nsqd.peers)

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from sparq.client import Consumer, Message, pool
 from sparq.client.rdy import Window
 from tests.client.scripted import Peer, ScriptedNsqd
-from tests.waiting import until
+from tests.waiting import let_all_run, until
 
 NSQDS = 4
 TURNS_MAX = 20_000
@@ -176,7 +176,7 @@ class Wire(RuleBasedStateMachine):
         for _ in range(TURNS_MAX):
             if self.is_at_rest():
                 break
-            await asyncio.sleep(0)
+            await let_all_run(1)
         else:
             raise AssertionError(f"no rest: {self.consumer.errors} {self.counts()}")
         taking.cancel()

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
@@ -16,6 +16,7 @@ from sparq.daemon import debug
 from sparq.daemon.address import listen
 from sparq.daemon.debug import Debug, LoopWatch
 from sparq.daemon.http import Call, Site
+from tests.waiting import let_all_run, until
 
 Answer = tuple[int, str]
 
@@ -45,12 +46,6 @@ async def door() -> AsyncIterator[Door]:
     door.debug.stop()
     door.listener.close()
     await door.site.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)
 
 
 def spin(ended: threading.Event) -> None:
@@ -133,7 +128,7 @@ async def test_tasks_and_threads_are_shown(door: Door) -> None:
         await asyncio.Event().wait()
 
     task = asyncio.create_task(waits_for_ever(), name="the-waiting-one")
-    await asyncio.sleep(0)
+    await let_all_run()
     status, text = await door.ask("GET", "/debug/pprof/goroutine?debug=2")
     task.cancel()
 
@@ -153,7 +148,7 @@ async def test_where_the_loop_is_held_up(door: Door) -> None:
     deadline = time.monotonic() + 30
     while not watch.stacks and time.monotonic() < deadline:
         hold_up()
-        await asyncio.sleep(0)
+        await let_all_run(1)
     text = (await door.ask("GET", "/debug/pprof/block"))[1]
     assert re.search(r"test_debug:hold_up:\d+ \d+$", text, re.M)
 
@@ -168,6 +163,7 @@ async def test_where_the_loop_is_held_up(door: Door) -> None:
 
 
 def hold_up() -> None:
+    """Hold up the loop, which is what is measured."""
     time.sleep(0.2)
 
 

@@ -190,7 +190,7 @@ async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) 
                 body = b"%d" % len(sent)
                 await producer.publish("rolling", body)
                 sent.append(body)
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(PAUSE_SECONDS)  # the pace of a program
 
         publishing = asyncio.create_task(publish())
         for server in (*cluster.lookupds, *cluster.nsqds):

@@ -3,12 +3,12 @@
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from queue import Empty, Queue
 from typing import IO, Any, TypeVar
 
 from tests.interop.environments import client_command
+from tests.waiting import wait_for
 
 ANSWER_SECONDS = 60.0
 
@@ -95,8 +95,11 @@ class Client:
 
 def eventually(look: Callable[[], T], happened: Callable[[T], bool]) -> T:
     """What `look` sees once that `happened`."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while not happened(seen := look()):
-        assert time.monotonic() < deadline, f"did not happen; last seen: {seen!r}"
-        time.sleep(0.02)
-    return seen
+    seen: list[T] = []
+
+    def has_happened() -> bool:
+        seen[:] = [look()]
+        return happened(seen[0])
+
+    wait_for(has_happened, ANSWER_SECONDS, lambda: f"last seen: {seen[0]!r}", every=0.02)
+    return seen[0]

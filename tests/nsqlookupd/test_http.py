@@ -11,7 +11,7 @@ import pytest
 
 from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options
-from tests.waiting import until
+from tests.waiting import stays, until
 
 MILLISECOND = 1_000_000
 
@@ -269,8 +269,10 @@ class TestShortLives:
         await lookup.ask("POST", "/topic/tombstone?topic=t&node=a:4151")
         assert await a.say(b"UNREGISTER t\n") == b"OK"
 
-        await asyncio.sleep(0.15)
-        assert (await lookup.get("/lookup?topic=t"))["producers"] == []
+        async def is_gone() -> bool:
+            return (await lookup.get("/lookup?topic=t"))["producers"] == []
+
+        await stays(is_gone, 0.15)  # longer than the tombstone lasts
         await a.leave()
 
     @pytest.mark.behaviour("nsqlookupd.TestInactiveNodes")

@@ -17,6 +17,7 @@ from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.tcp import Connection
 from tests.servers import spawn_nsqlookupd
+from tests.waiting import until
 
 
 def options(tcp_address: str = "127.0.0.1:0", http_address: str = "127.0.0.1:0") -> Options:
@@ -139,8 +140,9 @@ async def test_a_peer_that_does_not_read_is_not_read(daemon: Nsqlookupd) -> None
 
 async def stopped_reading(daemon: Nsqlookupd) -> Connection:
     """The connection that the daemon has stopped to read."""
-    while True:
-        for connection in daemon.connections:
-            if not connection.is_reading:
-                return connection
-        await asyncio.sleep(0.01)
+
+    def stopped() -> list[Connection]:
+        return [connection for connection in daemon.connections if not connection.is_reading]
+
+    await until(stopped)
+    return stopped()[0]

@@ -15,6 +15,7 @@ from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.tcp import LINE_BYTES_MAX, instant
 from tests.nsqlookupd.mistakes import HELLO, MISTAKES
+from tests.waiting import until
 
 SECONDS = 30.0
 
@@ -124,11 +125,8 @@ async def test_who_does_not_wait_for_the_error_is_logged_all_the_same(
         # Closed with a reset: whatever is sent to it fails.
         rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         rude.sendall(b"  V1" + HELLO + b"NONSENSE\n")
-    async with asyncio.timeout(SECONDS):
-        while True:
-            if "E_INVALID invalid command NONSENSE" in caplog.text and not daemon.connections:
-                break
-            await asyncio.sleep(0.005)
+    told = "E_INVALID invalid command NONSENSE"
+    await until(lambda: told in caplog.text and not daemon.connections)
 
     assert {r.levelno for r in caplog.records if "NONSENSE" in r.getMessage()} == {logging.ERROR}
     assert daemon.registry.nodes(instant()) == []

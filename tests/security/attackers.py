@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from sparq.protocol.commands import identify, pub
 from tests.servers import Server
+from tests.waiting import wait_for
 
 SECONDS = 60.0
 MAGIC = b"  V2"
@@ -104,9 +105,7 @@ def sized(name: bytes, size: int) -> bytes:
 def until(condition: Callable[[], object], seconds: float = SECONDS) -> float:
     """Wait for a condition; how long that took."""
     began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + seconds
-        time.sleep(0.02)
+    wait_for(condition, seconds, every=0.02)
     return time.monotonic() - began
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import DataLossError, UnreachableError
 from sparq.spark.ranges import Loss, Range, read_range
 from tests.spark.range_server import RangeServer
+from tests.waiting import wait_for
 
 FAIL, GO_ON = Loss(fail=True), Loss(fail=False)
 
@@ -84,10 +84,7 @@ def test_an_authd_that_is_out_of_order_is_waited_for(server):
     server.refuse["Ends"] = server.refuse["Read"]
 
     def vouch() -> None:
-        deadline = time.monotonic() + 30
-        while sum(isinstance(each, commands.Read) for each in server.heard) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: sum(isinstance(each, commands.Read) for each in server.heard) >= 2)
         server.refuse.clear()
 
     vouching = threading.Thread(target=vouch)

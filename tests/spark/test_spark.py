@@ -10,6 +10,7 @@ from sparq.client.socket_connection import SocketConnection
 from sparq.protocol import commands
 from tests.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.spark.range_server import RangeServer
+from tests.waiting import wait_for
 
 pytestmark = [
     # The first test also waits for the JVM, whatever else the machine is doing.
@@ -82,12 +83,13 @@ def archived(spark, folder) -> Counter:
 
 def wait_until(condition, query=None) -> None:
     """Waits for a condition; fails when the query fails, or after a while."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
+
+    def look():
         if query is not None and query.exception() is not None:
             raise query.exception()
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.05)
+        return condition()
+
+    wait_for(look, WAIT_SECONDS, every=0.05)
 
 
 def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):
@@ -121,8 +123,8 @@ def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):
 def test_a_batch_may_start_at_a_time(spark, nsqds, topic):
     """startingTimestamp leaves out what was published before; a schema chooses columns."""
     publish(nsqds[0], topic, numbered(0, 10))
-    time.sleep(0.05)
-    between_ms = time.time_ns() // 1_000_000
+    before_ms = time.time_ns() // 1_000_000
+    between_ms = wait_for(lambda: max(0, time.time_ns() // 1_000_000 - before_ms)) + before_ms
     publish(nsqds[0], topic, numbered(10, 15))
     reader = reading(spark.read, topic, nsqds[0], startingTimestamp=str(between_ms))
     rows = reader.schema("body BINARY, topic STRING").load().collect()

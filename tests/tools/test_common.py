@@ -176,7 +176,7 @@ from sparq.tools.common import run
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 async def work(stop):
     os.kill(os.getpid(), signal.SIGHUP)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)  # for what it must not do
     was_stopped = stop.is_set()
     os.kill(os.getpid(), signal.SIGTERM)
     await stop.wait()
@@ -201,9 +201,10 @@ common.ONCE_SECONDS = float(sys.argv[1])
 async def work(stop):
     os.kill(os.getpid(), signal.SIGTERM)
     await stop.wait()
-    await asyncio.sleep(0.01)
+    while not common.ONCE_SECONDS and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        await asyncio.sleep(0)  # until another one is meant
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # for what it must not do
     return 7
 raise SystemExit(common.run("tool", work))
 """

@@ -15,7 +15,7 @@ import pytest
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.errors import ClosedError
 from tests.client.blocking.conftest import running
-from tests.waiting import wait_for
+from tests.waiting import let_all_run, wait_for
 
 FORKING = "ignore:This process .* is multi-threaded:DeprecationWarning"
 
@@ -29,7 +29,7 @@ def thread() -> Iterator[LoopThread]:
 
 
 async def add(one: int, other: int) -> int:
-    await asyncio.sleep(0)
+    await let_all_run(1)
     return one + other
 
 
@@ -127,7 +127,7 @@ def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> N
     async def endless() -> None:
         ends.append("begun")
         try:
-            await asyncio.sleep(1000)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             ends.append("cancelled")
             raise
@@ -155,7 +155,7 @@ def test_after_the_end_everything_says_so() -> None:
 
     async def endless() -> None:
         begun.set()
-        await asyncio.sleep(1000)
+        await asyncio.Event().wait()
 
     def wait() -> None:
         try:

@@ -112,4 +112,4 @@ if JOB["insist"]:
 if JOB["consume"]:
     consume()
 while True:
-    gevent.sleep(1)
+    gevent.sleep(1)  # until it is ended

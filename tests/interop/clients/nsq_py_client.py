@@ -92,4 +92,4 @@ if JOB["insist"]:
 if JOB["consume"]:
     consume()
 while True:
-    time.sleep(1)
+    time.sleep(1)  # until it is ended
