@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -343,6 +344,18 @@ def test_what_nsqd_has_given_up_is_not_handed_out(session: Session) -> None:
         seen = [consumer.receive(10) for _ in range(2)]
 
         assert first.stale
+        assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
+
+
+def test_a_message_is_looked_at_as_it_is_handed_out(session: Session) -> None:
+    """Not only when the consumer next counts what is over, which is seconds later by default."""
+    fill(session, "late", 2)
+    options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 5.0}
+    with session.consumer("late", "c", **options) as consumer:
+        first = consumer.receive(10)
+        wait_for(lambda: time.monotonic() > first.expires_at)
+        seen = [consumer.receive(10) for _ in range(2)]
+
         assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
 
 

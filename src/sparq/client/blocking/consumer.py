@@ -204,7 +204,7 @@ class BlockingConsumer(Member):
         with contextlib.suppress(IndexError):  # another thread may be faster
             while self._ready:
                 message = self._ready.popleft()
-                if not message.stale:
+                if not message.stale and message.expires_at > time.monotonic():
                     return message
         return None
 
