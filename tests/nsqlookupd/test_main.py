@@ -61,7 +61,7 @@ def test_a_bad_flag_ends_with_2() -> None:
 
 def test_the_version_is_printed() -> None:
     """One line, with the NSQ version that it speaks first, then sparq's; and no daemon."""
-    line = r"nsqlookupd v1\.3\.0 \(sparq [0-9.]+\S*, built w/python3\.\d+\.\d+\)\n"
+    line = r"nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+, sparq [0-9.]+\S*\)\n"
     assert re.fullmatch(line, run("-version").stdout)
 
 

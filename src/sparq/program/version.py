@@ -14,6 +14,9 @@ def sparq_version() -> str:
 
 
 def version_line(program: str) -> str:
-    """What `--version` prints: in NSQ's form the NSQ version spoken, in parentheses sparq's own."""
-    built = f"sparq {sparq_version()}, built w/python{platform.python_version()}"
+    """What `--version` prints: NSQ's form with the NSQ version spoken, then sparq's own version.
+
+    `(built w/` follows the number directly: test suites of NSQ clients look for exactly that.
+    """
+    built = f"built w/python{platform.python_version()}, sparq {sparq_version()}"
     return f"{program} v{NSQ_VERSION} ({built})"
