@@ -4,18 +4,24 @@
    come and what body follows its line. The parser holds clients to it, documents print it.
 2. Values come in runs where the wire has runs: publishes to one topic, and finishes.
 3. Builders check nothing: the library that calls them has.
+4. Values hold arrays that others made; this module itself loads without numpy.
 """
+
+from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from sparq.protocol.layout import ID_SIZE
 
-from sparq.protocol.frames import ID_SIZE, Bodies
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from sparq.protocol.frames import Bodies
 
 MAGIC_V1: Final = b"  V1"
 """What a client of nsqlookupd begins with."""

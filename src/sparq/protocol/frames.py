@@ -1,14 +1,6 @@
 """Frames and messages as bytes, made and read by the batch.
 
-A frame is ``i32 size | i32 type | data`` with size = 4 + len(data); a message's data follow::
-
-    offset  size  field (big-endian)
-         0     4  size = 30 + len(body)
-         4     4  type = 2
-         8     8  timestamp_ns, when nsqd took the message
-        16     2  attempts, 1 at the first delivery
-        18    16  message id: the hex digits of (node id << 54) | index
-        34     -  body
+The layout of one frame stands in ``layout``.
 
 1. A message is written once, as the frame its consumers will receive; the log stores this form.
 2. A run is ``frames`` (frame after frame) and ``ends`` (uint32: where each frame ends). Slicing a
@@ -27,25 +19,56 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-FRAME_RESPONSE: Final = 0
-FRAME_ERROR: Final = 1
-FRAME_MESSAGE: Final = 2
-FRAME_RANGE: Final = 3
-"""sparq's own, only ever an answer to READ."""
+from sparq.protocol.layout import (
+    ATTEMPTS_MAX,
+    ATTEMPTS_OFFSET,
+    CLOSE_WAIT,
+    FRAME_ERROR,
+    FRAME_HEADER_SIZE,
+    FRAME_MESSAGE,
+    FRAME_OVERHEAD,
+    FRAME_RANGE,
+    FRAME_RESPONSE,
+    HEARTBEAT,
+    ID_OFFSET,
+    ID_SIZE,
+    INDEX_BITS,
+    INDEX_LIMIT,
+    INVALID_ID,
+    MESSAGE_HEADER_SIZE,
+    NODE_LIMIT,
+    OK,
+    Buffer,
+    error,
+    frame,
+    response,
+)
 
-FRAME_HEADER_SIZE: Final = 8
-MESSAGE_HEADER_SIZE: Final = 26
-FRAME_OVERHEAD: Final = 34
-ATTEMPTS_OFFSET: Final = 16
-ID_OFFSET: Final = 18
-ID_SIZE: Final = 16
-ATTEMPTS_MAX: Final = 65_535
-
-INDEX_BITS: Final = 54
-INDEX_LIMIT: Final = (1 << INDEX_BITS) - 1
-"""Indexes are below this: the last one is never given, so ``INVALID_ID`` is no message's id."""
-NODE_LIMIT: Final = 1 << 10
-INVALID_ID: Final = (1 << 64) - 1
+__all__ = [
+    "ATTEMPTS_MAX",
+    "ATTEMPTS_OFFSET",
+    "CLOSE_WAIT",
+    "FRAME_ERROR",
+    "FRAME_HEADER_SIZE",
+    "FRAME_MESSAGE",
+    "FRAME_OVERHEAD",
+    "FRAME_RANGE",
+    "FRAME_RESPONSE",
+    "HEARTBEAT",
+    "ID_OFFSET",
+    "ID_SIZE",
+    "INDEX_BITS",
+    "INDEX_LIMIT",
+    "INVALID_ID",
+    "MESSAGE_HEADER_SIZE",
+    "NODE_LIMIT",
+    "OK",
+    "Buffer",
+    "error",
+    "frame",
+    "response",
+]
+"""What was made for runs and is used with them, from ``layout``; the rest is this module's own."""
 
 VECTOR_MIN: Final = 16
 """Below so many items plain Python is faster than arrays."""
@@ -53,7 +76,6 @@ VECTOR_MIN: Final = 16
 COPY_MAX: Final = 4_096
 """Up to about this size copying a body costs less than a view of it."""
 
-Buffer = bytes | bytearray | memoryview
 Raw = NDArray[np.uint64]
 Ends = NDArray[np.uint32]
 Offsets = list[int] | NDArray[np.int64]
@@ -61,31 +83,10 @@ Starts = range | Offsets
 Run = range | NDArray[np.int64]
 """Places of things that follow each other; a range where all are of one width."""
 
-_FRAME: Final = struct.Struct(">ii")
 _HEADER: Final = struct.Struct(">iiqH16s")
 _BIG_U32: Final = np.dtype(">u4")
 _BIG_U64: Final = np.dtype(">u8")
 _SIZE: Final = struct.Struct(">i")
-
-
-def frame(frame_type: int, data: Buffer) -> bytes:
-    """One frame of any type."""
-    return _FRAME.pack(4 + len(data), frame_type) + data
-
-
-def response(data: Buffer) -> bytes:
-    """A response frame."""
-    return frame(FRAME_RESPONSE, data)
-
-
-def error(text: bytes) -> bytes:
-    """An error frame; `text` is what ``RemoteError.frame_text`` gives."""
-    return frame(FRAME_ERROR, text)
-
-
-OK: Final = response(b"OK")
-CLOSE_WAIT: Final = response(b"CLOSE_WAIT")
-HEARTBEAT: Final = response(b"_heartbeat_")
 
 
 # Not frozen, as nothing is that is made for each run: freezing triples what the making costs.

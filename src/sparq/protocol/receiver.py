@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from sparq.protocol.frames import FRAME_HEADER_SIZE, FRAME_MESSAGE, MESSAGE_HEADER_SIZE, OK
+from sparq.protocol.layout import FRAME_HEADER_SIZE, FRAME_MESSAGE, MESSAGE_HEADER_SIZE, OK
 
 _SIZE: Final = struct.Struct(">i")
 _FRAME: Final = struct.Struct(">ii")
