@@ -5,6 +5,8 @@
 2. Programs of sparq's are forked from a process that has imported it already: starting an
    interpreter anew for each would take longer than running it.
 3. Warnings are errors in them.
+4. What they print is in the file at once, whatever the environment says of buffers and encodings:
+   a program that is waited for must not keep it.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import re
 import runpy
 import signal
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from functools import cache
+from io import FileIO, TextIOWrapper
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 RUN_SECONDS = 30.0
 POLL_SECONDS = 0.01
@@ -98,12 +102,12 @@ def _attend(
     deadline = time.monotonic() + RUN_SECONDS
     status = None
     while waits and status is None and time.monotonic() < deadline:
-        if output.exists() and output.read_text() == expected:
+        if output.exists() and output.read_bytes() == expected.encode():
             os.kill(pid, signal.SIGINT)
             break
         status = wait(POLL_SECONDS)
     status = wait(max(1.0, deadline - time.monotonic())) if status is None else status
-    return Ran(status, output.read_text(), errors.read_text())
+    return Ran(status, output.read_text(encoding="utf-8"), errors.read_text(encoding="utf-8"))
 
 
 @cache
@@ -113,10 +117,18 @@ def _forkserver() -> ForkServerContext:
     return context
 
 
+def _unbuffered(number: int) -> TextIO:
+    """A text file that writes what it is given at once, as under `python -u`."""
+    raw = FileIO(number, "wb", closefd=False)
+    return TextIOWrapper(raw, encoding="utf-8", write_through=True)
+
+
 def _program(folder: str) -> None:
     """In the new process: become the program."""
     os.chdir(folder)
     for name, number in (("output", 1), ("errors", 2)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    # Those that are there have the buffers and encodings of the process that this one is forked of.
+    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     warnings.simplefilter("error")
     runpy.run_path("program.py", run_name="__main__")
