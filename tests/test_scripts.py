@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sparq.cli import TOOLS
+
 ROOT = Path(__file__).parents[1]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
 INTERRUPTED = """
@@ -36,6 +38,28 @@ atexit.register(os.kill, os.getpid(), signal.SIGINT)
 scripts.to_nsq([])
 """
 """Ctrl-C when Python is about to end."""
+HEAVY = frozenset(
+    {
+        *("aiohttp", "asyncio", "cramjam", "multidict", "numpy", "prometheus_client", "pyspark"),
+        *("rich", "ssl", "uvloop", "xxhash", "yarl"),
+    }
+)
+"""What costs tenths of a second to load, and says nothing of a program's flags."""
+NOT_YET = ("nsqd", "nsqlookupd")
+LIGHT = """
+import sys
+from sparq import scripts
+
+try:
+    scripts.SCRIPT(WORDS)
+finally:
+    print(*sorted(sys.modules), file=sys.stderr)
+"""
+WORDS = [
+    *((name, flag) for name in SCRIPTS if name not in NOT_YET for flag in ("--help", "--version")),
+    *(("sparq", f"{command} {flag}") for command in TOOLS for flag in ("--help", "--version")),
+    ("nsq_tail", "--no-such-flag"),
+]
 
 
 def _interrupted(script: str, number: str, handler: str) -> subprocess.CompletedProcess[str]:
@@ -85,3 +109,13 @@ def test_ctrl_c_when_it_has_ended_is_no_traceback() -> None:
     done = _run(ENDED)
 
     assert (-signal.SIGINT, "to_nsq: --topic required\n") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(("script", "words"), WORDS)
+def test_what_flags_alone_can_answer_loads_no_more_than_flags(script: str, words: str) -> None:
+    """Help, version and mistakes come at once: what works is loaded behind them."""
+    done = _run(LIGHT.replace("SCRIPT", script).replace("WORDS", repr(words.split())))
+
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "sparq.scripts" in loaded
+    assert set() == HEAVY & loaded

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status: 0, 1 when the audit or the run failed, 2 for bad words."""
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] in TOOLS:
-        tool = import_module(f"sparq.tools.{given[0]}")
+        tool = import_module(f"sparq.tools.commands.{given[0]}")
         return int(tool.main(given[1:]))
     words = parser()
     return _pipeline(words, words.parse_args(given))

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparq.tools.common import parse
+from sparq.tools.command_line import parse
 from tests.docs.running import Ran, run_sparq
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from sparq.tools import nsq_tail, to_nsq
-from sparq.tools.common import parse
+from sparq.tools.command_line import parse
 from sparq.tools.endpoint import Endpoint, open_session
 from sparq.tools.pipes import Input, Output
 from sparq.tools.relay import NotSentError, NotTakenError

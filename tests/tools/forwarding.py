@@ -17,7 +17,7 @@ from types import ModuleType
 from aiohttp import web
 
 from sparq.client import Consumer, Producer
-from sparq.tools import common
+from sparq.tools import command_line
 from tests.servers import NsqdServer
 from tests.waiting import until, until_seen
 
@@ -44,7 +44,7 @@ def log_kept() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def running(tool: ModuleType, *words: str) -> AsyncIterator[asyncio.Task[int]]:
     """The tool at work; behind the block it is stopped, and its exit status is 0."""
-    options = common.parse(tool.Options, tool.PROGRAM, words)
+    options = command_line.parse(tool.Options, tool.PROGRAM, words)
     stop = asyncio.Event()
     with log_kept():
         work = asyncio.create_task(tool.serve(options, stop))

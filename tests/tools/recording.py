@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sparq.tools import common
+from sparq.tools import command_line
 from sparq.tools.archive import Archive
 from sparq.tools.nsq_to_file import PROGRAM, Options, archive_of, check
 from tests.servers import NsqdServer
@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 def archive(*flags: str) -> Archive:
     """What these flags ask for."""
-    options = common.parse(Options, PROGRAM, flags)
+    options = command_line.parse(Options, PROGRAM, flags)
     check(options)
     return archive_of(options)
 

@@ -15,7 +15,7 @@ import pytest
 from sparq.program.flags import flags_of
 from sparq.tools import bench as module
 from sparq.tools.bench import Options, bench
-from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.command_line import Failed, UsageError, parse
 from sparq.tools.scratch_topic import ScratchTopic
 from sparq.tools.workloads import Measurement, patience
 from tests.servers import NsqdServer, free_port, spawn_nsqd

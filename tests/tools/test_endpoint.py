@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from sparq.tools.common import UsageError
+from sparq.tools.command_line import UsageError
 from sparq.tools.endpoint import (
     ANSWER_BYTES_MAX,
     WHOLE_BYTES_MAX,

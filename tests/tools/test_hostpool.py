@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.tools.common import UsageError
+from sparq.tools.command_line import UsageError
 from sparq.tools.hostpool import MODES, EpsilonGreedy, HostPool, RoundRobin, hosts_of
 
 NAMES = ["a", "b", "c"]

@@ -115,13 +115,18 @@ def test_a_path_of_sparqs(tmp_path: Path) -> None:
 
 
 def test_what_it_cannot_look_at(tmp_path: Path) -> None:
-    """Exit status 2, and why: no such folder, nothing in it, a running nsqd, wrong usage."""
+    """Exit status 2, and why: no such folder, nothing in it, a running nsqd, no data path given."""
     held = RealDisk().lock(str(tmp_path))
     answers = [run(str(tmp_path / "none")), run(str(tmp_path))]
     held.close()
     answers += [run(str(tmp_path)), run()]
 
     assert [2] * 4 == [status for status, _, _ in answers]
-    texts = ["no such folder", "in use by an nsqd: stop it first", "no data of an nsqd", "usage"]
+    texts = [
+        "no such folder",
+        "in use by an nsqd: stop it first",
+        "no data of an nsqd",
+        "data_path",
+    ]
     assert all(text in err for text, (_, _, err) in zip(texts, answers, strict=True))
     assert not (tmp_path / "none").exists()

@@ -15,7 +15,7 @@ import pytest
 
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
-from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.command_line import Failed, UsageError, parse
 from sparq.tools.nsq_stat import Options, Sample, main, sample_of, stat
 from sparq.tools.pipes import Output
 from tests.client.certificates import certificates

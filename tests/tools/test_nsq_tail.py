@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sparq.program.flags import flags_of
-from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.command_line import Failed, UsageError, parse
 from sparq.tools.nsq_tail import Options, main, tail
 from sparq.tools.pipes import Output
 from tests.servers import NsqdServer, Server

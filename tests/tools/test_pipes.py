@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.tools.common import Failed
+from sparq.tools.command_line import Failed
 from sparq.tools.pipes import Input, Output
 from tests.waiting import stays, until
 

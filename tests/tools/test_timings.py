@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from sparq.tools import timings
-from sparq.tools.common import UsageError
+from sparq.tools.command_line import UsageError
 from sparq.tools.timings import Timings, check_every
 
 

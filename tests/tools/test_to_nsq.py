@@ -15,7 +15,7 @@ import pytest
 
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
-from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.command_line import Failed, UsageError, parse
 from sparq.tools.pipes import Input
 from sparq.tools.records import Records
 from sparq.tools.to_nsq import Options, Publisher, follow, main, publish_all, runs

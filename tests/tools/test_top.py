@@ -22,7 +22,7 @@ import pytest
 
 from sparq.cli import main
 from sparq.program.flags import flags_of
-from sparq.tools.common import Failed, UsageError, parse
+from sparq.tools.command_line import Failed, UsageError, parse
 from sparq.tools.pipes import Output
 from sparq.tools.top import Options, watch
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd

@@ -18,7 +18,7 @@ from typing import Final
 
 from sparq.client.pool import background
 from sparq.protocol.names import quote
-from sparq.tools.common import Failed
+from sparq.tools.command_line import Failed
 from sparq.tools.filename import FilenameError
 from sparq.tools.progress_line import show_progress
 from sparq.tools.recorder import Recorder

@@ -16,8 +16,7 @@ import contextlib
 import functools
 import math
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from sparq.client.address import lookupd_url, parse_nsqd
@@ -25,29 +24,18 @@ from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
-from sparq.program.flags import option
-from sparq.program.kinds import DURATION, INT, STRING
 from sparq.protocol.durations import SECOND, format_duration
 from sparq.protocol.errors import RemoteError
 from sparq.tools.columns import aligned
-from sparq.tools.common import (
-    CLIENT_OPTION,
-    QUITTING,
-    Failed,
-    UsageError,
-    check_address,
-    client_config,
-    parse,
-    run,
-)
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.commands.bench import PARTS, PROGRAM, Options, main
+from sparq.tools.common import QUITTING, check_address, client_config, run
 from sparq.tools.interruption import unless_stopped
 from sparq.tools.pipes import Output
 from sparq.tools.progress_line import show_progress
 from sparq.tools.scratch_topic import ScratchTopic
 from sparq.tools.workloads import Latency, Measurement, Publishing, consume
 
-PROGRAM: Final = "sparq bench"
-PARTS: Final = ("publish", "consume", "latency")
 BATCH_TASKS: Final = 4
 """Tasks that publish batches: enough to have the next one on its way."""
 
@@ -60,47 +48,8 @@ STOP_SECONDS: Final = 1.0
 HEADINGS: Final = ("", "MESSAGES/S", "MIB/S", "P50 MS", "P95 MS", "P99 MS", "MAX MS")
 
 
-def _parts(texts: Iterable[str]) -> tuple[str, ...]:
-    found = [part for text in texts for part in text.split(",")]
-    unknown = sorted(set(found) - set(PARTS))
-    if unknown:
-        raise ValueError(f'"{unknown[0]}" is none of {", ".join(PARTS)}')
-    return tuple(found)
-
-
-PART: Final = STRING._replace(name="part,...", gather=_parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Everything that `sparq bench` can be told."""
-
-    nsqd_tcp_address: str = option(
-        "127.0.0.1:4150", "nsqd to measure: host:port or a unix socket", kind=STRING
-    )
-    nsqd_http_address: str = option(
-        "127.0.0.1:4151",
-        "the same nsqd for HTTP, where topics are made and deleted: host:port or URL",
-        kind=STRING,
-    )
-    part: tuple[str, ...] = option((), "measure only publish, consume or latency", kind=PART)
-    duration_ns: int = option(
-        3 * SECOND, "time that each measurement takes at most", kind=DURATION, name="duration"
-    )
-    size: int = option(200, "bytes of a message", kind=INT)
-    tasks: int = option(100, "publishes that await their OK at the same time", kind=INT)
-    batch: int = option(100, "messages of a batch, published or consumed", kind=INT)
-    backlog: int = option(200_000, "messages that wait when consuming begins", kind=INT)
-    max_in_flight: int = option(2500, "messages that a consumer may have unanswered", kind=INT)
-    rate: int = option(1000, "messages a second for the latency", kind=INT)
-    client_opt: tuple[str, ...] = option(
-        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(options: Options) -> int:
     """Run the program; the exit status."""
-    options = parse(Options, PROGRAM, arguments, refuses_strays=True)
     return run(PROGRAM, functools.partial(bench, options), QUITTING)
 
 

@@ -16,22 +16,16 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import uvloop
 
 from sparq.client.address import lookupd_url, parse_nsqd, split_texts
 from sparq.client.config import Config
-from sparq.program import flags
-from sparq.program.flags import option
-from sparq.program.kinds import STRING
 from sparq.program.logging import set_up
-from sparq.program.version import version_line
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name, quote
-
-T = TypeVar("T")
+from sparq.tools.command_line import Failed, SourceOptions, UsageError, texts_of
 
 Work = Callable[[asyncio.Event], Awaitable[int]]
 """What a tool does until its end or until the event is set; its exit status."""
@@ -42,81 +36,6 @@ ONCE_SECONDS = 0.5
 
 QUITTING = (*STOPPING, signal.SIGQUIT)
 """What stops a tool that has something to put in order: a terminal, a topic of its own."""
-
-
-class UsageError(Exception):
-    """The command line asks for what cannot be; the text names the flag."""
-
-
-class Failed(Exception):
-    """The tool cannot go on; the text says why and what of the work is done."""
-
-
-def _together(texts: Iterable[str]) -> tuple[str, ...]:
-    given = tuple(texts)
-    Config.from_text(texts_of(given))
-    return given
-
-
-CLIENT_OPTION = STRING._replace(name="key,value", gather=_together)
-"""Options of the client, held to what `Config` knows while the command line is read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """Where a tool consumes from; the options of a tool that consumes begin with these."""
-
-    nsqd_tcp_addresses: tuple[str, ...] = option(
-        (), "nsqd to consume from: host:port or a unix socket", kind=STRING, name="nsqd-tcp-address"
-    )
-    lookupd_http_addresses: tuple[str, ...] = option(
-        (),
-        "nsqlookupd that knows the nsqds: host:port or URL",
-        kind=STRING,
-        name="lookupd-http-address",
-    )
-    consumer_opt: tuple[str, ...] = option(
-        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
-    )
-
-
-def parse(
-    options_class: type[T],
-    program: str,
-    arguments: Sequence[str] | None,
-    *,
-    refuses_strays: bool = False,
-) -> T:
-    """A tool's options from its command line (``sys.argv`` for None).
-
-    Flags end at the first word that is none. NSQ's tools pass over it and all behind it in
-    silence; here they are named, or refused.
-
-    Raises:
-        SystemExit: 0 after ``--help`` and ``--version``, 2 for a bad command line, 1 for a refusal.
-    """
-    words = sys.argv[1:] if arguments is None else arguments
-    options = flags.parse(options_class, program, version_line(program), words, takes_file=False)
-    if strays := " ".join(flags.behind_flags(options_class, words)):
-        if refuses_strays:
-            refuse(program, f"unknown arguments: {strays}")
-        sys.stderr.write(f"{program}: ignored, as flags end at a word that is none: {strays}\n")
-    return options
-
-
-def refuse(program: str, reason: str) -> NoReturn:
-    """Say why this cannot be done, and end with status 1, as NSQ's tools do."""
-    sys.stderr.write(f"{program}: {reason}\n")
-    raise SystemExit(1)
-
-
-def texts_of(given: Iterable[str]) -> dict[str, str]:
-    """The client's options in `key,value` texts; a `key` alone means true."""
-    texts = {}
-    for text in given:
-        key, comma, value = text.partition(",")
-        texts[key] = value if comma else "true"
-    return texts
 
 
 def client_config(

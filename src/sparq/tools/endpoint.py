@@ -24,7 +24,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from sparq.client.reasons import http_reason
-from sparq.tools.common import UsageError
+from sparq.tools.command_line import UsageError
 from sparq.tools.relay import NotSentError, NotTakenError
 
 ANSWER_BYTES_MAX: Final = 1 << 20

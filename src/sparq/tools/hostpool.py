@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sparq.tools.common import UsageError
+from sparq.tools.command_line import UsageError
 
 FIRST_RETRY_SECONDS: Final = 30.0
 RETRY_SECONDS_MAX: Final = 900.0

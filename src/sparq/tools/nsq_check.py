@@ -9,23 +9,21 @@ data path that cannot be read or holds nothing, standard output that takes no mo
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import errno
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 
 from sparq.log.check import Findings, Progress, Row, check, size_of
 from sparq.log.disk import DiskError, LookingDisk
 from sparq.program.saying import said
-from sparq.program.version import version_line
 from sparq.protocol.instant import Instant
 from sparq.tools.columns import aligned
+from sparq.tools.commands.nsq_check import FAILED, Wish, main
 
-SOUND, DAMAGED, FAILED = 0, 1, 2
+SOUND, DAMAGED = 0, 1
 MIB = 1 << 20
 STEP_SECONDS = 0.2
 KINDS = {
@@ -40,19 +38,14 @@ class Failed(Exception):
     """It could not look; the text says why."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(wish: Wish) -> int:
     """Run the program; the exit status."""
-    parser = argparse.ArgumentParser("nsq_check", description="check an nsqd's data path, offline")
-    parser.add_argument("--version", action="version", version=version_line("nsq_check"))
-    parser.add_argument("data_path", help="nsqd's --data-path")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args(arguments)
     try:
-        findings = look(options.data_path)
+        findings = look(wish.data_path)
     except Failed as failure:
         sys.stderr.write(f"nsq_check: {failure}\n")
         return FAILED
-    text = as_json(findings) if options.json else as_text(options.data_path, findings)
+    text = as_json(findings) if wish.json else as_text(wish.data_path, findings)
     if not said(text):
         return FAILED
     return DAMAGED if findings.all_damage() else SOUND

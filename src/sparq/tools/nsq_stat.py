@@ -13,20 +13,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from sparq.client.address import parse_address
-from sparq.program.flags import option
-from sparq.program.kinds import DURATION, INT, STRING
 from sparq.protocol.durations import SECOND
 from sparq.tools.cluster import Cluster
-from sparq.tools.common import Failed, UsageError, parse, run
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.commands.nsq_stat import PROGRAM, Options, main
+from sparq.tools.common import run
 from sparq.tools.pipes import Output
-
-PROGRAM: Final = "nsq_stat"
 
 ROWS_PER_HEADING: Final = 25
 GROUPS: Final = f"{'-' * 6}rate{'-' * 6}+{'-' * 16}depth{'-' * 16}+{'-' * 14}metadata{'-' * 15}"
@@ -37,37 +34,8 @@ COLUMNS: Final = ROW.format(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Everything that nsq_stat can be told."""
-
-    topic: str = option("", "topic of the channel", kind=STRING)
-    channel: str = option("", "channel to look at", kind=STRING)
-    interval_ns: int = option(2 * SECOND, "time between two rows", kind=DURATION, name="interval")
-    count: int | None = option(None, "end behind so many rows; without it never", kind=INT)
-    nsqd_http_addresses: tuple[str, ...] = option(
-        (), "nsqd to ask: host:port for HTTP", kind=STRING, name="nsqd-http-address"
-    )
-    lookupd_http_addresses: tuple[str, ...] = option(
-        (), "nsqlookupd that knows the nsqds: host:port", kind=STRING, name="lookupd-http-address"
-    )
-    connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time for connecting to an nsqd or nsqlookupd",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-    )
-    request_timeout_ns: int = option(
-        5 * SECOND,
-        "time for one question as a whole",
-        kind=DURATION,
-        name="http-client-request-timeout",
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(options: Options) -> int:
     """Run the program; the exit status."""
-    options = parse(Options, PROGRAM, arguments)
     return run(PROGRAM, partial(stat, options, Output()))
 
 

@@ -14,52 +14,23 @@ import asyncio
 import contextlib
 import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
-from sparq.program.flags import option
-from sparq.program.kinds import BOOL, INT, STRING
-from sparq.tools.common import (
-    Failed,
-    SourceOptions,
-    UsageError,
-    check_names,
-    check_sources,
-    consumer_config,
-    parse,
-    run,
-)
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.commands.nsq_tail import PROGRAM, Options, main
+from sparq.tools.common import check_names, check_sources, consumer_config, run
 from sparq.tools.pipes import Output
-
-PROGRAM: Final = "nsq_tail"
 
 STOP_SECONDS: Final = 2.0
 """For the line that is being written when it ends; a paused reader may never take it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SourceOptions):
-    """Everything that nsq_tail can be told."""
-
-    topics: tuple[str, ...] = option((), "topic to print", kind=STRING, name="topic")
-    channel: str = option(
-        "", "channel to consume; without it one with a random name, ephemeral", kind=STRING
-    )
-    max_in_flight: int = option(
-        200, "messages that may be on their way here, at most --n", kind=INT
-    )
-    n: int = option(0, "end after so many messages of all topics together; 0: never", kind=INT)
-    print_topic: bool = option(False, "begin each line with its topic", kind=BOOL)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(options: Options) -> int:
     """Run the program; the exit status."""
-    options = parse(Options, PROGRAM, arguments)
     return run(PROGRAM, partial(tail, options, Output()))
 
 

@@ -23,21 +23,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
-from sparq.program.flags import option
-from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
 from sparq.program.logging import set_up
-from sparq.protocol.durations import MINUTE, SECOND
+from sparq.protocol.durations import SECOND
 from sparq.protocol.names import quote
 from sparq.protocol.patterns import Pattern, PatternError
 from sparq.tools import common
 from sparq.tools.archive import Archive
-from sparq.tools.common import SourceOptions, UsageError
+from sparq.tools.command_line import UsageError, refuse
+from sparq.tools.commands.nsq_to_file import PROGRAM, Options, main
 from sparq.tools.filename import FilenameError, template
 from sparq.tools.folder import Folder
 from sparq.tools.output import Output, Rotation
@@ -45,86 +42,6 @@ from sparq.tools.recorder import Recorder
 from sparq.tools.topics import Topics
 
 log = logging.getLogger(__name__)
-
-PROGRAM: Final = "nsq_to_file"
-TEMPORARY: Final = "/tmp"  # noqa: S108 - NSQ's default; what others plant there is not followed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SourceOptions):
-    """Everything that nsq_to_file can be told."""
-
-    # What is recorded
-    topics: tuple[str, ...] = option((), "a topic to record", kind=STRING, name="topic")
-    topic_pattern: str = option(
-        "", "record the topics that this pattern (Go's syntax) matches", kind=STRING
-    )
-    topic_refresh_ns: int = option(
-        MINUTE, "time between two looks for topics", kind=DURATION, name="topic-refresh"
-    )
-    channel: str = option(PROGRAM, "the channel", kind=STRING)
-    max_in_flight: int = option(200, "messages that may be held and not finished", kind=INT)
-
-    # Where it is written
-    output_dir: str = option(TEMPORARY, "folder of the files", kind=STRING)
-    work_dir: str = option(
-        "",
-        "folder of files that are being written; finished, they are moved to --output-dir (default"
-        " the same folder)",
-        kind=STRING,
-    )
-    filename_format: str = option(
-        "<TOPIC>.<HOST><REV>.<DATETIME>.log",
-        "path of a file below its folder; <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are"
-        " replaced. <REV> counts on where a file is there already",
-        kind=STRING,
-    )
-    datetime_format: str = option("%Y-%m-%d_%H", "<DATETIME>, by strftime", kind=STRING)
-    host_identifier: str = option(
-        "",
-        "<HOST>; <SHORT_HOST> and <HOSTNAME> are replaced (default <SHORT_HOST>)",
-        kind=STRING,
-    )
-    gzip: bool = option(False, "write gzip", kind=BOOL)
-    gzip_level: int = option(6, "from 1, the fastest, to 9, the smallest", kind=INT)
-
-    # When
-    rotate_size: int = option(
-        0, "begin the next file when one is larger than so many bytes; 0: never for that", kind=INT
-    )
-    rotate_interval_ns: int = option(
-        0,
-        "begin the next file after so long; 0s: never for that",
-        kind=DURATION,
-        name="rotate-interval",
-    )
-    sync_interval_ns: int = option(
-        30 * SECOND,
-        "sync and finish messages at least so often",
-        kind=DURATION,
-        name="sync-interval",
-    )
-    skip_empty_files: bool = option(
-        False, "open no file before there is something to be written", kind=BOOL
-    )
-
-    # How it asks nsqlookupds for topics
-    http_client_connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time to connect to an nsqlookupd",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-    )
-    http_client_request_timeout_ns: int = option(
-        5 * SECOND,
-        "time for one question to an nsqlookupd",
-        kind=DURATION,
-        name="http-client-request-timeout",
-    )
-
-    # What it says
-    log_level: int = option(logging.INFO, "debug, info, warn, error or fatal", kind=LEVEL)
-    log_prefix: str = option(f"[{PROGRAM}] ", "text before each log line", kind=STRING)
 
 
 POSITIVE: Final = {
@@ -136,17 +53,16 @@ POSITIVE: Final = {
 NOT_NEGATIVE: Final = {"rotate-size": "rotate_size", "rotate-interval": "rotate_interval_ns"}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(options: Options) -> int:
     """Run the program; the exit status."""
-    options = common.parse(Options, PROGRAM, arguments, refuses_strays=True)
     try:
         check(options)
         set_up(options.log_prefix, options.log_level)
         archive = archive_of(options)
     except UsageError as error:
-        common.refuse(PROGRAM, str(error))
+        refuse(PROGRAM, str(error))
     except FilenameError as error:
-        common.refuse(PROGRAM, f"--filename-format: {error}")
+        refuse(PROGRAM, f"--filename-format: {error}")
 
     async def work(stop: asyncio.Event) -> int:
         set_up(options.log_prefix, options.log_level)

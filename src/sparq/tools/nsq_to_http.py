@@ -27,65 +27,23 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
 
 import aiohttp
 
 from sparq.client.message import Message
-from sparq.program.flags import option
-from sparq.program.kinds import DURATION, FLOAT, INT, STRING
 from sparq.program.logging import LEVELS, set_up
 from sparq.program.version import sparq_version
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.tools import common
-from sparq.tools.common import SourceOptions, UsageError
+from sparq.tools.command_line import UsageError
+from sparq.tools.commands.nsq_to_http import CONTENT_TYPE, PROGRAM, Options, main
 from sparq.tools.endpoint import Endpoint, UnsendableError, open_session, parse_headers
-from sparq.tools.hostpool import MODES, hosts_of
+from sparq.tools.hostpool import hosts_of
 from sparq.tools.relay import Relay, consumer_of
 from sparq.tools.timings import check_every
 
-PROGRAM: Final = "nsq_to_http"
-CONTENT_TYPE: Final = "application/octet-stream"
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SourceOptions):
-    """Everything that nsq_to_http can be told."""
-
-    topic: str = option("", "topic to consume", kind=STRING)
-    channel: str = option(PROGRAM, "channel to consume it by", kind=STRING)
-    max_in_flight: int = option(200, "messages that may be unanswered at a time", kind=INT)
-    n: int = option(100, "requests that may be under way at a time", kind=INT)
-    post: tuple[str, ...] = option((), "URL to POST messages to", kind=STRING)
-    get: tuple[str, ...] = option(
-        (), "URL to GET, with one %s in its path or query: the message, encoded", kind=STRING
-    )
-    mode: str = option("hostpool", f"who gets a message: {', '.join(MODES)}", kind=STRING)
-    sample: float = option(
-        1.0, "share of the messages to send; the others are finished", kind=FLOAT
-    )
-    http_client_connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time for making a connection",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-    )
-    http_client_request_timeout_ns: int = option(
-        20 * SECOND,
-        "time for a request and its answer",
-        kind=DURATION,
-        name="http-client-request-timeout",
-    )
-    status_every: int = option(
-        250, "log response times at every so many messages; 0: never", kind=INT
-    )
-    content_type: str = option(CONTENT_TYPE, "Content-Type of a POST", kind=STRING)
-    header: tuple[str, ...] = option((), "header of each request, as 'Name: value'", kind=STRING)
 
 
 def check(options: Options) -> None:
@@ -194,9 +152,8 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(options: Options) -> int:
     """Run the program; the exit status."""
-    options = common.parse(Options, PROGRAM, arguments)
     return common.run(PROGRAM, lambda stop: serve(options, stop))
 
 

@@ -39,14 +39,13 @@ from sparq.client.errors import ProducerFullError, PublishError, SparqClientErro
 from sparq.client.message import Message
 from sparq.client.producer import Producer
 from sparq.client.publish import Receipt
-from sparq.program.flags import option
-from sparq.program.kinds import INT, STRING
 from sparq.program.logging import LEVELS, set_up
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools import common
-from sparq.tools.common import CLIENT_OPTION, SourceOptions, UsageError
-from sparq.tools.hostpool import MODES, hosts_of
+from sparq.tools.command_line import UsageError
+from sparq.tools.commands.nsq_to_nsq import PROGRAM, Options, main
+from sparq.tools.hostpool import hosts_of
 from sparq.tools.json_filter import FieldMissingError, JsonFilter, NotAnObjectError
 from sparq.tools.relay import (
     NotSentError,
@@ -60,7 +59,6 @@ from sparq.tools.relay import (
 from sparq.tools.timings import check_every
 from sparq.tools.together import TOGETHER_BYTES, TOGETHER_COUNT, runs
 
-PROGRAM: Final = "nsq_to_nsq"
 AT_A_TIME_MAX: Final = 1000
 """Publishes that are tried again at a time; more make nothing faster."""
 
@@ -68,40 +66,6 @@ OF_ONE_OF_THEM: Final = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
 """Refusals of several messages that need not be refused one by one: one or all are too large."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SourceOptions):
-    """Everything that nsq_to_nsq can be told."""
-
-    topic: tuple[str, ...] = option((), "topic to copy", kind=STRING)
-    channel: str = option(PROGRAM, "channel to consume them by", kind=STRING)
-    destination_topic: str = option(
-        "", "topic to publish to; without it, that of the source", kind=STRING
-    )
-    destination_nsqd_tcp_addresses: tuple[str, ...] = option(
-        (),
-        "nsqd to publish to: host:port or a unix socket",
-        kind=STRING,
-        name="destination-nsqd-tcp-address",
-    )
-    max_in_flight: int = option(
-        200, "messages of a topic that may be unanswered at a time", kind=INT
-    )
-    mode: str = option("hostpool", f"who gets a message: {', '.join(MODES)}", kind=STRING)
-    status_every: int = option(
-        250, "log response times at every so many messages; 0: never", kind=INT
-    )
-    whitelist_json_field: tuple[str, ...] = option(
-        (), "field of JSON messages that passes; without the flag all do", kind=STRING
-    )
-    require_json_field: str = option(
-        "", "field that a JSON message must have in order to pass", kind=STRING
-    )
-    require_json_value: str = option("", "value that this field must have", kind=STRING)
-    producer_opt: tuple[str, ...] = option(
-        (), "an option of the publishing client, or its name alone for true", kind=CLIENT_OPTION
-    )
 
 
 def check(options: Options) -> None:
@@ -324,9 +288,8 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(options: Options) -> int:
     """Run the program; the exit status."""
-    options = common.parse(Options, PROGRAM, arguments)
     return common.run(PROGRAM, lambda stop: serve(options, stop))
 
 

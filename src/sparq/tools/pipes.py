@@ -20,7 +20,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
-from sparq.tools.common import Failed
+from sparq.tools.command_line import Failed
 
 T = TypeVar("T")
 

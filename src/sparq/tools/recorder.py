@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from sparq.client.batch import Batch
 from sparq.client.consumer import Consumer
-from sparq.tools.common import Failed
+from sparq.tools.command_line import Failed
 from sparq.tools.filename import FilenameError
 from sparq.tools.output import Output
 

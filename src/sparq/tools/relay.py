@@ -24,7 +24,7 @@ from sparq.client.consumer import Consumer
 from sparq.client.handling import Handler
 from sparq.client.message import Message
 from sparq.tools import common
-from sparq.tools.common import SourceOptions
+from sparq.tools.command_line import SourceOptions
 from sparq.tools.hostpool import Hosts
 from sparq.tools.timings import Timings
 from sparq.tools.touching import Touching

@@ -17,7 +17,7 @@ from yarl import URL
 
 from sparq.client.address import lookupd_url
 from sparq.client.reasons import http_reason, one_line
-from sparq.tools.common import Failed
+from sparq.tools.command_line import Failed
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sparq.tools.common import UsageError
+from sparq.tools.command_line import UsageError
 
 logger = logging.getLogger(__name__)
 

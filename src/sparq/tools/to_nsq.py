@@ -20,20 +20,18 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from sparq.client.address import parse_addresses
 from sparq.client.config import Config
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
-from sparq.program.flags import option
-from sparq.program.kinds import INT, STRING
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.bucket import Bucket
-from sparq.tools.common import CLIENT_OPTION, Failed, UsageError, client_config, parse, run
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.commands.to_nsq import PROGRAM, Options, main
+from sparq.tools.common import client_config, run
 from sparq.tools.pipes import Input
 from sparq.tools.progress_line import show_progress
 from sparq.tools.records import Records, RecordTooLongError
@@ -41,30 +39,9 @@ from sparq.tools.together import TOGETHER_BYTES, runs
 
 log = logging.getLogger(__name__)
 
-PROGRAM: Final = "to_nsq"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Everything that to_nsq can be told."""
-
-    topic: str = option("", "topic to publish to", kind=STRING)
-    delimiter: str = option("\n", "byte that ends a record", kind=STRING)
-    rate: int = option(0, "records a second at most; 0: no limit", kind=INT)
-    nsqd_tcp_addresses: tuple[str, ...] = option(
-        (),
-        "nsqd to publish to, each of them: host:port or a unix socket",
-        kind=STRING,
-        name="nsqd-tcp-address",
-    )
-    producer_opt: tuple[str, ...] = option(
-        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(options: Options) -> int:
     """Run the program; the exit status."""
-    options = parse(Options, PROGRAM, arguments)
     return run(PROGRAM, partial(publish_all, options, Input()))
 
 

@@ -14,76 +14,32 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import Final
 
 from sparq.client.address import lookupd_url, split_texts
-from sparq.program.flags import option
-from sparq.program.kinds import BOOL, DURATION, INT, STRING
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.cluster import Cluster
 from sparq.tools.columns import aligned
-from sparq.tools.common import (
-    QUITTING,
-    Failed,
-    UsageError,
-    check_addresses,
-    parse,
-    run,
-)
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.commands.top import PROGRAM, Options, main
+from sparq.tools.common import QUITTING, check_addresses, run
 from sparq.tools.interruption import unless_stopped
 from sparq.tools.keyboard import keyboard
 from sparq.tools.overview import Look, Overview, look, overview
 from sparq.tools.pipes import Output
 from sparq.tools.screen import Screen
 from sparq.tools.terminal import taken
-from sparq.tools.view import COLUMNS, View, cells, column_name
+from sparq.tools.view import COLUMNS, View, cells
 
-PROGRAM: Final = "sparq top"
-COLUMN: Final = STRING._replace(name="column", parse=column_name)
 LEFT: Final = sum(column.is_text for column in COLUMNS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Everything that `sparq top` can be told."""
-
-    nsqd_http_addresses: tuple[str, ...] = option(
-        (), "nsqd to look at: host:port or URL", kind=STRING, name="nsqd-http-address"
-    )
-    lookupd_http_addresses: tuple[str, ...] = option(
-        (),
-        "nsqlookupd that knows the nsqds: host:port or URL",
-        kind=STRING,
-        name="lookupd-http-address",
-    )
-    topic: str = option("", "show this topic only", kind=STRING)
-    channel: str = option("", "show channels of this name only", kind=STRING)
-    interval_ns: int = option(2 * SECOND, "time between two looks", kind=DURATION, name="interval")
-    count: int = option(0, "end after so many looks with rates; 0: never", kind=INT)
-    once: bool = option(False, "print one table, and end", kind=BOOL)
-    sort: str = option("topic", "column to sort by: its heading in small letters", kind=COLUMN)
-    http_client_connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time that a connection may take",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-    )
-    http_client_request_timeout_ns: int = option(
-        5 * SECOND,
-        "time that an answer may take",
-        kind=DURATION,
-        name="http-client-request-timeout",
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(options: Options) -> int:
     """Run the program; the exit status."""
-    options = parse(Options, PROGRAM, arguments, refuses_strays=True)
     return run(PROGRAM, partial(watch, options, Output()), QUITTING)
 
 

@@ -11,9 +11,10 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sparq.tools.overview import Row
+if TYPE_CHECKING:
+    from sparq.tools.overview import Row
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 UNKNOWN = "-"

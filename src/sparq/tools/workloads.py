@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sparq.client.consumer import Consumer
 from sparq.client.producer import Producer
-from sparq.tools.common import Failed
+from sparq.tools.command_line import Failed
 
 MIB: Final = 1 << 20
 STAMP: Final = struct.Struct(">q")

@@ -1,0 +1,98 @@
+"""The command line of a tool: its flags, and what is said of one that cannot be.
+
+Loaded before anything else of a tool, and alone where its help or its version is all that is asked
+for: nothing here may need an event loop, a socket or arrays. `launch` loads what does the work.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn, TypeVar
+
+from sparq.program import flags
+from sparq.program.flags import option
+from sparq.program.kinds import STRING
+from sparq.program.version import version_line
+
+T = TypeVar("T")
+
+
+class UsageError(Exception):
+    """The command line asks for what cannot be; the text names the flag."""
+
+
+class Failed(Exception):
+    """The tool cannot go on; the text says why and what of the work is done."""
+
+
+def _together(texts: Iterable[str]) -> tuple[str, ...]:
+    given = tuple(texts)
+    # Loads ssl: only who gives such an option waits for that.
+    import_module("sparq.client.config").Config.from_text(texts_of(given))
+    return given
+
+
+CLIENT_OPTION = STRING._replace(name="key,value", gather=_together)
+"""Options of the client, held to what `Config` knows while the command line is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Where a tool consumes from; the options of a tool that consumes begin with these."""
+
+    nsqd_tcp_addresses: tuple[str, ...] = option(
+        (), "nsqd to consume from: host:port or a unix socket", kind=STRING, name="nsqd-tcp-address"
+    )
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (),
+        "nsqlookupd that knows the nsqds: host:port or URL",
+        kind=STRING,
+        name="lookupd-http-address",
+    )
+    consumer_opt: tuple[str, ...] = option(
+        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+    )
+
+
+def parse(
+    options_class: type[T],
+    program: str,
+    arguments: Sequence[str] | None,
+) -> T:
+    """A tool's options from its command line (``sys.argv`` for None).
+
+    Raises:
+        SystemExit: 0 after ``--help`` and ``--version``, 2 for a bad command line, 1 for a refusal.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    options = flags.parse(options_class, program, version_line(program), words, takes_file=False)
+    if strays := " ".join(flags.behind_flags(options_class, words)):
+        refuse(program, f"unknown arguments: {strays}")
+    return options
+
+
+def refuse(program: str, reason: str) -> NoReturn:
+    """Say why this cannot be done, and end with status 1, as NSQ's tools do."""
+    sys.stderr.write(f"{program}: {reason}\n")
+    raise SystemExit(1)
+
+
+def texts_of(given: Iterable[str]) -> dict[str, str]:
+    """The client's options in `key,value` texts; a `key` alone means true."""
+    texts = {}
+    for text in given:
+        key, comma, value = text.partition(",")
+        texts[key] = value if comma else "true"
+    return texts
+
+
+def launch(work: str, options: Any) -> int:
+    """Load the module that does a tool's work, and call its `start` with the options.
+
+    Returns:
+        The exit status.
+    """
+    return int(import_module(work).start(options))

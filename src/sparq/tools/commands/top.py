@@ -1,0 +1,57 @@
+"""The command line of `sparq top`: its flags, each with its default and what it does.
+
+What the program does with them, and how it ends, stands in `sparq.tools.top`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sparq.program.flags import option
+from sparq.program.kinds import BOOL, DURATION, INT, STRING
+from sparq.protocol.durations import SECOND
+from sparq.tools.command_line import launch, parse
+from sparq.tools.view import column_name
+
+PROGRAM: Final = "sparq top"
+COLUMN: Final = STRING._replace(name="column", parse=column_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything that `sparq top` can be told."""
+
+    nsqd_http_addresses: tuple[str, ...] = option(
+        (), "nsqd to look at: host:port or URL", kind=STRING, name="nsqd-http-address"
+    )
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (),
+        "nsqlookupd that knows the nsqds: host:port or URL",
+        kind=STRING,
+        name="lookupd-http-address",
+    )
+    topic: str = option("", "show this topic only", kind=STRING)
+    channel: str = option("", "show channels of this name only", kind=STRING)
+    interval_ns: int = option(2 * SECOND, "time between two looks", kind=DURATION, name="interval")
+    count: int = option(0, "end after so many looks with rates; 0: never", kind=INT)
+    once: bool = option(False, "print one table, and end", kind=BOOL)
+    sort: str = option("topic", "column to sort by: its heading in small letters", kind=COLUMN)
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND,
+        "time that a connection may take",
+        kind=DURATION,
+        name="http-client-connect-timeout",
+    )
+    http_client_request_timeout_ns: int = option(
+        5 * SECOND,
+        "time that an answer may take",
+        kind=DURATION,
+        name="http-client-request-timeout",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    return launch("sparq.tools.top", parse(Options, PROGRAM, arguments))
