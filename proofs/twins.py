@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparq.broker import in_flight, redelivery
-from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, PAGE_SIZE, InFlight
+from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, InFlight
+from sparq.broker.page import PAGE_SIZE
 from sparq.log import block, ranges
 from sparq.log.block import Block
 from sparq.protocol import batch, frames, mpub, parser, runs
@@ -476,7 +477,9 @@ ELSEWHERE = {
     "broker.percentiles": "tests/broker/test_percentiles.py",
     "broker.ready_again": "tests/broker/test_ready_again.py",
     "broker.recovery": "tests/broker/test_restore.py",
+    "broker.page": "tests/broker/test_scattered.py",
     "broker.sampling": "tests/broker/test_delivery.py",
+    "broker.scattered": "tests/broker/test_scattered.py",
     "broker.topic": "tests/broker/test_model.py",
     "log.check": "tests/log/test_go_queue.py",
     "log.extents": "tests/log/test_blocks.py",

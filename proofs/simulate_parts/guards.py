@@ -14,7 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 from sparq.broker import redelivery
-from sparq.broker.in_flight import Expired, InFlight, Page
+from sparq.broker.in_flight import Expired, InFlight
+from sparq.broker.page import Page
 from sparq.broker.publishing import Publish, Publishing
 from sparq.log import journal_recovery, recovery
 from sparq.log import log as logs

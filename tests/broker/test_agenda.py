@@ -6,7 +6,7 @@ import errno
 
 from sparq.broker.agenda import Agenda
 from sparq.broker.errands import Errands
-from sparq.broker.in_flight import NEVER
+from sparq.broker.options import NEVER
 from sparq.log.disk import DiskError
 from sparq.log.task import TaskKind
 from sparq.protocol.instant import Instant

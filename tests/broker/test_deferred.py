@@ -6,7 +6,7 @@ import pytest
 
 from sparq.broker import deferred
 from sparq.broker.deferred import Delays, DueList
-from sparq.broker.in_flight import NEVER
+from sparq.broker.options import NEVER
 
 
 @pytest.mark.behaviour("pqueue.TestPriorityQueue", "pqueue.TestUnsortedInsert")

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.broker.in_flight import (
-    NEVER,
     NOT_IN_FLIGHT,
     NOT_OWNED,
-    PAGE_SIZE,
     Freed,
     InFlight,
     ranges_of,
     ranges_of_few,
 )
+from sparq.broker.options import NEVER
+from sparq.broker.page import PAGE_SIZE
 
 BASE = 5 * PAGE_SIZE - 40
 """The runs of these tests cross the border of a page."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparq.broker.in_flight import NEVER
+from sparq.broker.options import NEVER
 from sparq.broker.skips import Skips
 
 

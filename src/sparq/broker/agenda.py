@@ -17,7 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from sparq.broker.histogram import Histogram
-from sparq.broker.in_flight import NEVER
+from sparq.broker.options import NEVER
 from sparq.log.disk import DiskError
 from sparq.log.task import Task
 from sparq.protocol.instant import Instant

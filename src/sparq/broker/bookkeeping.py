@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sparq.broker.agenda import Agenda
 from sparq.broker.errands import Errands
-from sparq.broker.in_flight import NEVER
+from sparq.broker.options import NEVER
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.ledger_work import Checkpoint, LedgerSync

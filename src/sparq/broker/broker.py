@@ -23,8 +23,7 @@ from sparq.broker.checkpoints import Checkpoints
 from sparq.broker.conversation import Conversation
 from sparq.broker.delivery import hand_out
 from sparq.broker.histogram import Histogram
-from sparq.broker.in_flight import NEVER
-from sparq.broker.options import SECOND_NS, BrokerOptions
+from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.permissions import Permissions
 from sparq.broker.publishing import Done
 from sparq.broker.sampling import Sampler

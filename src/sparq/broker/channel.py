@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from sparq.broker.agenda import Agenda
 from sparq.broker.deferred import Delays
-from sparq.broker.in_flight import NEVER, NOT_IN_FLIGHT, Expired, InFlight
+from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.memory import Memory
-from sparq.broker.options import MILLISECOND_NS
+from sparq.broker.options import MILLISECOND_NS, NEVER
 from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.ready_again import ReadyAgain
 from sparq.broker.skips import Skips

@@ -13,8 +13,7 @@ from functools import partial
 from typing import Final
 
 from sparq.broker.agenda import Agenda
-from sparq.broker.in_flight import NEVER
-from sparq.broker.options import MILLISECOND_NS
+from sparq.broker.options import MILLISECOND_NS, NEVER
 from sparq.broker.topic import Topic
 from sparq.log.journal import Cleaning, Journal
 from sparq.log.task import Task

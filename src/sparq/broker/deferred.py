@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.in_flight import NEVER
+from sparq.broker.options import NEVER
 
 COMPACT_MIN = 1024
 """So many passed entries are kept before the list of skipped indexes is made anew."""

@@ -1,35 +1,43 @@
 """Which messages of a channel are with whom, and until when: arrays over pages of indexes.
 
 A page covers 4,096 indexes and exists only while one of them is in flight, so memory follows what
-is in flight and not the backlog. Owners are numbers that the channel gives its sessions; 0 is
-nobody. Invariants:
+is in flight and not the backlog. Pages with few messages are emptied into `scattered`, where a
+message costs 180 bytes and not 80 KiB. Owners are numbers that the channel gives its sessions; 0
+is nobody. Invariants:
 
-1. `owner[i] != 0` exactly for what is in flight; `count` is how many those are.
+1. `owner[i] != 0` exactly for what is in flight in a page; `count` is how many are in flight in
+   all. A message is either in a page or in `scattered`, never in both.
 2. `deadline_min` of a page is never above the earliest deadline of its messages. Finishing does not
    raise it, so looking at a page too early is possible and looking too late is not.
-3. An index that no page covers is simply not in flight: indexes need no check beforehand.
-4. Functions over runs have an array path and, below 16 items, a plain one with the same answer.
+3. An index that neither has is simply not in flight: indexes need no check beforehand.
+4. Beyond `pages_kept` pages, a page holds `PAGE_MESSAGES_MIN` messages on average, so that each
+   message costs at most 200 bytes there, too.
+5. Functions over runs have an array path and, below 16 items, a plain one with the same answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.broker.options import NEVER
+from sparq.broker.page import PAGE_BITS, PAGE_MASK, PAGE_SIZE, Page, page_groups
+from sparq.broker.scattered import Scattered
 from sparq.protocol.frames import Run
 
 Indexes = NDArray[np.int64]
 
-PAGE_BITS: Final = 12
-PAGE_SIZE: Final = 1 << PAGE_BITS
-PAGE_MASK: Final = PAGE_SIZE - 1
-NEVER: Final = (1 << 63) - 1
 SPARE_PAGES_MAX: Final = 16
+PAGES_KEPT: Final = 16
+"""So many pages are kept however few messages they hold: 1.4 MiB."""
+PAGE_MESSAGES_MIN: Final = 448
+"""A page of this many messages costs 200 bytes for each: 20 bytes a slot, and 2 for attempts."""
+RUN_FOR_PAGE: Final = 64
+"""Fewer redeliveries than this begin no page of their own."""
 
 NOT_IN_FLIGHT: Final = 0
 NOT_OWNED: Final = -1
@@ -56,35 +64,6 @@ class Expired(NamedTuple):
     indexes: Indexes
     attempts: NDArray[np.uint16]
     owners: NDArray[np.uint32]
-
-
-class Page:
-    """The state of 4,096 neighbouring indexes; without `attempts` all are at their first."""
-
-    __slots__ = (
-        "attempts",
-        "count",
-        "deadline",
-        "deadline_min",
-        "delivered_at",
-        "owner",
-        "published",
-    )
-
-    def __init__(self) -> None:
-        self.owner = np.zeros(PAGE_SIZE, np.uint32)
-        self.deadline = np.empty(PAGE_SIZE, np.int64)
-        self.delivered_at = np.empty(PAGE_SIZE, np.int64)
-        self.attempts: NDArray[np.uint16] | None = None
-        self.published: Indexes | None = None
-        self.count = 0
-        self.deadline_min = NEVER
-
-    def attempts_at(self, offsets: NDArray[np.int64]) -> NDArray[np.uint16]:
-        """Deliveries so far of the messages at these offsets."""
-        if self.attempts is None:
-            return np.ones(len(offsets), np.uint16)
-        return self.attempts[offsets]
 
 
 _SPARE_PAGES: Final[list[Page]] = []
@@ -115,20 +94,14 @@ def ranges_of_few(indexes: list[int]) -> tuple[list[int], list[int]]:
     return starts, ends
 
 
-def page_groups(indexes: Indexes) -> Iterator[tuple[int, int, int]]:
-    """(page key, from, to) for each page that a run of ascending indexes touches."""
-    keys = indexes >> PAGE_BITS
-    bounds = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(indexes)]
-    for low, high in pairwise(bounds):
-        yield int(keys[low]), low, high
-
-
 class InFlight:
     """What a channel has handed out and not heard of again."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages_kept: int = PAGES_KEPT) -> None:
         self.count = 0
         self._pages: dict[int, Page] = {}
+        self._pages_kept = pages_kept
+        self._scattered = Scattered()
 
     # Handing out
 
@@ -147,6 +120,8 @@ class InFlight:
             page.count += high - low
             page.deadline_min = min(page.deadline_min, deadline_ns)
             first += high - low
+        if len(self._pages) > self._pages_kept:
+            self._thin_out()
 
     def note_many(
         self,
@@ -161,7 +136,11 @@ class InFlight:
         if not len(indexes):
             return
         self.count += len(indexes)
+        apart = np.zeros(len(indexes), np.bool_)
         for key, low, high in page_groups(indexes):
+            if key not in self._pages and high - low < RUN_FOR_PAGE:
+                apart[low:high] = True
+                continue
             page = self._page(key)
             offsets = indexes[low:high] & PAGE_MASK
             if page.attempts is None:
@@ -172,9 +151,17 @@ class InFlight:
             page.attempts[offsets] = attempts[low:high]
             page.count += high - low
             page.deadline_min = min(page.deadline_min, deadline_ns)
+        if apart.any():
+            self._scattered.add_run(
+                indexes[apart], attempts[apart], owner, now_ns=now_ns, deadline_ns=deadline_ns
+            )
+        if len(self._pages) > self._pages_kept:
+            self._thin_out()
 
     def note_published(self, indexes: Indexes, wall_ns: Indexes) -> None:
         """Remember when messages had been published; of those that are not in flight it is lost."""
+        if len(self._scattered):
+            self._scattered.note_published(indexes.tolist(), wall_ns.tolist())
         for key, low, high in page_groups(indexes):
             page = self._pages.get(key)
             if page is None:
@@ -187,12 +174,29 @@ class InFlight:
         """When those of the messages were published that are with this owner, each told once."""
         ascending = np.unique(np.asarray(indexes, np.int64))
         mine = ascending[self._owners(ascending) == owner]
-        found = []
+        found = np.zeros(len(mine), np.int64)
+        apart = np.ones(len(mine), np.bool_)
         for key, low, high in page_groups(mine) if len(mine) else ():
-            published = self._pages[key].published
-            assert published is not None
-            found.append(published[mine[low:high] & PAGE_MASK])
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+            page = self._pages.get(key)
+            if page is not None and page.published is not None:
+                offsets = mine[low:high] & PAGE_MASK
+                found[low:high] = page.published[offsets]
+                apart[low:high] = page.owner[offsets] == 0
+        if apart.any():
+            found[apart] = self._scattered.published(mine[apart])
+        return found
+
+    def _thin_out(self) -> None:
+        """Empty pages of few messages into `scattered`, when there are too many of those."""
+        beyond = len(self._pages) - self._pages_kept
+        if beyond * PAGE_MESSAGES_MIN <= self.count - len(self._scattered):
+            return
+        for key, page in list(self._pages.items()):
+            if page.count < PAGE_MESSAGES_MIN:
+                offsets = np.flatnonzero(page.owner)
+                self._scattered.add(page.rows(key, offsets))
+                page.owner[offsets] = 0
+                self._shrink(key, page, len(offsets))
 
     def _sorted(self) -> list[tuple[int, Page]]:
         return sorted(self._pages.items(), key=itemgetter(0))
@@ -207,6 +211,12 @@ class InFlight:
 
     def finish(self, indexes: Run | list[int], owner: int) -> Freed:
         """Free a run of messages; a message named twice is freed once and fails once."""
+        freed = self._finish(indexes, owner)
+        if len(self._pages) > self._pages_kept:
+            self._thin_out()
+        return freed
+
+    def _finish(self, indexes: Run | list[int], owner: int) -> Freed:
         if isinstance(indexes, list):
             return self._finish_few(indexes, owner)
         if isinstance(indexes, range):
@@ -252,17 +262,22 @@ class InFlight:
     def _finish_few(self, indexes: list[int], owner: int) -> Freed:
         freed: list[int] = []
         failures: list[tuple[int, int]] = []
-        pages = self._pages
+        pages, scattered = self._pages, self._scattered
         for position, index in enumerate(indexes):
             key = index >> PAGE_BITS
             page = pages.get(key)
             found = page.owner.item(index & PAGE_MASK) if page is not None else 0
-            if page is None or found != owner:
-                failures.append((position, NOT_OWNED if found else NOT_IN_FLIGHT))
+            if page is not None and found == owner:
+                page.owner[index & PAGE_MASK] = 0
+                self._shrink(key, page, 1)
+                freed.append(index)
                 continue
-            page.owner[index & PAGE_MASK] = 0
-            self._shrink(key, page, 1)
-            freed.append(index)
+            found = found or scattered.owner_of(index)
+            if found == owner:
+                scattered.remove(index)
+                freed.append(index)
+            else:
+                failures.append((position, NOT_OWNED if found else NOT_IN_FLIGHT))
         self.count -= len(freed)
         freed.sort()
         starts, ends = ranges_of_few(freed)
@@ -275,11 +290,7 @@ class InFlight:
         mine = owners == owner
         mine[1:] &= ascending[1:] != ascending[:-1]
         freed = ascending[mine]
-        for key, low, high in page_groups(freed) if len(freed) else ():
-            page = self._pages[key]
-            page.owner[freed[low:high] & PAGE_MASK] = 0
-            self._shrink(key, page, high - low)
-        self.count -= len(freed)
+        self._free_many(freed)
         failed = np.flatnonzero(~mine)
         failures = [
             (int(order[at]), NOT_OWNED if owners[at] not in (0, owner) else NOT_IN_FLIGHT)
@@ -289,12 +300,37 @@ class InFlight:
         starts, ends = ranges_of(freed)
         return Freed(starts, ends, len(freed), failures)
 
+    def _free_many(self, freed: Indexes) -> None:
+        """Free messages that are in flight, in ascending order."""
+        if not len(freed):
+            return
+        self.count -= len(freed)
+        apart = np.zeros(len(freed), np.bool_) if len(self._scattered) else None
+        for key, low, high in page_groups(freed):
+            page = self._pages.get(key)
+            if page is None:
+                assert apart is not None
+                apart[low:high] = True
+                continue
+            offsets = freed[low:high] & PAGE_MASK
+            count = high - low
+            if apart is not None:
+                apart[low:high] = page.owner[offsets] == 0
+                count -= int(apart[low:high].sum())
+            page.owner[offsets] = 0
+            self._shrink(key, page, count)
+        if apart is not None and apart.any():
+            self._scattered.remove_many(freed[apart])
+
     def _owners(self, ascending: Indexes) -> NDArray[np.uint32]:
         owners = np.zeros(len(ascending), np.uint32)
         for key, low, high in page_groups(ascending):
             page = self._pages.get(key)
             if page is not None:
                 owners[low:high] = page.owner[ascending[low:high] & PAGE_MASK]
+        if len(self._scattered):
+            apart = owners == 0
+            owners[apart] = self._scattered.owners(ascending[apart])
         return owners
 
     def _shrink(self, key: int, page: Page, count: int) -> None:
@@ -316,12 +352,18 @@ class InFlight:
         page = self._pages.get(key)
         offset = index & PAGE_MASK
         found = page.owner.item(offset) if page is not None else 0
-        if page is None or found != owner:
+        in_page = found != 0
+        found = found or self._scattered.owner_of(index)
+        if found != owner:
             return NOT_OWNED if found else NOT_IN_FLIGHT
+        self.count -= 1
+        if page is None or not in_page:
+            return self._scattered.remove(index)
         attempts = 1 if page.attempts is None else page.attempts.item(offset)
         page.owner[offset] = 0
-        self.count -= 1
         self._shrink(key, page, 1)
+        if len(self._pages) > self._pages_kept:
+            self._thin_out()
         return attempts
 
     def touch(self, index: int, owner: int, deadline_ns: int, cap_ns: int) -> int:
@@ -333,8 +375,13 @@ class InFlight:
         page = self._pages.get(index >> PAGE_BITS)
         offset = index & PAGE_MASK
         found = page.owner.item(offset) if page is not None else 0
-        if page is None or found != owner:
+        in_page = found != 0
+        found = found or self._scattered.owner_of(index)
+        if found != owner:
             return NOT_OWNED if found else NOT_IN_FLIGHT
+        if page is None or not in_page:
+            self._scattered.touch(index, deadline_ns, cap_ns)
+            return 1
         deadline = min(deadline_ns, page.delivered_at.item(offset) + cap_ns)
         page.deadline[offset] = deadline
         page.deadline_min = min(page.deadline_min, deadline)
@@ -347,7 +394,9 @@ class InFlight:
             for key, page in self._sorted()
             if page.deadline_min <= now_ns
         ]
-        return _joined(found)
+        if self._scattered.deadline_min <= now_ns:
+            found.append(self._take_scattered(self._scattered.due(now_ns)))
+        return self._taken(found)
 
     def _due_offsets(self, page: Page, now_ns: int) -> NDArray[np.int64]:
         taken = page.owner != 0
@@ -362,7 +411,21 @@ class InFlight:
             self._take(key, page, np.flatnonzero(page.owner == owner))
             for key, page in self._sorted()
         ]
+        if len(self._scattered):
+            found.append(self._take_scattered(self._scattered.of_owner(owner)))
+        return self._taken(found)
+
+    def _taken(self, found: list[Expired]) -> Expired:
+        if len(self._pages) > self._pages_kept:
+            self._thin_out()
         return _joined(found)
+
+    def _take_scattered(self, indexes: Indexes) -> Expired:
+        scattered = self._scattered
+        taken = Expired(indexes, scattered.attempts(indexes), scattered.owners(indexes))
+        scattered.remove_many(indexes)
+        self.count -= len(indexes)
+        return taken
 
     def _take(self, key: int, page: Page, offsets: NDArray[np.int64]) -> Expired:
         owners = page.owner[offsets]
@@ -377,12 +440,14 @@ class InFlight:
         """Forget everything, as emptying a channel does."""
         self.count = 0
         self._pages.clear()
+        self._scattered.clear()
 
     # Looking
 
     def next_deadline_ns(self) -> int:
         """No message is due before this; NEVER when none is in flight."""
-        return min((page.deadline_min for page in self._pages.values()), default=NEVER)
+        found = self._scattered.deadline_min if len(self._scattered) else NEVER
+        return min([found, *(page.deadline_min for page in self._pages.values())])
 
     def all(self) -> tuple[Indexes, NDArray[np.uint16]]:
         """Everything in flight, ascending, with its deliveries so far."""
@@ -391,18 +456,29 @@ class InFlight:
             Expired(at + (key << PAGE_BITS), page.attempts_at(at), page.owner[at])
             for key, page, at in offsets
         ]
+        if len(self._scattered):
+            indexes = self._scattered.indexes()
+            attempts = self._scattered.attempts(indexes)
+            found.append(Expired(indexes, attempts, self._scattered.owners(indexes)))
         joined = _joined(found)
         return joined.indexes, joined.attempts
 
     def indexes(self) -> Indexes:
         """Everything in flight, ascending."""
         found = [np.flatnonzero(page.owner) + (key << PAGE_BITS) for key, page in self._sorted()]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        if not len(self._scattered):
+            return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.sort(np.concatenate([*found, self._scattered.indexes()]))
 
 
 def _joined(found: list[Expired]) -> Expired:
+    """One of several, ascending."""
     if not found:
         return Expired(np.empty(0, np.int64), np.empty(0, np.uint16), np.empty(0, np.uint32))
     if len(found) == 1:
         return found[0]
-    return Expired(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    indexes = np.concatenate([part.indexes for part in found])
+    attempts = np.concatenate([part.attempts for part in found])
+    owners = np.concatenate([part.owners for part in found])
+    order = np.argsort(indexes, kind="stable")
+    return Expired(indexes[order], attempts[order], owners[order])

@@ -7,11 +7,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from sparq.protocol.identify import Limits
 
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
+NEVER: Final = (1 << 63) - 1
+"""The time, or the index, of what does not come."""
 
 
 @dataclass(frozen=True, slots=True)

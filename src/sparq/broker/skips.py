@@ -11,7 +11,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.in_flight import NEVER
+from sparq.broker.options import NEVER
 
 Indexes = NDArray[np.int64]
 

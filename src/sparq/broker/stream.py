@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from sparq.broker.agenda import Agenda
 from sparq.broker.deferred import DueList
 from sparq.broker.errands import Errands
-from sparq.broker.in_flight import NEVER
-from sparq.broker.options import SECOND_NS
+from sparq.broker.options import NEVER, SECOND_NS
 from sparq.log.log import BlockRead, Log
 from sparq.protocol.instant import Instant
 

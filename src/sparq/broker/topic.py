@@ -18,10 +18,9 @@ from sparq.broker import retention
 from sparq.broker.agenda import Agenda
 from sparq.broker.bookkeeping import Bookkeeper
 from sparq.broker.channel import Channel, SeekTarget
-from sparq.broker.in_flight import NEVER
 from sparq.broker.limits import LimitReached, check
 from sparq.broker.memory import Durable, Forgetful, Memory
-from sparq.broker.options import MILLISECOND_NS, BrokerOptions
+from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions
 from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.publishing import Publishing
 from sparq.broker.recovery import Indexes, restore, state_of, were_due

@@ -1,0 +1,231 @@
+"""Messages in flight that have few neighbours in flight: about 180 bytes each, wherever they lie.
+
+`in_flight` keeps neighbouring indexes in pages of 4,096 slots, which cost 80 KiB even for a single
+message. What is left of a page when most of it is finished is stored here instead: a dictionary
+finds the row of an index, and the rows' columns are arrays. Invariants:
+
+1. `owner[row] == 0` exactly for free rows: those listed in `free`, and all from `used` on.
+2. `deadline_min` is never above the earliest deadline of the messages here.
+3. Memory is given back once more than half of the rows are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.broker.options import NEVER
+
+Indexes = NDArray[np.int64]
+Item = TypeVar("Item", bound=np.generic)
+
+ROWS_MIN: Final = 256
+"""Fewer rows are neither given back nor made anew."""
+
+
+class Rows(NamedTuple):
+    """Messages by columns, each of shape (n,); `published` is None where nobody asks for it."""
+
+    indexes: Indexes
+    owners: NDArray[np.uint32]
+    deadlines: Indexes
+    delivered_at: Indexes
+    attempts: NDArray[np.uint16]
+    published: Indexes | None
+
+
+class Scattered:
+    """The messages by index; `len` is how many there are."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._rows: dict[int, int] = {}
+        self._free: list[int] = []
+        self._used = 0
+        self._index = np.empty(0, np.int64)
+        self._owner = np.empty(0, np.uint32)
+        self._deadline = np.empty(0, np.int64)
+        self._delivered_at = np.empty(0, np.int64)
+        self._attempts = np.empty(0, np.uint16)
+        self._published: Indexes | None = None
+        self.deadline_min = NEVER
+
+    # Adding
+
+    def add(self, added: Rows) -> None:
+        """Add messages, none of which is here."""
+        indexes = added.indexes.tolist()
+        if not indexes:
+            return
+        rows = self._take_rows(len(indexes))
+        self._rows.update(zip(indexes, rows, strict=True))
+        self._index[rows] = added.indexes
+        self._owner[rows] = added.owners
+        self._deadline[rows] = added.deadlines
+        self._delivered_at[rows] = added.delivered_at
+        self._attempts[rows] = added.attempts
+        if added.published is not None:
+            self._published_column()[rows] = added.published
+        elif self._published is not None:
+            self._published[rows] = 0
+        self.deadline_min = min(self.deadline_min, int(added.deadlines.min()))
+
+    def add_run(
+        self,
+        indexes: Indexes,
+        attempts: NDArray[np.integer],
+        owner: int,
+        *,
+        now_ns: int,
+        deadline_ns: int,
+    ) -> None:
+        """Add messages, none of which is here, that one owner has been given at one moment."""
+        count = len(indexes)
+        self.add(
+            Rows(
+                indexes,
+                np.full(count, owner, np.uint32),
+                np.full(count, deadline_ns, np.int64),
+                np.full(count, now_ns, np.int64),
+                attempts.astype(np.uint16),
+                None,
+            )
+        )
+
+    def _take_rows(self, count: int) -> list[int]:
+        """Free rows for so many messages."""
+        free = self._free
+        kept = max(0, len(free) - count)
+        rows = free[kept:]
+        del free[kept:]
+        end = self._used + count - len(rows)
+        if end > len(self._owner):
+            self._grow(max(ROWS_MIN, end * 5 // 4))
+        rows += range(self._used, end)
+        self._used = end
+        return rows
+
+    def _grow(self, larger: int) -> None:
+        """Make the columns this long."""
+        self._index = _resized(self._index, larger)
+        self._owner = _resized(self._owner, larger)
+        self._deadline = _resized(self._deadline, larger)
+        self._delivered_at = _resized(self._delivered_at, larger)
+        self._attempts = _resized(self._attempts, larger)
+        if self._published is not None:
+            self._published = _resized(self._published, larger)
+
+    def _published_column(self) -> Indexes:
+        if self._published is None:
+            self._published = np.zeros(len(self._owner), np.int64)
+        return self._published
+
+    def note_published(self, indexes: Iterable[int], wall_ns: Iterable[int]) -> None:
+        """Remember when messages had been published; others than those here are passed over."""
+        column = self._published_column()
+        for index, published_ns in zip(indexes, wall_ns, strict=True):
+            row = self._rows.get(index)
+            if row is not None:
+                column[row] = published_ns
+
+    # One message
+
+    def owner_of(self, index: int) -> int:
+        """Who has the message; 0: it is not here."""
+        row = self._rows.get(index)
+        return 0 if row is None else self._owner.item(row)
+
+    def remove(self, index: int) -> int:
+        """Forget a message that is here; returns its deliveries so far."""
+        row = self._rows.pop(index)
+        self._owner[row] = 0
+        self._free.append(row)
+        attempts = self._attempts.item(row)
+        self._shrink()
+        return attempts
+
+    def touch(self, index: int, deadline_ns: int, cap_ns: int) -> None:
+        """Move the deadline of a message that is here, to at most `cap_ns` behind its delivery."""
+        row = self._rows[index]
+        deadline = min(deadline_ns, self._delivered_at.item(row) + cap_ns)
+        self._deadline[row] = deadline
+        self.deadline_min = min(self.deadline_min, deadline)
+
+    # Many messages
+
+    def owners(self, indexes: Indexes) -> NDArray[np.uint32]:
+        """Who has each of the messages; 0 for those that are not here."""
+        rows = self._rows_of(indexes)
+        found = rows >= 0
+        owners = np.zeros(len(indexes), np.uint32)
+        owners[found] = self._owner[rows[found]]
+        return owners
+
+    def published(self, indexes: Indexes) -> Indexes:
+        """When these messages, which are here, had been published."""
+        return self._published_column()[self._rows_of(indexes)]
+
+    def remove_many(self, indexes: Indexes) -> None:
+        """Forget messages that are here."""
+        rows = list(map(self._rows.pop, indexes.tolist()))
+        self._owner[rows] = 0
+        self._free += rows
+        self._shrink()
+
+    def due(self, now_ns: int) -> Indexes:
+        """The messages whose deadline has come, ascending; `deadline_min` becomes exact."""
+        taken = self._owner != 0
+        due = taken & (self._deadline <= now_ns)
+        later = self._deadline[taken & ~due]
+        self.deadline_min = int(later.min()) if len(later) else NEVER
+        return np.sort(self._index[due])
+
+    def of_owner(self, owner: int) -> Indexes:
+        """The messages that one owner has, ascending."""
+        return np.sort(self._index[self._owner == owner])
+
+    def indexes(self) -> Indexes:
+        """All that are here, ascending."""
+        return np.sort(self._index[self._owner != 0])
+
+    def attempts(self, indexes: Indexes) -> NDArray[np.uint16]:
+        """The deliveries so far of these messages, which are here."""
+        return self._attempts[self._rows_of(indexes)]
+
+    def _rows_of(self, indexes: Indexes) -> NDArray[np.int64]:
+        """The row of each message, -1 for those that are not here."""
+        found = self._rows.get
+        return np.array([found(index, -1) for index in indexes.tolist()], np.int64)
+
+    def _shrink(self) -> None:
+        """Give back the memory of free rows when few others are left."""
+        if self._used <= 2 * max(len(self._rows), ROWS_MIN):
+            return
+        rows = np.flatnonzero(self._owner)
+        published = self._published
+        kept = Rows(
+            self._index[rows],
+            self._owner[rows],
+            self._deadline[rows],
+            self._delivered_at[rows],
+            self._attempts[rows],
+            None if published is None else published[rows],
+        )
+        self.clear()
+        self.add(kept)
+
+
+def _resized(column: NDArray[Item], size: int) -> NDArray[Item]:
+    """A copy of the column with this many rows, new ones 0."""
+    larger = np.zeros(size, column.dtype)
+    larger[: len(column)] = column
+    return larger
