@@ -22,6 +22,7 @@ from typing import Any
 from tests.servers import spawn_nsqd
 
 from sparq.client.socket_connection import SocketConnection
+from sparq.pipeline.workers_python import use_this_python
 from sparq.protocol import commands
 from sparq.spark.java import ensure_java
 
@@ -51,7 +52,7 @@ def publish(address: str, rows: int) -> None:
 def session(folder: Path) -> Any:
     """A local session of two tasks."""
     ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    use_this_python()
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")

@@ -65,7 +65,7 @@ def test_each_daemon_has_a_unit() -> None:
 @pytest.mark.usefixtures("_systemd")
 def test_systemd_verifies_the_units(tmp_path: Path) -> None:
     """Not a word of complaint, with the programs at the place where they are installed here."""
-    here = str(Path(sys.executable).parent)
+    here = str(Path(sys.executable).parent).replace(" ", r"\x20")  # as systemd writes a space
     for unit in UNITS:
         text = unit.read_text(encoding="utf-8")
         assert "/opt/sparq/bin/" in text

@@ -15,6 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from sparq.pipeline.workers_python import use_this_python
 from sparq.spark.data_source import NsqDataSource
 from sparq.spark.java import ensure_java
 
@@ -36,7 +37,7 @@ def tell(*words: object) -> None:
 def session(folder: Path) -> Any:
     """A local session that logs all it can."""
     ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    use_this_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 

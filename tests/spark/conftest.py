@@ -1,10 +1,10 @@
 """One Spark session for all tests of this folder: starting one takes longer than most tests."""
 
 import os
-import sys
 
 import pytest
 
+from sparq.pipeline.workers_python import use_this_python
 from sparq.spark.java import ensure_java
 
 
@@ -12,8 +12,7 @@ from sparq.spark.java import ensure_java
 def spark(tmp_path_factory):
     """A local session with two tasks at a time, no user interface and nothing beyond loopback."""
     ensure_java()
-    # Else the workers take the system's python3, which knows neither sparq nor Arrow.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    use_this_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from sparq.client import Producer
 from sparq.pipeline import archive, metrics, spam_analysis
 from sparq.pipeline.folders import Folders, write_json
+from sparq.pipeline.workers_python import use_this_python
 from sparq.spark.java import ensure_java
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ class Counter:
 def session() -> SparkSession:
     """The one session, on Java that is there or that a package brings."""
     ensure_java()
-    # Else the workers take the system's python3, which knows neither sparq nor Arrow.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    use_this_python()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession  # noqa: PLC0415 - needs Java's place first
 
