@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.log.disk import DiskError
-from sparq.log.ledger import ChannelState, Ledger, Reserve, TopicState
+from sparq.log.ledger import ChannelState, Ledger, TopicState
 from sparq.log.ledger_file import DATA_START
+from sparq.log.reserve import Purpose
 from sparq.testing import Fault, MemoryDisk, PowerCut
 
 DIRECTORY = "/data/topics/t-clicks"
@@ -26,9 +27,11 @@ def settle(ledger: Ledger) -> None:
         ledger.finish(work)
 
 
-def checkpoint(ledger: Ledger, state: TopicState) -> DiskError | None:
+def checkpoint(
+    ledger: Ledger, state: TopicState, purpose: Purpose = Purpose.APPEND
+) -> DiskError | None:
     """Run a checkpoint; returns what went wrong with it."""
-    work = ledger.checkpoint_task(state)
+    work = ledger.checkpoint_task(state, purpose)
     assert work is not None
     work.run()
     ledger.finish(work)
@@ -318,49 +321,6 @@ def test_large_ledger_wants_a_checkpoint() -> None:
     assert checkpoint(ledger, TopicState(600_000, False, {"c": ChannelState(0, 0)})) is None
     assert not ledger.wants_checkpoint
     assert ledger.size_bytes == DATA_START
-
-
-def test_finish_on_a_full_disk_uses_the_reserve() -> None:
-    """P7: with no byte left, 10,000 finishes are recorded, and the checkpoint too."""
-    disk = MemoryDisk(capacity_bytes=16 << 20)
-    disk.make_directory("/data")
-    reserve = Reserve.open(disk, "/data")
-    ledger, _ = Ledger.open(disk, DIRECTORY, reserve)
-    ledger.created("c", 0)
-    ledger.flush()
-    filler = disk.create("/data/filler")
-    filler.append([bytes(disk.free_bytes("/data"))], 0)
-    assert disk.free_bytes("/data") == 0
-
-    for index in range(10_000):
-        ledger.finished("c", [index * 2 + 1], [index * 2 + 2])
-        ledger.flush()
-
-    assert reserve.is_low
-    ranges = [(index * 2 + 1, index * 2 + 2) for index in range(10_000)]
-    state = TopicState(None, False, {"c": ChannelState(0, 0, ranges)})
-    assert checkpoint(ledger, state) is None
-    assert len(finished(Ledger.open(disk.crash(1), DIRECTORY)[1])) == 10_000
-
-
-def test_without_any_space_records_wait() -> None:
-    """When even the reserve is gone, nothing noted is forgotten: the next flush has it."""
-    disk = MemoryDisk(capacity_bytes=4096)
-    disk.make_directory("/data")
-    ledger, _ = Ledger.open(disk, DIRECTORY, Reserve.open(disk, "/data"))
-    ledger.created("c", 0)
-    ledger.flush()
-    filler = disk.create("/data/filler")
-    filler.append([bytes(disk.free_bytes("/data"))], 0)
-    ledger.finished("c", list(range(1, 999, 2)), list(range(2, 1000, 2)))
-    with pytest.raises(DiskError, match="no space left on device"):
-        ledger.flush()
-    filler.truncate(0)
-    disk.capacity_bytes = 1 << 20
-
-    ledger.flush()
-
-    assert len(finished(Ledger.open(disk, DIRECTORY)[1])) == 499
 
 
 def test_what_a_channel_is_known_by_is_written_twice() -> None:

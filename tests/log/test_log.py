@@ -255,14 +255,15 @@ def test_file_rolls_at_its_size_and_at_its_ceiling(monkeypatch: pytest.MonkeyPat
         log.begin([Bodies(b"", [0] * (CEILING_SPAN + 1), [0] * (CEILING_SPAN + 1))], clock.now())
 
 
-def test_sealed_file_can_be_dropped() -> None:
-    """`seal` frees the active file of finished messages; its indexes do not come again."""
+def test_file_of_finished_messages_can_be_dropped() -> None:
+    """`end_file` ends the file that is appended to; dropped, its indexes do not come again."""
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock)
-    log.seal()
+    assert not log.end_file()
     publish(log, [b"a"], clock)
-    log.seal()
     assert [segment.sealed for segment in log.segments()] == [False]
+    assert log.end_file()
+    assert [segment.sealed for segment in log.segments()] == [True]
     last = publish(log, [b"b"], clock)
     assert [segment.sealed for segment in log.segments()] == [True, False]
     drop = log.drop(log.segments()[0])
@@ -275,11 +276,43 @@ def test_sealed_file_can_be_dropped() -> None:
     assert log.block(last - 1) is None
     assert len(disk.paths()) == 1
     disk.fail(Fault(1, errno.EACCES, frozenset({"unlink"})))
-    log.seal()
+    assert log.end_file()
     publish(log, [b"c"], clock)
     failing = log.drop(log.segments()[0])
     failing.run()
     assert failing.error is not None
+
+
+def test_the_only_file_can_be_dropped() -> None:
+    """A log without any file goes on where it was, in this run and in the next."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"a", b"b"], clock)
+    assert log.end_file()
+    log.drop(log.segments()[0]).run()
+    assert (disk.paths(), log.segments()) == ([], [])
+    assert (log.first_index, log.end_ordinal) == (first + 2, 2)
+    assert publish(log, [b"c"], clock) == first + 2
+    log.close()
+
+    again = open_log(disk, clock)
+
+    assert (read_all(again), again.first_ordinal) == ({first + 2: b"c"}, 2)
+
+
+def test_file_with_unsynced_messages_is_not_ended() -> None:
+    """A failed sync means to write them again; and a commit in flight appends to the file."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=10)
+    publish(log, [b"a"], clock)
+    assert not log.end_file()
+    begun = log.sync_task()
+    assert begun is not None
+    assert not log.end_file()
+    begun.run()
+    log.finish(begun)
+
+    assert log.end_file()
 
 
 def test_nothing_to_append() -> None:
@@ -379,7 +412,7 @@ def test_range_read_of_a_dropped_file_fails() -> None:
     log = open_log(disk, clock)
     first = publish(log, [b"a"], clock)
     read = log.range_read(first, first + 1, 100)
-    log.seal()
+    assert log.end_file()
     publish(log, [b"b"], clock)
     log.drop(log.segments()[0]).run()
     read.run()
@@ -396,7 +429,7 @@ def test_read_of_a_file_dropped_meanwhile_is_not_stored() -> None:
     first = publish(log, [b"a"], clock)
     read = log.load(first)
     read.run()
-    log.seal()
+    assert log.end_file()
     publish(log, [b"b"], clock)
     log.drop(log.segments()[0])
     log.store(read)

@@ -63,7 +63,7 @@ def test_emptied_twice_and_used_again(clock: ManualClock) -> None:
         for _ in range(25):
             publish(log, [BODY], clock)
         assert 25 + kept == len(read_all(log))
-        log.seal()
+        assert log.end_file()
         first = publish(log, [b"next"], clock)
         for _ in range(2):
             for segment in [s for s in log.segments() if s.sealed]:
@@ -72,7 +72,7 @@ def test_emptied_twice_and_used_again(clock: ManualClock) -> None:
                 assert work.error is None
         assert {first: b"next"} == read_all(log)
         assert 1 == len([path for path in disk.paths() if path.endswith(".log")])
-        log.seal()
+        assert log.end_file()
 
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueSyncAfterRead")

@@ -6,7 +6,15 @@ import pytest
 
 from sparq.log.disk import DiskError
 from sparq.log.log import Log, LogOptions
-from sparq.log.reserve import SHARE, STEP_BYTES, Reserve
+from sparq.log.reserve import (
+    BLOCK_BYTES,
+    CATALOG_BYTES,
+    SHARE,
+    SLACK_BYTES,
+    Account,
+    Purpose,
+    Reserve,
+)
 from sparq.protocol.frames import Bodies
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.conversations import DIRECTORY, read_all
@@ -52,31 +60,111 @@ def test_other_errors_are_errors() -> None:
         Reserve.open(disk, "/data")
 
 
-def test_let_go_and_filled_up() -> None:
-    """Step by step to nothing, then back."""
+def test_released_and_filled_up() -> None:
+    """Appends to ledgers spend it down to the floor, and not a byte of that; then it comes back."""
     disk = small_disk(8 << 20)
     reserve = Reserve.open(disk, "/data")
-    steps = 0
-    while reserve.release():
-        steps += 1
-    assert steps == reserve.target_bytes // STEP_BYTES
-    assert reserve.held_bytes == 0
+    reserve.join(Account(ledger_bytes=100_000))
+    while reserve.release(Purpose.APPEND):
+        pass
+    assert reserve.held_bytes == reserve.floor_bytes > 100_000
 
-    reserve.refill()
+    reserve.restore()
 
     assert not reserve.is_low
 
 
-def test_grows_with_the_snapshots() -> None:
-    """Twice the largest snapshot fits, where the disk is large enough."""
-    disk = small_disk(1 << 30)
-    reserve = Reserve.open(disk, "/data", 1 << 20)
-    reserve.grow(6 << 20)
-    assert (reserve.target_bytes, reserve.is_low) == (6 << 20, True)
-    reserve.refill()
-    reserve.grow(1 << 20)
+def test_the_floor_is_for_what_gives_space_back() -> None:
+    """When appends find nothing more, a checkpoint does, and a file of the catalogue behind it."""
+    disk = small_disk(8 << 20)
+    reserve = Reserve.open(disk, "/data")
+    reserve.join(Account(ledger_bytes=100_000))
+    while reserve.release(Purpose.APPEND):
+        pass
+    assert reserve.holds(100_000, Purpose.CHECKPOINT)
+    while reserve.release(Purpose.CHECKPOINT):
+        pass
+    assert reserve.held_bytes == CATALOG_BYTES
 
-    assert (reserve.held_bytes, reserve.target_bytes) == (6 << 20, 6 << 20)
+    assert reserve.release(Purpose.CATALOG)
+
+    assert reserve.held_bytes == 0
+    assert not reserve.release(Purpose.CATALOG)
+
+
+def test_what_comes_back_goes_to_the_floor_first() -> None:
+    """A little space, as one checkpoint gives it back, is for the next checkpoint."""
+    disk = small_disk(8 << 20)
+    reserve = Reserve.open(disk, "/data")
+    reserve.join(Account(ledger_bytes=100_000))
+    while reserve.release(Purpose.CATALOG):
+        pass
+    disk.create("/data/filler").append([bytes(disk.free_bytes("/data") - 90_000)], 0)
+
+    reserve.restore()
+
+    assert (reserve.held_bytes, disk.free_bytes("/data")) == (90_000, 0)
+
+
+def test_target_follows_the_disk() -> None:
+    """Opened on a disk that is nearly full, it takes its share as soon as there is space: no log
+    gets any of that before."""
+    disk = small_disk(16 << 20)
+    filler = disk.create("/data/filler")
+    filler.append([bytes((16 << 20) - 300_000)], 0)
+    reserve = Reserve.open(disk, "/data")
+    assert reserve.target_bytes == 300_000 // SHARE
+    filler.truncate(0)
+
+    reserve.admit(1000)
+
+    assert reserve.held_bytes == reserve.target_bytes == (16 << 20) // SHARE
+
+
+def test_target_counts_the_ledgers() -> None:
+    """Each ledger has room for a checkpoint of its own beside the one that is set aside, as far
+    as half of a small disk goes."""
+    disk = small_disk(8 << 20)
+    reserve = Reserve.open(disk, "/data")
+    accounts = [Account() for _ in range(200)]
+    for account in accounts:
+        reserve.join(account)
+    reserve.restore()
+    assert reserve.held_bytes == reserve.floor_bytes + 200 * 2 * BLOCK_BYTES
+
+    for account in accounts:
+        reserve.leave(account)
+
+    assert not reserve.is_low
+    assert reserve.target_bytes == (8 << 20) // SHARE
+
+
+def test_logs_leave_a_rest_free() -> None:
+    """What would take the last of the disk is refused before anything of it is written."""
+    disk = small_disk(8 << 20)
+    reserve = Reserve.open(disk, "/data")
+    free = disk.free_bytes("/data")
+    with pytest.raises(DiskError, match="no space left on device"):
+        reserve.admit(free - SLACK_BYTES + 1)
+    assert reserve.is_short
+
+    reserve.admit(free - SLACK_BYTES)
+
+    assert not reserve.is_short
+
+
+def test_the_disk_is_looked_at_again_in_time() -> None:
+    """Commits ask the disk now and then only, but before what it had free can be used up."""
+    disk = small_disk(8 << 20)
+    reserve = Reserve.open(disk, "/data")
+    filler = disk.create("/data/filler")
+    taken = 0
+    with pytest.raises(DiskError, match="no space left on device"):
+        while True:
+            reserve.admit(1000)
+            filler.append([bytes(1000)], taken)
+            taken += 1000
+    assert SLACK_BYTES <= disk.free_bytes("/data") < SLACK_BYTES + 1000
 
 
 def test_logs_take_nothing_while_it_is_low() -> None:
@@ -101,7 +189,8 @@ def test_logs_take_nothing_while_it_is_low() -> None:
     assert publish(b"before") is None
     filler = disk.create("/data/filler")
     filler.append([bytes(disk.free_bytes("/data") - 1000)], 0)
-    reserve.release()
+    assert reserve.release()
+    assert reserve.release()
     disk.create("/data/ledger").append([bytes(100_000)], 0)
 
     refused = publish(b"refused")

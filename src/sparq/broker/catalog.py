@@ -12,7 +12,7 @@ from typing import Final
 from sparq.log.disk import Disk, DiskError
 from sparq.log.facts import FACTS, FORMAT, Facts, FactsError, decode
 from sparq.log.ledger_work import with_reserve
-from sparq.log.reserve import Reserve
+from sparq.log.reserve import Purpose, Reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.names import directory_name, topic_of_directory
 
@@ -78,9 +78,9 @@ class Catalog:
         disk, temporary = self.disk, self._path(FACTS + ".new")
         if disk.exists(temporary):
             disk.unlink(temporary)
-        file = with_reserve(self.reserve, lambda: disk.create(temporary))
+        file = with_reserve(self.reserve, lambda: disk.create(temporary), Purpose.CATALOG)
         try:
-            with_reserve(self.reserve, lambda: file.append([facts], 0))
+            with_reserve(self.reserve, lambda: file.append([facts], 0), Purpose.CATALOG)
             file.sync()
         finally:
             file.close()

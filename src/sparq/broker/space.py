@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from sparq.broker.agenda import Agenda
-from sparq.log.disk import Disk, DiskError
+from sparq.log.disk import DiskError
 from sparq.log.reserve import Reserve
 from sparq.log.task import Task, TaskKind
 from sparq.protocol.instant import Instant
@@ -23,13 +23,9 @@ class SpaceWatch:
 
     kind: Final = TaskKind.HOUSEKEEPING
 
-    def __init__(
-        self, disk: Disk, data_path: str, reserve: Reserve, agenda: Agenda, enough_bytes: int
-    ) -> None:
+    def __init__(self, reserve: Reserve, agenda: Agenda, enough_bytes: int) -> None:
         """`enough_bytes`: what the largest publish takes."""
         self.error: DiskError | None = None
-        self._disk = disk
-        self._data_path = data_path
         self._reserve = reserve
         self._agenda = agenda
         self._enough_bytes = enough_bytes
@@ -46,8 +42,7 @@ class SpaceWatch:
         """Fill the reserve up, and see what is free beside it."""
         self.error = None
         try:
-            self._reserve.refill()
-            self._enough = self._disk.free_bytes(self._data_path) >= self._enough_bytes
+            self._enough = self._reserve.look(self._enough_bytes)
         except DiskError as error:
             self.error = error
             self._enough = False

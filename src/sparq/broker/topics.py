@@ -101,9 +101,7 @@ class Topics:
         catalog.load()
         reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
         enough_bytes = self._options.limits.max_body_size
-        self._space = SpaceWatch(
-            catalog.disk, catalog.data_path, reserve, self._agenda, enough_bytes
-        )
+        self._space = SpaceWatch(reserve, self._agenda, enough_bytes)
         put_back = journal_recovery.recover(catalog.disk, catalog.data_path, self.journal)
         report += put_back.report
         openings = [Opening(name, partial(self._open, name, now)) for name in catalog.topic_names()]

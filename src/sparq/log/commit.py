@@ -12,6 +12,7 @@
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,14 @@ from numpy.typing import NDArray
 from sparq.log import segment as segments
 from sparq.log.block import Block, Buffer, Ends
 from sparq.log.disk import DiskError
+from sparq.log.reserve import BLOCK_BYTES
 from sparq.log.segment import DATA_START, Place, Segment
 from sparq.log.task import TaskKind
 from sparq.protocol import batch
 from sparq.protocol.frames import patch_timestamps
+
+NEW_FILE_BYTES: Final = 4 * BLOCK_BYTES
+"""What a new file takes beside its batches: the header, the last block, the entry in the folder."""
 
 
 # Not frozen, though nobody changes one: setting frozen fields costs a microsecond more.
@@ -154,6 +159,8 @@ class Commit:
         assert self.batch is not None
         self.target = self.active
         try:
+            # Once in its own file, once in the journal.
+            self._admit(2 * self.batch.size)
             self.data = b"".join(self._append(self.target, self.batch, self.target.size))
         except DiskError as error:
             self.error = error
@@ -190,14 +197,13 @@ class Commit:
     def _run(self) -> None:
         if self.batch is None and not self.sync:
             return
-        reserve = self.place.reserve
-        if self.batch is not None and reserve is not None and reserve.is_low:
-            # What space there is belongs to the ledgers first.
-            reserve.refill()
+        target = self.active
+        if self.batch is not None:
+            is_new = target is None or self.roll or self.owed
+            self._admit(self.batch.size + (NEW_FILE_BYTES if is_new else 0))
         if self.owed:
             self._replace()
             return
-        target = self.active
         if target is None or self.roll:
             if target is not None and self.unsynced:
                 if not self._sync(target):
@@ -212,6 +218,11 @@ class Commit:
             self._replace()
             return
         self.synced = self.sync
+
+    def _admit(self, size_bytes: int) -> None:
+        """Take so much of the disk, of which the ledgers have their share first."""
+        if self.place.reserve is not None:
+            self.place.reserve.admit(size_bytes)
 
     def _create(self, first_index: int, base_ordinal: int, *, bare: bool = False) -> Segment:
         spare, self.spare = self.spare, None

@@ -10,9 +10,11 @@ checkpoint and the ledgers from its generation on, in order.
    flush, or the flush before a sync, took place.
 3. A file that failed to be synced is never synced again. The next checkpoint, made from what the
    broker has in memory, takes its place.
-4. On a full disk flushes and checkpoints use the reserve.
+4. On a full disk flushes and checkpoints use the reserve. When a flush finds nothing there, a
+   checkpoint made at once, from what is aside for it, gives space back: it holds what was buffered.
 """
 
+import errno
 import secrets
 from typing import Final
 
@@ -28,7 +30,7 @@ from sparq.log.ledger_work import (
     with_reserve,
 )
 from sparq.log.records import ChannelState, Indexes, Kind, Replay, TopicState
-from sparq.log.reserve import Reserve
+from sparq.log.reserve import Account, Purpose, Reserve
 
 LedgerWork = LedgerSync | Checkpoint
 """What a ledger hands out, and takes over in `finish`."""
@@ -60,6 +62,7 @@ class Ledger:
         damage: what could not be read, in words.
         appended_mark, written_mark, synced_mark: see the module's text.
         size_bytes: of the file appended to.
+        account: what all files take that the next checkpoint replaces.
     """
 
     def __init__(self, disk: Disk, directory: str, reserve: Reserve | None) -> None:
@@ -71,6 +74,7 @@ class Ledger:
         self.damage: list[str] = []
         self.appended_mark = self.written_mark = self.synced_mark = 0
         self.size_bytes = 0
+        self.account = Account()
         self._generation = -1
         self._file: File | None = None
         self._salt = 0
@@ -109,6 +113,8 @@ class Ledger:
             # What was found counts as one record that is not synced: a checkpoint will do it.
             ledger._poisoned = ledger._file
             ledger.appended_mark = ledger.written_mark = 1
+        if reserve is not None:
+            reserve.join(ledger.account)
         return ledger, state
 
     @classmethod
@@ -185,6 +191,7 @@ class Ledger:
             block += ledger_file.encode_block(noted, self.size_bytes + len(block), self._salt)
         with_reserve(self._reserve, lambda: file.append([block], self.size_bytes))
         self.size_bytes += len(block)
+        self.account.ledger_bytes += len(block)
         self._parts = []
         self._twice = False
         self.written_mark = self.appended_mark
@@ -208,33 +215,44 @@ class Ledger:
         """Whether the file is large, or can no longer be synced."""
         if self._checkpoint is not None or self._flushes_until_retry > 0:
             return False
-        large = max(CHECKPOINT_BYTES, CHECKPOINT_RATIO * self._checkpoint_bytes)
-        return self._poisoned is not None or self.size_bytes > large
+        if self._poisoned is not None:
+            return True
+        large, ratio = CHECKPOINT_BYTES, CHECKPOINT_RATIO
+        if self._reserve is not None:
+            large = min(large, self._reserve.ledger_limit())
+            # Where space is needed, a ledger is no larger than what a checkpoint makes of it.
+            ratio = 1 if self._reserve.is_low else ratio
+        return self.size_bytes > max(large, ratio * self._checkpoint_bytes)
 
-    def checkpoint_task(self, snapshot: TopicState) -> Checkpoint | None:
+    def checkpoint_task(
+        self, snapshot: TopicState, purpose: Purpose = Purpose.APPEND
+    ) -> Checkpoint | None:
         """Replaces all records so far by the state that they have led to.
 
         Args:
-            snapshot: the state now. It is encoded before this returns.
+            snapshot: the state now, with what is only buffered. It is encoded before this returns.
+            purpose: CHECKPOINT: it is run at once, and may use the floor of the reserve.
 
         Returns:
             None: a checkpoint is under way already.
 
         Raises:
-            DiskError: the next file cannot be begun; nothing has changed.
+            DiskError: there is no space for it, or the next file cannot be begun.
         """
         if self._checkpoint is not None:
             return None
-        self.flush()
-        old = self._file
-        try:
-            self._start_file()
-        except DiskError:
-            self._flushes_until_retry = RETRY_FLUSHES
-            raise
-        assert old is not None
-        self._retired.append(old)
         state = b"".join(records.encode_state(snapshot))
+        old = self._file
+        assert old is not None
+        # An empty file that a failed checkpoint has begun is as good as another.
+        if self.size_bytes > DATA_START or self._poisoned is not None:
+            try:
+                self._need(len(state), purpose)
+                self._start_file(purpose)
+            except DiskError:
+                self._flushes_until_retry = RETRY_FLUSHES
+                raise
+            self._retired.append(old)
         header = LedgerHeader(secrets.randbits(64), self.log_id, self._generation)
         assert self._file is not None
         self._checkpoint = Checkpoint(
@@ -243,10 +261,18 @@ class Ledger:
             header,
             state,
             fresh=self._file,
-            mark=self.written_mark,
+            mark=self.appended_mark,
             reserve=self._reserve,
+            purpose=purpose,
         )
         return self._checkpoint
+
+    def _need(self, state_bytes: int, purpose: Purpose) -> None:
+        """Refuse a checkpoint on a full disk for which there is no space."""
+        if purpose is Purpose.CHECKPOINT and self._reserve is not None:
+            account = Account(state_bytes=state_bytes)
+            if not self._reserve.holds(account.checkpoint_bytes, purpose):
+                raise DiskError("checkpoint", self._directory, errno.ENOSPC)
 
     def finish(self, work: LedgerWork) -> None:
         """Take over what came of a work that has run."""
@@ -276,25 +302,30 @@ class Ledger:
                 self._poisoned = self._file
             return
         self.synced_mark = max(self.synced_mark, work.mark)
+        # What was buffered when the state was encoded is in it.
+        del self._parts[: max(0, work.mark - self.written_mark)]
+        self.written_mark = max(self.written_mark, work.mark)
         self._entry_synced = True
         self._checkpoint_bytes = work.size_bytes
+        self.account.state_bytes = work.state_bytes
+        self.account.ledger_bytes = self.size_bytes
         if self._poisoned is not self._file:
             self._poisoned = None
         self._unsynced = [file for file in self._unsynced if file is self._file]
-        if self._reserve is not None:
-            self._reserve.grow(2 * work.size_bytes)
 
     def close(self) -> None:
         """Close the files; no work is under way. What is buffered is lost: flush before."""
         assert self._sync is None
         assert self._checkpoint is None
+        if self._reserve is not None:
+            self._reserve.leave(self.account)
         if self._file is not None:
             self._file.close()
             self._file = None
 
     # Opening
 
-    def _start_file(self) -> None:
+    def _start_file(self, purpose: Purpose = Purpose.APPEND) -> None:
         """Begin the file of the next generation."""
         generation = self._generation + 1
         header = LedgerHeader(secrets.randbits(64), self.log_id, generation)
@@ -304,10 +335,10 @@ class Ledger:
             generation += 1
             header = header._replace(generation=generation)
             path = ledger_path(self._directory, generation)
-        file = with_reserve(self._reserve, lambda: self._disk.create(path))
+        file = with_reserve(self._reserve, lambda: self._disk.create(path), purpose)
         try:
             data = ledger_file.encode_header(header)
-            with_reserve(self._reserve, lambda: file.append([data], 0))
+            with_reserve(self._reserve, lambda: file.append([data], 0), purpose)
         except DiskError:
             file.close()
             self._forget_file(path)
@@ -316,6 +347,7 @@ class Ledger:
         self._generation = generation
         self._salt = header.salt
         self.size_bytes = DATA_START
+        self.account.ledger_bytes += DATA_START
         self._entry_synced = False
 
     def _forget_file(self, path: str) -> None:
@@ -353,9 +385,10 @@ class Ledger:
             log_id = contents.header.log_id if contents.header else log_id
             self._generation = max(self._generation, generation)
             if kind == "ledger":
+                self.account.ledger_bytes += contents.size
                 self._continue(path, contents)
             else:
-                self._checkpoint_bytes = contents.size
+                self._checkpoint_bytes = self.account.state_bytes = contents.size
         self.log_id = log_id or self.log_id
         if replay.unknown:
             self.damage.append(f"{self._directory}: {replay.unknown} records of a newer version")

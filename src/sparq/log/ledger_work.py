@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from sparq.log import ledger_file
 from sparq.log.disk import Disk, DiskError, File
 from sparq.log.ledger_file import DATA_START, LedgerHeader
-from sparq.log.reserve import Reserve
+from sparq.log.reserve import Purpose, Reserve
 from sparq.log.task import TaskKind
 
 BESIDE: Final = ".tmp"
@@ -40,17 +40,19 @@ def parse_name(name: str) -> tuple[str, int] | None:
         return None
 
 
-def with_reserve(reserve: Reserve | None, action: Callable[[], Result]) -> Result:
-    """Do something that needs space; where there is none, let the reserve go bit by bit.
+def with_reserve(
+    reserve: Reserve | None, action: Callable[[], Result], purpose: Purpose = Purpose.APPEND
+) -> Result:
+    """Do something that needs space; where there is none, shrink the reserve step by step.
 
     Raises:
-        DiskError: it failed for another reason, or with the reserve used up.
+        DiskError: it failed for another reason, or has had all that its purpose may have.
     """
     while True:
         try:
             return action()
         except DiskError as error:
-            if not error.is_full or reserve is None or not reserve.release():
+            if not error.is_full or reserve is None or not reserve.release(purpose):
                 raise
 
 
@@ -103,6 +105,7 @@ class Checkpoint:
         fresh: File,
         mark: int,
         reserve: Reserve | None,
+        purpose: Purpose = Purpose.APPEND,
     ) -> None:
         """Prepare.
 
@@ -114,16 +117,21 @@ class Checkpoint:
             fresh: the ledger of the same generation, just begun.
             mark: how many records the state holds.
             reserve: for a full disk.
+            purpose: CHECKPOINT: the state is stored once, and the floor of the reserve may be used.
         """
         self._disk = disk
         self._directory = directory
         self._header = header
         self._fresh = fresh
         self._reserve = reserve
+        self._purpose = purpose
         block = ledger_file.encode_block(state, DATA_START, header.salt)
-        copy = ledger_file.encode_block(state, DATA_START + len(block), header.salt)
+        copy = b""
+        if purpose is not Purpose.CHECKPOINT:
+            copy = ledger_file.encode_block(state, DATA_START + len(block), header.salt)
         self._data = b"".join((ledger_file.encode_header(header), block, copy))
         self.mark = mark
+        self.state_bytes = len(state)
         self.size_bytes = len(self._data)
         self.error: DiskError | None = None
         self.fresh_failed = False
@@ -151,21 +159,37 @@ class Checkpoint:
         self.fresh_failed = True
         self._fresh.sync()
         self.fresh_failed = False
-        file = with_reserve(self._reserve, lambda: self._disk.create(beside))
+        file = with_reserve(self._reserve, lambda: self._disk.create(beside), self._purpose)
         try:
-            with_reserve(self._reserve, lambda: file.append([self._data], 0))
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(beside, path)
+            try:
+                with_reserve(self._reserve, lambda: file.append([self._data], 0), self._purpose)
+                file.sync()
+            finally:
+                file.close()
+            self._disk.rename(beside, path)
+        except DiskError:
+            self._forget(beside)
+            raise
         self._disk.sync_directory(self._directory)
 
+    def _forget(self, path: str) -> None:
+        """Give the space of a file back that came to nothing, if the disk lets us."""
+        try:
+            self._disk.unlink(path)
+        except DiskError:
+            return
+
     def _tidy(self) -> None:
-        """Delete older files; what stays is deleted at the next start."""
+        """Delete older files, whose space goes back to the reserve where that was used.
+
+        What cannot be deleted is deleted at the next start.
+        """
         try:
             for name in self._disk.listdir(self._directory):
                 known = parse_name(name)
                 if known is not None and known[1] < self._header.generation:
                     self._disk.unlink(f"{self._directory}/{name}")
+            if self._reserve is not None and self._reserve.is_low:
+                self._reserve.restore()
         except DiskError:
             return

@@ -95,7 +95,6 @@ class Log:
         self._flight: Commit | None = None
         self._unsynced = Unsynced()
         self._owed = False
-        self._seal = False
         self._refused_first: int | None = None
         self._now_ns = now.wall_ns
         self._cache = cache
@@ -264,7 +263,7 @@ class Log:
         limit = self.options.max_bytes_per_file
         active = self.active
         return active is not None and (
-            self._seal or not active.has_room(appended.size, appended.end_index, limit)
+            not active.has_room(appended.size, appended.end_index, limit)
         )
 
     def sync_due(self, now: Instant) -> bool:
@@ -309,7 +308,6 @@ class Log:
         self.upkeep.add(created)
         self.active = created
         self._refused_first = None
-        self._seal = False
 
     def _leave_active(self) -> None:
         """No more is appended to the file."""
@@ -466,9 +464,15 @@ class Log:
         """The files, oldest first."""
         return [segment.info(sealed=segment is not self.active) for segment in self._index.segments]
 
-    def seal(self) -> None:
-        """Let the next commit begin a new file, so that the present one can be dropped."""
-        self._seal = self.active is not None
+    def end_file(self) -> bool:
+        """Append no more to the active file: from now on it can be dropped.
+
+        False: there is none, a commit is in flight, or the file has messages still to be synced.
+        """
+        if self.active is None or self._flight is not None or self._unsynced.batches:
+            return False
+        self._leave_active()
+        return True
 
     def drop(self, info: SegmentInfo) -> Drop:
         """Forget a sealed segment, which is there; the work deletes its file.

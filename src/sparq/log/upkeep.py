@@ -106,7 +106,7 @@ class Upkeep:
             works.append(Sweep(self._place, self._leftovers))
             self._leftovers = []
         reserve = self._place.reserve
-        is_short = reserve is not None and reserve.is_low
+        is_short = reserve is not None and reserve.is_short
         if self._indexing is None and not is_short:
             self._indexing = self._next_write(active, synced_end)
             if self._indexing is not None:
