@@ -85,7 +85,7 @@ def test_every_program_starts(programs: Path, tmp_path: Path) -> None:
         assert (0, 0) == (help_status, version_status), said + version
         assert name in said
         assert version.startswith(f"{name} v")
-        assert f"(sparq {PROJECT['version']}, " in " ".join(version.split())
+        assert f" sparq {PROJECT['version']}" in " ".join(version.split())
 
 
 def test_what_needs_an_extra_names_it(programs: Path, tmp_path: Path) -> None:

@@ -62,10 +62,12 @@ def test_the_configuration_file_is_taken(tmp_path: Path) -> None:
 
 def test_the_samples_have_the_form_of_the_real_lines() -> None:
     """The version's and the log's, number for number."""
-    version, log = (block.rstrip("\n") for block in blocks(""))
+    version, mistake, log = (block.rstrip("\n") for block in blocks(""))
     text = "TCP: listening on 0.0.0.0:4150"
 
     assert digits(version) == digits(version_line("nsqd"))
+    reason = "--msg-timeout=60: write a unit: 60s or 60ms"
+    assert digits(mistake) == digits(log_line("[nsqd] ", logging.CRITICAL, reason))
     assert digits(log) == digits(log_line("[nsqd] ", logging.INFO, text))
 
 

@@ -158,7 +158,7 @@ async def test_stats_as_text(nsqd: Daemon) -> None:
 
     assert status == 200
     lines = answer.decode().split("\n")
-    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+, sparq [0-9.]+\S*\)", lines[0])
+    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+\) sparq [0-9.]+\S*", lines[0])
     assert re.fullmatch(r"start_time \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)", lines[1])
     assert re.fullmatch(r"uptime \d[0-9.hmsµ]*s", lines[2])
     assert lines[3:7] == ["", "Health: OK", "", "Memory:"]

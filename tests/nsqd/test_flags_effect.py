@@ -39,7 +39,7 @@ OURS = {
     *("requeue-on-disconnect", "retention-bytes", "retention-time"),
     *("max-channel-lag-bytes", "max-channel-lag-time"),
     *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),
-    *("http-token", "debug-routes", "max-line-size", "first-command-timeout"),
+    *("go-compatible", "http-token", "debug-routes", "max-line-size", "first-command-timeout"),
     *("min-receive-rate", "http-request-timeout", "require-heartbeats", "strict-identify"),
 }
 

@@ -230,7 +230,19 @@ def debug_routes(server: ToldServer) -> None:
     assert [404, 404] == [status(server, "GET", path) for path in ("/debug", "/debug/pprof/")]
 
 
+def go_compatible(server: ToldServer) -> None:
+    """It runs all the same, and warns of the value that is out of bounds."""
+    assert "too small: use" in server.log_text
+    assert "(ignored because of --go-compatible)" in server.log_text
+
+
 GROUPS = {
+    "as Go": [
+        Row("tcp-address", "{tcp}", tcp_address),
+        Row("http-address", "{http}", http_address),
+        Row("go-compatible", True, go_compatible),
+        Row("max-connections", -1, go_compatible),
+    ],
     "quiet": [
         Row("tcp-address", "{tcp}", tcp_address),
         Row("http-address", "{http}", http_address),
@@ -279,6 +291,7 @@ inactive-producer-timeout tombstone-lifetime
 OURS = {
     *("allow-broadcast-address", "max-connections", "max-connections-per-address"),
     *("max-registrations", "max-names", "http-token", "debug-routes", "http-request-timeout"),
+    "go-compatible",
 }
 
 

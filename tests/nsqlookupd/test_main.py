@@ -51,17 +51,18 @@ def test_a_taken_port_is_fatal() -> None:
     )
 
 
-def test_a_bad_flag_ends_with_2() -> None:
-    """Usage and the reason, as Go's programs have it."""
+def test_a_mistake_ends_with_1_and_a_sentence() -> None:
+    """It names the flag and what to write, as nsqd does; no usage."""
     bad = run("-tombstone-lifetime", "45")
 
-    assert bad.returncode == 2
-    assert bad.stderr.startswith('invalid value "45" for flag -tombstone-lifetime: parse error\n')
+    assert bad.returncode == 1
+    assert bad.stderr.endswith("FATAL: --tombstone-lifetime=45: write a unit: 45s or 45ms\n")
+    assert bad.stderr.count("\n") == 1
 
 
 def test_the_version_is_printed() -> None:
     """One line, with the NSQ version that it speaks first, then sparq's; and no daemon."""
-    line = r"nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+, sparq [0-9.]+\S*\)\n"
+    line = r"nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+\) sparq [0-9.]+\S*\n"
     assert re.fullmatch(line, run("-version").stdout)
 
 

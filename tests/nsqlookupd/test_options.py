@@ -12,6 +12,7 @@ SECOND = 1_000_000_000
 OURS = {
     *("allow-broadcast-address", "debug-routes", "http-request-timeout", "http-token"),
     *("max-connections", "max-connections-per-address", "max-names", "max-registrations"),
+    "go-compatible",
 }
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.program.flags import FileError, behind_flags, differing, option, parse, parse_again
-from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
+from sparq.program.flags import FileError, differing, option, parse, parse_again
+from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING, choice
 from sparq.protocol.durations import SECOND
 
 FATAL = re.compile(r"^\[prog\] [0-9/]{10} [0-9:.]{15} FATAL: ")
@@ -24,6 +24,10 @@ class Options:
     lookupd: tuple[str, ...] = option((), "peers", kind=STRING, name="peer", key="peer_addresses")
     log_level: int = option(20, "level", kind=LEVEL)
     name: str = option(lambda: "computed", "name", kind=STRING)
+    size: int = option(1, "size", kind=INT, least=1, most=10)
+    wait_ns: int = option(SECOND, "wait", kind=DURATION, name="wait", most="msg_timeout_ns")
+    mode: str = option("slow", "mode", kind=choice("slow", "fast"))
+    go_compatible: bool = option(False, "as Go", kind=BOOL)
 
 
 def options(*arguments: str) -> Options:
@@ -75,18 +79,34 @@ def test_a_boolean_has_its_value_behind_an_equals_sign(text: str, value: bool) -
     assert options(f"-deflate{text}", "-node-id=3").node_id == 3
 
 
-def test_flags_end_where_words_begin() -> None:
-    """As in Go, the first word that is no flag, and `--`, end the flags."""
-    assert options("word", "-node-id=3").node_id is None
-    assert options("--", "-node-id=3").node_id is None
-    assert options("-", "-node-id=3").node_id is None
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["word", "--node-id=3"],
+            '"word" is not a flag: remove it, or write it as a flag\'s value, --name=value',
+        ),
+        (["-"], '"-" is not a flag: remove it, or write it as a flag\'s value, --name=value'),
+        (["--", "-node-id=3"], '"-node-id=3" is not a flag: remove it, or write it as a flag\'s'),
+        (["--deflate", "false"], '"false" after --deflate is not its value: write --deflate=false'),
+        (["tcp-address=a:1"], '"tcp-address=a:1" is not a flag: write --tcp-address=a:1'),
+        (["tcp_address=a:_"], '"tcp_address=a:_" is not a flag: write --tcp-address=a:_'),
+    ],
+)
+def test_a_word_that_is_no_flag_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    """Go's programs drop it and every flag after it in silence; here it ends the program."""
+    status, text = refused(capsys, *arguments)
+
+    assert status == 1
+    assert FATAL.sub("", text).startswith(sentence)
+    assert text.count("\n") == 1
 
 
-def test_what_stands_behind_the_flags_is_known() -> None:
-    """So that a program can say that it does nothing with it."""
-    assert [] == behind_flags(Options, ["-deflate", "--node-id", "3", "--config=x", "--version"])
-    assert ["false", "--node-id=3"] == behind_flags(Options, ["-deflate", "false", "--node-id=3"])
-    assert ["-x"] == behind_flags(Options, ["--node-id=3", "--", "-x"])
+def test_two_dashes_alone_end_the_flags() -> None:
+    """With nothing after them they change nothing."""
+    assert options("--node-id=3", "--").node_id == 3
 
 
 @pytest.mark.parametrize(
@@ -103,34 +123,80 @@ def test_a_repeated_flag_gathers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "sentence"),
     [
-        (["-nope"], "flag provided but not defined: -nope"),
-        (["--nope=3"], "flag provided but not defined: -nope"),
-        (["---deflate"], "bad flag syntax: ---deflate"),
-        (["-=3"], "bad flag syntax: -=3"),
-        (["-node-id"], "flag needs an argument: -node-id"),
-        (["-node-id", "x"], 'invalid value "x" for flag -node-id: parse error'),
-        (["-node-id", " 1"], 'invalid value " 1" for flag -node-id: parse error'),
+        (["-nope"], "there is no flag --nope: see prog --help"),
+        (["--nope=3"], "there is no flag --nope: see prog --help"),
+        (["--mgs-timeout=3s"], "there is no flag --mgs-timeout: did you mean --msg-timeout?"),
+        (["--msg_timeout", "3s"], "there is no flag --msg_timeout: did you mean --msg-timeout?"),
+        (["--tcp"], "there is no flag --tcp: did you mean --tcp-address?"),
+        (["---deflate"], "---deflate is not a flag: write --name=value"),
+        (["-=3"], "-=3 is not a flag: write --name=value"),
+        (["-node-id"], "--node-id has no value: write --node-id=INT"),
+        (["-node-id", "x"], "--node-id=x: write a whole number"),
+        (["-node-id", " 1"], '--node-id=" 1": write a whole number'),
+        (["-node-id", "9" * 30], f"--node-id={'9' * 30}: write a whole number of at most 64 bits"),
+        (["-deflate=maybe"], "--deflate=maybe: write true or false"),
+        (["-msg-timeout", "60"], "--msg-timeout=60: write a unit: 60s or 60ms"),
         (
-            ["-node-id", "9" * 30],
-            f'invalid value "{"9" * 30}" for flag -node-id: value out of range',
+            ["--msg-timeout=soon"],
+            "--msg-timeout=soon: write a duration with its unit, such as 60s, 300ms or 1.5h",
         ),
-        (["-deflate=maybe"], 'invalid boolean value "maybe" for flag -deflate: parse error'),
-        (["-msg-timeout", "60"], 'invalid value "60" for flag -msg-timeout: parse error'),
-        (["-log-level=foo"], 'invalid value "foo" for flag -log-level: log level must be one of'),
-        (["--tcp"], "flag provided but not defined: -tcp"),
+        (
+            ["-log-level=wran"],
+            "--log-level=wran: log level must be one of debug, info, warn, error, fatal: "
+            "did you mean warn?",
+        ),
+        (["--size=0"], "--size=0 is too small: use 1 or more"),
+        (["--size=11"], "--size=11 is too large: use 10 or less"),
+        (
+            ["--wait=61s"],
+            "--wait=1m1s is above --msg-timeout (1m0s): lower it, or raise --msg-timeout",
+        ),
+        (["--mode=first"], "--mode=first is unknown: did you mean fast?"),
+        (["--mode=x"], "--mode=x is unknown: use slow or fast"),
     ],
 )
-def test_a_bad_command_line_ends_with_2_and_usage(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+def test_a_mistake_ends_with_1_and_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    """The reason comes first, then the usage, on stderr; there are no abbreviations."""
+    """It names the flag as a user would write it and what to write instead; no usage follows."""
     status, text = refused(capsys, *arguments)
 
-    assert status == 2
-    assert text.startswith(reason)
-    assert "--msg-timeout duration" in text
+    assert (status, FATAL.sub("", text)) == (1, f"{sentence}\n")
+
+
+def test_a_tool_says_it_after_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """A tool has no log: its name stands before the sentence."""
+    with pytest.raises(SystemExit) as end:
+        parse(Options, "tool", "", ["--nope"], takes_file=False)
+
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "tool: there is no flag --nope: see tool --help\n"
+
+
+def test_defaults_that_another_option_overtakes_are_no_mistake() -> None:
+    """Only what the user gave is held to its bounds."""
+    assert options("--msg-timeout=1ms").wait_ns == SECOND
+
+
+GO_WOULD_START = [
+    (["--size=0", "--mode=first"], 2),
+    (["word", "--size=0"], 1),
+]
+
+
+@pytest.mark.parametrize(("arguments", "count"), GO_WOULD_START)
+def test_go_compatible_starts_with_a_warning(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], count: int
+) -> None:
+    """What NSQ passes over is a warning each; what NSQ refuses stays a mistake."""
+    options("--go-compatible", *arguments)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == count
+    assert all("WARNING: " in text and "because of --go-compatible" in text for text in lines)
+    assert refused(capsys, "--go-compatible", "--nope")[0] == 1
 
 
 @pytest.mark.parametrize("flag", ["-h", "-help", "--help"])
@@ -163,9 +229,38 @@ def file(folder: Path, text: str) -> str:
 
 
 @pytest.mark.behaviour("more.unknown-config-keys")
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("tcp_adress = 1", "there is no option tcp_adress: did you mean tcp_address?"),
+        ("node-id = 1", "there is no option node-id: did you mean id?"),
+        ("peer = []", "there is no option peer: did you mean peer_addresses?"),
+        ("future = [1]", "there is no option future: remove it"),
+        (
+            "[prog]\nid = 1",
+            "there is no section [prog]: write its options at the top, without sections",
+        ),
+        ("size = 0", "size = 0 is too small: use 1 or more"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, sentence: str
+) -> None:
+    """With the file, and the right key if one is close; NSQ ignores what it does not know."""
+    config = file(tmp_path, text)
+    status, said = refused(capsys, config)
+
+    assert status == 1
+    path = config.removeprefix("--config=")
+    assert FATAL.sub("", said) == f"config file {path}: {sentence}\n"
+    assert options(config, "--go-compatible").tcp_address == "0.0.0.0:1"
+    with pytest.raises(FileError, match=r"there is no|too small"):
+        parse_again(Options, "prog", [config])
+
+
 def test_a_file_sets_what_the_command_line_does_not(tmp_path: Path) -> None:
-    """Flag before file before default; unknown keys do no harm."""
-    config = file(tmp_path, 'tcp_address = "f:1"\nid = 4\ndeflate = false\nfuture = [1]\n')
+    """Flag before file before default."""
+    config = file(tmp_path, 'tcp_address = "f:1"\nid = 4\ndeflate = false\n')
 
     assert options(config, "-node-id=5") == Options(
         "f:1", False, 5, 60 * SECOND, (), 20, "computed"

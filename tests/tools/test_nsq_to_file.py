@@ -434,7 +434,7 @@ ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
             "--nsqd-tcp-address or --lookupd-http-address not",
         ),
         ([ASKED[0], "--topic-pattern=."], "--lookupd-http-address must be specified when no"),
-        ([*ASKED, "--gzip", "true", "--rotate-size=5"], "unknown arguments: true --rotate-size=5"),
+        ([*ASKED, "--gzip", "true", "--rotate-size=5"], '"true" after --gzip is not its value'),
         ([*ASKED, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
         ([*ASKED, "--topic-pattern=("], '--topic-pattern "("'),
         ([*ASKED, "--channel="], "--channel is required"),

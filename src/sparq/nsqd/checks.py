@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ DEFLATE_LEVELS = range(1, 10)
 AUTH_METHODS = ("post", "get")
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 def check(options: Options, build_tls: Callable[[Options], T | None]) -> T | None:
@@ -44,4 +47,23 @@ def check(options: Options, build_tls: Callable[[Options], T | None]) -> T | Non
         if not 0 < value <= 1:
             text = repr(value).removesuffix(".0")
             raise StartError(f"invalid E2E processing latency percentile: {text}")
+    check_root_ca(options)
     return tls
+
+
+def check_root_ca(options: Options) -> None:
+    """Refuse a root CA that is not there: it would be missed only when TLS is first needed.
+
+    NSQ starts without a word unless there is a certificate, too.
+    """
+    path = options.tls_root_ca_file
+    if not path:
+        return
+    try:
+        with open(path, "rb"):
+            return
+    except OSError as error:
+        sentence = f"--tls-root-ca-file={path}: {(error.strerror or str(error)).lower()}"
+    if not options.go_compatible:
+        raise StartError(sentence)
+    logger.warning("%s (ignored because of --go-compatible)", sentence)

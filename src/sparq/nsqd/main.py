@@ -6,6 +6,7 @@ It starts in NSQ's order (lock, node id, listeners, data) and stops as `Nsqd.sto
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import sys
@@ -30,7 +31,7 @@ from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.http import Endpoints
 from sparq.nsqd.http_publish import Door
 from sparq.nsqd.lookup_peers import LookupPeers
-from sparq.nsqd.options import Options, default_node_id
+from sparq.nsqd.options import TOPOLOGY, Options, default_node_id
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
@@ -43,7 +44,6 @@ from sparq.protocol.identify import Limits
 
 PROGRAM = "nsqd"
 MILLISECOND_NS = 1_000_000
-TOPOLOGY = "topology-aware-consumption"
 READING = ("open", "read", "list", "stat")
 """The operations of a disk that only look; see log/disk.py."""
 OPENERS = 16
@@ -116,6 +116,11 @@ def lock(disk: RealDisk, data_path: Path) -> File:
     try:
         return disk.lock(str(data_path))
     except DiskError as error:
+        if error.number in (errno.EACCES, errno.EPERM):
+            raise lifecycle.StartError(
+                f"failed to lock data-path: open {data_path}: {error.reason}"
+                f" (nsqd runs as user {os.geteuid()}, which must be able to read and write it)"
+            ) from error
         raise lifecycle.StartError(
             f"failed to lock data-path: cannot flock directory {data_path} - {error.reason}"
             " (possibly in use by another instance of nsqd)"

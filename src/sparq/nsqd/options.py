@@ -18,16 +18,25 @@ from sparq.program.kinds import (
     FLOATS,
     INT,
     LEVEL,
+    LISTEN,
+    PEER,
+    PORT_MAX,
     STRING,
     TLS_REQUIRED,
     TLS_VERSION,
     TLS_VERSION_DEFAULT,
+    choice,
 )
 from sparq.program.logging import LEVELS
 from sparq.protocol.durations import HOUR, MILLISECOND, MINUTE, SECOND
 
 NODE_IDS = 1024
 """A message id has 10 bits for the node."""
+
+TOPOLOGY = "topology-aware-consumption"
+EXPERIMENT = choice(TOPOLOGY)
+REQUIRE, REQUIRE_VERIFY = "require", "require-verify"
+CLIENT_POLICY = choice("", REQUIRE, REQUIRE_VERIFY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +45,31 @@ class Options:
 
     # Where it listens, and how others find it
     tcp_address: str = option(
-        "0.0.0.0:4150", "address for TCP clients: host:port or a unix socket's path", kind=STRING
+        "0.0.0.0:4150", "address for TCP clients: host:port or a unix socket's path", kind=LISTEN
     )
     http_address: str = option(
         "0.0.0.0:4151",
         "address for HTTP: host:port or a unix socket's path; empty: none",
-        kind=STRING,
+        kind=LISTEN,
     )
     https_address: str = option(
         "0.0.0.0:4152",
         "address for HTTPS: host:port or a unix socket's path; only with a certificate",
-        kind=STRING,
+        kind=LISTEN,
     )
     broadcast_address: str = option(
         socket.gethostname, "address that nsqlookupd tells the clients", kind=STRING
     )
-    broadcast_tcp_port: int = option(0, "TCP port told to nsqlookupd; 0: the real one", kind=INT)
-    broadcast_http_port: int = option(0, "HTTP port told to nsqlookupd; 0: the real one", kind=INT)
+    broadcast_tcp_port: int = option(
+        0, "TCP port told to nsqlookupd; 0: the real one", kind=INT, least=0, most=PORT_MAX
+    )
+    broadcast_http_port: int = option(
+        0, "HTTP port told to nsqlookupd; 0: the real one", kind=INT, least=0, most=PORT_MAX
+    )
     lookupd_tcp_addresses: tuple[str, ...] = option(
         (),
         "TCP address of an nsqlookupd",
-        kind=STRING,
+        kind=PEER,
         name="lookupd-tcp-address",
         key="nsqlookupd_tcp_addresses",
     )
@@ -65,12 +78,14 @@ class Options:
         "how long a connection to an authd or an nsqlookupd's HTTP port may take",
         kind=DURATION,
         name="http-client-connect-timeout",
+        least=0,
     )
     http_client_request_timeout_ns: int = option(
         5 * SECOND,
         "how long a request to an authd or an nsqlookupd's HTTP port may take",
         kind=DURATION,
         name="http-client-request-timeout",
+        least=0,
     )
     topology_region: str = option("", "region told to clients and nsqlookupd", kind=STRING)
     topology_zone: str = option("", "zone told to clients and nsqlookupd", kind=STRING)
@@ -85,20 +100,28 @@ class Options:
         key="id",
     )
     mem_queue_size: int = option(
-        10000, "messages that a queue without a log (#ephemeral) holds", kind=INT
+        10000, "messages that a queue without a log (#ephemeral) holds", kind=INT, least=0
     )
-    max_bytes_per_file: int = option(100 << 20, "size at which a log begins a new file", kind=INT)
+    max_bytes_per_file: int = option(
+        100 << 20, "size at which a log begins a new file", kind=INT, least=1
+    )
     # NSQ: 2500. Here an OK means "on disk", unless told otherwise.
-    sync_every: int = option(1, "sync to disk after so many messages; 1: before each OK", kind=INT)
+    sync_every: int = option(
+        1, "sync to disk after so many messages; 1: before each OK", kind=INT, least=1
+    )
     sync_timeout_ns: int = option(
         2 * SECOND,
         "sync to disk at least this often when there is something new",
         kind=DURATION,
         name="sync-timeout",
+        least=MILLISECOND,
     )
 
     retention_bytes: int = option(
-        0, "bytes of each log that stay for replay though all channels have finished them", kind=INT
+        0,
+        "bytes of each log that stay for replay though all channels have finished them",
+        kind=INT,
+        least=0,
     )
     retention_time_ns: int = option(
         0,
@@ -106,12 +129,14 @@ class Options:
         " them",
         kind=DURATION,
         name="retention-time",
+        least=0,
     )
     max_channel_lag_bytes: int = option(
         0,
         "bytes of a log that a channel may have unread; beyond, whole files of its oldest are"
         " voided for it and counted; 0: any number",
         kind=INT,
+        least=0,
     )
     max_channel_lag_time_ns: int = option(
         0,
@@ -119,6 +144,7 @@ class Options:
         " files, and counted; 0: any age",
         kind=DURATION,
         name="max-channel-lag-time",
+        least=0,
     )
 
     # What it allows
@@ -127,39 +153,52 @@ class Options:
         "time that a consumer has for a message before it is queued again",
         kind=DURATION,
         name="msg-timeout",
+        least=MILLISECOND,
+        most="max_msg_timeout_ns",
     )
     max_msg_timeout_ns: int = option(
-        15 * MINUTE, "longest message timeout", kind=DURATION, name="max-msg-timeout"
+        15 * MINUTE,
+        "longest message timeout",
+        kind=DURATION,
+        name="max-msg-timeout",
+        least=MILLISECOND,
     )
-    max_msg_size: int = option(1 << 20, "bytes that one message may have", kind=INT)
+    max_msg_size: int = option(1 << 20, "bytes that one message may have", kind=INT, least=1)
     max_req_timeout_ns: int = option(
         1 * HOUR,
         "longest delay of a requeued or deferred message",
         kind=DURATION,
         name="max-req-timeout",
+        least=0,
     )
-    max_body_size: int = option(5 << 20, "bytes that one command's body may have", kind=INT)
+    max_body_size: int = option(
+        5 << 20, "bytes that one command's body may have", kind=INT, least=1
+    )
     max_heartbeat_interval_ns: int = option(
         60 * SECOND,
         "longest heartbeat interval that a client may ask for",
         kind=DURATION,
         name="max-heartbeat-interval",
+        least=MILLISECOND,
     )
-    max_rdy_count: int = option(2500, "largest RDY count", kind=INT)
+    max_rdy_count: int = option(2500, "largest RDY count", kind=INT, least=1)
     max_output_buffer_size: int = option(
-        64 << 10, "largest output buffer that a client may ask for, in bytes", kind=INT
+        64 << 10, "largest output buffer that a client may ask for, in bytes", kind=INT, least=1
     )
     max_output_buffer_timeout_ns: int = option(
         30 * SECOND,
         "longest output buffer timeout that a client may ask for",
         kind=DURATION,
         name="max-output-buffer-timeout",
+        least=0,
     )
     min_output_buffer_timeout_ns: int = option(
         25 * MILLISECOND,
         "shortest output buffer timeout that a client may ask for",
         kind=DURATION,
         name="min-output-buffer-timeout",
+        least=0,
+        most="max_output_buffer_timeout_ns",
     )
     output_buffer_timeout_ns: int = option(
         250 * MILLISECOND,
@@ -167,25 +206,35 @@ class Options:
         " the end of the loop turn)",
         kind=DURATION,
         name="output-buffer-timeout",
+        least=0,
+        most="max_output_buffer_timeout_ns",
     )
     max_channel_consumers: int = option(
-        0, "consumers that one channel may have; 0: any number", kind=INT
+        0, "consumers that one channel may have; 0: any number", kind=INT, least=0
     )
-    max_topics: int = option(0, "topics that there may be; 0: any number, here and below", kind=INT)
-    max_channels: int = option(0, "channels that one topic may have", kind=INT)
+    max_topics: int = option(
+        0, "topics that there may be; 0: any number, here and below", kind=INT, least=0
+    )
+    max_channels: int = option(0, "channels that one topic may have", kind=INT, least=0)
     max_topic_bytes: int = option(
-        0, "bytes of one topic's log that its channels may have unfinished", kind=INT
+        0, "bytes of one topic's log that its channels may have unfinished", kind=INT, least=0
     )
-    max_connections: int = option(0, "TCP clients that may be connected at a time", kind=INT)
-    max_line_size: int = option(16 << 10, "bytes that a command's line may have", kind=INT)
+    max_connections: int = option(
+        0, "TCP clients that may be connected at a time", kind=INT, least=0
+    )
+    max_line_size: int = option(16 << 10, "bytes that a command's line may have", kind=INT, least=1)
     first_command_timeout_ns: int = option(
         0,
         "time that a client has until its first command; 0: 60s for its first four bytes",
         kind=DURATION,
         name="first-command-timeout",
+        least=0,
     )
     min_receive_rate: int = option(
-        0, "bytes that each second of an unfinished command must bring, after 5s; 0: any", kind=INT
+        0,
+        "bytes that each second of an unfinished command must bring, after 5s; 0: any",
+        kind=INT,
+        least=0,
     )
     http_request_timeout_ns: int = option(
         0,
@@ -193,6 +242,7 @@ class Options:
         " 60s between two pieces of the body",
         kind=DURATION,
         name="http-request-timeout",
+        least=0,
     )
     require_heartbeats: bool = option(
         False, "refuse clients that switch their heartbeats off", kind=BOOL
@@ -204,7 +254,7 @@ class Options:
         kind=BOOL,
     )
     enable_experiment: tuple[str, ...] = option(
-        (), "turn an experiment on: topology-aware-consumption", kind=STRING
+        (), "turn an experiment on: topology-aware-consumption", kind=EXPERIMENT
     )
     requeue_on_disconnect: bool = option(
         False,
@@ -236,7 +286,7 @@ class Options:
     tls_client_auth_policy: str = option(
         "",
         "certificates of clients: require (any) or require-verify (signed by the root CA)",
-        kind=STRING,
+        kind=CLIENT_POLICY,
     )
     tls_root_ca_file: str = option(
         "", "file of the CA that clients' certificates need", kind=STRING
@@ -257,15 +307,19 @@ class Options:
     snappy: bool = option(True, "offer snappy compression", kind=BOOL)
 
     # What it measures
-    statsd_address: str = option("", "host:port of a statsd (UDP); empty: none", kind=STRING)
+    statsd_address: str = option("", "host:port of a statsd (UDP); empty: none", kind=PEER)
     statsd_interval_ns: int = option(
-        60 * SECOND, "time between two reports to statsd", kind=DURATION, name="statsd-interval"
+        60 * SECOND,
+        "time between two reports to statsd",
+        kind=DURATION,
+        name="statsd-interval",
+        least=MILLISECOND,
     )
     statsd_mem_stats: bool = option(True, "report memory figures to statsd", kind=BOOL)
     statsd_prefix: str = option(
         "nsq.%s", "prefix of statsd names; %s: the host as nsqlookupd tells it", kind=STRING
     )
-    statsd_udp_packet_size: int = option(508, "bytes of one statsd packet", kind=INT)
+    statsd_udp_packet_size: int = option(508, "bytes of one statsd packet", kind=INT, least=1)
     statsd_exclude_ephemeral: bool = option(
         False, "leave #ephemeral topics and channels out of statsd", kind=BOOL
     )
@@ -281,6 +335,7 @@ class Options:
         "what span of time those quantiles cover",
         kind=DURATION,
         name="e2e-processing-latency-window-time",
+        least=MILLISECOND,
     )
 
     # What means nothing here
@@ -292,7 +347,12 @@ class Options:
         20, "accepted and ignored: sparq does not scan queues", kind=INT
     )
 
-    # What it says
+    # How it starts, and what it says
+    go_compatible: bool = option(
+        False,
+        "start wherever Go's nsqd starts: mistakes that it passes over are logged as warnings",
+        kind=BOOL,
+    )
     log_level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL)
     log_prefix: str = option("[nsqd] ", "text before each log line", kind=STRING)
     verbose: bool = option(False, "deprecated: the same as --log-level=debug", kind=BOOL)

@@ -15,13 +15,11 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.broker.session import TlsFacts
+from sparq.nsqd.options import REQUIRE, REQUIRE_VERIFY
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
     from sparq.nsqd.options import Options
-
-REQUIRE: Final = "require"
-REQUIRE_VERIFY: Final = "require-verify"
 
 VERSIONS: Final = {
     "tls1.0": ssl.TLSVersion.TLSv1,

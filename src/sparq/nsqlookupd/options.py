@@ -9,9 +9,9 @@ import socket
 from dataclasses import dataclass
 
 from sparq.program.flags import option
-from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING
+from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, LISTEN, STRING
 from sparq.program.logging import LEVELS
-from sparq.protocol.durations import SECOND
+from sparq.protocol.durations import MILLISECOND, SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class Options:
     """Everything that nsqlookupd can be told."""
 
     tcp_address: str = option(
-        "0.0.0.0:4160", "address for nsqds: host:port or a unix socket's path", kind=STRING
+        "0.0.0.0:4160", "address for nsqds: host:port or a unix socket's path", kind=LISTEN
     )
     http_address: str = option(
-        "0.0.0.0:4161", "address for HTTP: host:port or a unix socket's path", kind=STRING
+        "0.0.0.0:4161", "address for HTTP: host:port or a unix socket's path", kind=LISTEN
     )
     broadcast_address: str = option(
         socket.gethostname, "address of this nsqlookupd that nsqds are told", kind=STRING
@@ -32,12 +32,14 @@ class Options:
         "an nsqd that has said nothing for so long is no longer listed",
         kind=DURATION,
         name="inactive-producer-timeout",
+        least=MILLISECOND,
     )
     tombstone_lifetime_ns: int = option(
         45 * SECOND,
         "how long a tombstoned nsqd stays hidden from a topic's consumers",
         kind=DURATION,
         name="tombstone-lifetime",
+        least=0,
     )
     # What it allows
     allow_broadcast_addresses: tuple[str, ...] = option(
@@ -49,20 +51,25 @@ class Options:
         key="allow_broadcast_addresses",
     )
     max_connections: int = option(
-        0, "nsqds that may be connected at a time; 0: any number, here and below", kind=INT
+        0, "nsqds that may be connected at a time; 0: any number, here and below", kind=INT, least=0
     )
-    max_connections_per_address: int = option(0, "of these, how many from one IP address", kind=INT)
+    max_connections_per_address: int = option(
+        0, "of these, how many from one IP address", kind=INT, least=0
+    )
     # NSQ has no bound.
     max_registrations: int = option(
-        1_000_000, "topics and channels that one nsqd may register", kind=INT
+        1_000_000, "topics and channels that one nsqd may register", kind=INT, least=0
     )
-    max_names: int = option(0, "topics and channels that nsqds may make known in all", kind=INT)
+    max_names: int = option(
+        0, "topics and channels that nsqds may make known in all", kind=INT, least=0
+    )
     http_request_timeout_ns: int = option(
         0,
         "time that the head of an HTTP request, and then its body, may take; 0: 75s for the head,"
         " 60s between two pieces of the body",
         kind=DURATION,
         name="http-request-timeout",
+        least=0,
     )
     http_token: str = option(
         "",
@@ -72,7 +79,13 @@ class Options:
     )
     debug_routes: bool = option(True, "answer /debug over HTTP", kind=BOOL)
 
-    # What it says
+    # How it starts, and what it says
+    go_compatible: bool = option(
+        False,
+        "start wherever Go's nsqlookupd starts: mistakes that it passes over are logged as"
+        " warnings",
+        kind=BOOL,
+    )
     log_level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL)
     log_prefix: str = option("[nsqlookupd] ", "text before each log line", kind=STRING)
     verbose: bool = option(False, "deprecated: the same as --log-level=debug", kind=BOOL)

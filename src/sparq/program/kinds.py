@@ -2,25 +2,32 @@
 
 1. `parse` takes what a user typed, `coerce` what a TOML file holds; both raise ValueError with the
    reason. Only `coerce` takes a bare number for a duration: milliseconds.
-2. A flag whose kind has `bare` may stand without a value and then means that.
-3. `gather` makes one tuple of a flag that was given several times; ValueError: these do not go
+2. `check` holds a value that NSQ would take to what it must mean here; ValueError: what to write
+   instead, as the end of a sentence that begins with the value.
+3. A flag whose kind has `bare` may stand without a value and then means that.
+4. `gather` makes one tuple of a flag that was given several times; ValueError: these do not go
    together.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from sparq.program.logging import level_name, parse_level
+from sparq.program.logging import LEVELS, level_name, parse_level
+from sparq.program.mistakes import one_of, quoted, suggestion
 from sparq.protocol.durations import MILLISECOND, format_duration, parse_duration
 
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
+PORT_MAX = 65_535
 _INT64 = range(-(1 << 63), 1 << 63)
+
+
+def _anything(_value: Any) -> None:
+    """Nothing is asked of a value beyond its type."""
 
 
 class Kind(NamedTuple):
@@ -32,6 +39,7 @@ class Kind(NamedTuple):
     show: Callable[[Any], str]
     bare: str = ""
     gather: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple
+    check: Callable[[Any], None] = _anything
 
 
 def _parse_bool(text: str) -> bool:
@@ -39,7 +47,7 @@ def _parse_bool(text: str) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise ValueError("parse error")
+    raise ValueError("write true or false")
 
 
 def _parse_int(text: str) -> int:
@@ -49,9 +57,9 @@ def _parse_int(text: str) -> int:
             raise ValueError
         value = int(re.sub(r"^([+-]?)0(?=[0-7_])", r"\g<1>0o", text), 0)
     except ValueError:
-        raise ValueError("parse error") from None
+        raise ValueError("write a whole number") from None
     if value not in _INT64:
-        raise ValueError("value out of range")
+        raise ValueError("write a whole number of at most 64 bits")
     return value
 
 
@@ -59,7 +67,9 @@ def _parse_duration(text: str) -> int:
     try:
         return parse_duration(text)
     except ValueError:
-        raise ValueError("parse error") from None
+        if re.fullmatch(r"[0-9]{1,18}", text):
+            raise ValueError(f"write a unit: {text}s or {text}ms") from None
+        raise ValueError("write a duration with its unit, such as 60s, 300ms or 1.5h") from None
 
 
 def _coerce_string(value: Any) -> str:
@@ -92,6 +102,13 @@ def _coerce_duration(value: Any) -> int:
     raise ValueError(f"invalid duration value type {type(value).__name__}")
 
 
+def _parse_level(text: str) -> int:
+    try:
+        return parse_level(text)
+    except ValueError as error:
+        raise ValueError(f"{error}{suggestion(text.lower(), LEVELS)}") from None
+
+
 def _coerce_level(value: Any) -> int:
     return parse_level(str(value))
 
@@ -103,7 +120,7 @@ def _parse_float(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError("parse error")
+        raise ValueError("write a number")
     return value
 
 
@@ -117,7 +134,7 @@ def _parse_floats(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError("parse error") from None
+        raise ValueError("write numbers with commas between them") from None
 
 
 def _coerce_floats(value: Any) -> list[float]:
@@ -135,7 +152,10 @@ def _descending(lists: Iterable[list[float]]) -> tuple[float, ...]:
 def _parse_tls_required(text: str) -> str:
     if text.lower() == "tcp-https":
         return "tcp-https"
-    return "true" if _parse_bool(text) else "false"
+    try:
+        return "true" if _parse_bool(text) else "false"
+    except ValueError:
+        raise ValueError("write true, false or tcp-https") from None
 
 
 def _coerce_tls_required(value: Any) -> str:
@@ -150,21 +170,64 @@ def _parse_tls_version(text: str) -> str:
     if not text:
         return TLS_VERSION_DEFAULT
     if text.lower() not in TLS_VERSIONS:
-        raise ValueError(f"tls version must be one of {', '.join(TLS_VERSIONS)}")
+        close = suggestion(text.lower(), TLS_VERSIONS)
+        raise ValueError(f"tls version must be one of {', '.join(TLS_VERSIONS)}{close}")
     return text.lower()
 
 
 def _show_string(value: str) -> str:
     # A newline as \n: a help page wraps its lines.
-    return json.dumps(value, ensure_ascii=False) if value else ""
+    return quoted(value) if value else ""
+
+
+def choice(*words: str, name: str = "string") -> Kind:
+    """A text that must be one of these; the empty text may be one of them."""
+
+    def check(value: str) -> None:
+        if value not in words:
+            close = suggestion(value.lower(), words)
+            raise ValueError(f"is unknown{close or f': use {one_of(words)}'}")
+
+    return Kind(name, str, _coerce_string, _show_string, check=check)
+
+
+def _check_listen(value: str) -> None:
+    _, colon, port = value.rpartition(":")
+    if not value or "/" in value or (colon and _is_port(port)):
+        return
+    if _is_port(value):
+        raise ValueError(f"is no address: write :{value} or 127.0.0.1:{value}")
+    if colon and port.isdigit():
+        raise ValueError(f"has no such port: {port} is above {PORT_MAX}")
+    raise ValueError("has no port: write host:port, or the path of a unix socket with a / in it")
+
+
+def _check_peer(value: str) -> None:
+    host, colon, port = value.rpartition(":")
+    if "://" in value:
+        raise ValueError("is a URL: write host:port")
+    if _is_port(value):
+        raise ValueError(f"is no address: write 127.0.0.1:{value}")
+    if value and not (colon and host and port):
+        raise ValueError("is no address: write host:port")
+    if port.isdigit() and not _is_port(port):
+        raise ValueError(f"has no such port: {port} is above {PORT_MAX}")
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text[:6]) <= PORT_MAX
 
 
 STRING = Kind("string", str, _coerce_string, _show_string)
 BOOL = Kind("bool", _parse_bool, _coerce_bool, lambda value: "true" if value else "", "true")
+LISTEN = STRING._replace(check=_check_listen)
+"""An address to listen on: `host:port`, or the path of a unix socket."""
+PEER = STRING._replace(check=_check_peer)
+"""The `host:port` of another program."""
 INT = Kind("int", _parse_int, _coerce_int, str)
 FLOAT = Kind("float", _parse_float, _coerce_float, lambda value: f"{value:g}")
 DURATION = Kind("duration", _parse_duration, _coerce_duration, format_duration)
-LEVEL = Kind("level", parse_level, _coerce_level, lambda value: f'"{level_name(value)}"')
+LEVEL = Kind("level", _parse_level, _coerce_level, lambda value: f'"{level_name(value)}"')
 FLOATS = Kind("float,...", _parse_floats, _coerce_floats, str, gather=_descending)
 TLS_REQUIRED = Kind("true|false|tcp-https", _parse_tls_required, _coerce_tls_required, str, "true")
 TLS_VERSION = Kind("version", _parse_tls_version, lambda value: _parse_tls_version(str(value)), str)

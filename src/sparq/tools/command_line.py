@@ -65,13 +65,10 @@ def parse(
     """A tool's options from its command line (``sys.argv`` for None).
 
     Raises:
-        SystemExit: 0 after ``--help`` and ``--version``, 2 for a bad command line, 1 for a refusal.
+        SystemExit: 0 after ``--help`` and ``--version``, 1 for a mistake.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    options = flags.parse(options_class, program, version_line(program), words, takes_file=False)
-    if strays := " ".join(flags.behind_flags(options_class, words)):
-        refuse(program, f"unknown arguments: {strays}")
-    return options
+    return flags.parse(options_class, program, version_line(program), words, takes_file=False)
 
 
 def refuse(program: str, reason: str) -> NoReturn:

@@ -101,7 +101,18 @@ def debug_routes(server: ToldServer) -> None:
         assert ask(server, method, path, token=TOKEN) == 404
 
 
+def go_compatible(server: ToldServer) -> None:
+    """It runs all the same, and warns of the value that is out of bounds."""
+    assert "too large: use" in server.log_text
+    assert "(ignored because of --go-compatible)" in server.log_text
+
+
 GROUPS = {
+    "as Go": [
+        *ADDRESSES,
+        Row("go-compatible", True, go_compatible),
+        Row("broadcast-tcp-port", 70_000, go_compatible),
+    ],
     "limited": [
         *ADDRESSES,
         Row("data-path", "{data}", make_topics),
@@ -111,5 +122,5 @@ GROUPS = {
         Row("max-connections", CONNECTIONS, max_connections),
         Row("http-token", TOKEN, http_token),
         Row("debug-routes", False, debug_routes),
-    ]
+    ],
 }

@@ -215,7 +215,7 @@ GROUPS = {
         *ADDRESSES,
         Row("topology-region", "north", topology),
         Row("topology-zone", "pole", topology),
-        Row("enable-experiment", ["unheard-of", "topology-aware-consumption"], enable_experiment),
+        Row("enable-experiment", ["topology-aware-consumption"], enable_experiment),
         Row("deflate", False, no_compression),
         Row("snappy", False, no_compression, toml="false"),
         Row("requeue-on-disconnect", True, requeue_on_disconnect),

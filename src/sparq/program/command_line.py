@@ -1,0 +1,107 @@
+"""A Go command line, read into values: the grammar of Go's `flag` package.
+
+1. `-name value`, `--name value` and `--name=value` are the same; a boolean takes its value only
+   after `=`. Flags end at the first word that is none, or at `--`.
+2. What Go's programs refuse is a `Mistake` here. Words after the last flag, which Go's programs
+   ignore together with every flag after them, are returned: the caller decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sparq.program.kinds import BOOL
+from sparq.program.mistakes import Mistake, quoted, shown, suggestion
+
+if TYPE_CHECKING:
+    from sparq.program.flags import Flag
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_BOOLEANS = ("true", "false", "t", "f", "1", "0")
+
+
+class Words(NamedTuple):
+    """A command line, split: `texts` holds flags with their values in the order given."""
+
+    texts: list[tuple[Flag, str]]
+    strays: list[str]
+
+
+def split(program: str, arguments: Sequence[str], flags: Mapping[str, Flag]) -> Words:
+    """The flags with their texts, and what comes after the flags.
+
+    Raises:
+        Mistake: an unknown flag, one that is written wrongly, or one without its value.
+    """
+    texts: list[tuple[Flag, str]] = []
+    rest = list(reversed(arguments))
+    while rest and len(rest[-1]) > 1 and rest[-1].startswith("-"):
+        word = rest.pop()
+        if word == "--":
+            break
+        name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
+        if not name or name.startswith("-"):
+            raise Mistake(f"{shown(word)} is not a flag: write --name=value")
+        flag = flags.get("help" if name == "h" else name)
+        if flag is None:
+            raise Mistake(_unknown(program, name, flags))
+        if not equals and flag.kind.bare:
+            value = flag.kind.bare
+        elif not equals:
+            if not rest:
+                raise Mistake(f"--{name} has no value: write --{name}={flag.kind.name.upper()}")
+            value = rest.pop()
+        texts.append((flag, value))
+    return Words(texts, rest[::-1])
+
+
+def values(texts: Sequence[tuple[Flag, str]]) -> dict[str, Any]:
+    """The flags' values by field; of a flag that is given twice the last counts.
+
+    Raises:
+        Mistake: a text is not of its flag's type.
+    """
+    given: dict[str, Any] = {}
+    for flag, text in texts:
+        try:
+            value = flag.kind.parse(text)
+        except ValueError as error:
+            raise Mistake(f"--{flag.name}={shown(text)}: {error}") from None
+        if flag.repeated:
+            given.setdefault(flag.field, []).append((flag, value))
+        else:
+            given[flag.field] = value
+    for field, pairs in given.items():
+        if isinstance(pairs, list):
+            given[field] = _gathered(pairs[0][0], [value for _, value in pairs])
+    return given
+
+
+def stray_mistake(words: Words, flags: Mapping[str, Flag]) -> str:
+    """The sentence about the first word that is no flag."""
+    word = words.strays[0]
+    last = words.texts[-1][0] if words.texts else None
+    if last is not None and last.kind is BOOL and word.lower() in _BOOLEANS:
+        return f"{quoted(word)} after --{last.name} is not its value: write --{last.name}={word}"
+    name = word.partition("=")[0].replace("_", "-")
+    if name in flags:
+        return f"{quoted(word)} is not a flag: write --{word.replace('_', '-', name.count('-'))}"
+    return f"{quoted(word)} is not a flag: remove it, or write it as a flag's value, --name=value"
+
+
+def _unknown(program: str, name: str, flags: Mapping[str, Flag]) -> str:
+    if not _NAME.fullmatch(name):
+        name = name[:80]
+    close = suggestion(name.replace("_", "-"), flags, "--{}")
+    return f"there is no flag {shown('--' + name)}{close or f': see {program} --help'}"
+
+
+def _gathered(flag: Flag, found: Sequence[Any]) -> tuple[Any, ...]:
+    """The values of a flag that was given several times, which may not go together."""
+    try:
+        return flag.kind.gather(found)
+    except ValueError as error:
+        # Without the values: the reason names what is wrong, and one of them may be a secret.
+        raise Mistake(f"--{flag.name}: {error}") from None

@@ -1,0 +1,89 @@
+"""A program's TOML file, read into values.
+
+1. Each option stands at the top level under its key. NSQ's texts tell what is wrong with a file or
+   with the type of a value.
+2. Unknown keys and sections, which NSQ ignores, are returned as sentences: the caller decides.
+3. A bare number is a duration in milliseconds; a list may be one text with commas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparq.program.kinds import LEVEL, TLS_REQUIRED, TLS_VERSION
+from sparq.program.mistakes import nearest, shown
+
+if TYPE_CHECKING:
+    from sparq.program.flags import Flag
+
+_PARSED = (LEVEL, TLS_REQUIRED, TLS_VERSION)
+"""NSQ checks what a file holds for these by itself, with words of its own."""
+
+
+class FileError(Exception):
+    """A configuration file cannot be used; the text is one sentence."""
+
+
+def read(path: str) -> dict[str, Any]:
+    """The file's document.
+
+    Raises:
+        FileError: it is missing, cannot be read, or is no TOML.
+    """
+    try:
+        document: dict[str, Any] = import_module("tomllib").loads(
+            Path(path).read_text(encoding="utf-8")
+        )
+    except OSError as error:
+        reason = f"open {path}: {(error.strerror or str(error)).lower()}"
+        raise FileError(f"failed to load config file {path} - {reason}") from error
+    except ValueError as error:
+        raise FileError(f"failed to load config file {path} - {error}") from error
+    return document
+
+
+def values(document: dict[str, Any], flags: Iterable[Flag]) -> dict[str, Any]:
+    """What the file sets, by field.
+
+    Raises:
+        FileError: a value has the wrong type.
+    """
+    return {flag.field: _coerce(flag, document[flag.key]) for flag in flags if flag.key in document}
+
+
+def unknown(path: str, document: dict[str, Any], flags: Sequence[Flag]) -> list[str]:
+    """A sentence for each key and section that no flag has."""
+    meant = {flag.name.replace("-", "_"): flag.key for flag in flags}
+    meant.update({flag.key: flag.key for flag in flags})
+    sentences = []
+    for key, value in document.items():
+        if key in meant.values():
+            continue
+        if isinstance(value, dict):
+            reason = f"there is no section [{key}]: write its options at the top, without sections"
+        else:
+            found = nearest(key.replace("-", "_").lower(), meant)
+            close = f": did you mean {meant[found]}?" if found else ": remove it"
+            reason = f"there is no option {shown(key)}{close}"
+        sentences.append(f"config file {path}: {reason}")
+    return sentences
+
+
+def _coerce(flag: Flag, value: Any) -> Any:
+    try:
+        if not flag.repeated:
+            return flag.kind.coerce(value)
+        if isinstance(value, str):
+            value = value.split(",") if value else []
+        if not isinstance(value, list):
+            raise ValueError(f"invalid list value type {type(value).__name__}")
+        return flag.kind.gather(flag.kind.coerce(item) for item in value)
+    except ValueError as error:
+        if flag.kind in _PARSED:
+            raise FileError(f"failed parsing {flag.key} {value} - {error}") from error
+        raise FileError(
+            f"ERROR: Resolve failed to coerce value {value} for option {flag.key} - {error}"
+        ) from error
