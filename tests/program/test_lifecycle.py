@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -74,3 +75,17 @@ def test_a_failed_start_is_fatal() -> None:
 
     assert (out, process.returncode) == ("", 1)
     assert err.endswith("FATAL: failed to instantiate prog - listen (x) failed - no\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_more_signals_change_nothing_to_the_very_end(number: signal.Signals) -> None:
+    """One every millisecond, from the first to the end of the process: the status stays 0."""
+    with start() as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "uvloop\n"
+        while process.poll() is None:
+            process.send_signal(number)
+            time.sleep(0.001)
+        out = process.stdout.read()
+
+    assert (out, process.returncode) == ("stopped\n", 0)

@@ -1,16 +1,21 @@
 """A daemon from its first line to its exit status.
 
-1. SIGINT and SIGTERM set one event; the daemon ends in its own order. A second signal changes
-   nothing: whoever is in a hurry sends SIGKILL, which the log survives.
+1. SIGINT and SIGTERM set one event; the daemon ends in its own order. Further signals change
+   nothing, up to the very end: SIGKILL is for those in a hurry, and the log survives it.
 2. A `StartError` is the one way to say "cannot start": logged as FATAL, exit status 1.
-3. SIGHUP never ends a daemon: until `on_hangup` says what it does, it does nothing.
+3. When a daemon has stopped, its process ends at once, without Python's own teardown: that takes
+   up to two seconds for a large heap, and in it a second signal would kill the process.
+4. SIGHUP never ends a daemon: until `on_hangup` says what it does, it does nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 
 import uvloop
@@ -34,23 +39,21 @@ def on_hangup(reload: Callable[[], None]) -> None:
 
 
 def run(program: str, serve: Serve) -> int:
-    """Run a daemon until a signal stops it.
+    """Run a daemon until a signal stops it; the process then ends with status 0.
 
     Args:
         program: its name in the log.
         serve: starts the daemon, waits for the event that it is given, and stops the daemon.
     Returns:
-        The exit status: 0, or 1 when it could not start.
+        The exit status 1: it could not start, and the log says why.
     """
     try:
         uvloop.run(_until_signal(serve))
     except LoadError as error:
         logger.critical("%s", error)
-        return 1
     except StartError as error:
         logger.critical("failed to instantiate %s - %s", program, error)
-        return 1
-    return 0
+    return 1
 
 
 async def _until_signal(serve: Serve) -> None:
@@ -60,3 +63,14 @@ async def _until_signal(serve: Serve) -> None:
         loop.add_signal_handler(number, stop.set)
     on_hangup(lambda: None)
     await serve(stop)
+    # Here, in the loop: closing it would give the signals back to the system, which kills by them.
+    _end_process()
+
+
+def _end_process() -> None:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        # Closed, or gone with whoever read it.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(0)

@@ -1,0 +1,71 @@
+"""The end of a daemon's process: signals that come again, and what is left after "bye"."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+
+TOPICS = 300
+END_SECONDS_MAX = 0.5
+"""On a busy machine; idle it is less than 0.1."""
+
+_BYE = re.compile(r"\[\w+\] (\S+ \S+) INFO: (?:NSQ: )?bye\n\Z")
+
+
+def ends(server: Server, number: signal.Signals, gap_seconds: float) -> tuple[int, float]:
+    """Send a signal, and then one each `gap_seconds` until the process is gone.
+
+    Returns:
+        The exit status, and the seconds from the log's last line to the end.
+    """
+    process = server.process
+    assert process is not None
+    process.send_signal(number)
+    while True:
+        deadline = time.monotonic() + gap_seconds
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if process.returncode is not None:
+            break
+        process.send_signal(number)
+    gone = time.time()
+    server.process = None
+    bye = _BYE.search(server.log_text)
+    assert bye is not None, server.log_text[-500:]
+    said = datetime.strptime(bye[1], "%Y/%m/%d %H:%M:%S.%f").timestamp()
+    return process.returncode, gone - said
+
+
+@pytest.mark.parametrize("gap_seconds", [0.002, 0.02, 0.05, 0.1, 5.0])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nsqd_ends_with_0_however_often_it_is_told(
+    tmp_path: Path, number: signal.Signals, gap_seconds: float
+) -> None:
+    """A second signal, at any distance, changes nothing; the process is gone with its last line."""
+    with spawn_nsqd(tmp_path, "--sync-every=2500") as nsqd:
+        for topic in range(TOPICS):
+            nsqd.post(f"/pub?topic=t{topic}", b"x" * 1000)
+        status, seconds = ends(nsqd, number, gap_seconds)
+
+        assert (status, seconds < END_SECONDS_MAX) == (0, True), seconds
+        nsqd.start()
+        assert len(nsqd.get_json("/stats?format=json")["topics"]) == TOPICS
+
+
+@pytest.mark.parametrize("gap_seconds", [0.002, 0.02, 5.0])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nsqlookupd_ends_with_0_however_often_it_is_told(
+    tmp_path: Path, number: signal.Signals, gap_seconds: float
+) -> None:
+    """Likewise."""
+    with spawn_nsqlookupd(tmp_path) as lookupd:
+        status, seconds = ends(lookupd, number, gap_seconds)
+
+        assert (status, seconds < END_SECONDS_MAX) == (0, True), seconds
