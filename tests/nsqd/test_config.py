@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparq.daemon.http import HttpError
-from sparq.nsqd.config import read_addresses
+from sparq.nsqd.config import NOT_IN_GO, read_addresses
 from sparq.nsqd.options import Options
 from sparq.program.flags import flags_of
 from tests.nsqd.daemon import Daemon, start, stop
@@ -71,9 +71,11 @@ async def test_every_option_can_be_read(nsqd: Daemon) -> None:
     """Text as it is, the rest as JSON; durations in nanoseconds, Go's numbers where it has them."""
     values = {}
     for flag in flags_of(Options):
+        if flag.key in NOT_IN_GO:
+            continue
         status, headers, body = await nsqd.raw(f"GET /config/{flag.key} HTTP/1.1", b"\r\n")
         assert status == 200
-        is_json = headers["content-type"].startswith("application/json")
+        is_json = headers.get("content-type", "").startswith("application/json")
         values[flag.key] = json.loads(body) if is_json else body.decode()
         assert is_json or isinstance(flag.default, str) or flag.kind.name == "string"
 

@@ -77,7 +77,7 @@ async def test_stats_of_an_empty_nsqd(nsqd: Daemon) -> None:
 
     assert list(stats) == ["version", "health", "start_time", "topics", "memory", "producers"]
     assert (stats["version"], stats["health"]) == ("1.3.0", "OK")
-    assert (stats["topics"], stats["producers"]) == ([], [])
+    assert (stats["topics"], stats["producers"]) == ([], None)
     assert list(stats["memory"]) == MEMORY_KEYS
     assert 1 << 24 < stats["memory"]["heap_in_use_bytes"] < 1 << 40
     assert "memory" not in await nsqd.stats("include_mem=false")
@@ -133,7 +133,7 @@ async def test_filters_of_stats(nsqd: Daemon) -> None:
     (found,) = (await nsqd.stats("channel=c"))["topics"]
     assert found["topic_name"] == "t"
     half = await nsqd.stats("topic=t&channel=none")
-    assert (half["topics"], half["producers"]) == ([], [])
+    assert (half["topics"], half["producers"]) == ([], None)
     for query in ("", "&include_clients=true", "&include_clients=nonsense"):
         (channel,) = (await nsqd.stats(f"topic=t{query}"))["topics"][0]["channels"]
         assert [client["client_id"] for client in channel["clients"]] == ["me"]

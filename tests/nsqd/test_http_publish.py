@@ -115,7 +115,7 @@ def test_a_request_cut_anywhere_is_one_publish(nsqd: NsqdServer, target: str) ->
         (post("/pub?topic=t&defer=99999999999", b"x"), b"400", "INVALID_DEFER"),
         (post("/pub?topic=%zz", b"x"), b"400", "INVALID_REQUEST"),
         (post("/pub?topic=t", b"x" * 300_001), b"413", "MSG_TOO_BIG"),
-        (post("/PUB?topic=t", b"x"), b"308", ""),
+        (post("/PUB?topic=t", b"x"), b"307", ""),
         (post("/none?topic=t", b"x"), b"404", "NOT_FOUND"),
         (b"PUT /pub?topic=t HTTP/1.1\r\nHost: h\r\n\r\n", b"405", "METHOD_NOT_ALLOWED"),
         (post("/mpub?topic=t&binary=true", b"\0\0\0\x01\0\0\0\0"), b"413", "BAD_MESSAGE"),

@@ -123,6 +123,16 @@ def test_types_are_checked_before_ranges() -> None:
     assert refusal(b'{"heartbeat_interval":1,"tls_v1":"x"}') == NOT_JSON
 
 
+def test_keys_are_taken_in_any_case() -> None:
+    """As in Go: of several that mean one key the last counts, and null changes none."""
+    found = granted(Client_ID="a", CLIENT_ID="b", client_id=None, Feature_Negotiation=True)
+
+    assert (found.client_id, found.feature_negotiation) == ("b", True)
+    assert granted(user_agent="c", USER_AGENT="d").user_agent == "d"
+    assert granted(**{"ho\u017ftname": "long s"}).hostname == "long s"
+    assert refusal(b'{"TLS_V1":"x","tls_v1":true}') == NOT_JSON
+
+
 def test_unknown_keys_are_ignored() -> None:
     """Old and future keys of any type are no error."""
     assert granted(short_id="x", long_id=[1], anything={"a": None}) == granted()

@@ -5,7 +5,8 @@ A daemon gives a table of routes; this module does the rest (reference: http.md 
 1. A handler returns text or bytes (sent as they are), `Content` (sent as what it says it is), None
    (an empty 200) or anything else (JSON).
    It refuses with `HttpError`; that is the one place where an error becomes an HTTP answer.
-2. Paths are exact. One that differs in a trailing slash or in case is redirected to the right one.
+2. Paths are exact. One that differs in case, in a trailing slash or in `//`, `/./` and `/../` is
+   redirected to the right one with its query, with Go's status: 301 for GET, 307 for the others.
 3. No body is held in memory beyond the limit that its handler names, chunked ones included, and
    none is decompressed.
 """
@@ -13,14 +14,16 @@ A daemon gives a table of routes; this module does the rest (reference: http.md 
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import logging
+import posixpath
 import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -42,6 +45,9 @@ BODY_SECONDS = 60.0
 
 SHUTDOWN_SECONDS = 2.0
 """How long a stop waits for the requests that are being answered."""
+
+LINE_BYTES_MAX = 64 << 10
+"""The longest request line, and the longest header: a topic's name may come percent-encoded."""
 
 LINGER_SECONDS = 1.0
 """How long a body that was refused is still read, so that its sender sees the answer."""
@@ -240,8 +246,9 @@ def answer(result: Result, *, plain: bool = False) -> web.Response:
         headers["Content-Type"] = result.content_type
         return web.Response(body=result.body, headers=headers)
     if result is None or isinstance(result, str | bytes):
-        headers["Content-Type"] = TEXT
         body = result.encode() if isinstance(result, str) else result
+        if body:  # Go looks at a body to name its type, and an empty one has none
+            headers["Content-Type"] = TEXT
         return web.Response(body=body, headers=headers)
     headers["Content-Type"] = JSON
     return web.Response(body=to_json(result), headers=headers)
@@ -333,6 +340,8 @@ class Site:
                 access_log=None,
                 logger=_protocol_logger,
                 lingering_time=LINGER_SECONDS,
+                max_line_size=LINE_BYTES_MAX,
+                max_field_size=LINE_BYTES_MAX,
             )
         self._short_way = short_way or self._short_way
         enter = self.protocol if short_way is None else short_way.enter
@@ -388,12 +397,9 @@ class Site:
 
     def _no_such_route(self, call: Call, methods: dict[str, Route] | None) -> web.Response:
         method = call.request.method
-        meant = self._meant.get(_folded(call.path))
-        if meant is not None and method in self._paths[meant]:
-            location = f"{meant}?{call.raw_query}" if call.raw_query else meant
-            return web.Response(
-                status=301 if method == "GET" else 308, headers={"Location": location}
-            )
+        meant = self._right_path(call.path, method)
+        if meant is not None:
+            return _redirect(f"{meant}?{call.raw_query}" if call.raw_query else meant, method)
         if methods is None:
             return refusal(HttpError(404, "NOT_FOUND"))
         allow = ", ".join(sorted({*methods, "OPTIONS"}))
@@ -403,9 +409,31 @@ class Site:
         response.headers["Allow"] = allow
         return response
 
+    def _right_path(self, path: str, method: str) -> str | None:
+        """The registered path that this one was meant to be, if it answers to the method."""
+        # Two slashes at the beginning would stay.
+        cleaned = "/" + posixpath.normpath(path).lstrip("/")
+        meant = self._meant.get(_folded(cleaned))
+        if meant is not None:
+            return meant if method in self._paths[meant] else None
+        folder, _, name = cleaned.rpartition("/")
+        if name and method in self._open_ended.get(folder.lower(), ()):
+            return f"{folder.lower()}/{quote(name)}"
+        return None
+
 
 def _folded(path: str) -> str:
     return path.rstrip("/").lower() or "/"
+
+
+def _redirect(location: str, method: str) -> web.Response:
+    """Go's redirect; a browser that does not follow it gets a link."""
+    headers = {**_PLAIN_HEADER, "Location": location}
+    if method != "GET":
+        return web.Response(status=307, headers=headers)
+    headers["Content-Type"] = "text/html; charset=utf-8"
+    link = f'<a href="{html.escape(location)}">Moved Permanently</a>.\n\n'
+    return web.Response(status=301, text=link, headers=headers)
 
 
 async def _handle(route: Route, call: Call) -> web.Response:

@@ -35,12 +35,20 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
 }
 
 
+NOT_IN_GO = ("verbose", "worker_id")
+"""Flags that Go's nsqd takes but has no option for: 400 INVALID_OPTION, here too."""
+
+
 class Config:
     """The handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
-        self._fields = {flag.key: flag.field for flag in flags_of(type(nsqd.options))}
+        self._fields = {
+            flag.key: flag.field
+            for flag in flags_of(type(nsqd.options))
+            if flag.key not in NOT_IN_GO
+        }
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""

@@ -17,13 +17,14 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparq.broker import stats
+from sparq.broker.percentiles import OFF
 from sparq.program.version import version_line
 from sparq.protocol.durations import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.protocol.identify import NSQ_VERSION
@@ -167,11 +168,12 @@ def json_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
     if wanted.memory:
         yield f',"memory":{_encode(memory_figures())}'
     yield ',"producers":'
-    if topics is None or not wanted.clients:
+    sessions = stats.producers_of(broker) if topics is not None and wanted.clients else ()
+    if sessions:
+        yield from _list(_client_json(session, wanted.topic) for session in sessions)
+        yield "}"
+    else:
         yield "null}"
-        return
-    yield from _list(_client_json(s, wanted.topic) for s in stats.producers_of(broker))
-    yield "}"
 
 
 def _with_channels(
@@ -184,10 +186,16 @@ def _with_channels(
             yield topic, channels
 
 
+def _topic_stats(topic: Topic, now: Instant) -> TopicStats:
+    """A topic's figures. Its percentiles are its channels': none without a channel, as in Go."""
+    figures = stats.of_topic(topic, now)
+    return figures if topic.channels else replace(figures, e2e_processing_latency=OFF)
+
+
 def _topic_json(
     topic: Topic, channels: list[Channel], wanted: Wanted, now: Instant
 ) -> Iterator[str]:
-    before, behind = _around(stats.of_topic(topic, now), "channels")
+    before, behind = _around(_topic_stats(topic, now), "channels")
     queue = topic.options.mem_queue_size
     yield before
     yield from _list(_channel_json(channel, queue, wanted, now) for channel in channels)
@@ -239,7 +247,7 @@ def text_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
 def _topic_text(
     topic: Topic, channels: list[Channel], wanted: Wanted, now: Instant
 ) -> Iterator[str]:
-    yield f"{_topic_line(stats.of_topic(topic, now))}\n"
+    yield f"{_topic_line(_topic_stats(topic, now))}\n"
     for channel in channels:
         yield f"{_channel_line(stats.of_channel(channel, topic.options.mem_queue_size, now))}\n"
         if wanted.clients:

@@ -182,8 +182,14 @@ def _decode(body: bytes, *, strict: bool) -> _Request:
         return _Request()
     if not isinstance(asked, dict) or (strict and not _is_modest(asked, STRICT_DEPTH)):
         raise _undecodable()
-    known = {name: value for name, value in asked.items() if name in _TYPES and value is not None}
-    return _Request(**{name: _typed(name, value) for name, value in known.items()})
+    # Go's decoder takes a key in any case (a long s counts as an s), and of several that mean one
+    # field the last; each must have the field's type.
+    known = {}
+    for key, value in asked.items():
+        name = key.lower().replace("\u017f", "s")
+        if name in _TYPES and value is not None:
+            known[name] = _typed(name, value)
+    return _Request(**known)
 
 
 def _typed(name: str, value: object) -> Any:

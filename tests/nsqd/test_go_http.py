@@ -1,0 +1,138 @@
+"""Both daemons answer odd requests as Go's do, whichever way they take inside."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+
+LONG = "x" * 60_000
+
+
+class Servers(NamedTuple):
+    nsqd: Server
+    lookupd: Server
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    folder = tmp_path_factory.mktemp("go-http")
+    flags = ("--e2e-processing-latency-percentile=0.5",)
+    with spawn_nsqd(folder, *flags) as nsqd, spawn_nsqlookupd(folder) as lookupd:
+        yield Servers(nsqd, lookupd)
+
+
+def ask(
+    server: Server, method: str, target: str, body: bytes = b"", *headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own, as bytes: nothing mends its target."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: here", f"Content-Length: {len(body)}", *headers]
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        stream = connection.makefile("rb")
+        status = int(stream.readline().split()[1])
+        found: dict[str, str] = {}
+        while line := stream.readline().rstrip().decode():
+            name, _, value = line.partition(": ")
+            found[name.lower()] = value
+        return status, found, stream.read(int(found.get("content-length", "0")))
+
+
+WAYS = {"short": (), "aiohttp": ("X-Trace: 7",)}
+"""Headers that make a publish take the short way, or aiohttp's."""
+
+PATHS = [
+    ("nsqd", "POST", "//pub?topic=t&defer=1", 307, "/pub?topic=t&defer=1"),
+    ("nsqd", "POST", "/a/../pub?topic=t", 307, "/pub?topic=t"),
+    ("nsqd", "POST", "/./mpub?topic=%74", 307, "/mpub?topic=%74"),
+    ("nsqd", "POST", "/pub/?topic=t", 307, "/pub?topic=t"),
+    ("nsqd", "POST", "/Pub?topic=t", 307, "/pub?topic=t"),
+    ("nsqd", "POST", "//topic//create?topic=t", 307, "/topic/create?topic=t"),
+    ("nsqd", "PUT", "/config//log_level", 307, "/config/log_level"),
+    ("nsqd", "GET", "/Config/log_level/", 301, "/config/log_level"),
+    ("nsqd", "GET", "//stats?format=json", 301, "/stats?format=json"),
+    ("nsqd", "GET", "/x/../ping", 301, "/ping"),
+    ("nsqd", "GET", "/../ping", 301, "/ping"),
+    ("lookupd", "GET", "//lookup?topic=t", 301, "/lookup?topic=t"),
+    ("lookupd", "GET", "/NODES/", 301, "/nodes"),
+    ("lookupd", "POST", "/topic/./create?topic=t", 307, "/topic/create?topic=t"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", PATHS, ids=lambda case: f"{case[1]} {case[2]}")
+def test_a_path_is_cleaned_by_a_redirect(
+    servers: Servers, way: str, case: tuple[str, str, str, int, str]
+) -> None:
+    """`//`, dots, case and a slash at the end: 301 for GET, 307 for others, the query kept."""
+    name, method, target, status, location = case
+    found = ask(getattr(servers, name), method, target, b"body", *WAYS[way])
+
+    assert (found[0], found[1]["location"]) == (status, location)
+    assert ("content-type" in found[1]) == (method == "GET")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_path_that_is_not_there_cleaned_is_not_found(servers: Servers, way: str) -> None:
+    """And a clean path with another method is 405, not a redirect."""
+    assert ask(servers.nsqd, "POST", "//nope", b"x", *WAYS[way])[0] == 404
+    assert ask(servers.nsqd, "POST", "//ping", b"x", *WAYS[way])[0] == 404
+    assert ask(servers.nsqd, "DELETE", "/pub", b"", *WAYS[way])[0] == 405
+    assert ask(servers.lookupd, "POST", "/nodes", b"x", *WAYS[way])[0] == 405
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_request_lines_and_headers_of_60_kib_are_read(servers: Servers, way: str) -> None:
+    """Go takes a megabyte; here 64 KiB are the bound, whoever answers."""
+    query = f"topic=long&ignored={LONG}"
+    assert ask(servers.nsqd, "POST", f"/pub?{query}", b"x", *WAYS[way])[::2] == (200, b"OK")
+    assert ask(servers.nsqd, "GET", f"/stats?{query}", b"", *WAYS[way])[0] == 200
+    assert ask(servers.lookupd, "GET", f"/topics?{query}", b"", *WAYS[way])[0] == 200
+    long = ask(servers.nsqd, "POST", "/pub?topic=long", b"x", f"X-Long: {LONG}", *WAYS[way])
+    assert long[::2] == (200, b"OK")
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "target"),
+    [
+        ("nsqd", "POST", "/topic/create?topic=made"),
+        ("nsqd", "POST", "/channel/create?topic=made&channel=c"),
+        ("nsqd", "POST", "/topic/pause?topic=made"),
+        ("nsqd", "GET", "/config/data_path_of_none"),
+        ("nsqd", "GET", "/config/topology_zone"),
+        ("lookupd", "POST", "/topic/create?topic=made"),
+        ("lookupd", "POST", "/topic/tombstone?topic=made&node=n:1"),
+    ],
+)
+def test_an_empty_answer_has_no_content_type(
+    servers: Servers, name: str, method: str, target: str
+) -> None:
+    """As Go has it; an answer with a body has one."""
+    ask(servers.nsqd, "POST", "/topic/create?topic=made")
+    _, headers, body = ask(getattr(servers, name), method, target)
+
+    assert ("content-type" in headers) == bool(body)
+
+
+def test_options_that_go_does_not_have_are_invalid(servers: Servers) -> None:
+    """Flags that Go's nsqd parses and forgets are no options of its `/config`."""
+    for name in ("verbose", "worker_id", "config", "version", "nothing"):
+        status, _, body = ask(servers.nsqd, "GET", f"/config/{name}")
+        assert (status, body) == (400, b'{"message":"INVALID_OPTION"}')
+
+
+def test_what_is_null_in_go_is_null(servers: Servers) -> None:
+    """Producers while no client has published, and the percentiles of a topic without channels."""
+    ask(servers.nsqd, "POST", "/topic/create?topic=bare")
+    for query in ("", "&include_clients=false", "&topic=bare", "&topic=none"):
+        stats = servers.nsqd.get_json(f"/stats?format=json{query}")
+        assert stats["producers"] is None
+    (topic,) = servers.nsqd.get_json("/stats?format=json&topic=bare")["topics"]
+    assert topic["e2e_processing_latency"] == {"count": 0, "percentiles": None}
+    ask(servers.nsqd, "POST", "/channel/create?topic=bare&channel=c")
+    (topic,) = servers.nsqd.get_json("/stats?format=json&topic=bare")["topics"]
+    assert topic["e2e_processing_latency"]["percentiles"] == [{"quantile": 0.5, "value": 0}]
