@@ -435,19 +435,23 @@ def expiring(chance: random.Random) -> Answers:
     return found, plain
 
 
-def copy_run(chance: random.Random) -> Answers:
-    """Messages of a block, here and there, copied with their attempts."""
-    data, ends, first = frames_of(chance, max(1, count_of(chance)))
-    held = Block(first, len(ends), np.array(ends, np.uint32), data, 0)
-    chosen = [k for k in range(len(ends)) if chance.random() < 0.5] or [0]
-    attempts = [chance.randint(1, 70_000) for _ in chosen]
+def copy_runs(chance: random.Random) -> Answers:
+    """Messages of some blocks, here and there, copied with their attempts."""
     plain = b""
-    for k, number in zip(chosen, attempts, strict=True):
-        frame = bytearray(data[ends[k - 1] if k else 0 : ends[k]])
-        struct.pack_into(">H", frame, 16, min(number, 65_535))
-        plain += frame
-    indexes = np.array(chosen, np.int64) + first
-    return bytes(redelivery.copy_run(held, indexes, np.array(attempts, np.int64))), plain
+    runs = []
+    all_attempts: list[int] = []
+    for _ in range(chance.randint(1, 3)):
+        data, ends, first = frames_of(chance, max(1, count_of(chance)))
+        held = Block(first, len(ends), np.array(ends, np.uint32), data, 0)
+        chosen = [k for k in range(len(ends)) if chance.random() < 0.5] or [0]
+        for k in chosen:
+            number = chance.randint(1, 70_000)
+            frame = bytearray(data[ends[k - 1] if k else 0 : ends[k]])
+            struct.pack_into(">H", frame, 16, min(number, 65_535))
+            plain += frame
+            all_attempts.append(number)
+        runs.append((held, np.array(chosen, np.int64) + first))
+    return bytes(redelivery.copy_runs(runs, np.array(all_attempts, np.int64))), plain
 
 
 PAIRS = (
@@ -467,7 +471,7 @@ PAIRS = (
     Pair("broker.in_flight.ranges_of", ranges_of),
     Pair("broker.in_flight.InFlight.finish", finishing),
     Pair("broker.in_flight.InFlight.expire", expiring),
-    Pair("broker.redelivery.copy_run", copy_run),
+    Pair("broker.redelivery.copy_runs", copy_runs),
 )
 
 ELSEWHERE = {

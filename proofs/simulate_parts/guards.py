@@ -119,9 +119,9 @@ def kept(_in_flight: InFlight, _key: int, page: Page, count: int) -> None:
     page.count -= count
 
 
-def always_one(block: Any, indexes: Any, attempts: Any) -> bytearray:
+def always_one(runs: Any, attempts: Any) -> bytearray:
     """Attempts are not counted."""
-    return COPY_RUN(block, indexes, attempts * 0 + 1)
+    return COPY_RUNS(runs, attempts * 0 + 1)
 
 
 def stored_and_refused(publishing: Publishing, commit: Commit, *others: Any) -> None:
@@ -135,7 +135,7 @@ DUE_ENTRIES = Log.due_entries
 ADD = Publishing.add
 STORED = Publishing._stored
 EXPIRE = InFlight.expire
-COPY_RUN = redelivery.copy_run
+COPY_RUNS = redelivery.copy_runs
 
 GUARDS = (
     Guard("syncs", "lost", Commit, "_sync", no_sync),
@@ -147,7 +147,7 @@ GUARDS = (
     Guard("whole MPUBs", "split", Publishing, "add", in_two),
     Guard("order", "disordered", Publishing, "add", last_first),
     Guard("timeouts", "hasty", InFlight, "expire", too_soon),
-    Guard("attempts", "recounted", redelivery, "copy_run", always_one),
+    Guard("attempts", "recounted", redelivery, "copy_runs", always_one),
     Guard("freeing", "left", InFlight, "_shrink", kept),
     Guard("true answers", "refused", Publishing, "_stored", stored_and_refused),
 )

@@ -86,7 +86,7 @@ def _described(topic: Topic, channel: Channel) -> dict[str, object]:
         "log": log.log_id.hex(),
         "node": log.node_id,
         "first": str(log.first_index),
-        "committed": str(max(channel.cursor, log.first_index)),
+        "committed": str(channel.cursor),
         "end": str(end),
         "first_ordinal": log.first_ordinal,
         "committed_ordinal": channel.cursor_ordinal,

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from sparq.log.disk import DiskError
     from sparq.log.log import Commit
 
+GATHER_BYTES_MAX: Final = 8 << 20
+GATHER_CACHE_PARTS: Final = 8
+"""What a channel has read at a time for redeliveries, at most, and as a part of the cache."""
+
 SYNC_RETRY_NS: Final = 10 * MILLISECOND_NS
 """How long after a sync that had to wait for a commit the next is tried."""
 
@@ -61,7 +65,12 @@ class Topic:
         self.ephemeral = is_ephemeral(name)
         self.agenda = agenda
         self.options = options
-        self.stream = Stream(log, agenda, sees_unsynced=options.sync_every != 1)
+        self.stream = Stream(
+            log,
+            agenda,
+            sees_unsynced=options.sync_every != 1,
+            gather_bytes_max=min(GATHER_BYTES_MAX, options.cache_bytes // GATHER_CACHE_PARTS),
+        )
         self.publishing = Publishing(self, agenda, options)
         self.books: Bookkeeper | None = None
         if ledger is not None:

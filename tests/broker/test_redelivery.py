@@ -1,0 +1,101 @@
+"""Messages that are delivered once more, spread over a log that is not in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparq.log.log import Log
+from sparq.log.task import TaskKind
+from sparq.protocol import commands
+from tests.broker.house import House
+
+EXTENTS = 200
+BODY_SIZE = 66_000
+"""Larger than an extent: each message is one of its own."""
+
+
+class Counts:
+    """How often the log is asked for a block, and how many reading tasks are handed out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, house: House) -> None:
+        self.looks = self.tasks = 0
+        block, take_tasks = Log.block, house.broker.take_tasks
+
+        def counted_block(log: Log, index: int) -> Any:
+            self.looks += 1
+            return block(log, index)
+
+        def counted_tasks() -> Any:
+            tasks = take_tasks()
+            self.tasks += sum(task.kind is TaskKind.READ for task in tasks)
+            return tasks
+
+        monkeypatch.setattr(Log, "block", counted_block)
+        monkeypatch.setattr(house.broker, "take_tasks", counted_tasks)
+
+
+@pytest.fixture
+def scattered() -> House:
+    """A house, started anew, whose channel has 200 messages to deliver again, each far apart."""
+    house = House(cache_bytes=64 << 20)
+    consumer = house.consumer("t", "c", rdy=EXTENTS)
+    for number in range(EXTENTS):
+        house.publish("t", b"%05d" % number + bytes(BODY_SIZE))
+    assert len(consumer.messages()) == EXTENTS
+    house.crash()
+    return house
+
+
+def test_scattered_messages_are_read_together(
+    scattered: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task reads what many messages need, and a message is looked for a few times at most."""
+    counts = Counts(monkeypatch, scattered)
+    consumer = scattered.consumer("t", "c", rdy=EXTENTS)
+    messages = []
+    while more := consumer.messages():
+        messages += more
+        consumer.finish(more)
+
+    assert [(int(m.body[:5]), m.attempts) for m in messages] == [(n, 2) for n in range(EXTENTS)]
+    assert counts.tasks <= EXTENTS // 10
+    assert counts.looks <= 5 * EXTENTS
+
+
+def test_a_long_queue_is_not_looked_through_in_every_turn(
+    scattered: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While reads are under way, a turn looks at a bounded part of what waits for them."""
+    consumer = scattered.consumer("t", "c")
+    consumer.say(commands.rdy(EXTENTS), turn=False)
+    broker, now = scattered.broker, scattered.clock.now()
+    broker.end_turn(now)
+    assert broker.take_tasks()
+    counts = Counts(monkeypatch, scattered)
+    for _ in range(10):
+        broker.topics["t"].channels["c"].wake()
+        broker.end_turn(now)
+        assert not [task for task in broker.take_tasks() if task.kind is TaskKind.READ]
+
+    assert 0 < counts.looks <= 10 * 2 * 64
+
+
+def test_runs_of_several_blocks_are_one_output(scattered: House) -> None:
+    """What a turn delivers again is one piece of output and one record of the ledger."""
+    consumer = scattered.consumer("t", "c", rdy=3)
+    consumer.messages()
+    sent: list[int] = []
+    session = consumer.session
+    send = session.send
+
+    def noted(run: Any, size_bytes: int, count: int) -> None:
+        sent.append(count)
+        send(run, size_bytes, count)
+
+    session.send = noted  # type: ignore[method-assign]  # a spy
+    consumer.say(commands.rdy(10))
+
+    assert sent == [7]
+    assert [message.attempts for message in consumer.messages()] == [2] * 7
