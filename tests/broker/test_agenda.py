@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from sparq.broker.agenda import Agenda
+from sparq.broker.agenda import STALE_TIMERS_MIN, Agenda
 from sparq.broker.errands import Errands
 from sparq.broker.options import NEVER
 from sparq.log.disk import DiskError
@@ -83,3 +83,39 @@ def test_errands_tell_when_nothing_is_under_way() -> None:
     assert called == ["a", "b", "idle"]
     errands.when_idle(lambda: called.append("at once"))
     assert called[-1] == "at once"
+
+
+def test_timers_that_no_longer_count_do_not_pile_up() -> None:
+    """Whoever wants to be called earlier again and again costs one entry, not one for each wish."""
+    agenda = Agenda()
+    sleepers = [Sleeper(agenda) for _ in range(10)]
+    for turn in range(10_000):
+        for sleeper in sleepers:
+            agenda.schedule(sleeper, 1_000_000_000)
+            sleeper.again = 1_000_000_000
+            agenda.schedule(sleeper, turn + 1)
+        agenda.run_timers(Instant(0, turn + 1))
+
+    assert [len(sleeper.called) for sleeper in sleepers] == [10_000] * 10
+    assert len(agenda._timers) <= 2 * len(sleepers) + STALE_TIMERS_MIN
+    assert agenda.next_timer_ns() == 1_000_000_000
+    agenda.run_timers(Instant(0, 1_000_000_000))
+    assert [sleeper.called[-1] for sleeper in sleepers] == [1_000_000_000] * 10
+    assert agenda.next_timer_ns() == NEVER
+
+
+def test_who_cancels_is_not_called() -> None:
+    """An object that is gone is not called any more, and may be scheduled anew."""
+    agenda = Agenda()
+    one, two = Sleeper(agenda), Sleeper(agenda)
+    agenda.schedule(one, 10)
+    agenda.schedule(two, 10)
+    agenda.cancel(one)
+    agenda.cancel(one)
+    agenda.run_timers(Instant(0, 10))
+    assert (one.called, two.called) == ([], [10])
+
+    agenda.schedule(one, 20)
+    agenda.run_timers(Instant(0, 20))
+
+    assert one.called == [20]

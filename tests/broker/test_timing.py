@@ -251,3 +251,31 @@ def test_a_clock_jump_brings_nothing_early(house: House) -> None:
     house.pass_time(3.0)
 
     assert [m.id for m in consumer.messages()] == [first.id]
+
+
+def test_timers_are_bounded_by_what_waits(house: House) -> None:
+    """Cycles of publish, REQ, TOUCH and FIN, of channels and topics, leave no timers behind."""
+    consumer = house.consumer("t", "c", rdy=1, msg_timeout=60_000)
+    for number in range(300):
+        house.publish("t", b"x")
+        (message,) = consumer.messages()
+        consumer.say(commands.req(message.id, 10))
+        house.pass_time(0.01)
+        (message,) = consumer.messages()
+        consumer.say(commands.touch(message.id))
+        consumer.finish([message])
+        house.publish(f"gone{number}", b"x", defer_ms=3_600_000)
+        house.broker.delete_topic(f"gone{number}", house.clock.now())
+        house.turn()
+
+    assert len(house.broker._agenda._timers) < 100
+
+
+def test_emptied_deferred_publishes_leave_no_timers(house: House) -> None:
+    """A topic whose deferred publishes are emptied again and again keeps nothing of them."""
+    for _ in range(20):
+        house.publish("t", *[b"x"] * 50, defer_ms=3_600_000)
+        house.broker.empty_topic("t", house.clock.now())
+        house.turn()
+
+    assert len(house.broker.topics["t"].stream.due._heap) == 0

@@ -4,8 +4,12 @@ Commands only note what they have made possible; the turn's end then does each t
 (decision "tick": nothing is done directly in reaction to an event). Rules:
 
 1. Each list is an insertion-ordered set, so work is done in the order in which it came up.
-2. A timer is a lower bound: being called too early is harmless, too late is not. Timers are never
-   cancelled; whoever is called looks whether there is something to do.
+2. A timer is a lower bound: being called too early is harmless, too late is not. Whoever is called
+   looks whether there is something to do.
+3. Of the entries of `_timers` one counts for each object that is scheduled: the one at its
+   `scheduled_ns`. The others are left over from wishes that were replaced by earlier ones; when
+   they are the most, the list is made anew. So it is bounded by what is scheduled, however often
+   that changes.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import errno
 import heapq
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sparq.broker.histogram import Histogram
 from sparq.broker.options import NEVER
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
     from sparq.broker.channel import Channel
     from sparq.broker.session import Session
     from sparq.broker.topic import Topic
+
+
+STALE_TIMERS_MIN: Final = 64
+"""So many entries that no longer count are not worth making the list anew."""
 
 
 class Timed(Protocol):
@@ -69,6 +77,7 @@ class Agenda:
         self.notes: list[str] = []
         self.waited = Histogram()
         self._timers: list[tuple[int, int, Timed]] = []
+        self._scheduled_count = 0
         self._numbers = count()
 
     def fail(self, note: str, error: DiskError) -> None:
@@ -86,8 +95,27 @@ class Agenda:
     def schedule(self, timed: Timed, at_ns: int) -> None:
         """Call `timed` at this time, unless it is to be called earlier anyway."""
         if at_ns < timed.scheduled_ns:
+            self._scheduled_count += timed.scheduled_ns == NEVER
             timed.scheduled_ns = at_ns
             heapq.heappush(self._timers, (at_ns, next(self._numbers), timed))
+            if len(self._timers) > 2 * self._scheduled_count + STALE_TIMERS_MIN:
+                self._drop_stale()
+
+    def cancel(self, timed: Timed) -> None:
+        """Do not call `timed` any more, unless it is scheduled again."""
+        if timed.scheduled_ns != NEVER:
+            timed.scheduled_ns = NEVER
+            self._scheduled_count -= 1
+
+    def _drop_stale(self) -> None:
+        """Keep the one entry of each object that is scheduled."""
+        kept = {
+            id(timed): (at_ns, number, timed)
+            for at_ns, number, timed in self._timers
+            if at_ns == timed.scheduled_ns
+        }
+        self._timers[:] = kept.values()
+        heapq.heapify(self._timers)
 
     def run_timers(self, now: Instant) -> None:
         """Call everyone whose time has come."""
@@ -95,7 +123,7 @@ class Agenda:
         while timers and timers[0][0] <= now.mono_ns:
             at_ns, _, timed = heapq.heappop(timers)
             if at_ns == timed.scheduled_ns:
-                timed.scheduled_ns = NEVER
+                self.cancel(timed)
                 timed.on_time(now)
 
     def next_timer_ns(self) -> int:

@@ -54,6 +54,7 @@ class Bookkeeper:
     def close(self) -> None:
         """The topic goes, with what was not written yet; timers that still run find nothing."""
         self._closed = True
+        self._agenda.cancel(self)
         self._agenda.ledgers.pop(self, None)
         self.ledger.close()
 

@@ -289,6 +289,7 @@ class Channel:
 
     def retire(self) -> None:
         """The channel is deleted: whatever still calls finds nothing to do."""
+        self.agenda.cancel(self)
         self.in_flight.clear()
         self.again.clear()
         self.delays.clear()

@@ -25,7 +25,7 @@ COMPACT_MIN = 1024
 
 
 _NOTHING: Final = np.empty(0, np.int64)
-_Counts = NDArray[np.int64]
+_Numbers = NDArray[np.int64]
 
 
 class Delays:
@@ -95,21 +95,36 @@ class DueList:
         self.pending.add(index)
         self.skipped.append(index)
 
-    def add_past(self, index: int, visible_end: int) -> None:
-        """Add one that a restart finds due already; its channels are told apart from this."""
-        self.skipped.append(index)
-        if index >= visible_end:
-            self.overdue.append(index)
+    def fill(
+        self, indexes: _Numbers, dues_ns: _Numbers, are_past: NDArray[np.bool_], visible_end: int
+    ) -> None:
+        """Fill an empty list after a start.
+
+        Args:
+            indexes: the deferred publishes, ascending.
+            dues_ns: when each is due.
+            are_past: which are due already; their channels are told apart from this.
+            visible_end: P.
+        """
+        assert not self.skipped
+        past, waiting = indexes[are_past], indexes[~are_past]
+        self.skipped = indexes.tolist()
+        self.overdue = past[past >= visible_end].tolist()
+        self.pending = set(waiting.tolist())
+        self._sorted = waiting
+        order = np.lexsort((waiting, dues_ns[~are_past]))
+        dues_ns = dues_ns[~are_past][order]
+        # What ascends is a heap.
+        self._heap = list(zip(dues_ns.tolist(), waiting[order].tolist(), strict=True))
 
     def pop_due(self, now_ns: int) -> list[int]:
         """The indexes whose time has come, earliest first; they stay in `skipped`."""
         due: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
             index = heapq.heappop(self._heap)[1]
-            if index in self.pending:
-                self.pending.remove(index)
-                self._sorted = None
-                due.append(index)
+            self.pending.remove(index)
+            self._sorted = None
+            due.append(index)
         return due
 
     def hold_back(self, due: list[int], visible_end: int) -> list[int]:
@@ -119,7 +134,7 @@ class DueList:
         return [index for index in candidates if index < visible_end]
 
     def next_due_ns(self) -> int:
-        """No entry is due before this; NEVER when none is pending."""
+        """When the next one is due; NEVER when none is pending."""
         return self._heap[0][0] if self._heap else NEVER
 
     def contains(self, index: int) -> bool:
@@ -136,7 +151,7 @@ class DueList:
         """How many skipped indexes lie in [first, end)."""
         return bisect_left(self.skipped, end) - bisect_left(self.skipped, first)
 
-    def counts_between(self, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> _Counts:
+    def counts_between(self, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> _Numbers:
         """`count_between` for many ranges."""
         skipped = np.array(self.skipped, np.int64)
         return np.searchsorted(skipped, ends) - np.searchsorted(skipped, firsts)
@@ -165,6 +180,8 @@ class DueList:
     def void(self, first: int, end: int) -> None:
         """Forget every entry in [first, end): the topic was emptied."""
         self.pending = {index for index in self.pending if not first <= index < end}
+        self._heap = [entry for entry in self._heap if entry[1] in self.pending]
+        heapq.heapify(self._heap)
         self._sorted = None
         self.overdue = [index for index in self.overdue if not first <= index < end]
         del self.skipped[bisect_left(self.skipped, first) : bisect_left(self.skipped, end)]

@@ -123,17 +123,15 @@ class Topic:
         One that some channel has seen has been due, even if the wall clock was set back since.
         """
         stream = self.stream
-        entries = np.array(stream.log.due_entries(), np.int64).reshape(-1, 2)
+        found = stream.log.due_entries()
+        if not found:
+            return np.empty(0, np.int64)
+        entries = np.array(found, np.int64)
         indexes, dues = entries[np.argsort(entries[:, 0])].T
         are_past = (dues <= now.wall_ns) | were_due(indexes, state)
-        to_mono_ns = now.mono_ns - now.wall_ns
-        for index, due_ns, is_past in zip(
-            indexes.tolist(), dues.tolist(), are_past.tolist(), strict=True
-        ):
-            if is_past:
-                stream.due.add_past(index, stream.end)
-            else:
-                self.defer(due_ns + to_mono_ns, index)
+        stream.due.fill(indexes, dues + (now.mono_ns - now.wall_ns), are_past, stream.end)
+        if stream.due.pending:
+            self.agenda.schedule(self, stream.due.next_due_ns())
         past: Indexes = indexes[are_past]
         return past
 
@@ -373,6 +371,8 @@ class Topic:
     def close(self) -> None:
         """Let go of the files."""
         self.is_closed = True
+        self.agenda.cancel(self)
+        self.agenda.cancel(self.stream)
         self.stream.log.close()
         if self.books is not None:
             self.books.close()
