@@ -279,3 +279,12 @@ def test_emptied_deferred_publishes_leave_no_timers(house: House) -> None:
         house.turn()
 
     assert len(house.broker.topics["t"].stream.due._heap) == 0
+
+
+def test_what_comes_up_after_a_tick_is_known_at_once(house: House) -> None:
+    """A deferral that is due before the next tick was to be says so: the shell wakes in time."""
+    house.consumer("t", "c", rdy=1)
+    house.broker.tick(house.clock.now())
+    house.publish("t", b"x", defer_ms=10)
+
+    assert house.broker.next_due_ns() == house.clock.mono_ns + 10_000_000

@@ -6,9 +6,11 @@ the next turn hands out are done.
 
 from __future__ import annotations
 
+from sparq.broker import seeking
 from sparq.broker.agenda import Agenda
 from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.limits import LimitReached
+from sparq.broker.seeking import Seek
 from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
 from sparq.log.disk import DiskError
@@ -82,16 +84,22 @@ class Admin:
         _keep(topic)
 
     def seek_channel(self, topic_name: str, name: str, target: SeekTarget, now: Instant) -> None:
+        """Do what `seek` does, for those who do not ask where the channel has gone."""
+        self.seek(topic_name, name, target, now)
+
+    def seek(self, topic_name: str, name: str, target: SeekTarget, now: Instant) -> Seek:
         """Have the channel go on from another place of the log: replay, or a leap ahead.
 
         What is in flight or deferred is forgotten. A time may need a look at the disk first; then
-        the channel moves when the task that is queued now is done.
+        the channel moves when the task that is queued now is done. The result tells where it went
+        once the tasks of this turn and the next are done.
         """
         topic, channel = self._channel(topic_name, name)
         if channel.hold is not None:
             raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
-        topic.seek(channel, target)
+        seek = seeking.begin(topic, channel, target)
         _keep(topic)
+        return seek
 
     def _topic(self, name: str) -> Topic:
         topic = self._topics.by_name.get(name)

@@ -48,7 +48,7 @@ class Broker:
 
     Attributes:
         sessions: all that are connected.
-        create_topic ... seek_channel: see `Admin`, whose methods these are.
+        create_topic ... seek: see `Admin`, whose methods these are.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Broker:
         self.empty_channel = admin.empty_channel
         self.pause_channel = admin.pause_channel
         self.seek_channel = admin.seek_channel
+        self.seek = admin.seek
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open what the data path holds; returns what an operator should read about it.
@@ -247,6 +248,13 @@ class Broker:
         if self.topics:
             next_ns = min(next_ns, self._next_trim_ns)
         return None if next_ns == NEVER else next_ns
+
+    def next_due_ns(self) -> int:
+        """When (mono ns) something is due that `tick` would see to; NEVER when nothing is.
+
+        Commands may bring this forward after `tick` has said when it is needed.
+        """
+        return self._agenda.next_timer_ns()
 
     def set_has_lookupd(self, has_lookupd: bool) -> None:
         """Whether topics that are made from now on wait for `channels_known`."""

@@ -39,6 +39,11 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     channel.start = state.start
     channel.cursor = channel.noted_cursor = max(state.cursor, state.start)
     channel.cursor_ordinal = stream.log.ordinal_at(channel.cursor)
+    if channel.cursor == state.start and not (
+        state.finished or state.requeued or stream.due.skipped
+    ):
+        channel.wake()  # nobody has been given anything: of thousands of topics most are like this
+        return
     requeued, dues, attempts = _requeued_arrays(state)
     is_ready = dues <= now.wall_ns
     channel.delays.add_all(

@@ -17,7 +17,7 @@ import numpy as np
 from sparq.broker import retention
 from sparq.broker.agenda import Agenda
 from sparq.broker.bookkeeping import Bookkeeper
-from sparq.broker.channel import Channel, SeekTarget
+from sparq.broker.channel import Channel
 from sparq.broker.limits import LimitReached, check
 from sparq.broker.memory import Durable, Forgetful, Memory
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions
@@ -267,35 +267,6 @@ class Topic:
         stream.due.void(first, end)
         for channel in self.channels.values():
             channel.void(first, end)
-
-    def seek(self, channel: Channel, target: SeekTarget) -> None:
-        """Have a channel go on from another place of the log, as soon as that place is known."""
-        log, visible = self.stream.log, self.stream.end
-        if target == "latest":
-            channel.seek(visible)
-        elif target == "earliest":
-            channel.seek(min(log.first_index, visible))
-        elif isinstance(target, int):
-            channel.seek(min(max(target, log.first_index), visible))
-        else:
-            self._seek_time(channel, int(target[1]))
-
-    def _seek_time(self, channel: Channel, wall_ns: int) -> None:
-        log = self.stream.log
-        index = log.index_at_time(wall_ns)
-        if index is not None:
-            channel.seek(min(index, self.stream.end))
-            return
-        read = log.load_time(wall_ns)
-
-        def loaded(_now: Instant) -> None:
-            log.store(read)
-            if read.error is not None:
-                self.agenda.notes.append(f"seeking in {self.name} failed: {read.error}")
-            elif self.channels.get(channel.name) is channel:
-                self._seek_time(channel, wall_ns)
-
-        self.stream.errands.submit(read, loaded)
 
     # Time
 

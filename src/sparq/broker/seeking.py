@@ -1,0 +1,135 @@
+"""Moves a channel to another place of its topic's log, and tells what that came to.
+
+1. Indexes and ends are known at once; a time, also that of the message at the new place, may need a
+   look at the disk. The channel moves as soon as its place is known.
+2. `Seek.landing` is there when the tasks are done that the next turns hand out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from sparq.broker.channel import Channel, SeekTarget
+    from sparq.broker.topic import Topic
+    from sparq.log.disk import DiskError
+    from sparq.log.log import BlockRead
+    from sparq.protocol.instant import Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where a channel has gone.
+
+    Attributes:
+        index: the index at which it goes on.
+        time_ns: when the first message from there on was published, ns since 1970; None: there is
+            none yet, or it cannot be read.
+        again: messages from there on that it had passed before: they are delivered again.
+        waiting: messages from there on that it will deliver now, those of `again` among them.
+        oldest_index: the oldest message that the log keeps; None: it keeps none.
+        oldest_time_ns: when that was published, ns since 1970; None: it keeps none.
+        older_are_gone: whether the topic has had older messages, which are deleted (or lost).
+    """
+
+    index: int
+    time_ns: int | None
+    again: int
+    waiting: int
+    oldest_index: int | None
+    oldest_time_ns: int | None
+    older_are_gone: bool
+
+
+@dataclass(slots=True, eq=False)
+class Seek:
+    """A seek that was asked for.
+
+    Attributes:
+        landing: what it came to; None: it has not moved yet, or could not.
+        error: why its place could not be found; the channel has not moved then.
+    """
+
+    landing: Landing | None = None
+    error: DiskError | None = None
+
+
+def begin(topic: Topic, channel: Channel, target: SeekTarget) -> Seek:
+    """Have the channel go on from another place, as soon as that place is known."""
+    seek = Seek()
+    _find(topic, channel, target, seek)
+    return seek
+
+
+def _find(topic: Topic, channel: Channel, target: SeekTarget, seek: Seek) -> None:
+    log, visible = topic.stream.log, topic.stream.end
+    if target == "latest":
+        index = visible
+    elif target == "earliest":
+        index = log.first_index
+    elif isinstance(target, int):
+        index = max(target, log.first_index)
+    else:
+        wall_ns = int(target[1])
+        found = log.index_at_time(wall_ns)
+        if found is None:
+            read = log.load_time(wall_ns)
+            then = partial(_found, topic, channel, target, seek, read)
+            topic.stream.errands.submit(read, then)
+            return
+        index = found
+    _go(topic, channel, min(index, visible), seek)
+
+
+def _found(
+    topic: Topic, channel: Channel, target: SeekTarget, seek: Seek, read: BlockRead, _now: Instant
+) -> None:
+    """What `_find` needed to know was read."""
+    topic.stream.log.store(read)
+    if read.error is not None:
+        seek.error = read.error
+        topic.agenda.notes.append(f"seeking in {topic.name} failed: {read.error}")
+    elif topic.channels.get(channel.name) is channel:
+        _find(topic, channel, target, seek)
+
+
+def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
+    stream, log = topic.stream, topic.stream.log
+    again = 0
+    if index < channel.cursor:
+        pending = stream.due.pending_between(index, channel.cursor)
+        again = log.messages_between(index, channel.cursor) - len(pending)
+    channel.seek(index)
+    kept = [segment for segment in log.segments() if segment.messages]
+    seek.landing = Landing(
+        index=index,
+        time_ns=None,
+        again=again,
+        waiting=channel.depth(),
+        oldest_index=log.first_index if kept else None,
+        oldest_time_ns=kept[0].first_time_ns if kept else None,
+        older_are_gone=log.first_ordinal > 0,
+    )
+    first = log.next_stored(index)
+    if first < stream.end and not _note_time(topic, first, seek):
+        read = log.load(first)
+        stream.errands.submit(read, partial(_have_first, topic, first, seek, read))
+
+
+def _have_first(topic: Topic, index: int, seek: Seek, read: BlockRead, _now: Instant) -> None:
+    topic.stream.log.store(read)
+    _note_time(topic, index, seek)
+
+
+def _note_time(topic: Topic, index: int, seek: Seek) -> bool:
+    """Tell when a message was published; False: it is not in memory."""
+    block = topic.stream.log.block(index)
+    if block is None:
+        return False
+    assert seek.landing is not None
+    seek.landing = replace(seek.landing, time_ns=int(block.timestamps(np.array([index]))[0]))
+    return True

@@ -1,0 +1,116 @@
+"""Replay tells where it went: the place, what comes again, and how far back the log reaches."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from sparq.broker.channel import SeekTarget
+from sparq.broker.seeking import Landing, Seek
+from sparq.testing import Fault
+from tests.broker.house import House
+
+FILE_BYTES = 2_000
+MINUTE_NS = 60_000_000_000
+
+
+def seek(house: House, target: SeekTarget) -> Seek:
+    """Seek, and see to what the disk has to tell."""
+    found = house.broker.seek("t", "c", target, house.clock.now())
+    house.turn()
+    return found
+
+
+def landed(house: House, target: SeekTarget) -> Landing:
+    """Where a seek went."""
+    landing = seek(house, target).landing
+    assert landing is not None
+    return landing
+
+
+@pytest.mark.parametrize("cache_bytes", [1, 1 << 20], ids=["on the disk", "in memory"])
+def test_a_seek_tells_where_it_went(cache_bytes: int) -> None:
+    """The index, the time of the message there, what comes again, and what will be delivered."""
+    house = House(cache_bytes=cache_bytes)
+    consumer = house.consumer("t", "c", rdy=100)
+    times = []
+    for number in range(4):
+        times.append(house.clock.wall_ns)
+        house.publish("t", b"%d" % number)
+        house.clock.advance(60.0)
+    messages = consumer.messages()
+    consumer.finish(messages)
+    consumer.close()
+    house.crash()
+    first, third = messages[0].index, messages[2].index
+
+    assert landed(house, "earliest") == Landing(first, times[0], 4, 4, first, times[0], False)
+    assert landed(house, third) == Landing(third, times[2], 0, 2, first, times[0], False)
+    later: SeekTarget = ("time", times[1] + 1)
+    assert landed(house, later) == Landing(third, times[2], 0, 2, first, times[0], False)
+    before: SeekTarget = ("time", times[0] - MINUTE_NS)
+    assert landed(house, before) == Landing(first, times[0], 2, 4, first, times[0], False)
+    end = landed(house, "latest")
+    assert (end.time_ns, end.again, end.waiting) == (None, 0, 0)
+    assert landed(house, third).again == 2
+
+
+def test_a_seek_tells_that_older_messages_are_gone() -> None:
+    """What was finished and deleted does not come again, and the answer says so."""
+    house = House(max_bytes_per_file=FILE_BYTES)
+    consumer = house.consumer("t", "c", rdy=100)
+    for _ in range(30):
+        house.publish("t", bytes(300))
+        house.clock.advance(60.0)
+    consumer.finish(consumer.messages())
+    house.pass_time(2.0)
+    house.pass_time(2.0)
+    kept = house.broker.topics["t"].stream.log.segments()[0]
+    landing = landed(house, 0)
+
+    assert landing.older_are_gone
+    assert (landing.index, landing.oldest_index) == (kept.first_index, kept.first_index)
+    assert landing.time_ns == landing.oldest_time_ns == kept.first_time_ns
+    assert landing.again == landing.waiting < 30
+
+
+def test_a_seek_in_an_empty_topic_lands_nowhere() -> None:
+    """There is no message, no time, and nothing has gone."""
+    house = House()
+    house.consumer("t", "c")
+    landing = landed(house, "earliest")
+
+    assert (landing.time_ns, landing.again, landing.waiting) == (None, 0, 0)
+    assert (landing.oldest_index, landing.oldest_time_ns, landing.older_are_gone) == (
+        None,
+        None,
+        False,
+    )
+
+
+def test_deferred_messages_that_were_not_due_do_not_come_again() -> None:
+    """They have not come yet, and wait for their time whatever the channel does."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=10)
+    house.publish("t", b"later", defer_ms=60_000)
+    house.publish("t", b"now")
+    consumer.finish(consumer.messages())
+    landing = landed(house, "earliest")
+
+    assert (landing.again, landing.waiting) == (1, 1)
+
+
+def test_a_place_that_cannot_be_read_is_told() -> None:
+    """The disk refuses the look that a time needs: the channel stays, and the answer says why."""
+    house = House(cache_bytes=1)
+    house.consumer("t", "c")
+    for number in range(20):
+        house.publish("t", b"%d" % number * 100)
+        house.clock.advance(1.0)
+    house.crash()
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
+    found = seek(house, ("time", house.clock.wall_ns - 5_000_000_000))
+
+    assert (found.landing, found.error is not None) == (None, True)
+    assert house.channel("t", "c").depth == 20
