@@ -82,19 +82,20 @@ def test_a_long_queue_is_not_looked_through_in_every_turn(
     assert 0 < counts.looks <= 10 * 2 * 64
 
 
-def test_runs_of_several_blocks_are_one_output(scattered: House) -> None:
+def test_runs_of_several_blocks_are_one_output(
+    scattered: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a turn delivers again is one piece of output and one record of the ledger."""
     consumer = scattered.consumer("t", "c", rdy=3)
     consumer.messages()
     sent: list[int] = []
-    session = consumer.session
-    send = session.send
+    send = Session.send
 
-    def noted(run: Any, size_bytes: int, count: int) -> None:
+    def noted(session: Session, run: Any, size_bytes: int, count: int) -> None:
         sent.append(count)
-        send(run, size_bytes, count)
+        send(session, run, size_bytes, count)
 
-    session.send = noted  # type: ignore[method-assign]  # a spy
+    monkeypatch.setattr(Session, "send", noted)
     consumer.say(commands.rdy(10))
 
     assert sent == [7]
