@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sparq.broker.session import Session
 from sparq.log.log import Log
 from sparq.log.task import TaskKind
 from sparq.protocol import commands

@@ -280,6 +280,27 @@ def test_an_ephemeral_channel_goes_with_its_last_consumer(house: House) -> None:
     assert house.broker.topics["t"].channels == {}
 
 
+@pytest.mark.parametrize("topic", ["t", "t#ephemeral"])
+@pytest.mark.parametrize("what", ["channel", "topic"])
+def test_a_consumer_of_a_deleted_ephemeral_channel_takes_nothing_with_it(
+    house: House, topic: str, what: str
+) -> None:
+    """Its connection ends after the channel, and a new channel of the name keeps its messages."""
+    name = "c#ephemeral"
+    old = house.consumer(topic, name)
+    now = house.clock.now()
+    if what == "channel":
+        house.broker.delete_channel(topic, name, now)
+    else:
+        house.broker.delete_topic(topic, now)
+    house.turn()
+    house.consumer(topic, name)
+    house.publish(topic, b"x")
+    old.close()
+
+    assert house.channel(topic, name).depth == 1
+
+
 def test_an_ephemeral_channel_is_gone_after_a_crash(house: House) -> None:
     """A durable channel beside it stays."""
     house.consumer("t", "c#ephemeral")

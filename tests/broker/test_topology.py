@@ -66,3 +66,14 @@ def test_without_the_experiment_all_are_alike() -> None:
 
     assert [5, 5] == [received(near), received(far)]
     assert 0 == house.channel("t", "c").zone_local_msg_count
+
+
+def test_without_the_experiment_every_delivery_is_global() -> None:
+    """As Go counts: `global_msg_count` is there whether or not consumers are told apart."""
+    house = House()
+    house.consumer("t", "c", rdy=10)
+    house.publish("t", b"1", b"2", b"3")
+    stats = house.channel("t", "c")
+
+    assert (stats.zone_local_msg_count, stats.region_local_msg_count) == (0, 0)
+    assert stats.global_msg_count == 3

@@ -157,7 +157,7 @@ class Broker:
         if channel is None:
             return
         channel.unsubscribe(session, requeue=self.options.requeue_on_disconnect)
-        if channel.ephemeral and not channel.sessions:
+        if channel.ephemeral and not channel.sessions and not channel.is_retired:
             self._topics.channel_left(channel)
 
     def execute(self, session: Session, command: Command, now: Instant) -> None:

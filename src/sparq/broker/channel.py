@@ -47,12 +47,13 @@ class Channel:
         cursor: the next index to be delivered for the first time.
         sessions: the subscribers by the number that stands for them in `in_flight`.
         range_epoch: the newest attach of a range reader, 0 once the channel is streamed again.
+        is_retired: whether it is deleted, and another of its name may be there.
         hold: the range reader that has this channel, if one does.
         latencies: of the messages finished lately; None: not measured.
         finish_count: messages finished by whoever has subscribed so far.
         voided_count: unread messages that a lag limit has taken from the channel.
         zone_local_count, region_local_count, global_count: deliveries by where the consumer is;
-            only counted for topology-aware consumption.
+            without topology-aware consumption all are global.
         base_ordinal: messages before the first that was put to this channel (for message_count).
     """
 
@@ -74,7 +75,7 @@ class Channel:
         self.ready: dict[Session, None] = {}
         self.hold: Hold | None = None
         self.range_epoch = 0
-        self.paused = False
+        self.paused = self.is_retired = False
         self.again_next = False
         self.requeue_count = 0
         self.timeout_count = 0
@@ -289,6 +290,7 @@ class Channel:
 
     def retire(self) -> None:
         """The channel is deleted: whatever still calls finds nothing to do."""
+        self.is_retired = True
         self.agenda.cancel(self)
         self.in_flight.clear()
         self.again.clear()

@@ -55,8 +55,7 @@ def _round(channel: Channel, available: int, served: dict[Session, None], handou
         if count > 0:
             sent = session.message_count
             taken = give(handout, session, count)
-            if session.nearness is not None:
-                topology.count(channel, session, session.message_count - sent)
+            topology.count(channel, session, session.message_count - sent)
             if not taken:
                 return 0
             served[session] = None

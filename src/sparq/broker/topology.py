@@ -41,10 +41,10 @@ def nearest(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
 
 
 def count(channel: Channel, session: Session, messages: int) -> None:
-    """Count what a consumer was given by where it is."""
+    """Count what a consumer was given by where it is: as other, where that does not count."""
     if session.nearness is Nearness.ZONE:
         channel.zone_local_count += messages
     elif session.nearness is Nearness.REGION:
         channel.region_local_count += messages
-    elif session.nearness is Nearness.OTHER:
+    else:
         channel.global_count += messages
