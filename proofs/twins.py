@@ -484,6 +484,7 @@ ELSEWHERE = {
     "broker.page": "tests/broker/test_scattered.py",
     "broker.sampling": "tests/broker/test_delivery.py",
     "broker.scattered": "tests/broker/test_scattered.py",
+    "broker.seeking": "tests/broker/test_seeking.py",
     "broker.topic": "tests/broker/test_model.py",
     "log.check": "tests/log/test_go_queue.py",
     "log.extents": "tests/log/test_blocks.py",
