@@ -303,7 +303,7 @@ def test_heartbeats_while_an_authd_takes_its_time() -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP port"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
         (frame(0, b"x" * 70_000), "size 70004"),
         (b"\xff\xff\xff\xff....", "size -1"),
         (frame(2, b"message"), "type 2"),

@@ -154,7 +154,7 @@ async def test_nobody_there(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(Failed, match=f"--nsqd-http-address {nobody}: connection refused"):
         await bench(options(nsqd, f"--nsqd-http-address={nobody}"), asyncio.Event())
-    with pytest.raises(Failed, match="is this the port for HTTP"):
+    with pytest.raises(Failed, match="speaks NSQ"):
         await bench(options(nsqd, f"--nsqd-http-address={nsqd.tcp}"), asyncio.Event())
     with pytest.raises(Failed, match=f"{nobody}: "):
         await bench(options(nsqd, f"--nsqd-tcp-address={nobody}"), asyncio.Event())

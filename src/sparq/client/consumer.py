@@ -317,6 +317,23 @@ class Consumer:
 
     # Connections
 
+    async def until_connected(self, timeout_seconds: float = 0.0) -> None:
+        """Wait until every nsqd that was given is connected, or has been before.
+
+        Without it nothing fails for an nsqd that is down: it is tried again and again. The nsqds
+        that an nsqlookupd lists are not waited for.
+
+        Args:
+            timeout_seconds: how long it may take; 0: as long as the first attempt.
+
+        Raises:
+            ConnectionLostError: one could not be reached; the text names it.
+            WrongPeerError: one is no nsqd.
+            ClosedError: the consumer was not started.
+        """
+        self._require_started()
+        await self._pool.reached(timeout_seconds)
+
     def connect_to_nsqd(self, address: str) -> None:
         """Consume from this nsqd as well, as if it had been given from the beginning.
 
@@ -384,6 +401,7 @@ class Consumer:
 
     async def _serve(self, address: str) -> ConnectionLostError:
         connection = await open_connection(address, self.config)
+        self._pool.connected(address, connection.facts)
         try:
             subscription = Subscription(
                 connection, self.config, self.counters, self._inbox.put, self._flow.answering

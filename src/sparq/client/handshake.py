@@ -22,6 +22,7 @@ from sparq.client.errors import AuthRequiredError, TlsError, WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.client.layers import LayerError, Layers, Tls
 from sparq.client.refusals import RefusedError
+from sparq.client.wrong_peer import HEAD_BYTES, not_nsqd
 from sparq.protocol import commands
 from sparq.protocol.compression import Compression, Deflate, Snappy
 from sparq.protocol.errors import ERRORS
@@ -71,6 +72,7 @@ class Handshake:
         self._identity = {**identity, **options.asked()}
         self._receiver = Receiver(min(frame_bytes_max, ANSWER_BYTES_MAX))
         self._arrived = b""
+        self._head = b""
         self._out: list[bytes] = []
         self._steps = self._conversation()
         next(self._steps)
@@ -82,6 +84,8 @@ class Handshake:
             RemoteError: nsqd refuses.
             TlsError, AuthRequiredError, WrongPeerError: see there.
         """
+        if len(self._head) < HEAD_BYTES:
+            self._head += data[:HEAD_BYTES]
         if self.layers:
             self.layers.feed(data)
         else:
@@ -89,7 +93,8 @@ class Handshake:
         try:
             next(self._steps, None)
         except FrameError as error:
-            raise WrongPeerError(f"nsqd {self._address}: {error}") from None
+            what = not_nsqd(self._address.port, self._head) or error
+            raise WrongPeerError(f"nsqd {self._address}: {what}") from None
         except LayerError as error:
             raise WrongPeerError(f"nsqd {self._address}: {self.stage}: {error}") from None
 
@@ -185,10 +190,7 @@ class Handshake:
                 if kind == FRAME_ERROR:
                     raise remote_error(data)
                 if kind != FRAME_RESPONSE:
-                    raise WrongPeerError(
-                        f"nsqd {self._address} answered by a frame of type {kind} "
-                        "where a response was due"
-                    )
+                    raise FrameError(f"a frame of type {kind} where a response was due")
                 if data != HEARTBEAT:
                     return data
                 self._send(commands.nop())

@@ -9,7 +9,9 @@
    ``dial_timeout`` of an attempt that had begun before) after it has come back.
 4. Addresses may be added and removed at any time. A removed one is left alone, listed or not,
    until it is added again.
-5. What a connection is for is none of the pool's business: ``serve`` connects, uses the connection
+5. Each connection that is made is logged at info, with nsqd's version; each reason why there is
+   none at warning, once. Whoever cannot do without the given ones waits by ``reached``.
+6. What a connection is for is none of the pool's business: ``serve`` connects, uses the connection
    and returns, the reason perhaps, when it is lost; what it raises (see ``FAILURES``) is why there
    was none.
 """
@@ -17,12 +19,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from sparq.client.errors import SparqClientError
+from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.log_fields import FieldLogger
 from sparq.protocol.errors import RemoteError
 
@@ -76,6 +81,9 @@ class Pool:
         self._rng = rng
         self._lost = lost
         self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._reached: set[str] = set()
+        self._wrong: set[str] = set()
+        self._news = asyncio.Event()
         self._started = self._closed = False
 
     @property
@@ -117,6 +125,43 @@ class Pool:
             keeper.cancel()
             await asyncio.wait([keeper])
             self._keep_wanted()  # it may have been added again meanwhile
+
+    def connected(self, address: str, facts: Mapping[str, Any]) -> None:
+        """There is a connection, to an nsqd that has answered IDENTIFY with these facts."""
+        again = " again" if address in self._reached else ""
+        version = facts.get("version", "of an unknown version")
+        log.info("nsqd %s: connected%s (%s)", address, again, version, extra={"nsqd": address})
+        self._reached.add(address)
+        self._news.set()
+
+    async def reached(self, seconds: float) -> None:
+        """Wait until each given address is connected, or has been before.
+
+        Raises:
+            ConnectionLostError: one could not be reached in so many seconds; with 0, at the first
+                attempt. The text names it.
+            WrongPeerError: one is no nsqd, as its last attempt found.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        while missing := self._given - self._reached:
+            left = deadline - clock()
+            if wrong := missing & self._wrong:
+                raise WrongPeerError(self._no_connection(wrong))
+            if left <= 0 and (failed := missing & self.errors.keys()):
+                within = f" within {seconds:g} s" if seconds else ""
+                raise ConnectionLostError(self._no_connection(failed, within))
+            self._news.clear()
+            # Behind the deadline the attempt that is under way decides, which has a bound.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left if left > 0 else None):
+                    await self._news.wait()
+
+    def _no_connection(self, addresses: Iterable[str], within: str = "") -> str:
+        return "; ".join(
+            f"no connection to nsqd {address}{within}: {self.errors[address]}"
+            for address in sorted(addresses)
+        )
 
     def update(self, listed: Iterable[str]) -> None:
         """These are what discovery lists now."""
@@ -166,7 +211,9 @@ class Pool:
                     self._failed(address, str(lost or "connection lost"))
                 self._lost()
             except FAILURES as error:
-                self._failed(address, str(error) or type(error).__name__)
+                if isinstance(error, WrongPeerError):
+                    self._wrong.add(address)
+                self._failed(address, reason_of(error))
             if clock() - began > delay:
                 delay = FIRST_DELAY
             await asyncio.sleep(delay * self._rng.uniform(0.5, 1))
@@ -178,3 +225,15 @@ class Pool:
         if self.errors.get(address) != reason:
             log.warning("nsqd %s: %s", address, reason, extra={"nsqd": address})
         self.errors[address] = reason
+        self._news.set()
+
+
+def reason_of(error: Exception) -> str:
+    """Why a connection could not be made, in words for a person."""
+    if isinstance(error, TimeoutError) and not error.errno:
+        return str(error) or "no answer in time"
+    if isinstance(error, socket.gaierror):  # its numbers are the resolver's own
+        return str(error.strerror).lower()
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__

@@ -250,6 +250,23 @@ class Producer:
 
     # Connections
 
+    async def until_connected(self, timeout_seconds: float = 0.0) -> None:
+        """Wait until every nsqd that was given is connected, or has been before.
+
+        Without it nothing fails for an nsqd that is down: it is tried again and again. The nsqds
+        that an nsqlookupd lists are not waited for.
+
+        Args:
+            timeout_seconds: how long it may take; 0: as long as the first attempt.
+
+        Raises:
+            ConnectionLostError: one could not be reached; the text names it.
+            WrongPeerError: one is no nsqd.
+            ClosedError: the producer is closed.
+        """
+        self.start()
+        await self._pool.reached(timeout_seconds)
+
     async def ping(self, *, timeout_seconds: float | None = None) -> dict[str, float]:
         """Ask every nsqd that is given or was found whether it answers.
 
@@ -278,6 +295,7 @@ class Producer:
         connection = await open_connection(address, self.config)
         connection.on_room = self._dispatcher.serve_line
         self._pool.errors.pop(address, None)
+        self._pool.connected(address, connection.facts)
         self._dispatcher.add(connection)
         try:
             return await connection.ended()

@@ -10,6 +10,7 @@ from typing import Final
 import aiohttp
 
 from sparq.client.layer_options import tls_reason
+from sparq.client.wrong_peer import not_http
 
 LENGTH_MAX: Final = 200
 
@@ -26,7 +27,7 @@ def http_reason(error: Exception) -> str:
             return str(error.os_error.strerror).lower()
         return os.strerror(error.os_error.errno).lower()
     if isinstance(error, aiohttp.ClientResponseError):
-        return "an answer that is not HTTP: is this the port for HTTP?"
+        return not_http(error.message)
     return one_line(str(error) or type(error).__name__)
 
 

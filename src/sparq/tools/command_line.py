@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from sparq.program import flags
 from sparq.program.flags import option
-from sparq.program.kinds import STRING
+from sparq.program.kinds import DURATION, STRING
 from sparq.program.version import version_line
 
 T = TypeVar("T")
@@ -54,6 +54,17 @@ class SourceOptions:
     )
     consumer_opt: tuple[str, ...] = option(
         (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+    )
+
+
+def wait_for_nsqd() -> Any:
+    """The option of a tool that ends, as Go's do, when an nsqd that it is given is down."""
+    return option(
+        0,
+        "time that a given nsqd may be down at the start before this ends with status 1; later,"
+        " a lost connection is made again for as long as it takes",
+        kind=DURATION,
+        name="wait-for-nsqd",
     )
 
 

@@ -22,7 +22,11 @@ import uvloop
 
 from sparq.client.address import lookupd_url, parse_nsqd, split_texts
 from sparq.client.config import Config
+from sparq.client.consumer import Consumer
+from sparq.client.errors import ConnectionLostError, WrongPeerError
+from sparq.client.producer import Producer
 from sparq.program.logging import set_up
+from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.command_line import Failed, SourceOptions, UsageError, texts_of
@@ -121,6 +125,33 @@ def check_names(topics: Iterable[str], channel: str) -> None:
     for flag, name in (*(("topic", topic) for topic in topics), ("channel", channel)):
         if not is_valid_name(name):
             raise UsageError(f"--{flag} {quote(name)} is not a valid name")
+
+
+async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
+    """Fail when an nsqd that was given is not there, as `reach` does; otherwise never return.
+
+    Raises:
+        Failed: one could not be reached; the text names it.
+    """
+    await reach(clients, wait_ns)
+    await asyncio.get_running_loop().create_future()
+
+
+async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
+    """Wait until each nsqd that was given is connected, for as long as ``--wait-for-nsqd`` says.
+
+    Raises:
+        Failed: one could not be reached; the text names it.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            for client in clients:
+                group.create_task(client.until_connected(wait_ns / SECOND))
+    except* (ConnectionLostError, WrongPeerError) as errors:
+        error = errors.exceptions[0]
+        can_wait = isinstance(error, ConnectionLostError) and not wait_ns
+        hint = " (--wait-for-nsqd=30s waits for it)" if can_wait else ""
+        raise Failed(f"{error}{hint}") from None
 
 
 def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) -> int:

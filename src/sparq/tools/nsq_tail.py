@@ -4,7 +4,8 @@
    reader has gone) is given back to nsqd, which delivers it again.
 2. Its channel is one of its own by default, that goes when it does: it takes nothing from anybody.
 3. A reader that pauses (a pager) pauses nsq_tail, not its connections.
-4. Exit status: 0 when `--n` messages are printed and after a signal, 1 when standard output takes
+4. An nsqd that is given and cannot be reached at the start ends it, after `--wait-for-nsqd`.
+5. Exit status: 0 when `--n` messages are printed and after a signal, 1 when standard output takes
    no more (silently where that is a pipe that nobody reads).
 """
 
@@ -22,7 +23,7 @@ from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.tools.command_line import Failed, UsageError
 from sparq.tools.commands.nsq_tail import PROGRAM, Options, main
-from sparq.tools.common import check_names, check_sources, consumer_config, run
+from sparq.tools.common import check_names, check_sources, consumer_config, missing, run
 from sparq.tools.pipes import Output
 
 STOP_SECONDS: Final = 2.0
@@ -47,6 +48,7 @@ async def tail(options: Options, output: Output, stop: asyncio.Event) -> int:
         for consumer in consumers:
             await stack.enter_async_context(consumer)
         printing = [asyncio.create_task(printer.follow(consumer)) for consumer in consumers]
+        printing.append(asyncio.create_task(missing(consumers, options.wait_for_nsqd_ns)))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([stopping, *printing], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*(consumer.stop(STOP_SECONDS) for consumer in consumers))

@@ -17,6 +17,8 @@ It has the flags of NSQ's `nsq_to_http`, and differs from it where that loses me
 7. `--mode=round-robin` asks the hosts in turn. `hostpool` does so, too, but passes one that failed
    over for 30 s, and for twice as long with each further failure, up to 15 min. `epsilon-greedy`
    prefers those that answer quickly.
+8. An nsqd that is given and cannot be reached at the start ends it with status 1, after
+   `--wait-for-nsqd`.
 
 SIGINT, SIGTERM and SIGHUP: what is under way is finished, then exit status 0.
 """
@@ -148,7 +150,7 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
             tool.handle,
             max_in_flight=options.max_in_flight,
         )
-        await tool.relay.serve([consumer], stop)
+        await tool.relay.serve([consumer], stop, options.wait_for_nsqd_ns)
     return 0
 
 

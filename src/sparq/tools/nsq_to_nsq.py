@@ -15,6 +15,8 @@ It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses mes
 5. `--mode=round-robin` asks the hosts in turn, publish by publish. `hostpool` does so, too, but
    passes one that failed over for 30 s, and for twice as long with each further failure, up to
    15 min. `epsilon-greedy` prefers those that answer quickly.
+6. An nsqd that is given and cannot be reached at the start ends it with status 1, after
+   `--wait-for-nsqd`.
 
 SIGINT, SIGTERM and SIGHUP: what is under way is finished, then exit status 0.
 """
@@ -284,7 +286,7 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
     async with contextlib.AsyncExitStack() as stack:
         for destination in destinations.values():
             await stack.enter_async_context(destination.producer)
-        await tool.relay.serve(consumers, stop, tool.follow)
+        await tool.relay.serve(consumers, stop, options.wait_for_nsqd_ns, tool.follow)
     return 0
 
 

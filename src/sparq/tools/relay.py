@@ -141,14 +141,22 @@ class Relay:
         self._timings = {name: Timings(each, f"[{name}]:") for name in self._names}
 
     async def serve(
-        self, consumers: Sequence[Consumer], stop: asyncio.Event, follow: Follow | None = None
+        self,
+        consumers: Sequence[Consumer],
+        stop: asyncio.Event,
+        wait_ns: int,
+        follow: Follow | None = None,
     ) -> None:
         """Let consumers work until the event is set; then let them finish what is in hand.
 
         Args:
             consumers: not started yet.
             stop: the event.
+            wait_ns: how long an nsqd that is given may be down at the start.
             follow: what to do with a consumer that has no handler, until it is stopped.
+
+        Raises:
+            Failed: an nsqd that is given cannot be reached; what is in hand is finished.
         """
         self._tasks.add(asyncio.create_task(self._touching.run()))
         stopping = asyncio.create_task(stop.wait())
@@ -158,9 +166,14 @@ class Relay:
                 consumer.start()
                 if follow is not None:
                     following.append(asyncio.create_task(follow(consumer)))
-            await asyncio.wait([stopping, *following], return_when=asyncio.FIRST_COMPLETED)
+            reaching = asyncio.create_task(common.missing(consumers, wait_ns))
+            self._tasks.add(reaching)
+            ends = [stopping, reaching, *following]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.gather(*(consumer.stop() for consumer in consumers))
             await asyncio.gather(*following)
+            if reaching.done():
+                await reaching
         finally:
             for task in (stopping, *following, *self._tasks):
                 task.cancel()

@@ -4,7 +4,8 @@
 2. Records that arrive together are published together, in their order; the next ones are read when
    all nsqds have acknowledged these. Each nsqd gets each record; after a lost connection it may
    get some twice.
-3. A record that an nsqd refuses ends it, and so does an nsqd that acknowledges nothing within
+3. An nsqd that cannot be reached when the first record is there ends it, after `--wait-for-nsqd`.
+   A record that an nsqd refuses ends it, and so does an nsqd that acknowledges nothing within
    `--producer-opt=publish_timeout,30s`: the records before it are published, and the reason says
    which one was not.
 4. A signal ends the reading: whole records that were read are published, whatever `--rate` says;
@@ -31,7 +32,7 @@ from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.bucket import Bucket
 from sparq.tools.command_line import Failed, UsageError
 from sparq.tools.commands.to_nsq import PROGRAM, Options, main
-from sparq.tools.common import client_config, run
+from sparq.tools.common import client_config, reach, run
 from sparq.tools.pipes import Input
 from sparq.tools.progress_line import show_progress
 from sparq.tools.records import Records, RecordTooLongError
@@ -136,6 +137,9 @@ class Publisher:
         self, options: Options, producers: Mapping[str, Producer], stop: asyncio.Event
     ) -> None:
         self.published = 0
+        self._reached = False
+        self._wait_ns = options.wait_for_nsqd_ns
+        self._producers = list(producers.values())
         self._destinations = [
             Destination(address, producer, options.topic) for address, producer in producers.items()
         ]
@@ -147,8 +151,11 @@ class Publisher:
         """Publish records in their order.
 
         Raises:
-            Failed: one is not published; the text says which.
+            Failed: one is not published; the text says which. Or an nsqd cannot be reached.
         """
+        if records and not self._reached:
+            await reach(self._producers, self._wait_ns)
+            self._reached = True
         for together in runs(records):
             at = 0
             while at < len(together):

@@ -11,7 +11,7 @@ from typing import Final
 
 from sparq.program.flags import option
 from sparq.program.kinds import BOOL, INT, STRING
-from sparq.tools.command_line import SourceOptions, launch, parse
+from sparq.tools.command_line import SourceOptions, launch, parse, wait_for_nsqd
 
 PROGRAM: Final = "nsq_tail"
 
@@ -28,6 +28,7 @@ class Options(SourceOptions):
         200, "messages that may be on their way here, at most --n", kind=INT
     )
     n: int = option(0, "end after so many messages of all topics together; 0: never", kind=INT)
+    wait_for_nsqd_ns: int = wait_for_nsqd()
     print_topic: bool = option(False, "begin each line with its topic", kind=BOOL)
 
 

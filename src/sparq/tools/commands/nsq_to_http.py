@@ -12,7 +12,7 @@ from typing import Final
 from sparq.program.flags import option
 from sparq.program.kinds import DURATION, FLOAT, INT, STRING
 from sparq.protocol.durations import SECOND
-from sparq.tools.command_line import SourceOptions, launch, parse
+from sparq.tools.command_line import SourceOptions, launch, parse, wait_for_nsqd
 from sparq.tools.hostpool import MODES
 
 PROGRAM: Final = "nsq_to_http"
@@ -31,6 +31,7 @@ class Options(SourceOptions):
     get: tuple[str, ...] = option(
         (), "URL to GET, with one %s in its path or query: the message, encoded", kind=STRING
     )
+    wait_for_nsqd_ns: int = wait_for_nsqd()
     mode: str = option("hostpool", f"who gets a message: {', '.join(MODES)}", kind=STRING)
     sample: float = option(
         1.0, "share of the messages to send; the others are finished", kind=FLOAT

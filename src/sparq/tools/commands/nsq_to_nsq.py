@@ -11,7 +11,7 @@ from typing import Final
 
 from sparq.program.flags import option
 from sparq.program.kinds import INT, STRING
-from sparq.tools.command_line import CLIENT_OPTION, SourceOptions, launch, parse
+from sparq.tools.command_line import CLIENT_OPTION, SourceOptions, launch, parse, wait_for_nsqd
 from sparq.tools.hostpool import MODES
 
 PROGRAM: Final = "nsq_to_nsq"
@@ -23,6 +23,7 @@ class Options(SourceOptions):
 
     topic: tuple[str, ...] = option((), "topic to copy", kind=STRING)
     channel: str = option(PROGRAM, "channel to consume them by", kind=STRING)
+    wait_for_nsqd_ns: int = wait_for_nsqd()
     destination_topic: str = option(
         "", "topic to publish to; without it, that of the source", kind=STRING
     )

@@ -11,7 +11,7 @@ from typing import Final
 
 from sparq.program.flags import option
 from sparq.program.kinds import INT, STRING
-from sparq.tools.command_line import CLIENT_OPTION, launch, parse
+from sparq.tools.command_line import CLIENT_OPTION, launch, parse, wait_for_nsqd
 
 PROGRAM: Final = "to_nsq"
 
@@ -29,6 +29,7 @@ class Options:
         kind=STRING,
         name="nsqd-tcp-address",
     )
+    wait_for_nsqd_ns: int = wait_for_nsqd()
     producer_opt: tuple[str, ...] = option(
         (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
     )

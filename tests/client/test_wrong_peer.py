@@ -1,0 +1,91 @@
+"""A port that speaks something else than was thought is named, whichever way round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparq.client import lookup
+from sparq.client.config import Config
+from sparq.client.connection import open_connection
+from sparq.client.errors import WrongPeerError
+from sparq.client.reasons import http_reason
+from sparq.client.socket_connection import SocketConnection
+from sparq.client.wrong_peer import not_nsqd
+from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+
+
+@pytest.fixture(scope="module")
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """An nsqd and an nsqlookupd."""
+    folder = tmp_path_factory.mktemp("daemons")
+    with spawn_nsqd(folder) as nsqd, spawn_nsqlookupd(folder) as lookupd:
+        yield nsqd, lookupd
+
+
+async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:
+    """The error says what it speaks, and what is wanted."""
+    for server in daemons:
+        with pytest.raises(WrongPeerError) as found:
+            await open_connection(server.http, Config())
+
+        assert (
+            f"nsqd {server.http}: it speaks HTTP: give nsqd's TCP port here (4150 by default),"
+            " or an nsqlookupd as such"
+        ) == str(found.value)
+        with pytest.raises(WrongPeerError, match="it speaks HTTP: give nsqd's TCP port"):
+            SocketConnection(server.http)
+
+
+async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:
+    """It answers in frames of another form, which would be taken for absurd ones."""
+    lookupd = daemons[1]
+    with pytest.raises(WrongPeerError) as found:
+        await open_connection(lookupd.tcp, Config())
+
+    assert (
+        f"nsqd {lookupd.tcp}: it is nsqlookupd's TCP port, which is for nsqds:"
+        " give nsqlookupd's HTTP port as such (4161 by default)"
+    ) == str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("port", "head", "said"),
+    [
+        (4151, b"HTTP/1.1 400", "it speaks HTTP: this is nsqd's HTTP port, give its TCP port"),
+        (4161, b"HTTP/1.1 400", "it speaks HTTP: this is nsqlookupd's HTTP port, give it as such"),
+        (4171, b"HTTP/1.1 400", "it speaks HTTP: this is nsqadmin's port"),
+        (4152, b"\x15\x03\x01\x00\x02\x02", "it speaks TLS from the first byte on"),
+        (4150, b"\x00\x00\x00\x06\x00\x00\x00\x00OK", ""),
+        (22, b"SSH-2.0-", ""),
+    ],
+)
+def test_the_usual_ports_are_known(port: int, head: bytes, said: str) -> None:
+    """Whoever mistakes one of NSQ's ports for another is told which one it is."""
+    assert not_nsqd(port, head).startswith(said)
+    assert bool(said) == bool(not_nsqd(port, head))
+
+
+async def test_tcp_where_http_was_thought(daemons: tuple[Server, Server]) -> None:
+    """An nsqlookupd that is asked over HTTP and speaks NSQ's TCP protocol says so."""
+    config = Config()
+    async with lookup.session(config) as asking:
+        for server in daemons:
+            with pytest.raises(lookup.FAILURES) as found:
+                await lookup.ask(asking, lookup.question(server.tcp, "topic"), config)
+
+            assert (
+                "it speaks NSQ's TCP protocol: give the HTTP port (by default nsqd's is 4151,"
+                " nsqlookupd's 4161)"
+            ) == http_reason(found.value)
+
+
+async def test_nsqds_http_port_where_nsqlookupds_was_thought(
+    daemons: tuple[Server, Server],
+) -> None:
+    """Both speak HTTP; an nsqd knows no look-ups."""
+    config = Config()
+    async with lookup.session(config) as asking:
+        with pytest.raises(ValueError, match=r"is this an nsqlookupd's HTTP address\?"):
+            await lookup.ask(asking, lookup.question(daemons[0].http, "topic"), config)
