@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from sparq.program.version import version_line
+from sparq.tools.version_action import VersionAction
 
 SEEDS = 100_000
 TOOLS = {
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
     )
-    top.add_argument("--version", action="version", version=version_line("sparq"))
+    top.add_argument("--version", action=VersionAction)
     names = "run | up | top | bench"
     commands = top.add_subparsers(dest="command", required=True, metavar=names)
     run = commands.add_parser("run", help="a cluster, clicks through it into Spark, and an audit")

@@ -393,7 +393,8 @@ def test_as_a_program(nsqd: NsqdServer) -> None:
         rest = process.stderr.read()
 
     assert re.match(r"\[nsq_to_http\] \d{4}/\d\d/\d\d [\d:.]+ WARNING: --status-every=99", line)
-    assert (0, "") == (process.returncode, rest)
+    assert 0 == process.returncode
+    assert re.fullmatch(rf"(\[.* INFO: nsqd {nsqd.tcp}: connected \(1\.3\.0\)\n)?", rest)
 
 
 POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"

@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 from sparq.client.address import parse_nsqd, read_sources
 from sparq.client.batch import Batch
 from sparq.client.config import Config
+from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
 from sparq.client.dead_letters import DeadLetters
 from sparq.client.discovery import Discovery, Filter
@@ -51,7 +52,7 @@ TURN_SECONDS: Final = 0.01
 """Whoever handles messages without ever waiting leaves the loop to others this often."""
 
 
-class Consumer:
+class Consumer(Connecting):
     """Consumes one channel of a topic.
 
     Iteration::
@@ -167,11 +168,6 @@ class Consumer:
     def connections(self) -> list[str]:
         """The nsqds that are connected and subscribed, as ``host:port``."""
         return [each.address for each in self._flow.subscriptions.values()]
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
-        return {**self._discovery.errors, **self._pool.errors}
 
     @property
     def in_flight(self) -> int:
@@ -316,23 +312,6 @@ class Consumer:
         self._stopped.set()
 
     # Connections
-
-    async def until_connected(self, timeout_seconds: float = 0.0) -> None:
-        """Wait until every nsqd that was given is connected, or has been before.
-
-        Without it nothing fails for an nsqd that is down: it is tried again and again. The nsqds
-        that an nsqlookupd lists are not waited for.
-
-        Args:
-            timeout_seconds: how long it may take; 0: as long as the first attempt.
-
-        Raises:
-            ConnectionLostError: one could not be reached; the text names it.
-            WrongPeerError: one is no nsqd.
-            ClosedError: the consumer was not started.
-        """
-        self._require_started()
-        await self._pool.reached(timeout_seconds)
 
     def connect_to_nsqd(self, address: str) -> None:
         """Consume from this nsqd as well, as if it had been given from the beginning.

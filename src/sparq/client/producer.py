@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from sparq.client.address import read_sources
 from sparq.client.config import Config
+from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
 from sparq.client.discovery import Discovery, Filter
 from sparq.client.dispatcher import CLOSED, Dispatcher
@@ -44,7 +45,7 @@ from sparq.client.publish import (
 log = FieldLogger(__name__)
 
 
-class Producer:
+class Producer(Connecting):
     """Publishes messages.
 
     ::
@@ -250,23 +251,6 @@ class Producer:
 
     # Connections
 
-    async def until_connected(self, timeout_seconds: float = 0.0) -> None:
-        """Wait until every nsqd that was given is connected, or has been before.
-
-        Without it nothing fails for an nsqd that is down: it is tried again and again. The nsqds
-        that an nsqlookupd lists are not waited for.
-
-        Args:
-            timeout_seconds: how long it may take; 0: as long as the first attempt.
-
-        Raises:
-            ConnectionLostError: one could not be reached; the text names it.
-            WrongPeerError: one is no nsqd.
-            ClosedError: the producer is closed.
-        """
-        self.start()
-        await self._pool.reached(timeout_seconds)
-
     async def ping(self, *, timeout_seconds: float | None = None) -> dict[str, float]:
         """Ask every nsqd that is given or was found whether it answers.
 
@@ -320,6 +304,9 @@ class Producer:
         Raises:
             ClosedError: the producer is closed, or was started in another event loop.
         """
+        self._started()
+
+    def _require_started(self) -> None:
         self._started()
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -387,11 +374,6 @@ class Producer:
     def connections(self) -> list[str]:
         """The nsqds that are connected, as ``host:port``."""
         return [link.address for link in self._dispatcher.links if link.live]
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
-        return {**self._discovery.errors, **self._pool.errors}
 
 
 def _log_failure(outcome: Outcome) -> None:

@@ -65,6 +65,7 @@ def wait_for_nsqd() -> Any:
         " a lost connection is made again for as long as it takes",
         kind=DURATION,
         name="wait-for-nsqd",
+        least=0,
     )
 
 

@@ -55,6 +55,19 @@ class Member(Closing):
         self._thread = thread
         self._awaited = awaited
 
+    def until_connected(self, timeout_seconds: float = 0.0) -> None:
+        """Wait until every nsqd that was given is connected, or has been before.
+
+        Args:
+            timeout_seconds: how long it may take; 0: as long as the first attempt.
+
+        Raises:
+            ConnectionLostError: one could not be reached; the text names it.
+            WrongPeerError: one is no nsqd.
+            ClosedError: it is closed.
+        """
+        self._thread.call(self._awaited.until_connected, timeout_seconds)
+
     @property
     def config(self) -> Config:
         """The options in use."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sparq.program.version import version_line
 from sparq.tools.command_line import launch
+from sparq.tools.version_action import VersionAction
 
 FAILED = 2
 """It could not look."""
@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
     parser = _Parser("nsq_check", description="check an nsqd's data path, offline")
-    parser.add_argument("--version", action="version", version=version_line("nsq_check"))
+    parser.add_argument("--version", action=VersionAction)
     parser.add_argument("data_path", help="nsqd's --data-path")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     wish = Wish(**vars(parser.parse_args(arguments)))

@@ -1,0 +1,58 @@
+"""Being connected: it is logged, and can be waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+import sparq
+from sparq.client import Consumer, Producer
+from sparq.client.errors import ClosedError, ConnectionLostError
+from tests.servers import free_port, spawn_nsqd
+from tests.waiting import until
+
+
+async def test_each_connection_is_logged_once_it_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At info, with address and version; one that is made again says so."""
+    caplog.set_level(logging.INFO, "sparq.client")
+    with spawn_nsqd(tmp_path) as nsqd:
+
+        def lines() -> list[str]:
+            return [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
+
+        async with Producer(nsqd.tcp) as producer:
+            await producer.until_connected()
+            assert [f"nsqd {nsqd.tcp}: connected (1.3.0)"] == lines()
+
+            await asyncio.to_thread(nsqd.restart)
+            await until(lambda: len(lines()) == 2)
+
+        assert f"nsqd {nsqd.tcp}: connected again (1.3.0)" == lines()[1]
+        assert nsqd.tcp == caplog.records[-1].__dict__["nsqd"]
+
+
+async def test_whoever_waits_hears_of_the_first_attempt(tmp_path: Path) -> None:
+    """With no time given it is enough; the error names the one of two that is not there."""
+    nobody = f"127.0.0.1:{free_port()}"
+    with spawn_nsqd(tmp_path) as nsqd:
+        async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp, nobody]) as consumer:
+            with pytest.raises(ConnectionLostError) as lost:
+                await consumer.until_connected()
+
+        assert f"no connection to nsqd {nobody}: connection refused" == str(lost.value)
+    with pytest.raises(ClosedError):
+        await Consumer("t", "c", nsqd_tcp_addresses=nobody).until_connected()
+
+
+def test_without_an_event_loop_too(tmp_path: Path) -> None:
+    """The blocking face waits the same way."""
+    with spawn_nsqd(tmp_path) as nsqd, sparq.connect(nsqd.tcp) as session:
+        session.producer().until_connected(5.0)
+        nsqd.kill9()
+        with pytest.raises(ConnectionLostError, match=r"within 0\.2 s: connection refused"):
+            session.consumer("t", "c").until_connected(0.2)
