@@ -19,7 +19,7 @@ LOCKED := locks/build.txt locks/all.txt
 .DEFAULT_GOAL := check
 .DELETE_ON_ERROR:
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
-	net cluster spark museum kill
+	net cluster spark museum kill mixed
 .PHONY: help check run up test style types layers tidy tests bench latency idle clients interop wheel security docs \
 	proofs $(PROOFS) format lock venv clean
 
@@ -77,7 +77,7 @@ security: $(READY) ## the security table: a test for each row, counted
 docs: $(READY) ## the reference pages, from docstrings and options: docs/api.md, docs/tools.md
 	@$(BIN)/python -m docs.reference
 
-proofs: $(READY) ## every proof, about half an hour; writes GUARANTEES.md (ARGS=)
+proofs: $(READY) ## every proof, an hour and a half; writes GUARANTEES.md (ARGS=)
 	@$(BIN)/python -m proofs $(ARGS)
 
 # One proof: make crash, make power ... (N= how much, SEED=, ARGS=). CONTRIBUTING.md lists them.

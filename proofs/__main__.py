@@ -44,8 +44,9 @@ VERBS = (
     "museum",
     "hostile",
     "spark",
+    "mixed",
 )
-SECONDS_MAX = 3600.0
+SECONDS_MAX = 7200.0
 OWN = (":!GUARANTEES.md", ":!proofs/results.json")
 
 

@@ -39,7 +39,7 @@ PROMISES = (
         "Process death",
         "An acknowledged PUB, MPUB or DPUB survives kill -9, the out-of-memory killer and a crash "
         "of nsqd, always, whatever the options of syncing.",
-        ("crash", "kill", "simulate", "museum", "cluster"),
+        ("crash", "kill", "simulate", "museum", "cluster", "mixed"),
     ),
     Promise(
         "P2",
@@ -56,7 +56,7 @@ PROMISES = (
         "After kill -9 no message comes again whose FIN was followed by an answered command on the "
         "same connection; after a power cut at most those finished in the last sync interval. "
         "Duplicates never exceed what was in flight, plus the FINs not yet synced.",
-        ("crash", "kill", "power", "model", "net"),
+        ("crash", "kill", "power", "model", "net", "mixed"),
     ),
     Promise(
         "P4",
@@ -102,7 +102,7 @@ PROMISES = (
         "P9",
         "All or nothing",
         "After any crash all messages of an MPUB are there, or none.",
-        ("crash", "kill", "power", "simulate"),
+        ("crash", "kill", "power", "simulate", "mixed"),
     ),
     Promise(
         "P10",
@@ -116,7 +116,7 @@ PROMISES = (
         "Bounded memory",
         "Memory is bounded by connections, messages in flight and deferred messages; a backlog "
         "costs none. A consumer that does not read costs at most its output buffer.",
-        ("slow", "simulate"),
+        ("slow", "simulate", "mixed"),
     ),
     Promise(
         "P12",

@@ -1,0 +1,249 @@
+"""Who works in the mixed run: a writer, a reader, one who hangs, and requests over HTTP.
+
+They are the witness's publisher and consumer, which use more of the protocol than those do: PUB,
+MPUB and DPUB; IDENTIFY with what clients say, TOUCH, REQ, NOP, RDY up and down, CLS.
+
+1. A reader counts a message as finished only when its FIN was not refused, and a later command on
+   the same connection was answered.
+2. A request that changes a topic or channel is sent again until it is answered: of one that was not
+   answered nobody knows whether it was done.
+"""
+
+import asyncio
+import json
+import random
+import re
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from proofs import bodies, wire
+from proofs.history import History, Outcome
+from proofs.witness import RECONNECT_SECONDS, Actor, Consumer, Habit, Publisher
+
+ASK_SECONDS = 20.0
+INSIST_SECONDS = 60.0
+LEAVE_SECONDS = 5.0
+POLL_SECONDS = 0.02
+HELD_SECONDS = (0.2, 3.0)
+MARKER_TOPICS = ("markers", "markers#ephemeral")
+"""One answers after a sync, one without touching the disk. Both are emptied all the time."""
+KINDS = {"PUB": Habit(1, 1), "DPUB": Habit(1, 4), "MPUB": Habit(20, 4)}
+DEFER_MS_MAX = 800
+POST_BODIES_MAX = 5
+READY_COUNTS = (1, 7, 200, 2500)
+IDENTIFY_SHARE, TOUCH_SHARE, RDY_SHARE = 0.6, 0.1, 0.1
+FAILED_ID = re.compile(rb"E_(?:FIN|REQ|TOUCH)_FAILED \w+ ([0-9a-f]{16})")
+TRANSIENT = (429, 500, 503)
+"""Statuses of HTTP for what can be asked again: nsqd ends, or the topic is being deleted."""
+
+
+@dataclass(slots=True)
+class Place:
+    """An nsqd.
+
+    Attributes:
+        tcp, http: its addresses.
+        patience: for how many seconds a message is waited for before it is lost.
+        refusals: what was refused there, by the first word of the error.
+    """
+
+    tcp: str
+    http: str
+    patience: float
+    refusals: Counter[str] = field(default_factory=Counter)
+
+
+async def ask(place: Place, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    """One request over a connection of its own: status and body.
+
+    Raises:
+        ConnectionError: nsqd is gone, or ended before it had answered.
+    """
+    host, _, port = place.http.rpartition(":")
+    head = f"{method} {path} HTTP/1.1\r\nHost: nsqd\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    try:
+        async with asyncio.timeout(ASK_SECONDS):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            try:
+                writer.write(head.encode() + body)
+                answer = await reader.read()
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError) as error:
+        raise ConnectionError(str(error)) from error
+    if not answer.startswith(b"HTTP/1.1 "):
+        raise ConnectionError("no answer")
+    return int(answer[9:12]), answer.partition(b"\r\n\r\n")[2]
+
+
+async def insist(place: Place, path: str) -> int:
+    """POST until it is answered; the status, 200 or one of the 400s."""
+    deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
+    status = 0
+    while asyncio.get_running_loop().time() < deadline:
+        with suppress(ConnectionError):
+            status, _ = await ask(place, "POST", path)
+            if status not in TRANSIENT:
+                return status
+        await asyncio.sleep(RECONNECT_SECONDS)
+    raise AssertionError(f"POST {path} was not done in {INSIST_SECONDS:.0f} s, status {status}")
+
+
+def identify(chance: random.Random) -> bytes:
+    """IDENTIFY as one client or another says it."""
+    said: dict[str, object] = {"client_id": "mixed", "hostname": "here", "user_agent": "mixed/1"}
+    said["feature_negotiation"] = chance.random() < 0.7
+    choices: dict[str, tuple[object, ...]] = {
+        "heartbeat_interval": (1000, 5000, 0),
+        "output_buffer_size": (-1, 64, 16_384, 0),
+        "output_buffer_timeout": (-1, 25, 250, 0),
+        "msg_timeout": (3000, 5000, 0),
+        "sample_rate": (0,),
+        "snappy": (False,),
+        "deflate": (False,),
+    }
+    for key, values in choices.items():
+        if chance.random() < 0.4:
+            said[key] = chance.choice(values)
+    body = json.dumps(said).encode()
+    return b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body
+
+
+class Writer(Publisher):
+    """Publishes a number of commands of all kinds, and ends; over HTTP when it is told to."""
+
+    def __init__(self, place: Place, topic: str, history: History, commands: int) -> None:
+        super().__init__(place.tcp, topic, history, 0)
+        self.place = place
+        self.left = commands
+
+    def command(self) -> bytes:
+        """The next one; a DPUB is a PUB with another first line."""
+        self.left -= 1
+        self.stopping = self.left <= 0
+        kind = self.chance.choice(tuple(KINDS))
+        self.habit = KINDS[kind]
+        whole = super().command()
+        if kind != "DPUB":
+            return whole
+        milliseconds = self.chance.randint(0, DEFER_MS_MAX)
+        return b"DPUB %s %d\n" % (self.topic.encode(), milliseconds) + whole.partition(b"\n")[2]
+
+    def answered(self, kind: int, data: bytes) -> None:
+        if kind == wire.FRAME_ERROR:
+            self.place.refusals[data.split(b" ")[0].decode()] += 1
+        super().answered(kind, data)
+
+    async def post(self) -> None:
+        """One /pub or /mpub, deferred or not."""
+        count = self.chance.randint(1, POST_BODIES_MAX)
+        first, self.next_number = self.next_number, self.next_number + count
+        authors = [bodies.Author(self.history.run, 0, first + place) for place in range(count)]
+        batch = [bodies.write(author, self.chance) for author in authors]
+        path = f"/pub?topic={self.topic}" if count == 1 else f"/mpub?topic={self.topic}&binary=true"
+        body = batch[0] if count == 1 else wire.mpub("t", batch).partition(b"\n")[2][4:]
+        path = path.replace("#", "%23")
+        if self.chance.random() < 0.5:
+            path += f"&defer={self.chance.randint(0, DEFER_MS_MAX)}"
+        try:
+            status, answer = await ask(self.place, "POST", path, body)
+        except ConnectionError:
+            return self.note(first, count, Outcome.UNKNOWN)
+        if status != 200:
+            self.place.refusals[f"{status} {answer[:40].decode(errors='replace')}"] += 1
+        self.note(first, count, Outcome.OK if status == 200 else Outcome.REFUSED)
+
+
+class Reader(Consumer):
+    """Finishes what it reads, with all that a consumer can say meanwhile; leaves by CLS."""
+
+    def __init__(self, place: Place, topic: str, channel: str, history: History, name: str) -> None:
+        super().__init__(place.tcp, topic, channel, history, name)
+        self.place = place
+        self.ready_count = self.chance.choice(READY_COUNTS)
+        self.marker = wire.pub(self.chance.choice(MARKER_TOPICS), b"a run of FINs ends here")
+        self.connection: wire.Connection | None = None
+        self.keys: dict[bytes, int] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every FIN was followed by an answered command."""
+        return not self.unmarked and not self.marked
+
+    async def work(self, connection: wire.Connection) -> None:
+        if self.chance.random() < IDENTIFY_SHARE:
+            await connection.send(identify(self.chance))
+            await connection.frames()
+        self.connection = connection
+        await super().work(connection)
+
+    def delivered(self, message: wire.Message) -> bytes:
+        finishing = len(self.unmarked)
+        answer = super().delivered(message)
+        if len(self.unmarked) > finishing:
+            self.keys[message.id] = self.unmarked[-1]
+        if self.chance.random() < TOUCH_SHARE:
+            answer = b"TOUCH %s\n" % message.id + answer
+        return answer
+
+    async def answer(self, connection: wire.Connection, answers: list[bytes]) -> None:
+        if answers and self.chance.random() < RDY_SHARE:
+            answers.append(b"NOP\nRDY 0\nRDY %d\n" % self.ready_count)
+        await super().answer(connection, answers)
+
+    def acknowledged(self) -> None:
+        super().acknowledged()
+        if self.is_done:
+            self.keys.clear()
+
+    def answered_by_error(self, data: bytes) -> None:
+        """What was not in flight any more has not been finished by us."""
+        self.place.refusals[data.split(b" ")[0].decode()] += 1
+        found = FAILED_ID.match(data)
+        key = self.keys.get(found[1]) if found and not data.startswith(b"E_TOUCH") else None
+        for run in (*self.marked, self.unmarked):
+            if key in run:
+                run.remove(key)
+        super().answered_by_error(data)
+
+    def broken(self) -> None:
+        super().broken()
+        self.connection = None
+        self.keys.clear()
+
+    async def leave(self) -> None:
+        """CLS; what it answers acknowledges the FINs before it. Then the connection is dropped."""
+        connection, self.stopping = self.connection, True
+        if connection is None:
+            return
+        self.marked.append(self.unmarked)
+        self.unmarked = []
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await connection.send(b"CLS\n")
+                while self.marked and self.connection is connection:  # noqa: ASYNC110 - or broken
+                    await asyncio.sleep(POLL_SECONDS)
+        connection.close()
+
+
+class Hanger(Actor):
+    """Takes messages, answers none, and is gone after a while: they come again by their timeout."""
+
+    def __init__(self, place: Place, topic: str, channel: str, chance: random.Random) -> None:
+        super().__init__(place.tcp)
+        self.chance = chance
+        self.greeting = wire.sub(topic, channel) + b"RDY %d\n" % chance.choice((1, 5, 100))
+        self.reads = chance.random() < 0.5
+
+    async def work(self, connection: wire.Connection) -> None:
+        """Once; it hangs with its messages, or reads them and says nothing."""
+        self.stopping = True
+        cut = self.chance.random() < 0.3
+        await connection.send(self.greeting + (b"MPUB markers\n\x00\x00" if cut else b""))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.chance.uniform(*HELD_SECONDS)):
+                while self.reads:
+                    await connection.frames()
+                await asyncio.sleep(max(HELD_SECONDS))
