@@ -77,7 +77,7 @@ def committed_files(directory: Path) -> list[Path]:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()[1:] if line]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:] if line]
 
 
 def read(folders: Folders) -> pa.Table:

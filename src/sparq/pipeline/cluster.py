@@ -238,7 +238,7 @@ class Cluster:
         """Write `cluster.json`, whole or not at all."""
         path = self._run_dir / "cluster.json"
         draft = path.with_suffix(".tmp")
-        draft.write_text(json.dumps(self.state(), indent=2) + "\n")
+        draft.write_text(json.dumps(self.state(), indent=2) + "\n", encoding="utf-8")
         os.replace(draft, path)
 
     # Figures

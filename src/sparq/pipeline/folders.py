@@ -67,7 +67,9 @@ class Folders:
     def mode(self) -> str:
         """Whose data lie here: "run", "up" (a user's own clicks), or "" before either."""
         try:
-            return str(json.loads((self.data / MARK).read_text()).get("mode", "run"))
+            return str(
+                json.loads((self.data / MARK).read_text(encoding="utf-8")).get("mode", "run")
+            )
         except (OSError, ValueError):
             return ""
 
@@ -140,5 +142,5 @@ def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(value, indent=2) + "\n")
+    aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     aside.replace(path)

@@ -85,7 +85,7 @@ class App:
     def figures(self) -> dict[str, Any]:
         """What it last said of itself; empty before it has said anything."""
         with suppress(OSError, ValueError):
-            return dict(json.loads((self.folders.run / "app.json").read_text()))
+            return dict(json.loads((self.folders.run / "app.json").read_text(encoding="utf-8")))
         return {}
 
     def exit_status(self) -> int | None:

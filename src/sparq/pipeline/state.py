@@ -63,7 +63,7 @@ class StateStore:
         tables = {
             name: pa.concat_tables([part[name] for part in parts if name in part]) for name in names
         }
-        return tables, json.loads((folders[-1] / "books.json").read_text())
+        return tables, json.loads((folders[-1] / "books.json").read_text(encoding="utf-8"))
 
     def wants_snapshot(self, batch_id: int) -> bool:
         """Whether the caller should give its whole memory with this batch, not only what is new."""
@@ -82,7 +82,7 @@ class StateStore:
         aside.mkdir()
         for name, table in tables.items():
             pa.feather.write_feather(table, aside / f"{name}.arrow", compression="lz4")
-        (aside / "books.json").write_text(json.dumps(books))
+        (aside / "books.json").write_text(json.dumps(books), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)  # of an attempt that Spark did not commit
         aside.rename(folder)
 
