@@ -1,15 +1,48 @@
 """One Spark session for all tests of this folder: starting one takes longer than most tests."""
 
 import os
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from sparq.pipeline.workers_python import use_this_python
 from sparq.spark.java import ensure_java
+from tests.spark.range_server import RangeServer
+
+
+@pytest.fixture
+def servers():
+    """Two nsqds, with four and with six messages."""
+    with RangeServer() as first, RangeServer() as second:
+        second.log = "cd" * 16
+        for number in range(2):
+            first.add([b"%da" % number, b"%db" % number], gap=100)
+            second.add([b"%da" % number, b"%db" % number, b"%dc" % number])
+        yield first, second
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
+def spark_log(tmp_path_factory) -> Path:
+    """What Spark's JVM and its Python workers write to standard error."""
+    return tmp_path_factory.mktemp("log") / "stderr"
+
+
+@contextmanager
+def standard_error(path: Path):
+    """Processes that are started meanwhile write their standard error to a file."""
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory, spark_log):
     """A local session with two tasks at a time, no user interface and nothing beyond loopback."""
     ensure_java()
     use_this_python()
@@ -18,7 +51,7 @@ def spark(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("spark")
     files = "org.apache.spark.sql.execution.streaming.checkpointing"
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("sparq tests")
         .config("spark.ui.enabled", "false")
@@ -36,8 +69,9 @@ def spark(tmp_path_factory):
             "spark.sql.streaming.checkpointFileManagerClass",
             f"{files}.FileSystemBasedCheckpointFileManager",
         )
-        .getOrCreate()
     )
+    with standard_error(spark_log):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

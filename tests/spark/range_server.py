@@ -163,7 +163,7 @@ class RangeServer:
     def _ends(self, command: commands.Ends) -> bytes:
         answer = self._ends_object()
         if command.kind == "after":
-            ordinal = self.ordinal_at(command.value)
+            ordinal = self.ordinal_at(max(command.value, self.first))  # as a log that has no more
             at = self._index_at(ordinal + command.count)
             answer |= {"from_ordinal": ordinal, "at": str(at), "at_ordinal": self.ordinal_at(at)}
         elif command.kind == "time":
@@ -202,3 +202,8 @@ class RangeServer:
     def _multipublish(self, command: commands.MultiPublish) -> bytes:
         self.published += [(command.topic, bytes(body)) for body in command.bodies]
         return frames.response(b"OK")
+
+
+def key(server: RangeServer) -> str:
+    """The key of its log in an offset."""
+    return f"{server.address}/{server.log}"

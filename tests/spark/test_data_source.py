@@ -11,6 +11,7 @@ import pyspark_nsq
 from sparq.spark.data_source import COLUMNS, NsqDataSource
 from sparq.spark.decode import SCHEMA
 from sparq.spark.options import OptionError
+from tests.servers import free_port
 
 NSQD = {"topic": "clicks", "channel": "archive", "nsqd_tcp_addresses": "127.0.0.1:4150"}
 
@@ -49,7 +50,9 @@ def test_spark_finds_the_data_source_by_its_module():
 def test_the_schema_is_that_of_the_rows():
     """The columns that are announced are those that are made."""
     assert list(COLUMNS) == SCHEMA.names
-    assert source_of().schema() == ", ".join(f"`{name}` {COLUMNS[name]}" for name in SCHEMA.names)
+    assert source_of(nsqd_tcp_addresses=f"127.0.0.1:{free_port()}").schema() == ", ".join(
+        f"`{name}` {COLUMNS[name]}" for name in SCHEMA.names
+    )
 
 
 def test_readers_and_writers_are_copied_to_executors():

@@ -11,7 +11,14 @@ from sparq.protocol.commands import MultiPublish
 from sparq.protocol.identify import Limits
 from sparq.protocol.parser import Parser
 from sparq.spark import encode
-from sparq.spark.encode import by_topic, multi_publishes
+from sparq.spark.encode import (
+    Rows,
+    by_topic,
+    check_bodies,
+    check_topics,
+    multi_publishes,
+    size_limit,
+)
 from sparq.spark.errors import RowError
 
 
@@ -38,7 +45,7 @@ def sent(mpubs) -> list[list[bytes]]:
 def test_rows_arrive_as_they_are_in_mpubs_within_the_limit(bodies, body_size, skipped, kind):
     """Any rows, any limit, also of a slice: the same messages in order, each MPUB within it."""
     column = pa.array([b"x"] * skipped + bodies, kind)[skipped:]
-    mpubs = list(multi_publishes(column, 1000, body_size))
+    mpubs = list(multi_publishes(column, body_size))
 
     assert bodies == [one for run in sent(mpubs) for one in run]
     assert all(4 + len(mpub.sized) <= body_size for mpub in mpubs)
@@ -51,9 +58,7 @@ def test_rows_arrive_as_they_are_in_mpubs_within_the_limit(bodies, body_size, sk
 
 def test_strings_are_sent_as_utf_8():
     """A string column is published as its bytes."""
-    assert [["größer".encode(), b"a"]] == sent(
-        multi_publishes(pa.array(["größer", "a"]), 100, 1000)
-    )
+    assert [["größer".encode(), b"a"]] == sent(multi_publishes(pa.array(["größer", "a"]), 1000))
 
 
 def test_a_large_message_goes_alone():
@@ -61,7 +66,7 @@ def test_a_large_message_goes_alone():
     large = bytes(encode.MPUB_BYTES)
     column = pa.array([b"a", large, b"b"])
 
-    assert [1, 1, 1] == [mpub.messages for mpub in multi_publishes(column, 1 << 21, 5 << 20)]
+    assert [1, 1, 1] == [mpub.messages for mpub in multi_publishes(column, 5 << 20)]
 
 
 def test_columns_beyond_arrows_offsets_are_halved(monkeypatch):
@@ -69,29 +74,29 @@ def test_columns_beyond_arrows_offsets_are_halved(monkeypatch):
     monkeypatch.setattr(encode, "ARROW_BYTES_MAX", 100)
     bodies = [b"%04d" % number for number in range(100)]
 
-    assert bodies == [
-        one for run in sent(multi_publishes(pa.array(bodies), 100, 1000)) for one in run
-    ]
+    assert bodies == [one for run in sent(multi_publishes(pa.array(bodies), 1000)) for one in run]
+
+
+ROWS = Rows("partition 3 of batch 7", 1000)
 
 
 @pytest.mark.parametrize(
     ("bodies", "text"),
     [
-        ([b"a", None], r"row 1 of a record batch has no body \(null\)"),
-        ([b"a", b"b", b""], "row 2 of a record batch has an empty body"),
-        ([b"a", b"12345678901"], "row 1 .* 11 bytes, more than 10"),
+        ([b"a", None], r"row 1001 of partition 3 of batch 7 .* has no body \(null\)"),
+        ([b"a", b"b", b""], "row 1002 of .* has an empty body"),
+        ([b"a", b"12345678901"], "row 1001 of .* 11 bytes, more than 10"),
     ],
 )
 def test_rows_that_are_no_messages_are_refused(bodies, text):
-    """Null, empty and too large: the error says which row and why; nothing is sent."""
+    """Null, empty and too large: the error says which row of which partition, and why."""
     with pytest.raises(RowError, match=text):
-        next(multi_publishes(pa.array(bodies, pa.binary()), 10, 1000))
+        check_bodies(pa.array(bodies, pa.binary()), 10, ROWS)
 
 
 def test_a_message_must_fit_an_mpub():
     """Where max_body_size is the smaller limit, it holds."""
-    with pytest.raises(RowError, match="more than 92"):
-        next(multi_publishes(pa.array([bytes(93)]), 1000, 100))
+    assert (92, 90) == (size_limit(1000, 100), size_limit(90, 100))
 
 
 def test_rows_are_told_apart_by_topic():
@@ -104,7 +109,14 @@ def test_rows_are_told_apart_by_topic():
     assert {"a": [b"1", b"3"], "b": [b"2"]} == parts
 
 
-def test_a_row_without_a_topic_is_refused():
-    """A null topic has nowhere to go."""
-    with pytest.raises(RowError, match="row 1 of a record batch has no topic"):
-        next(by_topic(pa.array(["a", None]), pa.array([b"1", b"2"])))
+@pytest.mark.parametrize(
+    ("topics", "text"),
+    [
+        (["a", None], r"row 1001 of partition 3 of batch 7 .* has no topic \(null\)"),
+        (["a", "b", "a b"], 'row 1002 of .* not a legal topic name: "a b"'),
+    ],
+)
+def test_a_row_without_a_topic_is_refused(topics, text):
+    """A null topic has nowhere to go, nor has a name that no topic may have."""
+    with pytest.raises(RowError, match=text):
+        check_topics(pa.array(topics), ROWS)

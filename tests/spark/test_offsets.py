@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.spark import offsets
-from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Key, Positions, parse_positions
+from sparq.spark.cut import Cut
+from sparq.spark.offsets import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    Key,
+    LogPosition,
+    Offset,
+    Positions,
+    parse_positions,
+)
 
 LOG = "ab" * 16
 STREAM = (EARLIEST, LATEST, COMMITTED)
@@ -19,12 +29,50 @@ def test_a_key_names_an_address_and_a_log():
     assert ("127.0.0.1:4150", "") == offsets.parse_key("127.0.0.1:4150")
 
 
-def test_an_offset_of_a_checkpoint_is_checked():
-    """Indexes are numbers, or numbers as text; anything else is no offset of ours."""
-    assert {f"h:1/{LOG}": 1 << 53} == offsets.checked({f"h:1/{LOG}": str(1 << 53)})
-    for wrong in ({f"h:1/{LOG}": "x"}, {f"h:1/{LOG}": None}, {"h:1": 5}, {f"h:1/{LOG}": 1.5}):
-        with pytest.raises(ValueError, match="not an offset"):
-            offsets.checked(wrong)
+def test_an_offset_is_what_it_was_in_the_checkpoint():
+    """Index and ordinal of each log, what is gone, and how its batch is cut."""
+    given = {
+        f"h:1/{LOG}": {"index": 1 << 53, "ordinal": 7},
+        f"h:2/{LOG}": {"index": 5, "ordinal": 0, "gone": True},
+        "cut": {"parts": 3, "records_max": 1000},
+    }
+    offset = Offset.parse(given)
+
+    assert given == offset.as_json()
+    assert LogPosition(1 << 53, 7) == offset.positions[f"h:1/{LOG}"]
+    assert offset.positions[f"h:2/{LOG}"].gone
+    assert Cut(3, 1000) == offset.cut
+
+
+def test_an_offset_of_an_earlier_version_is_read():
+    """An index alone, as a number or as text; it stays one until its ordinal is known."""
+    offset = Offset.parse({f"h:1/{LOG}": str(1 << 53), f"h:2/{LOG}": 5})
+
+    assert {f"h:1/{LOG}": LogPosition(1 << 53, None), f"h:2/{LOG}": LogPosition(5, None)} == (
+        offset.positions
+    )
+    assert {f"h:1/{LOG}": 1 << 53, f"h:2/{LOG}": 5} == offset.as_json()
+    gone = Offset({f"h:1/{LOG}": LogPosition(5, None, gone=True)})
+    assert gone == Offset.parse(gone.as_json())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {f"h:1/{LOG}": "x"},
+        {f"h:1/{LOG}": None},
+        {"h:1": 5},
+        {f"h:1/{LOG}": 1.5},
+        {f"h:1/{LOG}": {"index": 5}},
+        {f"h:1/{LOG}": {"index": "x", "ordinal": 5}},
+        {f"h:1/{LOG}": 5, "cut": 3},
+        {f"h:1/{LOG}": 5, "cut": {"parts": 0, "records_max": 1}},
+    ],
+)
+def test_an_offset_of_another_source_is_refused(wrong):
+    """The error shows it."""
+    with pytest.raises(ValueError, match="not an offset of the source nsq"):
+        Offset.parse(wrong)
 
 
 @pytest.mark.parametrize("word", STREAM)
@@ -39,8 +87,9 @@ def test_json_names_nsqds_and_logs():
     positions = parse_positions(text, STREAM, EARLIEST)
 
     found = [positions.of(f"h:{number}", LOG) for number in range(1, 8)]
+    seven, nine, eleven = (LogPosition(index, None) for index in (7, 9, 11))
 
-    assert [7, LATEST, LATEST, EARLIEST, 9, 11, EARLIEST] == found
+    assert [seven, LATEST, LATEST, EARLIEST, nine, eleven, EARLIEST] == found
     assert EARLIEST == positions.of("h:6", "cd" * 16)
     assert {"h:5", f"h:6/{LOG}"} == positions.unknown({f"h:{n}/x": 0 for n in range(1, 5)}.keys())
 
@@ -79,23 +128,13 @@ def test_shares_follow_the_backlogs():
     assert {"a": 250, "b": 750} == offsets.share(1000, {"a": 100_000, "b": 300_000})
 
 
-@given(backlogs, st.integers(0, 50), st.integers(1, 5_000))
-def test_parts_add_up_and_keep_to_the_limits(counts, parts, messages_max):
-    """Parts hold all messages, none more than allowed, none empty, and are about equal."""
-    cut = offsets.part_counts(counts, parts, messages_max)
+def test_an_offset_that_was_copied_is_a_position():
+    """endOffset of a query's progress can be another query's startingOffsets."""
+    text = f'{{"h:1/{LOG}": {{"index": 7, "ordinal": 5}}, "cut": {{"parts": 1, "records_max": 9}}}}'
+    positions = parse_positions(text, STREAM, EARLIEST)
 
-    assert {key: sum(pieces) for key, pieces in cut.items()} == counts
-    for pieces in cut.values():
-        assert max(pieces) <= messages_max
-        assert max(pieces) - min(pieces) <= 1
-        assert pieces == [0] or min(pieces) > 0
-
-
-def test_parts_are_shared_out_by_size():
-    """The larger range gets more of the parts, and each range one at least."""
-    cut = offsets.part_counts({"a": 60_000, "b": 40_000, "c": 1}, 5, 1_000_000)
-
-    assert {"a": 3, "b": 2, "c": 1} == {key: len(pieces) for key, pieces in cut.items()}
+    assert LogPosition(7, 5) == positions.of("h:1", LOG)
+    assert {f"h:1/{LOG}"} == set(positions.named)
 
 
 def test_positions_without_names_know_every_log():

@@ -4,7 +4,7 @@ import pytest
 
 from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions
-from sparq.spark.options import OptionError, SinkOptions, SourceOptions
+from sparq.spark.options import OptionError, SinkOptions, SourceOptions, check_names
 from tests.client.certificates import certificates
 
 NSQD = {"nsqd_tcp_addresses": "127.0.0.1:4150"}
@@ -56,8 +56,46 @@ def test_names_are_known_in_any_case():
 
 
 @pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("startingOffset", "there is no option startingOffset: did you mean startingOffsets"),
+        ("STARTINGOFFSET", "did you mean startingOffsets"),
+        ("lookupd_http_address", "did you mean lookupd_http_addresses"),
+        ("nsqd_tcp_adresses", "did you mean nsqd_tcp_addresses"),
+        ("maxOffsetPerTrigger", "did you mean maxOffsetsPerTrigger"),
+        ("failOnDataloss2", "did you mean failOnDataLoss"),
+        ("subscribe", "there is no option subscribe: Kafka's source has it, here it is topic"),
+        ("kafka.bootstrap.servers", "here it is nsqd_tcp_addresses or lookupd_http_addresses"),
+        ("zzz", "there is no option zzz: there are topic, nsqd_tcp_addresses, "),
+    ],
+)
+def test_a_misspelt_option_is_named_with_the_nearest(given, text):
+    """A typing error must not pass for the default."""
+    with pytest.raises(OptionError, match=text):
+        check_names({**STREAM, given: "1"})
+
+
+def test_options_of_spark_and_of_the_other_direction_pass():
+    """Spark adds names of its own; a source and a sink may share their options."""
+    check_names(
+        {
+            **STREAM,
+            "path": "/x",
+            "checkpointLocation": "/y",
+            "owner": "root",
+            "provider": "nsq",
+            "option.topic": "clicks",
+            "MAX_MSG_SIZE": "100",
+            "failondataloss": "true",
+        }
+    )
+
+
+@pytest.mark.parametrize(
     ("changed", "text"),
     [
+        ({"endingOffsets": "latest"}, ""),
+        ({"endingOffsets": '{"h:1": 5}'}, "option endingOffsets: a stream has no end"),
         ({"topic": ""}, "option topic is needed"),
         ({"topic": "a b"}, 'option topic: not a legal topic name: "a b"'),
         ({"channel": ""}, "option channel is needed"),
@@ -82,6 +120,9 @@ def test_names_are_known_in_any_case():
 )
 def test_what_is_wrong_is_named(changed, text):
     """The error is about the option, in its own words."""
+    if not text:
+        assert SourceOptions.of(STREAM | changed, stream=True)
+        return
     with pytest.raises(OptionError, match=text):
         SourceOptions.of(STREAM | changed, stream=True)
 
@@ -124,7 +165,7 @@ def test_addresses_of_all_kinds():
 
 def test_a_batch_has_no_committed_offset():
     """Only a channel has a place that was committed."""
-    with pytest.raises(OptionError, match="startingOffsets: expected earliest, latest or"):
+    with pytest.raises(OptionError, match="startingOffsets: committed is for streams"):
         SourceOptions.of({"topic": "t", "startingOffsets": "committed", **NSQD}, stream=False)
 
 

@@ -27,7 +27,7 @@ def publisher(servers):
 
 
 def mpub(*bodies: bytes):
-    (only,) = multi_publishes(pa.array(bodies), 1000, 1000)
+    (only,) = multi_publishes(pa.array(bodies), 1000)
     return only
 
 

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from sparq.spark import spool
 from sparq.spark.errors import RowError
 from sparq.spark.options import OptionError, SinkOptions
 from sparq.spark.sink import NsqWriter, body_column
@@ -49,6 +50,37 @@ def test_a_topic_must_be_known_and_legal(server):
         write(server, "body binary", [b"1"])
     with pytest.raises(RowError, match='not a legal topic name: "a b"'):
         write(server, "topic string, body binary", ["a b"], [b"1"])
+
+
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [
+        (None, r"row 14999 of partition 0 .* has no body \(null\)"),
+        (b"", "row 14999 of partition 0 .* empty body"),
+        (bytes(101), "row 14999 of partition 0 .* 101 bytes, more than 100"),
+    ],
+)
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+def test_a_row_that_is_no_message_leaves_nothing_behind(server, monkeypatch, last, text, memory):
+    """All rows of a partition are looked at before the first is published."""
+    monkeypatch.setattr(spool, "MEMORY_BYTES_MAX", memory)
+    rows = [b"%d" % number for number in range(14_999)]
+    options = SinkOptions.of(
+        {"nsqd_tcp_addresses": server.address, "topic": "t", "max_msg_size": "100"}
+    )
+    writer = NsqWriter(options, body_column(schema_of("body binary")))
+
+    def batches(*bodies):
+        for first in range(0, len(bodies), 10_000):
+            column = pa.array(bodies[first : first + 10_000], pa.binary())
+            yield pa.RecordBatch.from_arrays([column], ["body"])
+
+    with pytest.raises(RowError, match=text):
+        writer.write(batches(*rows, last))
+    assert [] == server.published
+
+    assert 15_000 == writer.write(batches(*rows, b"last")).messages
+    assert [*rows, b"last"] == [body for _, body in server.published]
 
 
 @pytest.mark.parametrize(

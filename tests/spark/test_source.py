@@ -14,11 +14,11 @@ from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import fleet, source
 from sparq.spark.decode import SCHEMA
-from sparq.spark.errors import DataLossError, SparkNsqError, SupersededError, UnreachableError
+from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from sparq.spark.options import OptionError, SourceOptions
-from sparq.spark.source import NsqBatchReader, NsqStreamReader
+from sparq.spark.source import NsqStreamReader
 from tests.servers import free_port
-from tests.spark.range_server import RangeServer
+from tests.spark.range_server import RangeServer, key
 
 ALL = ReadAllAvailable()
 
@@ -29,17 +29,6 @@ def no_long_pauses(monkeypatch):
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(fleet, "RETRY_FIRST_SECONDS", 0.01)
     monkeypatch.setattr(fleet, "RETRY_MAX_SECONDS", 0.02)
-
-
-@pytest.fixture
-def servers():
-    """Two nsqds, with four and with six messages."""
-    with RangeServer() as first, RangeServer() as second:
-        second.log = "cd" * 16
-        for number in range(2):
-            first.add([b"%da" % number, b"%db" % number], gap=100)
-            second.add([b"%da" % number, b"%db" % number, b"%dc" % number])
-        yield first, second
 
 
 @pytest.fixture
@@ -63,8 +52,9 @@ def readers(servers):
         reader.stop()
 
 
-def key(server: RangeServer) -> str:
-    return f"{server.address}/{server.log}"
+def indexes(offset) -> dict[str, int]:
+    """How far an offset goes in each log."""
+    return {name: place["index"] for name, place in offset.items() if name != "cut"}
 
 
 def rows_of(reader, start, end) -> list[tuple[str, bytes]]:
@@ -88,26 +78,35 @@ def test_a_query_begins_where_the_option_says(servers, readers):
     first.committed = 101
     named = f'{{"{first.address}": 201, "{key(second)}": "latest"}}'
 
-    assert {key(first): 101, key(second): 0} == readers(startingOffsets="committed").initialOffset()
-    assert {key(first): 0, key(second): 0} == readers().initialOffset()
-    assert {key(first): 204, key(second): 6} == readers(startingOffsets="latest").initialOffset()
-    assert {key(first): 201, key(second): 6} == readers(startingOffsets=named).initialOffset()
+    for options, expected in (
+        ({"startingOffsets": "committed"}, (101, 0)),
+        ({}, (0, 0)),
+        ({"startingOffsets": "latest"}, (204, 6)),
+        ({"startingOffsets": named}, (201, 6)),
+    ):
+        initial = readers(**options).initialOffset()
+        assert dict(zip((key(first), key(second)), expected, strict=True)) == indexes(initial)
+        assert {first.ordinal_at(expected[0]), expected[1]} == {
+            place["ordinal"] for place in initial.values()
+        }
 
 
 def test_a_query_may_begin_at_a_time(servers, readers):
     """startingTimestamp goes before startingOffsets."""
     reader = readers(startingTimestamp="1763687000000")
 
-    assert {key(server): server.end for server in servers} == reader.initialOffset()
+    assert {key(server): server.end for server in servers} == indexes(reader.initialOffset())
     asked = [heard for heard in servers[0].heard if isinstance(heard, commands.Ends)]
     assert 1763687000000000000 == asked[-1].value
 
 
 def test_offsets_of_no_log_are_refused(servers, readers):
     """A name that is no nsqd's, or an index beyond the end, is a mistake to be told of."""
-    with pytest.raises(OptionError, match="offsets are given for h:1"):
+    with pytest.raises(
+        OptionError, match="option startingOffsets: no log of topic clicks was found for h:1"
+    ):
         readers(startingOffsets='{"h:1": 5}').initialOffset()
-    with pytest.raises(OptionError, match="the offset 7 is beyond the end 6"):
+    with pytest.raises(OptionError, match="option startingOffsets: index 7 is beyond the end, 6"):
         readers(startingOffsets=f'{{"{servers[1].address}": 7}}').initialOffset()
 
 
@@ -116,10 +115,12 @@ def test_an_offset_before_the_logs_first_message_is_data_loss(servers, readers):
     servers[0].first = 102
     named = f'{{"{servers[0].address}": 50}}'
 
-    with pytest.raises(DataLossError, match="begins at 102"):
+    with pytest.raises(
+        DataLossError, match="from index 50 on are deleted, the log begins at index 102"
+    ):
         readers(startingOffsets=named).initialOffset()
     reader = readers(startingOffsets=named, failOnDataLoss="false")
-    assert 102 == reader.initialOffset()[key(servers[0])]
+    assert {"index": 102, "ordinal": 2} == reader.initialOffset()[key(servers[0])]
 
 
 def test_a_query_does_not_begin_without_one_of_its_nsqds(servers, readers):
@@ -149,7 +150,8 @@ def test_a_batch_goes_to_the_end(servers, readers):
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
 
-    assert {key(servers[0]): 204, key(servers[1]): 6} == end == reader.reportLatestOffset()
+    assert {key(servers[0]): 204, key(servers[1]): 6} == indexes(end)
+    assert {name: end[name] for name in indexes(end)} == reader.reportLatestOffset()
     assert sorted(
         [(servers[0].address, body) for body in (b"0a", b"0b", b"1a", b"1b")]
         + [(servers[1].address, body) for body in (b"0a", b"0b", b"0c", b"1a", b"1b", b"1c")]
@@ -185,7 +187,7 @@ def test_an_idle_query_waits_for_news(servers, readers, monkeypatch):
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 30)
     threading.Timer(0.1, servers[1].add, [[b"new"]]).start()
 
-    assert {key(servers[1]): 7} == reader.latestOffset(start, ALL)
+    assert {key(servers[1]): 7} == indexes(reader.latestOffset(start, ALL))
 
 
 def test_the_cursor_follows_what_spark_has_committed(servers, readers):
@@ -237,7 +239,7 @@ def test_a_new_nsqd_joins_in_a_step_of_its_own(servers, readers, monkeypatch):
     reader._fleet.remember([servers[1].address])
     joined = reader.latestOffset(start, ALL)
 
-    assert start | {key(servers[1]): 0} == joined
+    assert indexes(start) | {key(servers[1]): 0} == indexes(joined)
     assert [] == reader.partitions(start, joined)
     assert 0 == servers[1].committed
     end = reader.latestOffset(joined, ALL)
@@ -252,13 +254,16 @@ def test_an_nsqd_out_of_reach_keeps_its_offset(servers, readers):
     second.stop()
     end = reader.latestOffset(start, ALL)
 
-    assert (204, start[key(second)]) == (end[key(first)], end[key(second)])
+    assert (204, indexes(start)[key(second)]) == (
+        indexes(end)[key(first)],
+        indexes(end)[key(second)],
+    )
 
     second.start()
     latest = end
     while latest[key(second)] == end[key(second)]:
         latest = reader.latestOffset(end, ALL)
-    assert 6 == latest[key(second)]
+    assert 6 == indexes(latest)[key(second)]
     assert 2 == sum(isinstance(heard, commands.Attach) for heard in second.heard)
 
 
@@ -275,7 +280,7 @@ def test_an_nsqd_at_a_new_address_is_found_by_its_log(servers, readers):
     reader = readers(servers[1])
     end = reader.latestOffset(start, ALL)
 
-    assert {f"127.0.0.1:1/{servers[1].log}": 6} == end
+    assert {f"127.0.0.1:1/{servers[1].log}": 6} == indexes(end)
     assert [("127.0.0.1:1", b"0c")] == rows_of(reader, start, end)[:1]
 
 
@@ -288,28 +293,69 @@ def test_a_log_that_was_replaced_is_data_loss(servers, readers):
     servers[1].log = "ef" * 16
     servers[1].start()
 
-    with pytest.raises(DataLossError, match=r"the log cdcd.* is gone"):
+    with pytest.raises(DataLossError, match=r"its log cdcd.* is gone"):
         while True:
             reader.latestOffset(start, ALL)
 
     follower = readers(servers[1], failOnDataLoss="false")
     joined = follower.latestOffset(start, ALL)
-    assert {old: 2, key(servers[1]): 0} == joined
-    assert {old: 2, key(servers[1]): 6} == follower.latestOffset(joined, ALL)
+    assert {old: 2, key(servers[1]): 0} == indexes(joined)
+    assert joined[old]["gone"]
+    assert {old: 2, key(servers[1]): 6} == indexes(follower.latestOffset(joined, ALL))
 
 
-def test_messages_deleted_before_they_were_read_are_data_loss(servers, readers):
-    """A channel that stands behind deleted messages lacks them; a mere gap of indexes is none."""
+def test_messages_deleted_before_they_were_read_are_data_loss(servers, readers, caplog):
+    """A log that begins at a higher ordinal than the offset has lost what lies between."""
     server = servers[0]
-    start = {key(server): 50}
-    server.first, server.committed = 102, 50
-    assert 204 == readers(server).latestOffset(start, ALL)[key(server)]
+    start = {key(server): {"index": 1, "ordinal": 1}}
+    server.first = 201
 
-    server.committed = 102
-    with pytest.raises(DataLossError, match="from 50 on are deleted"):
-        readers(server).latestOffset(start, ALL)
-    with pytest.raises(DataLossError, match="from 50 on are deleted"):
-        readers(server).partitions(start, {key(server): 204})
+    lost = f"1 messages of topic clicks at nsqd {server.address} are lost"
+    for call in (
+        lambda reader: reader.latestOffset(start, ALL),
+        lambda reader: reader.partitions(start, {key(server): {"index": 204, "ordinal": 4}}),
+    ):
+        with pytest.raises(DataLossError, match=lost):
+            call(readers(server))
+
+    follower = readers(server, failOnDataLoss="false")
+    end = follower.latestOffset(start, ALL)
+    assert [b"1a", b"1b"] == [body for _, body in rows_of(follower, start, end)]
+    assert 1 == sum(lost in line for line in caplog.messages)
+
+
+def test_a_gap_of_indexes_is_no_data_loss(servers, readers):
+    """After a clean restart a log begins at a higher index, and all that was read is gone."""
+    server = servers[0]
+    start = {key(server): {"index": 102, "ordinal": 2}}
+    server.first = server.committed = 202
+
+    reader = readers(server)
+    end = reader.latestOffset(start, ALL)
+
+    assert {"index": 204, "ordinal": 4} == end[key(server)]
+    assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, end)]
+
+
+def test_offsets_of_earlier_versions_have_no_ordinals(servers, readers):
+    """The channel's cursor then says whether what is deleted was read; the next offset has both."""
+    server = servers[0]
+    start = {key(server): 150}
+    server.first, server.committed = 202, 150
+
+    reader = readers(server)
+    end = reader.latestOffset(start, ALL)
+    assert {"index": 204, "ordinal": 4} == end[key(server)]
+    assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, end)]
+    assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, {key(server): 204})]
+
+    server.committed = 202
+    for call in (
+        lambda reader: reader.latestOffset(start, ALL),
+        lambda reader: reader.partitions(start, {key(server): 204}),
+    ):
+        with pytest.raises(DataLossError, match="from index 150 on are deleted"):
+            call(readers(server))
 
 
 # A drained run
@@ -324,7 +370,7 @@ def test_a_drained_run_ends_where_the_logs_ended_at_its_start(servers, readers):
     end = reader.latestOffset(start, ReadMaxRows(7))
     end = reader.latestOffset(end, ReadMaxRows(7))
 
-    assert {key(servers[0]): 204, key(servers[1]): 6} == end
+    assert {key(servers[0]): 204, key(servers[1]): 6} == indexes(end)
     assert end == reader.latestOffset(end, ReadMaxRows(7))
 
 
@@ -336,7 +382,7 @@ def test_a_drained_run_waits_for_an_nsqd(servers, readers):
     servers[1].stop()
     threading.Timer(0.2, servers[1].start).start()
     latest = reader.latestOffset(start, ALL)
-    while latest[key(servers[1])] < 6:
+    while indexes(latest)[key(servers[1])] < 6:
         latest = reader.latestOffset(latest, ALL)
 
     servers[1].stop()
@@ -374,54 +420,6 @@ def test_a_planned_range_waits_for_its_nsqd(servers, readers):
     assert 6 == len(rows_of(reader, {key(servers[1]): 0}, {key(servers[1]): 6}))
 
 
-# A batch read
-
-
-def batch_reader(*servers: RangeServer, **options: str) -> NsqBatchReader:
-    given = {
-        "topic": "clicks",
-        "nsqd_tcp_addresses": ",".join(server.address for server in servers),
-        "nsqdTimeoutMs": "10000",
-    }
-    return NsqBatchReader(SourceOptions.of(given | options, stream=False), SCHEMA.names)
-
-
-def batch_rows(reader: NsqBatchReader) -> list[bytes]:
-    return [
-        body
-        for partition in reader.partitions()
-        for rows in reader.read(partition)
-        for body in rows.column("body").to_pylist()
-    ]
-
-
-def test_a_batch_reads_everything_and_attaches_to_nothing(servers):
-    """No channel is created, held or moved by a batch read."""
-    assert 10 == len(batch_rows(batch_reader(*servers)))
-    assert not any(isinstance(heard, commands.Attach) for heard in servers[0].heard)
-
-
-def test_a_batch_may_be_bounded(servers):
-    """startingOffsets and endingOffsets cut out what lies between."""
-    address = servers[1].address
-    reader = batch_reader(
-        servers[1],
-        startingOffsets=f'{{"{address}": 1}}',
-        endingOffsets=f'{{"{key(servers[1])}": 4}}',
-    )
-
-    assert [b"0b", b"0c", b"1a"] == batch_rows(reader)
-
-
-def test_a_topic_that_is_nowhere_is_an_error(servers):
-    """One nsqd without the topic is skipped; none with it is a mistake to be told of."""
-    servers[0].refuse["Ends"] = RemoteError("E_RANGE_FAILED", "ENDS failed topic not found")
-    assert 6 == len(batch_rows(batch_reader(*servers)))
-
-    with pytest.raises(SparkNsqError, match="no nsqd has a topic clicks"):
-        batch_reader(servers[0]).partitions()
-
-
 # AUTH
 
 
@@ -440,16 +438,17 @@ def test_a_secret_that_was_good_once_is_not_given_up(servers, readers):
         first.refuse[name] = failed
     first.add([b"new"])
     second.add([b"new"])
-    reader.commit({**start, key(first): 101})
+    reader.commit({**start, key(first): {"index": 101, "ordinal": 1}})
     heard = len(first.heard)
     deadline = time.monotonic() + 30
     while not any(isinstance(each, commands.Attach) for each in first.heard[heard:]):
-        assert {**start, key(second): second.end} == reader.latestOffset(start, ALL)
+        latest = reader.latestOffset(start, ALL)
+        assert {**indexes(start), key(second): second.end} == indexes(latest)
         assert time.monotonic() < deadline
     reader.latestOffset(start, ALL)
 
     first.refuse.clear()
-    while (latest := reader.latestOffset(start, ALL))[key(first)] != first.end:
+    while indexes(latest := reader.latestOffset(start, ALL))[key(first)] != first.end:
         assert time.monotonic() < deadline, latest
 
 

@@ -233,19 +233,75 @@ def test_a_stream_is_written_to_a_topic(spark, nsqds, lookupd, topic, tmp_path):
     )
 
 
-def test_a_row_that_is_no_message_fails_the_write(spark, nsqds, topic):
-    """What is wrong with a row reaches the user through all of Spark."""
+def test_a_row_that_is_no_message_leaves_nothing_behind(spark, nsqds, topic):
+    """What is wrong with a row reaches the user through all of Spark, before one is published."""
     options = {"topic": topic, "nsqd_tcp_addresses": nsqds[0].tcp}
-    null = spark.range(1).selectExpr("CAST(NULL AS STRING) AS body")
-    with pytest.raises(Exception, match=r"row 0 of a record batch has no body \(null\)"):
-        null.write.format("nsq").mode("append").options(**options).save()
+    body = "IF(id = 14999, CAST(NULL AS STRING), CAST(id AS STRING)) AS body"
+    rows = spark.range(0, 15_000, 1, 1).selectExpr(body)
+    with pytest.raises(Exception, match=r"row 14999 of partition 0 .* has no body \(null\)"):
+        rows.write.format("nsq").mode("append").options(**options).save()
+    assert not nsqds[0].get_json(f"/stats?format=json&topic={topic}")["topics"]
 
 
-def test_an_nsqd_without_ranges_fails_the_query_and_is_named(spark, topic, tmp_path):
-    """Go's nsqd publishes and delivers, but cannot be a source: the error says so."""
+def test_an_nsqd_without_ranges_is_named_before_a_query_runs(spark, topic):
+    """Go's nsqd publishes and delivers, but cannot be a source: load() says so."""
     with RangeServer(ranges=False) as plain:
         options = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": plain.address}
-        stream = spark.readStream.format("nsq").options(**options).load()
-        query = archive(stream, tmp_path, availableNow=True)
-        with pytest.raises(Exception, match=f"nsqd {plain.address} .* cannot read ranges"):
-            query.awaitTermination(WAIT_SECONDS)
+        for source in (spark.readStream, spark.read):
+            with pytest.raises(Exception, match=f"nsqd {plain.address} .* cannot read ranges"):
+                source.format("nsq").options(**options).load()
+
+
+def test_a_mistake_in_the_options_is_one_sentence(spark, lookupd, nsqds, topic, tmp_path):
+    """load() and save() raise it, before any query runs; a stream without a channel says it first.
+
+    None of it is Spark's UnboundLocalError.
+    """
+    good = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": nsqds[0].tcp}
+    wrong = {"topic": topic, "channel": "c", "lookupd_http_addresses": lookupd.tcp}
+    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS body")
+    port = f"option lookupd_http_addresses: {lookupd.tcp} is nsqlookupd's TCP port"
+    for source, options, text in (
+        (spark.readStream, {**good, "startingOffset": "x"}, "OptionError: there is no option st"),
+        (spark.read, {**good, "failOnDataLoss": "x"}, "OptionError: option failOnDataLoss: expec"),
+        (spark.readStream, wrong, f"WrongPeerError: {port}"),
+    ):
+        with pytest.raises(Exception, match=text):
+            source.format("nsq").options(**options).load()
+    for options, text in (({**good, "topik": "x"}, "did you mean topic"), (wrong, port)):
+        with pytest.raises(Exception, match=text):
+            rows.write.format("nsq").mode("append").options(**options).save()
+
+    channelless = {key: value for key, value in good.items() if key != "channel"}
+    stream = spark.readStream.format("nsq").options(**channelless).load()
+    query = archive(stream, tmp_path, availableNow=True)
+    with pytest.raises(Exception, match="OptionError: the option channel is needed") as caught:
+        query.awaitTermination(WAIT_SECONDS)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_save_modes_that_promise_too_much_are_refused(spark, nsqds, topic):
+    """A topic can be added to; it is neither replaced nor left alone because it exists."""
+    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS body").write.format("nsq")
+    rows = rows.options(topic=topic, nsqd_tcp_addresses=nsqds[0].tcp)
+    for mode, text in (
+        ("overwrite", r"a topic cannot be overwritten: use mode\('append'\)"),
+        ("error", "cannot be written in the .ErrorIfExists. mode"),
+        ("ignore", "cannot be written in the .Ignore. mode"),
+    ):
+        with pytest.raises(Exception, match=text):
+            rows.mode(mode).save()
+    assert {} == nsqds[0].channel(topic, "any")
+
+
+def test_a_topic_that_never_had_a_message_is_said(spark, spark_log, nsqds, lookupd, tmp_path):
+    """A drained run of a misspelt topic reads nothing and succeeds, but not without a word."""
+    for number, options in enumerate(
+        ({"nsqd_tcp_addresses": nsqds[0].tcp}, {"lookupd_http_addresses": lookupd.http})
+    ):
+        name = f"misspelt{number}"
+        stream = spark.readStream.format("nsq").options(topic=name, channel="c", **options).load()
+        archive(stream, tmp_path / name, availableNow=True).awaitTermination(WAIT_SECONDS)
+        wait_until(
+            lambda name=name: f"topic {name} has never had a message" in spark_log.read_text()
+        )

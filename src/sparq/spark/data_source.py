@@ -4,14 +4,16 @@ The class that Spark looks up by name, its columns and its options; what reads a
 made in `source` and `sink`, and only when Spark asks for it.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from sparq.spark.options import OptionError, SinkOptions, SourceOptions
+from sparq.spark.options import OptionError, SinkOptions, SourceOptions, check_names
+from sparq.spark.ports import check
 from sparq.spark.sink import NsqStreamWriter, NsqWriter, body_column
-from sparq.spark.source import NsqBatchReader, NsqStreamReader
+from sparq.spark.source import NsqBatchReader, NsqStreamReader, RefusedStreamReader
 
 COLUMNS: Final = {
     "topic": "string",
@@ -52,10 +54,10 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     nsqd_tcp_addresses : str
         ``host:port`` of the nsqds, with commas between them. Either this or:
     lookupd_http_addresses : str
-        ``host:port`` or URL of nsqlookupds. New nsqds join a running query at their log's
-        beginning.
+        ``host:port`` or URL of nsqlookupds, their HTTP port. New nsqds join a running query.
     nsqdTimeoutMs : int, default 60000
-        How long an nsqd that is needed may be out of reach before the query fails.
+        How long an nsqd that is needed may be out of reach before the query fails. With
+        failOnDataLoss=false an availableNow query goes on without it then.
     tls_v1 : bool, default false
         Speak TLS with the nsqds. Their certificates are verified, and the hosts' names in them.
     tls_root_ca_file, tls_cert, tls_key : str
@@ -87,7 +89,10 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         Where a query without a checkpoint begins: ``earliest``, ``latest``, ``committed`` (where
         the channel stands) or JSON with an index or a word for nsqds,
         ``{"127.0.0.1:4150": 12345}``; nsqds that are not named begin at the earliest.
-        Default: ``committed`` for a stream, ``earliest`` for a batch.
+        Default: ``committed`` for a stream, ``earliest`` for a batch. A channel whose consumers
+        finished messages out of order stands at its first unfinished one: what they had finished
+        after it comes again. An nsqd that joins later begins at the earliest, or with
+        ``committed`` and ``latest`` where its channel stands.
     startingTimestamp : int
         Instead: at the first message published at or after this time, in ms since 1970.
     endingOffsets : str, default latest
@@ -95,13 +100,15 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     maxOffsetsPerTrigger : int
         At most so many messages in one micro-batch, over all nsqds. Default: no limit.
     minPartitions : int
-        About so many partitions in a batch. Default: one for each nsqd, or one for each processor
-        of the driver's machine when there are 50,000 messages for each.
+        The number of partitions in a batch, about: set it to the number of the executors' cores
+        (``spark.sparkContext.defaultParallelism``), which Spark does not tell a source. Default:
+        one for each 50,000 messages, 64 at most. It is kept in the offset: a batch that runs again
+        has the same partitions.
     maxRecordsPerPartition : int, default 1000000
         A longer range is cut.
     failOnDataLoss : bool, default true
-        Whether the query fails when messages that it was to read are gone: deleted, damaged, or
-        with a topic that was deleted and made anew. If false it says so in its log and goes on.
+        Whether the query fails when messages are lost that it has not read: deleted, damaged, or
+        with a topic that was deleted and created again. If false, it logs how many and goes on.
 
     Writing:
 
@@ -115,7 +122,9 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     Raises
     ------
     OptionError
-        An option is missing or wrong.
+        An option is missing, wrong or misspelt; the text names it.
+    WrongPeerError
+        An address is not the port that the option takes; the text says what it is.
     UnreachableError
         An nsqd that is needed stayed out of reach.
     DataLossError
@@ -131,12 +140,15 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
 
     Notes
     -----
-    An offset is ``{"<nsqd>/<log id>": index}``. A range of a log is the same messages each time, so
-    a query with a checkpoint and an idempotent or transactional sink has each message exactly once.
+    An offset is ``{"<nsqd>/<log id>": {"index": i, "ordinal": n}}``: place i, n messages into the
+    log. A range of a log is the same messages each time, so a query with a checkpoint and an
+    idempotent or transactional sink has each message exactly once.
     As a topic hands nothing out before it has a channel, and while it is paused, a read sees
     nothing then either: create a channel before a batch read of a topic that has none.
     Deferred messages are read at their place in the log, when they were published.
     Writing is at least once: an MPUB whose answer was lost is sent again, maybe to another nsqd.
+    A task publishes nothing before all rows of its partition were checked. The save mode is
+    ``append``, which must be given: Spark's default is another.
 
     Examples
     --------
@@ -163,13 +175,33 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         """The name of the format."""
         return "nsq"
 
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Takes the options.
+
+        Raises:
+            OptionError: there is no such option.
+        """
+        super().__init__(options)
+        check_names(options)
+
     def schema(self) -> str:
-        """The columns of a read."""
+        """The columns of a read; Spark asks for them in `load()`, before any query runs.
+
+        Raises:
+            OptionError: an option is missing or wrong.
+            WrongPeerError, NoRangesError, TlsError, AuthRequiredError: an address is not what the
+                option takes. One that does not answer is left to the query.
+        """
+        options = SourceOptions.checked(self.options)
+        check(options.cluster, options.topic)
         return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 
-    def streamReader(self, schema: StructType) -> NsqStreamReader:
+    def streamReader(self, schema: StructType) -> NsqStreamReader | RefusedStreamReader:
         """Reads a topic's logs as they grow."""
-        return NsqStreamReader(SourceOptions.of(self.options, stream=True), _columns(schema))
+        try:
+            return NsqStreamReader(SourceOptions.of(self.options, stream=True), _columns(schema))
+        except OptionError as error:
+            return RefusedStreamReader(error)
 
     def reader(self, schema: StructType) -> NsqBatchReader:
         """Reads what a topic's logs hold."""
@@ -179,12 +211,17 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         """Publishes rows."""
         if overwrite:
             raise OptionError("a topic cannot be overwritten: use mode('append')")
-        return NsqWriter(SinkOptions.of(self.options), body_column(schema))
+        return NsqWriter(self._sink_options(), body_column(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NsqStreamWriter:
         """Publishes the rows of each micro-batch."""
         del overwrite  # a stream's output mode says nothing about a topic
-        return NsqStreamWriter(SinkOptions.of(self.options), body_column(schema))
+        return NsqStreamWriter(self._sink_options(), body_column(schema))
+
+    def _sink_options(self) -> SinkOptions:
+        options = SinkOptions.of(self.options)
+        check(options.cluster)
+        return options
 
 
 def _columns(schema: Any) -> list[str]:

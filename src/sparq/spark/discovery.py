@@ -16,6 +16,7 @@ from sparq.client.address import Address, lookupd_url
 from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.spark.options import Cluster
+from sparq.spark.ports import wrong_lookupd
 
 INTERVAL_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 0.2
@@ -69,7 +70,7 @@ class Discovery:
         for address in self._lookupds:
             try:
                 self._found |= dict.fromkeys(_addresses(_get(address, self._path, self._layers)))
-            except (OSError, http.client.HTTPException) as error:
+            except OSError as error:
                 failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
         if len(failures) < len(self._lookupds):
             return None
@@ -87,18 +88,22 @@ def _get(address: str, path: str, layers: LayerOptions) -> Mapping[str, Any]:
         connection.request("GET", path, headers=sent)
         response = connection.getresponse()
         body = response.read(ANSWER_BYTES_MAX)
+    except http.client.HTTPException as error:
+        raise wrong_lookupd(address) or ConnectionError(error or type(error).__name__) from None
     finally:
         connection.close()
     if response.status == 404 and b"TOPIC_NOT_FOUND" in body:
         return {}  # nothing was published to it yet
     if response.status != 200:
-        raise ConnectionError(f"HTTP status {response.status}: {body[:200]!r}")
+        status = f"HTTP status {response.status}: {body[:200]!r}"
+        raise wrong_lookupd(address) or ConnectionError(status)
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise WrongPeerError(f"{address} is no nsqlookupd: it answered {body[:80]!r}")
+        said = f"{address} is no nsqlookupd: it answered {body[:80]!r}"
+        raise wrong_lookupd(address) or WrongPeerError(said)
     return answer
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparq.protocol.names import is_valid_name, quote
 from sparq.spark.errors import RowError
 
 MPUB_BYTES: Final = 1 << 20
@@ -38,18 +39,35 @@ class MultiPublish(NamedTuple):
     sized: memoryview
 
 
-def multi_publishes(bodies: Any, max_msg_size: int, max_body_size: int) -> Iterator[MultiPublish]:
-    """The rows of a binary or string column as MPUBs, in order.
+class Rows(NamedTuple):
+    """Where a record batch stands among the rows of its task.
 
-    Raises:
-        RowError: a row cannot become a message.
+    Attributes:
+        where: the partition, in words.
+        first: the number of its first row in the partition.
     """
+
+    where: str
+    first: int
+
+    def row(self, at: Any) -> str:
+        """One of its rows, in words."""
+        return f"row {self.first + int(at)} of {self.where} (rows count from 0)"
+
+
+def size_limit(max_msg_size: int, max_body_size: int) -> int:
+    """The largest message that both of nsqd's limits allow."""
+    return min(max_msg_size, max_body_size - 2 * _PREFIX_SIZE)
+
+
+def multi_publishes(bodies: Any, max_body_size: int) -> Iterator[MultiPublish]:
+    """The rows of a binary or string column as MPUBs, in order; `check_bodies` has seen them."""
     if len(bodies) > 1 and bodies.nbytes > ARROW_BYTES_MAX:
         half = len(bodies) // 2
-        yield from multi_publishes(bodies[:half], max_msg_size, max_body_size)
-        yield from multi_publishes(bodies[half:], max_msg_size, max_body_size)
+        yield from multi_publishes(bodies[:half], max_body_size)
+        yield from multi_publishes(bodies[half:], max_body_size)
         return
-    sizes = _checked_sizes(bodies, min(max_msg_size, max_body_size - 2 * _PREFIX_SIZE))
+    sizes = np.asarray(pc.binary_length(bodies)).astype(np.int64)
     prefixes = pa.Array.from_buffers(
         pa.binary(_PREFIX_SIZE), len(sizes), [None, pa.py_buffer(sizes.astype(">i4"))]
     )
@@ -68,33 +86,50 @@ def multi_publishes(bodies: Any, max_msg_size: int, max_body_size: int) -> Itera
         first, begin = last, end
 
 
-def _checked_sizes(bodies: Any, size_max: int) -> Any:
-    """The size of each body in bytes, int64, shape (n,)."""
+def check_bodies(bodies: Any, size_max: int, rows: Rows) -> None:
+    """Whether every row of a column can become a message.
+
+    Args:
+        bodies: a binary or string column.
+        size_max: the largest message, in bytes.
+        rows: where the column's rows stand.
+
+    Raises:
+        RowError: one cannot; the text names it.
+    """
     if bodies.null_count:
         row = pc.index(bodies.is_null(), pa.scalar(value=True)).as_py()
-        raise RowError(f"row {row} of a record batch has no body (null)")
-    sizes = np.asarray(pc.binary_length(bodies)).astype(np.int64)
+        raise RowError(f"{rows.row(row)} has no body (null)")
+    sizes = np.asarray(pc.binary_length(bodies))
     if len(sizes) and not sizes.min():
         raise RowError(
-            f"row {int(sizes.argmin())} of a record batch has an empty body: "
-            "a message has one byte at least"
+            f"{rows.row(sizes.argmin())} has an empty body: a message has one byte at least"
         )
     if len(sizes) and sizes.max() > size_max:
         raise RowError(
-            f"row {int(sizes.argmax())} of a record batch has a body of {sizes.max()} bytes, "
+            f"{rows.row(sizes.argmax())} has a body of {sizes.max()} bytes, "
             f"more than {size_max} (options max_msg_size, max_body_size)"
         )
-    return sizes
 
 
-def by_topic(topics: Any, bodies: Any) -> Iterator[tuple[str, Any]]:
-    """The bodies of each topic, in order within a topic.
+def check_topics(topics: Any, rows: Rows) -> None:
+    """Whether every row of a column is a topic's name.
 
     Raises:
-        RowError: a row has no topic.
+        RowError: one is not; the text names it.
     """
     if topics.null_count:
         row = pc.index(topics.is_null(), pa.scalar(value=True)).as_py()
-        raise RowError(f"row {row} of a record batch has no topic (null)")
+        raise RowError(f"{rows.row(row)} has no topic (null)")
+    for topic in pc.unique(topics):
+        if not is_valid_name(topic.as_py()):
+            row = pc.index(topics, topic).as_py()
+            raise RowError(
+                f"{rows.row(row)}: its topic is not a legal topic name: {quote(topic.as_py())}"
+            )
+
+
+def by_topic(topics: Any, bodies: Any) -> Iterator[tuple[str, Any]]:
+    """The bodies of each topic, in order within a topic."""
     for topic in pc.unique(topics):
         yield topic.as_py(), bodies.filter(pc.equal(topics, topic))

@@ -14,14 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import getLogger
 from typing import Final
 
+from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.client.range_reader import Attached, Ends, Place, RangeReader
 from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import Discovery
 from sparq.spark.errors import SupersededError, may_pass
-from sparq.spark.offsets import parse_key
+from sparq.spark.offsets import LogPosition, parse_key
 from sparq.spark.options import SourceOptions
 from sparq.spark.patience import Patience
+from sparq.spark.ports import wrong_nsqd
 
 RETRY_FIRST_SECONDS: Final = 0.1
 RETRY_MAX_SECONDS: Final = 3.0
@@ -40,7 +42,8 @@ class Member:
         ends: the log's ends when they were last asked for.
         committed: where the channel's cursor stands.
         failure: why it is out of reach; None while it is not.
-        known: it was in use once.
+        log: the id of the log that it had when it was last in reach; empty before that.
+        given_up: nothing waits for it until it is back.
     """
 
     def __init__(self, address: str, layers: LayerOptions) -> None:
@@ -50,7 +53,8 @@ class Member:
         self.ends: Ends | None = None
         self.committed = 0
         self.failure: Exception | None = None
-        self.known = False
+        self.log = ""
+        self.given_up = False
         self._retry_at = float("-inf")
         self._pause = RETRY_FIRST_SECONDS
 
@@ -67,8 +71,9 @@ class Member:
             ends = self.reader.ends(topic)
             self.attached = Attached(0, ends, ends.first, ends.first_ordinal)
         self.ends, self.committed = self.attached.ends, self.attached.committed
-        self.failure, self._pause, self.known = None, RETRY_FIRST_SECONDS, True
-        return self.attached.ends.log
+        self.failure, self._pause, self.given_up = None, RETRY_FIRST_SECONDS, False
+        self.log = self.attached.ends.log
+        return self.log
 
     def down(self, error: Exception) -> None:
         """It cannot be reached: to be tried again after a pause that grows."""
@@ -129,19 +134,41 @@ class Fleet:
         patience = Patience("what holds the topic", self._timeout_ms)
         while True:
             self.refresh()
-            everywhere = not self.out_of_reach
-            if everywhere or (logs is not None and self.attached.keys() >= set(logs)):
+            if not self.out_of_reach:
+                return
+            if logs is not None and not self._expects(set(logs) - self.attached.keys()):
                 return
             patience.wait("; ".join(self.out_of_reach))
+
+    def _expects(self, logs: Collection[str]) -> bool:
+        """Whether one of these logs may be where the query cannot look now but soon will."""
+        return bool(logs) and (
+            self._undiscovered is not None
+            or any(member.log in logs or not member.log for member in self._out_of_reach)
+        )
+
+    def may_have(self, log: str) -> bool:
+        """Whether a log may be where the query cannot look now."""
+        return self._undiscovered is not None or any(
+            member.failure is not None and member.log in ("", log)
+            for member in self._members.values()
+        )
+
+    def give_up(self) -> bool:
+        """Waits no longer for the nsqds that are out of reach; whether that leaves nothing."""
+        for member in self._out_of_reach:
+            member.given_up = True
+        return self._undiscovered is None
+
+    @property
+    def _out_of_reach(self) -> list[Member]:
+        members = self._members.values()
+        return [each for each in members if each.failure is not None and not each.given_up]
 
     @property
     def out_of_reach(self) -> list[str]:
         """What cannot be reached, and why: nsqds, and the nsqlookupds before one has answered."""
-        nsqds = [
-            f"nsqd {member.address}: {member.failure}"
-            for member in self._members.values()
-            if member.failure is not None
-        ]
+        nsqds = [f"nsqd {member.address}: {member.failure}" for member in self._out_of_reach]
         return nsqds if self._undiscovered is None else [*nsqds, str(self._undiscovered)]
 
     @property
@@ -159,8 +186,10 @@ class Fleet:
             log = member.open(self._topic, self._channel)
         except OSError as error:
             member.down(error)
+        except WrongPeerError as error:
+            raise wrong_nsqd(member.address) or error from None
         except RemoteError as refusal:
-            if member.known and may_pass(refusal):
+            if member.log and may_pass(refusal):
                 member.down(refusal)
                 return
             if self._channel or refusal.code != "E_RANGE_FAILED":
@@ -208,14 +237,15 @@ class Fleet:
             member.down(refusal)
         return None
 
-    def commit(self, offset: Mapping[str, int]) -> None:
+    def commit(self, positions: Mapping[str, LogPosition]) -> None:
         """Moves the channel's cursors to what has been read, wherever that is news.
 
         Raises:
             SupersededError: another query has attached to the channel.
         """
         attached = self.attached
-        for key, index in offset.items():
+        for key, position in positions.items():
+            index = position.index
             member = attached.get(parse_key(key).log)
             if member is None or member.attached is None or member.ends is None:
                 continue

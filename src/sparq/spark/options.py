@@ -3,11 +3,14 @@
 1. Names are NSQ's where NSQ has them (as in its configuration files) and those of Spark's Kafka
    source elsewhere. Case does not matter, as everywhere in Spark.
 2. An option that is wrong is an error that names it, before anything is connected.
-3. Unknown options are ignored: Spark hands its own (`checkpointLocation`, `path`) to every source.
+3. An option that is neither ours nor one of those that Spark hands to every source (`path`) is an
+   error that names the nearest of ours. What belongs to the other direction is ignored, so that a
+   source and a sink may share their options.
 4. The secret is in no text: no error, log line, plan or progress has it. It travels, though:
    readers and writers are pickled with their options, for the executors, who need it.
 """
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
@@ -32,6 +35,71 @@ Value = TypeVar("Value")
 
 class OptionError(ValueError):
     """An option that is missing or wrong; the text names it."""
+
+
+SHARED_OPTIONS: Final = (
+    "topic",
+    "nsqd_tcp_addresses",
+    "lookupd_http_addresses",
+    "nsqdTimeoutMs",
+    *(option.name for option in fields(LayerOptions)),
+)
+SOURCE_OPTIONS: Final = (
+    "channel",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+)
+SINK_OPTIONS: Final = ("max_msg_size", "max_body_size")
+
+SPARK_OPTIONS: Final = frozenset(
+    (
+        *("path", "paths", "checkpointlocation", "queryname", "outputmode", "provider", "owner"),
+        *("location", "comment", "external", "is_managed_location", "collation"),
+    )
+)
+"""What Spark adds by itself, in lower case; names with a dot (`option.topic`) are Spark's, too."""
+
+KAFKA_OPTIONS: Final = {
+    "subscribe": "topic",
+    "subscribepattern": "topic",
+    "assign": "topic",
+    "kafka.bootstrap.servers": "nsqd_tcp_addresses or lookupd_http_addresses",
+    "kafka.group.id": "channel",
+    "groupidprefix": "channel",
+    "maxtriggerdelay": "maxOffsetsPerTrigger",
+    "minoffsetspertrigger": "maxOffsetsPerTrigger",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+}
+"""What Spark's source for Kafka calls what is here called otherwise."""
+
+NEAR: Final = 0.6
+"""How alike two names must be for one to be taken for the other misspelt (difflib's ratio)."""
+
+
+def check_names(options: Mapping[str, str]) -> None:
+    """Looks for options that do not exist.
+
+    Raises:
+        OptionError: there is one; the text names the nearest that does.
+    """
+    known = {name.lower(): name for name in SHARED_OPTIONS + SOURCE_OPTIONS + SINK_OPTIONS}
+    for given in options:
+        name = given.lower()
+        if name in known or name in SPARK_OPTIONS or ("." in name and name not in KAFKA_OPTIONS):
+            continue
+        near = difflib.get_close_matches(name, known, 1, NEAR)
+        if name in KAFKA_OPTIONS:
+            hint = f"Kafka's source has it, here it is {KAFKA_OPTIONS[name]}"
+        elif near:
+            hint = f"did you mean {known[near[0]]}?"
+        else:
+            hint = f"there are {', '.join(known.values())}"
+        raise OptionError(f"there is no option {given}: {hint}")
 
 
 class Given:
@@ -163,13 +231,29 @@ class SourceOptions:
         Raises:
             OptionError: one is missing or wrong.
         """
+        found = cls.checked(options, stream=stream)
+        if stream and not found.channel:
+            raise OptionError("the option channel is needed: it holds what is not yet read")
+        if stream and found.ending != Positions(LATEST):
+            raise OptionError("option endingOffsets: a stream has no end, only a batch read has")
+        if not stream and COMMITTED in (found.starting.elsewhere, *found.starting.named.values()):
+            raise OptionError(
+                "option startingOffsets: committed is for streams, a batch read has no channel"
+            )
+        return found
+
+    @classmethod
+    def checked(cls, options: Mapping[str, str], *, stream: bool = False) -> "SourceOptions":
+        """Reads the options as far as they mean the same in a stream and in a batch read.
+
+        Raises:
+            OptionError: one is missing or wrong.
+        """
         given = Given(options)
         topic, channel = given.name("topic"), given.name("channel")
         if not topic:
             raise OptionError("the option topic is needed")
-        if stream and not channel:
-            raise OptionError("the option channel is needed: it holds what is not yet read")
-        words = (EARLIEST, LATEST, COMMITTED) if stream else (EARLIEST, LATEST)
+        words = (EARLIEST, LATEST, COMMITTED)
         start, end = Positions(COMMITTED if stream else EARLIEST), Positions(LATEST)
         return cls(
             cluster=Cluster.of(given),

@@ -61,9 +61,9 @@ class Loss:
         """
         if self._fail:
             raise DataLossError(
-                f"{what}. Without these messages go on by the option failOnDataLoss=false"
+                f"{what}. To go on without them, set the option failOnDataLoss to false"
             )
-        _LOG.warning("%s: going on without", what)
+        _LOG.warning("%s. The query goes on without them (failOnDataLoss is false)", what)
 
 
 def read_range(

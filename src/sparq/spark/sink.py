@@ -1,11 +1,14 @@
 """The sink `nsq`: publishes a DataFrame's rows, of a batch or of a stream's micro-batches.
 
-Delivery is at least once: a task that Spark runs again publishes its rows again.
+1. Delivery is at least once: a task that Spark runs again publishes its rows again.
+2. A task publishes nothing before all rows of its partition were found to be messages: a row that
+   is none leaves nothing of its partition behind. Other partitions may be published by then.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -15,10 +18,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from sparq.protocol.names import is_valid_name, quote
-from sparq.spark.errors import RowError
 from sparq.spark.options import OptionError, SinkOptions
 from sparq.spark.worker import settle
+
+if TYPE_CHECKING:
+    from sparq.spark.encode import Rows
 
 BODY_COLUMNS = ("body", "value")
 
@@ -68,39 +72,65 @@ class _Writer:
         self._columns = columns
 
     def write(self, iterator: Iterator[Any]) -> Published:
-        """Publishes the record batches of one task."""
+        """Publishes the record batches of one task.
+
+        Raises:
+            RowError: a row cannot become a message; then none of the partition was published.
+        """
         # Only executors need Arrow, and importing it takes a while.
-        from sparq.spark.encode import multi_publishes  # noqa: PLC0415 - executors only
-        from sparq.spark.publisher import Publisher  # noqa: PLC0415 - executors only
+        from sparq.spark.encode import Rows  # noqa: PLC0415 - executors only
+        from sparq.spark.spool import Spool  # noqa: PLC0415 - executors only
 
         settle()
-        options, context = self._options, TaskContext.get()
-        publisher = Publisher(options.cluster, context.partitionId() if context else 0)
-        messages = 0
-        try:
+        context = TaskContext.get()
+        with closing(Spool()) as spool:
+            first = 0
             for rows in iterator:
-                for topic, bodies in self._topics(rows):
-                    for mpub in multi_publishes(
-                        bodies, options.max_msg_size, options.max_body_size
-                    ):
+                spool.add(self._checked(rows, Rows(_where(context), first)))
+                first += rows.num_rows
+            return self._publish(spool.batches(), context.partitionId() if context else 0)
+
+    def _checked(self, rows: Any, place: "Rows") -> Any:
+        """The columns that are published; each of their rows can be."""
+        import pyarrow as pa  # noqa: PLC0415 - executors only
+
+        from sparq.spark import encode  # noqa: PLC0415 - executors only
+
+        options, bodies = self._options, rows.column(self._columns.body)
+        size_max = encode.size_limit(options.max_msg_size, options.max_body_size)
+        encode.check_bodies(bodies, size_max, place)
+        if options.topic or self._columns.topic is None:
+            return pa.RecordBatch.from_arrays([bodies], ["body"])
+        topics = rows.column(self._columns.topic)
+        encode.check_topics(topics, place)
+        return pa.RecordBatch.from_arrays([bodies, topics], ["body", "topic"])
+
+    def _publish(self, batches: Iterator[Any], partition: int) -> Published:
+        """Publishes rows that were checked."""
+        from sparq.spark.encode import by_topic, multi_publishes  # noqa: PLC0415 - executors only
+        from sparq.spark.publisher import Publisher  # noqa: PLC0415 - executors only
+
+        options, messages = self._options, 0
+        with closing(Publisher(options.cluster, partition)) as publisher:
+            for rows in batches:
+                bodies = rows.column(0)
+                by_name = [(options.topic, bodies)]
+                if rows.num_columns > 1:
+                    by_name = list(by_topic(rows.column(1), bodies))
+                for topic, chosen in by_name:
+                    for mpub in multi_publishes(chosen, options.max_body_size):
                         publisher.publish(topic, mpub)
                         messages += mpub.messages
-        finally:
-            publisher.close()
         return Published(messages)
 
-    def _topics(self, rows: Any) -> Iterator[tuple[str, Any]]:
-        """The bodies of a record batch, by topic."""
-        from sparq.spark.encode import by_topic  # noqa: PLC0415 - executors only
 
-        bodies = rows.column(self._columns.body)
-        if self._options.topic or self._columns.topic is None:
-            yield self._options.topic, bodies
-            return
-        for topic, chosen in by_topic(rows.column(self._columns.topic), bodies):
-            if not is_valid_name(topic):
-                raise RowError(f"not a legal topic name: {quote(topic)}")
-            yield topic, chosen
+def _where(context: TaskContext | None) -> str:
+    """The task's partition, and the micro-batch if it belongs to one."""
+    if context is None:
+        return "partition 0"
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    of_batch = f" of batch {batch}" if batch else ""
+    return f"partition {context.partitionId()}{of_batch}"
 
 
 class NsqWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc] # mypy skips pyspark

@@ -1,0 +1,170 @@
+"""Cuts a batch into ranges of logs, one for each task.
+
+1. A batch that is run again has the same partitions: their number and their ends follow from its
+   two offsets alone. While an nsqd is out of reach the planner waits; it never cuts less.
+2. Where messages are lost, a partition lacks them or is empty; the other partitions stay the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from sparq.client.range_reader import Place
+from sparq.spark.cut import Cut
+from sparq.spark.fleet import Fleet
+from sparq.spark.losses import Losses
+from sparq.spark.offsets import LogPosition, Offset, parse_key
+from sparq.spark.options import SourceOptions
+from sparq.spark.patience import Patience
+from sparq.spark.ranges import Range
+
+
+class Span(NamedTuple):
+    """One log's part of a batch.
+
+    Attributes:
+        key: the log's key in the offset.
+        address: the nsqd to read it from.
+        first_ordinal: messages in the log before the batch.
+        begin: the first place that is still there; `end` when all of it is lost.
+        end: where it ends.
+    """
+
+    key: str
+    address: str
+    first_ordinal: int
+    begin: LogPosition
+    end: LogPosition
+
+    @property
+    def messages(self) -> int:
+        """Messages in it, with those that are lost."""
+        assert self.end.ordinal is not None
+        return self.end.ordinal - self.first_ordinal
+
+
+class Planner:
+    """Plans batches.
+
+    Args:
+        fleet: the nsqds.
+        options: the query's.
+        losses: told of what is lost.
+    """
+
+    def __init__(self, fleet: Fleet, options: SourceOptions, losses: Losses) -> None:
+        self._fleet = fleet
+        self._options = options
+        self._losses = losses
+
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        """The messages between two offsets, as ranges.
+
+        Raises:
+            UnreachableError: an nsqd that holds some of them stayed out of reach.
+            DataLossError: some of them are lost, and the query is to fail then.
+        """
+        spans = [
+            span
+            for key, last in end.positions.items()
+            if key in start.positions and (span := self._span(key, start.positions[key], last))
+        ]
+        messages = {span.key: span.messages for span in spans}
+        cut = end.cut or self.cut(sum(messages.values()))
+        counts = cut.counts(messages)
+        return [part for span in spans for part in self._parts(span, counts[span.key])]
+
+    def cut(self, messages: int) -> Cut:
+        """How a batch of so many messages is cut."""
+        options = self._options
+        return Cut.of(messages, options.partitions_min, options.records_per_partition_max)
+
+    def _span(self, key: str, first: LogPosition, last: LogPosition) -> Span | None:
+        """What a batch has of one log; None when that is nothing."""
+        if first.index >= last.index or (
+            first.ordinal is not None and first.ordinal == last.ordinal
+        ):
+            return None
+        address, log = parse_key(key)
+        self._fleet.remember([address])
+        patience = Patience(f"nsqd {address}", self._options.cluster.timeout_ms)
+        while True:
+            self._fleet.wait_for([log])
+            member = self._fleet.attached.get(log)
+            if member is None:
+                self._losses.gone(key, first, last.ordinal)
+                if first.ordinal is None or last.ordinal is None:
+                    return None
+                return Span(key, address, first.ordinal, last, last)
+            begin = self._fleet.place_after(log, first.index, 0)
+            stop = self._fleet.place_after(log, last.index, 0)
+            # Just restarted, nsqd holds the log's end back until it knows all channels.
+            if begin is not None and stop is not None and stop.ends.end >= last.index:
+                break
+            patience.wait(f"its log does not yet reach to {last.index} again")
+        if last.ordinal is None:
+            last = LogPosition(last.index, stop.from_ordinal)
+        assert last.ordinal is not None
+        first = self.known(key, first, begin)
+        self._losses.overtaken(key, first, begin.ends, last.ordinal)
+        assert first.ordinal is not None
+        kept = LogPosition(max(first.index, begin.ends.first), begin.from_ordinal)
+        return Span(key, member.address, first.ordinal, min(kept, last), last)
+
+    def known(self, key: str, position: LogPosition, place: Place) -> LogPosition:
+        """A position with its ordinal, which offsets of earlier versions lack.
+
+        Args:
+            key: the log's key in the offset.
+            position: the position.
+            place: what the nsqd has said of its index.
+
+        Raises:
+            DataLossError: what comes after it was deleted, and the query is to fail then.
+        """
+        if position.ordinal is not None:
+            return position
+        member = self._fleet.attached.get(parse_key(key).log)
+        if member is not None and member.attached is not None:
+            # A cursor before the log's first message has passed all that was deleted. One that is
+            # ahead of the query was moved by a lag limit: what it has not passed, nsqd keeps.
+            cursor = member.attached.committed
+            if position.index < place.ends.first and position.index < cursor:
+                self._losses.deleted(key, position.index, place.ends)
+        return LogPosition(position.index, place.from_ordinal)
+
+    def _parts(self, span: Span, counts: Sequence[int]) -> Iterator[Range]:
+        """The ranges of one log."""
+        ordinals = [span.first_ordinal + count for count in accumulate(counts[:-1])]
+        places = [span.begin, *(self._place(span, ordinal) for ordinal in ordinals), span.end]
+        address, log = parse_key(span.key)
+        for begin, end in pairwise(places):
+            assert begin.ordinal is not None and end.ordinal is not None
+            yield Range(
+                topic=self._options.topic,
+                nsqd=address,
+                address=span.address,
+                log=log,
+                first=begin.index,
+                end=end.index,
+                ordinal=begin.ordinal,
+                messages=end.ordinal - begin.ordinal,
+            )
+
+    def _place(self, span: Span, ordinal: int) -> LogPosition:
+        """The place before which the log has so many messages, within a span."""
+        begin, log = span.begin, parse_key(span.key).log
+        patience = Patience(f"nsqd {span.address}", self._options.cluster.timeout_ms)
+        before = begin.ordinal
+        assert before is not None
+        while ordinal > before:
+            place = self._fleet.place_after(log, begin.index, ordinal - before)
+            if place is None:
+                patience.wait("it went away while a batch was planned")
+                self._fleet.wait_for([log])
+            elif place.from_ordinal == before:
+                return min(LogPosition(place.at, place.at_ordinal), span.end)
+            else:  # more was deleted just now: the tasks will say so
+                before = place.from_ordinal
+                begin = LogPosition(max(begin.index, place.ends.first), before)
+        return min(begin, span.end)

@@ -1,0 +1,166 @@
+"""Which of NSQ's ports an address is: a wrong one is a mistake to be named, not waited for.
+
+One request, ``GET /info`` over plain HTTP, tells the four ports apart: nsqd's HTTP port answers
+with its TCP port in it, nsqlookupd's with its version alone, and both TCP ports refuse it, nsqd in
+a frame with a type and nsqlookupd in one without.
+"""
+
+import json
+import socket
+import struct
+import time
+from typing import Final, NamedTuple
+
+from sparq.client.address import Address, lookupd_url, parse_address, parse_nsqd
+from sparq.client.errors import WrongPeerError
+from sparq.client.range_reader import RangeReader
+from sparq.client.socket_connection import SocketConnection
+from sparq.protocol.errors import RemoteError
+from sparq.spark.options import Cluster
+
+NSQD_TCP: Final = "nsqd's TCP port"
+NSQD_HTTP: Final = "nsqd's HTTP port"
+LOOKUPD_TCP: Final = "nsqlookupd's TCP port"
+LOOKUPD_HTTP: Final = "nsqlookupd's HTTP port"
+
+ASK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 3.0
+"""How long `check` takes at most: an nsqd that is down now is no mistake."""
+
+ANSWER_BYTES_MAX: Final = 64 << 10
+_REFUSED: Final = b"E_BAD_PROTOCOL"
+_FROM_LOOKUPD: Final = struct.pack(">i", len(_REFUSED)) + _REFUSED
+_FROM_NSQD: Final = struct.pack(">ii", 4 + len(_REFUSED), 1) + _REFUSED
+
+
+class Port(NamedTuple):
+    """What listens at an address.
+
+    Attributes:
+        kind: one of the four.
+        tcp_port: the TCP port that goes with nsqd's HTTP port; 0 elsewhere.
+    """
+
+    kind: str
+    tcp_port: int = 0
+
+
+def port_at(place: Address) -> Port | None:
+    """Asks what listens there; None when nothing answers as NSQ does."""
+    question = b"GET /info HTTP/1.0\r\nHost: %b\r\n\r\n" % place.host.encode()
+    answer = b""
+    try:
+        with socket.create_connection(place, ASK_SECONDS) as connection:
+            connection.settimeout(ASK_SECONDS)
+            connection.sendall(question)
+            while len(answer) < ANSWER_BYTES_MAX and (data := connection.recv(ANSWER_BYTES_MAX)):
+                answer += data
+    except OSError:
+        pass  # what was answered before that counts
+    if answer.startswith(_FROM_NSQD):
+        return Port(NSQD_TCP)
+    if answer.startswith(_FROM_LOOKUPD):
+        return Port(LOOKUPD_TCP)
+    return _http_port(answer)
+
+
+def _http_port(answer: bytes) -> Port | None:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = head.split(b"\r\n")[0].split()[:2]
+    if len(status) < 2 or not status[0].startswith(b"HTTP/") or status[1] != b"200":
+        return None
+    try:
+        info = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    info = info.get("data", info) if isinstance(info, dict) else {}
+    if not isinstance(info, dict) or "version" not in info:
+        return None
+    if isinstance(info.get("tcp_port"), int):
+        return Port(NSQD_HTTP, info["tcp_port"])
+    return Port(LOOKUPD_HTTP)
+
+
+def wrong_lookupd(address: str) -> WrongPeerError | None:
+    """The mistake, if what listens at an nsqlookupd's address is another of NSQ's ports."""
+    url = lookupd_url(address)
+    if not url.startswith("http://"):
+        return None
+    found = port_at(parse_address(_with_port(url.removeprefix("http://").partition("/")[0])))
+    if found is None or found.kind == LOOKUPD_HTTP:
+        return None
+    hint = ""
+    if found.kind == NSQD_HTTP:
+        host = parse_address(_with_port(address.rpartition("//")[2].partition("/")[0])).host
+        hint = f"; an nsqd itself is given as nsqd_tcp_addresses={Address(host, found.tcp_port)}"
+    elif found.kind == NSQD_TCP:
+        hint = f"; an nsqd itself is given as nsqd_tcp_addresses={address}"
+    return WrongPeerError(
+        f"option lookupd_http_addresses: {address} is {found.kind}, but nsqlookupd's HTTP port is "
+        f"needed (4161 unless set otherwise){hint}"
+    )
+
+
+def wrong_nsqd(address: str) -> WrongPeerError | None:
+    """The mistake, if what listens at an nsqd's address is another of NSQ's ports."""
+    place = parse_nsqd(address)
+    found = None if place.is_path else port_at(place)
+    if found is None or found.kind == NSQD_TCP:
+        return None
+    hint = "(4150 unless set otherwise)"
+    if found.kind == NSQD_HTTP:
+        hint = f"(here {Address(place.host, found.tcp_port)})"
+    elif found.kind == LOOKUPD_HTTP:
+        hint += f"; an nsqlookupd is given as lookupd_http_addresses={address}"
+    return WrongPeerError(
+        f"option nsqd_tcp_addresses: {address} is {found.kind}, but nsqd's TCP port is needed "
+        f"{hint}"
+    )
+
+
+def _with_port(host: str) -> str:
+    return host if host.rpartition(":")[2].isdigit() else f"{host}:80"
+
+
+def check(cluster: Cluster, topic: str = "") -> None:
+    """Finds mistakes in the addresses before a query runs.
+
+    What does not answer now is left to the query, which waits for it.
+
+    Args:
+        cluster: the addresses.
+        topic: what a source will read; a sink has none to be asked for.
+
+    Raises:
+        WrongPeerError: an address is another port than the option takes.
+        NoRangesError: an nsqd cannot be read from.
+        RemoteError: an nsqd refuses a sink's secret.
+        TlsError, AuthRequiredError: TLS or AUTH cannot be had.
+    """
+    give_up_at = time.monotonic() + CHECK_SECONDS
+    for address in cluster.lookupd_http_addresses:
+        if time.monotonic() < give_up_at and (mistake := wrong_lookupd(address)):
+            raise mistake
+    for address in cluster.nsqd_tcp_addresses:
+        if time.monotonic() >= give_up_at:
+            return
+        try:
+            _connect(address, topic, cluster)
+        except OSError:
+            continue
+        except WrongPeerError as error:
+            raise wrong_nsqd(address) or error from None
+
+
+def _connect(address: str, topic: str, cluster: Cluster) -> None:
+    """Connects to an nsqd as the query will."""
+    if not topic:
+        SocketConnection(address, user_agent="sparq spark check", layers=cluster.layers).close()
+        return
+    reader = RangeReader(address, user_agent="sparq spark check", layers=cluster.layers)
+    try:
+        reader.ends(topic)
+    except RemoteError:
+        pass  # there is no such topic yet, or no permission: the query says it
+    finally:
+        reader.close()

@@ -1,0 +1,75 @@
+"""A batch read in the driver: what it reads, and what is wrong with its bounds."""
+
+import pytest
+
+from sparq.protocol import commands
+from sparq.protocol.errors import RemoteError
+from sparq.spark.decode import SCHEMA
+from sparq.spark.errors import SparkNsqError
+from sparq.spark.options import OptionError, SourceOptions
+from sparq.spark.source import NsqBatchReader
+from tests.spark.range_server import RangeServer, key
+
+
+def batch_reader(*servers: RangeServer, **options: str) -> NsqBatchReader:
+    given = {
+        "topic": "clicks",
+        "nsqd_tcp_addresses": ",".join(server.address for server in servers),
+        "nsqdTimeoutMs": "10000",
+    }
+    return NsqBatchReader(SourceOptions.of(given | options, stream=False), SCHEMA.names)
+
+
+def batch_rows(reader: NsqBatchReader) -> list[bytes]:
+    return [
+        body
+        for partition in reader.partitions()
+        for rows in reader.read(partition)
+        for body in rows.column("body").to_pylist()
+    ]
+
+
+def test_a_batch_reads_everything_and_attaches_to_nothing(servers):
+    """No channel is created, held or moved by a batch read."""
+    assert 10 == len(batch_rows(batch_reader(*servers)))
+    assert not any(isinstance(heard, commands.Attach) for heard in servers[0].heard)
+
+
+def test_a_batch_may_be_bounded(servers):
+    """startingOffsets and endingOffsets cut out what lies between."""
+    address = servers[1].address
+    reader = batch_reader(
+        servers[1],
+        startingOffsets=f'{{"{address}": 1}}',
+        endingOffsets=f'{{"{key(servers[1])}": 4}}',
+    )
+
+    assert [b"0b", b"0c", b"1a"] == batch_rows(reader)
+
+
+def test_a_topic_that_is_nowhere_is_an_error(servers):
+    """One nsqd without the topic is skipped; none with it is a mistake to be told of."""
+    servers[0].refuse["Ends"] = RemoteError("E_RANGE_FAILED", "ENDS failed topic not found")
+    assert 6 == len(batch_rows(batch_reader(*servers)))
+
+    with pytest.raises(SparkNsqError, match="no nsqd has a topic clicks"):
+        batch_reader(servers[0]).partitions()
+
+
+def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
+    """An end before the log's beginning or before the start is no loss of data; nor one beyond."""
+    address = servers[0].address
+    servers[0].first = 102
+    for start, end, text in (
+        ("earliest", 50, "index 50 is before index 102, at which reading topic clicks at nsqd"),
+        (f'{{"{address}": 203}}', 202, "index 202 is before index 203"),
+        ("earliest", 999, "index 999 is beyond the end, 204"),
+    ):
+        reader = batch_reader(
+            servers[0], startingOffsets=start, endingOffsets=f'{{"{address}": {end}}}'
+        )
+        with pytest.raises(OptionError, match=f"^option endingOffsets: {text}"):
+            reader.partitions()
+    reader = batch_reader(servers[0], endingOffsets='{"h:1": 5}')
+    with pytest.raises(OptionError, match=r"^option endingOffsets: no log of topic clicks .* h:1"):
+        reader.partitions()

@@ -1,0 +1,111 @@
+"""Which of NSQ's ports an address is, against real daemons: one sentence names the mistake."""
+
+import pytest
+
+from sparq.client.address import parse_address
+from sparq.client.errors import WrongPeerError
+from sparq.client.range_reader import NoRangesError
+from sparq.spark import ports
+from sparq.spark.options import Cluster, OptionError, SinkOptions
+from sparq.spark.sink import NsqWriter, SinkColumns
+from sparq.spark.source import NsqStreamReader
+from tests.servers import free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.spark.range_server import RangeServer
+from tests.spark.test_data_source import FULL, source_of
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory):
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory):
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as running:
+        yield running
+
+
+def test_the_four_ports_are_told_apart(nsqd, lookupd):
+    """Of nsqd's HTTP port the TCP port is known, too; nothing else is taken for one of them."""
+    places = [nsqd.tcp, nsqd.http, lookupd.tcp, lookupd.http, f"127.0.0.1:{free_port()}"]
+
+    assert [
+        ports.Port(ports.NSQD_TCP),
+        ports.Port(ports.NSQD_HTTP, nsqd.tcp_port),
+        ports.Port(ports.LOOKUPD_TCP),
+        ports.Port(ports.LOOKUPD_HTTP),
+        None,
+    ] == [ports.port_at(parse_address(place)) for place in places]
+
+
+@pytest.mark.parametrize("topic", ["clicks", ""])
+def test_a_wrong_port_is_named_before_the_query_runs(nsqd, lookupd, topic):
+    """The sentence has the option, the address, what it is, and what is needed."""
+    for address, text in (
+        (lookupd.tcp, f"{lookupd.tcp} is nsqlookupd's TCP port, but nsqlookupd's HTTP port is"),
+        (nsqd.tcp, f"is nsqd's TCP port, .* given as nsqd_tcp_addresses={nsqd.tcp}"),
+        (nsqd.http, f"is nsqd's HTTP port, .* given as nsqd_tcp_addresses={nsqd.tcp}"),
+    ):
+        with pytest.raises(WrongPeerError, match=f"^option lookupd_http_addresses: .*{text}"):
+            ports.check(Cluster((), (address,), 1000), topic)
+    for address, text in (
+        (lookupd.tcp, "is nsqlookupd's TCP port, but nsqd's TCP port is needed"),
+        (lookupd.http, f"HTTP port, .* given as lookupd_http_addresses={lookupd.http}"),
+        (nsqd.http, rf"is nsqd's HTTP port, .* is needed \(here {nsqd.tcp}\)"),
+    ):
+        with pytest.raises(WrongPeerError, match=f"^option nsqd_tcp_addresses: .*{text}"):
+            ports.check(Cluster((address,), (), 1000), topic)
+
+    ports.check(Cluster((nsqd.tcp,), (), 1000), topic)
+    ports.check(Cluster((), (lookupd.http, f"http://{lookupd.http}"), 1000), topic)
+
+
+def test_the_check_changes_nothing(nsqd):
+    """No topic is created by asking for it."""
+    ports.check(Cluster((nsqd.tcp,), (), 1000), "clicks")
+
+    assert not nsqd.get_json("/stats?format=json")["topics"]
+
+
+def test_what_does_not_answer_is_left_to_the_query():
+    """An nsqd or nsqlookupd that is down now is waited for by the query, not by the check."""
+    gone = f"127.0.0.1:{free_port()}"
+
+    ports.check(Cluster((gone,), (), 1000), "clicks")
+    ports.check(Cluster((), (gone, "https://h.invalid:1"), 1000), "clicks")
+
+
+def test_an_nsqd_without_ranges_is_refused_as_a_source_only():
+    """Go's nsqd can be written to; read from it cannot be."""
+    with RangeServer(ranges=False) as plain:
+        cluster = Cluster((plain.address,), (), 1000)
+        ports.check(cluster)
+        with pytest.raises(NoRangesError, match=f"nsqd {plain.address} .* cannot read ranges"):
+            ports.check(cluster, "clicks")
+
+
+def test_the_query_says_it_in_the_same_words(nsqd, lookupd):
+    """An address that was not there yet at the check is named when it answers."""
+    wrong = {"nsqd_tcp_addresses": "", "lookupd_http_addresses": lookupd.tcp}
+    for options, text in (
+        (wrong, f"{lookupd.tcp} is nsqlookupd's TCP port"),
+        ({"nsqd_tcp_addresses": nsqd.http}, f"{nsqd.http} is nsqd's HTTP port"),
+    ):
+        reader = source_of(**options).streamReader(FULL)
+        assert isinstance(reader, NsqStreamReader)
+        with pytest.raises(WrongPeerError, match=text):
+            reader.initialOffset()
+
+
+def test_schema_and_writers_check(lookupd):
+    """Spark asks for the schema in load(), and for a writer before a write runs."""
+    wrong = {"nsqd_tcp_addresses": "", "lookupd_http_addresses": lookupd.tcp}
+    with pytest.raises(WrongPeerError, match="nsqlookupd's TCP port"):
+        source_of(**wrong).schema()
+    with pytest.raises(OptionError, match="option topic is needed"):
+        source_of(topic="").schema()
+    for overwrite in (False, True):
+        with pytest.raises((WrongPeerError, OptionError)):
+            source_of(**wrong).writer(FULL, overwrite)
+    assert NsqWriter(SinkOptions.of({"topic": "t", **wrong}), SinkColumns(0, None))

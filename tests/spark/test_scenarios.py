@@ -1,0 +1,202 @@
+"""What happens to nsqds while Spark reads them, with real processes and a witness.
+
+Each scenario runs with a query that runs on and with runs that read what is there (availableNow),
+with failOnDataLoss true and false. In each, every message is in the sink exactly once, but for
+those that were lost; and what is lost is what the query has reported.
+"""
+
+import re
+from collections import Counter
+
+import pytest
+
+from sparq.spark.discovery import Discovery
+from sparq.spark.options import Cluster
+from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
+from tests.spark.witness import WAIT_SECONDS, Witness, wipe
+from tests.waiting import wait_for
+
+pytestmark = [
+    # The first test also waits for the JVM, whatever else the machine is doing.
+    pytest.mark.timeout(400),
+    # Py4J leaves closing its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+every_query = pytest.mark.parametrize(
+    ("continuous", "fail"),
+    [(True, True), (True, False), (False, True), (False, False)],
+    ids=["continuous-fail", "continuous-go_on", "drained-fail", "drained-go_on"],
+)
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory):
+    """One nsqlookupd for all tests: topics keep them apart."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory, lookupd):
+    """An nsqd to which nothing happens."""
+    with spawn_nsqd(tmp_path_factory.mktemp("steady"), lookupds=(lookupd,)) as running:
+        yield running
+
+
+@pytest.fixture
+def another(tmp_path, lookupd):
+    """Starts a further nsqd."""
+
+    def start(name: str, *flags: str) -> NsqdServer:
+        return spawn_nsqd(tmp_path, *flags, lookupds=(lookupd,), name=name)
+
+    return start
+
+
+@pytest.fixture
+def nsqd(another):
+    """An nsqd to which something happens."""
+    with another("hurt") as running:
+        yield running
+
+
+@pytest.fixture
+def witness(request, spark, spark_log, lookupd, tmp_path):
+    """The witness of a query that finds its nsqds through nsqlookupd."""
+    values = request.node.callspec.params
+    options = {
+        "topic": "".join(each if each.isalnum() else "_" for each in request.node.name)[-64:],
+        "lookupd_http_addresses": lookupd.http,
+        "startingOffsets": "earliest",
+        "failOnDataLoss": str(values["fail"]).lower(),
+    }
+    made = Witness(spark, spark_log, tmp_path, options)
+    made.continuous = values["continuous"]
+    yield made
+    made.stop()
+
+
+def lookupd_knows(witness: Witness, nsqd: NsqdServer) -> bool:
+    """Whether the query would find an nsqd now."""
+    found = Discovery.of_topic(
+        Cluster((), (witness.options["lookupd_http_addresses"],), 1000), witness.options["topic"]
+    )
+    return nsqd.tcp in found.addresses()
+
+
+def number_of_lost(line: str) -> int:
+    """How many messages a line of the log reports as lost and gone on without."""
+    found = re.search(r"([\d,]+) messages of topic .* are lost.* goes on without", line)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+@every_query
+def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail):
+    """Nothing is lost and nothing comes twice, whatever takes place between two reads.
+
+    nsqd restarts, cleanly and killed, and takes messages before Spark is back. A new one joins and
+    leaves again. A run that reads what is there cannot know whether that one holds messages: with
+    failOnDataLoss it fails and says so, without it goes on.
+    """
+    with another("hurt") as nsqd, another("joining") as joining:
+        witness.publish(steady, 10_000)
+        witness.publish(nsqd, 20_000)
+        witness.read()
+        for gracefully in (True, False, True):
+            nsqd.restart(gracefully=gracefully)
+            witness.publish(nsqd, 10_000)
+            witness.publish(steady, 1_000)
+            witness.read()
+        witness.publish(joining, 30_000)
+        witness.read()
+        joining.terminate()
+        witness.publish(nsqd, 7_000)
+        witness.options["nsqdTimeoutMs"] = "3000"
+        if fail and not continuous:
+            told = witness.wait_for_failure()
+            assert f"nsqd {joining.tcp}" in told
+            assert "if it has left for good, the option failOnDataLoss=false goes on" in told
+            joining.start()
+        witness.read()
+
+    assert 100_000 == len(witness.published)
+    assert witness.found() == Counter(witness.published)
+    assert [] == witness.lines("are lost")
+
+
+@every_query
+def test_an_nsqd_that_was_absent_at_the_start(witness, steady, nsqd, continuous, fail):
+    """It is read from where its channel stands: nothing comes again, the cursor stays."""
+    topic = witness.options["topic"]
+    witness.options["startingOffsets"] = "committed" if continuous == fail else "latest"
+    old = len(witness.publish(nsqd, 2_000) + witness.publish(steady, 100))
+    for each in (nsqd, steady):
+        each.post(f"/channel/empty?topic={topic}&channel=spark")
+    wait_for(lambda: lookupd_knows(witness, nsqd))
+    nsqd.kill9()
+    wait_for(lambda: not lookupd_knows(witness, nsqd))
+    witness.read(0)
+    if continuous:
+        wait_for(lambda: witness.query.lastProgress is not None, WAIT_SECONDS, every=0.05)
+    witness.publish(steady, 1_000)
+    witness.read(1_000)
+    nsqd.start()
+    if continuous:
+        wait_for(lambda: nsqd.tcp in witness.query.lastProgress.sources[0].endOffset)
+    else:
+        witness.run()
+    assert 0 == nsqd.channel(topic, "spark")["depth"]
+    witness.publish(nsqd, 5_000)
+    witness.read(6_000)
+
+    assert witness.found() == Counter(witness.published[old:])
+    assert [] == witness.lines("are lost")
+
+
+@every_query
+def test_an_nsqd_whose_disk_is_replaced(witness, steady, nsqd, continuous, fail):
+    """Behind nsqlookupd an nsqd comes back without its log: that is a loss, said once."""
+    said = f"of topic {witness.options['topic']} at nsqd {nsqd.tcp} are lost: its log"
+    witness.publish(steady, 1_000)
+    witness.publish(nsqd, 10_000)
+    witness.read()
+    wipe(nsqd)
+    nsqd.start()
+    if fail:
+        assert said in witness.wait_for_failure()
+        witness.options["failOnDataLoss"] = "false"
+    witness.publish(nsqd, 20_000)
+    witness.read()
+    witness.publish(nsqd, 1_000)
+    witness.read()
+
+    assert witness.found() == Counter(witness.published)
+    assert 1 == sum("goes on without" in line for line in witness.lines(said))
+
+
+@every_query
+def test_retention_overtakes_the_query(witness, another, continuous, fail):
+    """Unread messages are voided by the lag limit: each is reported, the others are read once."""
+    flags = ["--max-bytes-per-file=262144", "--max-channel-lag-bytes=524288"]
+    topic = witness.options["topic"]
+    witness.options["maxOffsetsPerTrigger"] = "6500"
+    with another("limited", *flags) as nsqd:
+        witness.publish(nsqd, 6_500)
+        if continuous:
+            witness.gate.clear()
+        witness.read()
+        witness.publish(nsqd, 93_500)
+        wait_for(lambda: nsqd.channel(topic, "spark")["depth"] < 50_000, every=0.05)
+        witness.gate.set()
+        if fail:
+            told = witness.wait_for_failure()
+            assert f"of topic {topic} at nsqd {nsqd.tcp} are lost: deleted before" in told
+            witness.options["failOnDataLoss"] = "false"
+        witness.read_to_the_last()
+
+    found = witness.found()
+    assert 1 == max(found.values())
+    lost = sum(map(number_of_lost, witness.lines(f"of topic {topic} at nsqd {nsqd.tcp} are lost")))
+    assert len(witness.published) - len(found) == lost > 0

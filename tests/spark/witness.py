@@ -1,0 +1,161 @@
+"""A witness of a query: what was published, what the query's sink holds, and what it reported lost.
+
+The sink is a `foreachBatch` that keeps each batch's bodies by the batch's number, so that a batch
+that is run again replaces itself: the sink is idempotent, and the source must give each message
+exactly once. It can be held up in the middle of a batch.
+"""
+
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+
+from sparq.client.socket_connection import SocketConnection
+from sparq.protocol import commands
+from tests.servers import NsqdServer
+from tests.waiting import wait_for
+
+WAIT_SECONDS = 150
+MPUB_MESSAGES = 2_000
+
+
+class Witness:
+    """One topic, one query on it, and the counts of both.
+
+    Args:
+        spark: the session.
+        spark_log: the standard error of the session's processes.
+        folder: for checkpoints.
+        options: of the source; the channel is `spark`.
+
+    Attributes:
+        continuous: whether the query runs on, or in runs that read what is there (availableNow).
+        published: the bodies of all messages that nsqd has answered with OK.
+        batches: the bodies in the sink, by query and batch number.
+        gate: while it is not set, the sink waits in the middle of a batch.
+        query: the query that runs or ran last.
+    """
+
+    def __init__(self, spark, spark_log: Path, folder: Path, options: dict[str, str]) -> None:
+        self.continuous = True
+        self.published: list[bytes] = []
+        self.batches: dict[int, list[bytes]] = {}
+        self.gate = threading.Event()
+        self.gate.set()
+        self.query = None
+        self.options = {"channel": "spark", **options}
+        self._spark = spark
+        self._log = spark_log
+        self._log_begin = spark_log.stat().st_size
+        self._folder = folder
+
+    # Publishing
+
+    def publish(self, nsqd: NsqdServer, count: int) -> list[bytes]:
+        """Publishes so many messages, each with a number of its own; all are acknowledged."""
+        first = len(self.published)
+        bodies = [b"%07d" % number for number in range(first, first + count)]
+        topic = self.options["topic"]
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel=spark")
+        connection = SocketConnection(nsqd.tcp)
+        for at in range(0, count, MPUB_MESSAGES):
+            mpub = commands.mpub(topic, bodies[at : at + MPUB_MESSAGES])
+            assert connection.ask(mpub) == b"OK"
+            self.published += bodies[at : at + MPUB_MESSAGES]
+        connection.close()
+        return bodies
+
+    # Reading
+
+    def read(self, count: int | None = None) -> None:
+        """Reads on until the sink holds so many messages; by default all that were published."""
+        wanted = len(self.published) if count is None else count
+        self._go_on()
+        wait_for(lambda: self._failed_or(self.count >= wanted), WAIT_SECONDS, self._told, 0.05)
+
+    def read_to_the_last(self) -> None:
+        """Reads on until the sink holds the message that was published last."""
+        self._go_on()
+        last = self.published[-1]
+        wait_for(lambda: self._failed_or(last in self.found()), WAIT_SECONDS, self._told, 0.05)
+
+    def _go_on(self) -> None:
+        if not self.continuous:
+            self.run()
+        elif self.query is None or not self.query.isActive:
+            self.start()
+
+    def run(self) -> None:
+        """One run that reads what is there; raises what it fails with."""
+        self.start(availableNow=True)
+        assert self.query.awaitTermination(WAIT_SECONDS)
+
+    def start(self, **trigger) -> None:
+        """Starts the query, from its checkpoint if it has one."""
+        stream = self._spark.readStream.format("nsq").options(**self.options).load()
+        self.query = (
+            stream.select("body")
+            .writeStream.foreachBatch(self._keep)
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(**(trigger or {"processingTime": "0 seconds"}))
+            .start()
+        )
+
+    def wait_for_failure(self) -> str:
+        """What the query fails with; a run is made for it."""
+        if not self.continuous:
+            self.start(availableNow=True)
+        query = self.query
+        wait_for(lambda: not query.isActive, WAIT_SECONDS, self._told, 0.05)
+        assert query.exception() is not None, "the query has not failed"
+        return str(query.exception())
+
+    def stop(self) -> None:
+        """Ends the query."""
+        self.gate.set()
+        if self.query is not None:
+            self.query.stop()
+
+    def _keep(self, rows, batch: int) -> None:
+        bodies = rows.toArrow().column("body").to_pylist()
+        self.batches[batch] = bodies
+        assert self.gate.wait(WAIT_SECONDS)
+
+    def _failed_or(self, condition: bool) -> bool:
+        if self.query.exception() is not None:
+            raise self.query.exception()
+        return condition
+
+    # What came of it
+
+    @property
+    def count(self) -> int:
+        """Messages in the sink."""
+        return sum(map(len, list(self.batches.values())))
+
+    def found(self) -> Counter:
+        """How often the sink holds each body."""
+        return Counter(body for bodies in list(self.batches.values()) for body in bodies)
+
+    def log_text(self) -> str:
+        """What Spark's processes have written since the beginning."""
+        with self._log.open("rb") as file:
+            file.seek(self._log_begin)
+            return file.read().decode(errors="replace")
+
+    def lines(self, text: str) -> list[str]:
+        """The lines of the log about the topic with this text in them."""
+        topic = self.options["topic"]
+        return [line for line in self.log_text().splitlines() if topic in line and text in line]
+
+    def _told(self) -> str:
+        return f"{self.count:,} of {len(self.published):,} read; {self.log_text()[-2000:]}"
+
+
+def wipe(nsqd: NsqdServer) -> None:
+    """Kills an nsqd and empties its data path."""
+    nsqd.kill9()
+    for path in nsqd.folder.iterdir():
+        if path != nsqd.log_path:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
