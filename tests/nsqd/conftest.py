@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.nsqd.daemon import Daemon, start, stop
+from tests.nsqd.daemon import Daemon, running, start, stop
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], Any]]:
     """The loop that nsqd runs on: uvloop's transports are not asyncio's."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+async def _stopped() -> AsyncIterator[None]:
+    """What a test that failed has left running is stopped: uvloop waits for it on closing."""
+    yield
+    while running:
+        await stop(running[-1])
 
 
 @pytest.fixture

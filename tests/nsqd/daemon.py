@@ -19,7 +19,7 @@ from sparq.protocol.commands import fin, identify, rdy
 from sparq.protocol.receiver import Receiver, decode_message
 
 
-@dataclass
+@dataclass(eq=False)
 class Daemon:
     """A running nsqd."""
 
@@ -66,6 +66,10 @@ class Daemon:
         return dict(found)
 
 
+running: list[Daemon] = []
+"""Those that were started and not stopped yet: of a test that failed, its fixture stops them."""
+
+
 async def start(folder: Path, **changes: Any) -> Daemon:
     """An nsqd on free ports of loopback, unless the changes of its options say otherwise."""
     free = "127.0.0.1:0"
@@ -85,10 +89,13 @@ async def start(folder: Path, **changes: Any) -> Daemon:
     nsqd.reloader = Reloader(nsqd, peers, lambda: options)
     await peers.start()
     assert listeners.http is not None
-    return Daemon(nsqd, listeners.http, site, listeners, peers)
+    daemon = Daemon(nsqd, listeners.http, site, listeners, peers)
+    running.append(daemon)
+    return daemon
 
 
 async def stop(daemon: Daemon) -> None:
+    running.remove(daemon)
     for listener in daemon.listeners[1:]:
         if listener is not None:
             listener.close()
