@@ -145,7 +145,7 @@ def answering(*answers: bytes) -> str:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP port"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP"),
         (b"\x7f\xff\xff\xff\0\0\0\0", "size 2147483647"),
         (b"\0\0\0\x06\0\0\0\0NO", "JSON object"),
         (b"\0\0\0\x06\0\0\0\0[]", "JSON object"),

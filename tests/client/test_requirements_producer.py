@@ -251,7 +251,7 @@ async def test_refusals_say_what_they_mean(company: Company) -> None:
 async def test_errors_of_a_connection(company: Company) -> None:
     """Who is no nsqd, an option that nsqd refuses, a closed producer: each is told as such."""
     nsqd = company.nsqds[0]
-    with pytest.raises(WrongPeerError, match="HTTP port"):
+    with pytest.raises(WrongPeerError, match="speaks HTTP"):
         await open_connection(nsqd.http, Config())
     async with Producer(nsqd.tcp, msg_timeout=3600, publish_timeout=0.3) as producer:
         with pytest.raises(PublishError, match="E_BAD_BODY IDENTIFY msg timeout"):

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from sparq.tools import nsq_stat, nsq_to_file
+from sparq.tools.command_line import parse
 from tests.docs.examples import (
     DOCS,
     Example,
@@ -89,3 +91,12 @@ def test_the_consumer_of_the_readme(daemons: Daemons, tmp_path: Path) -> None:
     assert "1 b'one'\n" == ran.output
     assert ran.errors.rstrip().endswith("KeyboardInterrupt")
     assert 1 == daemons.nsqd.channel("clicks", "hello")["finish_count"]
+
+
+def test_the_channel_that_is_watched_is_there() -> None:
+    """`nsq_stat` ends with an error where no command of the page has made its channel."""
+    lines = command_lines(PAGE)
+    watched = parse(nsq_stat.Options, nsq_stat.PROGRAM, lines["nsq_stat"])
+    made = parse(nsq_to_file.Options, nsq_to_file.PROGRAM, lines["nsq_to_file"])
+
+    assert (watched.topic, watched.channel) == (made.topics[0], made.channel)

@@ -301,8 +301,9 @@ def test_an_nsqd_that_demands_tls(tmp_path: Path) -> None:
             for env in (trusting, None)
         ]
 
-    expected = "nsq_stat: ERROR: failed to find channel(c) in stats metadata for topic(t)\n"
-    assert expected == answers[0]
+    expected = "nsq_stat: ERROR: failed to find channel(c) in stats metadata for topic(t);"
+    hint = " sparq top --once --topic=t shows the channels that there are\n"
+    assert expected + hint == answers[0]
     assert answers[1].startswith("nsq_stat: ERROR: failed to get nsqd stats - 127.0.0.1:")
     assert ": TLS: " in answers[1]
 

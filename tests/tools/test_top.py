@@ -139,7 +139,7 @@ def test_a_column_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["top", "--sort=size"])
 
-    assert 2 == ended.value.code
+    assert 1 == ended.value.code
     assert "column must be one of topic, channel, in, out, depth" in capsys.readouterr().err
 
 

@@ -12,7 +12,17 @@ from rich.console import Console
 from sparq.tools.keyboard import keys_in
 from sparq.tools.overview import Overview, Row
 from sparq.tools.screen import COMPLAINTS_MAX, Screen, fitting
-from sparq.tools.view import BY_NAME, COLUMNS, View, cells, count, duration, rate
+from sparq.tools.view import (
+    BY_NAME,
+    COLUMNS,
+    Column,
+    View,
+    cells,
+    column_name,
+    count,
+    duration,
+    rate,
+)
 
 ROWS = [
     Row("a", "x", in_rate=5.0, out_rate=1.0, depth=3, in_flight=1, requeue_rate=9.0, clients=2),
@@ -167,3 +177,19 @@ def test_no_figure_is_cut() -> None:
     assert list(COLUMNS) == list(fitting([row], 250, BY_NAME["topic"]))
     assert list(COLUMNS) == list(fitting([], 250, BY_NAME["topic"]))
     assert fitting([Row("t", "c" * 64)], 40, BY_NAME["topic"])[BY_NAME["topic"]] == len("TOPIC ^")
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+def test_a_column_is_named_by_its_heading(column: Column) -> None:
+    """As the screen shows it, in any case; of two words with a space, a dash or an underscore."""
+    heading = column.heading
+    for text in (heading, heading.lower(), heading.replace(" ", "-"), heading.replace(" ", "_")):
+        assert column.name == column_name(text)
+    assert column.name == column_name(heading.removesuffix("/S"))
+    assert column.name == column_name(column.name)
+
+
+def test_a_column_that_is_not_there_is_refused() -> None:
+    """With those that there are."""
+    with pytest.raises(ValueError, match="column must be one of topic, channel, in, "):
+        column_name("flight")

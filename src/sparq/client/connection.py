@@ -120,6 +120,12 @@ class Connection(asyncio.Protocol):
         self._written = 0
         self._write_watch = WriteWatch(config.write_timeout, self._taken, self._stalled)
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when an answer is due and nothing at all has come; None when none is due."""
+        asked_at = self.requests.oldest
+        return None if asked_at is None else max(asked_at, self._heard_at)
+
     # Sending
 
     def send(self, command: bytes) -> None:

@@ -11,8 +11,12 @@
 4. A publish that has been in doubt twice is sent alone: nothing else is on its connection until
    it is answered. So one that makes nsqd reset the connection, as Go's does when a message is too
    large and more stands behind it, takes no other with it, and hears why.
-5. What is sent once and answered costs no task and no timer. A publish that waits in line, or is
-   sent again, has a timer for its deadline.
+5. A connection that is silent (`silence`) is passed over while another is not. A publish that is
+   overdue there is sent on another one as well; whichever nsqd says OK first has published it, and
+   its receipt counts the other send as one without an answer. So no publish waits out its time
+   for an nsqd that is stopped, and none is stored twice without a word.
+6. What is sent once and answered costs no task and no timer of its own. A publish that waits in
+   line, or is sent again, has a timer for its deadline.
 """
 
 from __future__ import annotations
@@ -31,11 +35,16 @@ from sparq.client.errors import (
     PublishError,
     WrongPeerError,
 )
-from sparq.client.publish import Publish, Receipt
+from sparq.client.log_fields import FieldLogger
+from sparq.client.publish import Moved, Publish, Receipt
+from sparq.client.requests import Request
+from sparq.client.silence import LOOK_SECONDS, Silence
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
     from sparq.client.connection import Connection
+
+log = FieldLogger(__name__)
 
 CLOSED: Final = "the producer is closed"
 LATE: Final = "no OK in time (publish_timeout, or timeout_seconds of the call)"
@@ -77,6 +86,8 @@ class Dispatcher:
         self._line_bytes = 0
         self._receipts: dict[str, Receipt] = {}
         self._taken: set[Connection] = set()  # each by one suspect, while it is not idle
+        self._silence = Silence(config.write_timeout)
+        self._looking: asyncio.TimerHandle | None = None
         self._ended = False
 
     # What a producer says
@@ -86,6 +97,8 @@ class Dispatcher:
         publish.dispatcher = self
         if not self.under_way:
             self.idle.clear()
+            if self._looking is None:
+                self._look_later()
         self.under_way += 1
         if self._line or (link := self._next_link(publish)) is None:
             self._stand_in_line(publish)
@@ -128,11 +141,14 @@ class Dispatcher:
         """It is lost."""
         self.links.remove(link)
         self._taken.discard(link)
+        self._silence.forget(link)
         del self._receipts[link.address]
 
     def end(self) -> None:
         """Send nothing more; what waits has failed."""
         self._ended = True
+        if self._looking is not None:
+            self._looking.cancel()
         while self._line:
             publish = next(iter(self._line))
             self._leave_line(publish)
@@ -158,6 +174,14 @@ class Dispatcher:
             self.under_way -= 1
         if not self.under_way:
             self.idle.set()
+
+    def confirmed_late(self, publish: Publish, address: str) -> None:
+        """The nsqd at this address has said OK, before the one that was asked after it."""
+        if publish in self._line:
+            self._leave_line(publish)
+        self.published += publish.message_count
+        publish.teller.set_result(Receipt(address, publish.attempts, publish.resent))
+        self._settle(publish)
 
     def misunderstood(self, publish: Publish, data: bytes) -> None:
         """What answers is no nsqd."""
@@ -229,17 +253,21 @@ class Dispatcher:
 
     def _next_link(self, publish: Publish) -> Connection | None:
         """The next connection in turn that has room for it."""
-        links, taken = self.links, self._taken
+        links, taken, silent = self.links, self._taken, self._silence.links
         limit = self._config.max_pending_bytes - publish.size
-        if publish.unanswered >= SUSPECT:
+        if publish.unanswered - publish.moved >= SUSPECT:
             limit = 0
+        spare: Connection | None = None
         for _ in links:
             self._turn = (self._turn + 1) % len(links)
             link = links[self._turn]
             used = link.requests.size
             if link.live and (not used or (used <= limit and link not in taken)):
-                return link
-        return None
+                if not silent or link not in silent:
+                    return link
+                spare = link
+        # What answers and is full has room again sooner than what is silent.
+        return None if any(link.live and link not in silent for link in links) else spare
 
     def _send(self, publish: Publish, link: Connection) -> None:
         if publish.unanswered or self._taken:
@@ -255,10 +283,44 @@ class Dispatcher:
     def _note_doubt(self, publish: Publish, link: Connection) -> None:
         self.resent += publish.message_count * (publish.unanswered - publish.resent)
         publish.resent = publish.unanswered
-        if publish.unanswered >= SUSPECT:
+        if publish.unanswered - publish.moved >= SUSPECT:
             self._taken.add(link)
         else:
             self._taken.discard(link)
+
+    # Silence
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._silence.look(self.links, now)
+        for link in self._silence.links:
+            self._move_overdue(link, now)
+        if self.under_way:
+            self._look_later()
+        else:
+            self._looking = None
+
+    def _move_overdue(self, silent: Connection, now: float) -> None:
+        """Send what has waited too long on a silent connection on others as well."""
+        moved: dict[Request, Request] = {}
+        for publish in self._silence.overdue(silent, now):
+            link = self._next_link(publish)
+            if link is None or link in self._silence.links:
+                break
+            if publish.attempts - publish.spared < self._config.publish_attempts:
+                moved[publish] = Moved(publish, silent)
+                publish.unanswered += 1
+                publish.moved += 1
+                self.expire_in(publish)
+                self._send_late(publish, link)
+        if moved:
+            silent.requests.replace(moved)
+            text = "nsqd %s: no answer: %d publishes sent to others, too; they may be stored twice"
+            log.warning(text, silent.address, len(moved), extra={"nsqd": silent.address})
 
     # The line
 

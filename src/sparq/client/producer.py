@@ -3,8 +3,9 @@
 1. A publish has happened when nsqd has answered OK, not when bytes have left.
 2. Publishes of any number of tasks share the connections, without waiting for one another.
 3. A publish whose answer is missing when its connection is lost is sent again, to another nsqd if
-   there is one. It may then be stored twice: nobody can know. ``Receipt.resent`` says so for each
-   publish, ``Producer.resent`` in all. One that certainly was not stored does not count.
+   there is one; and so is one whose answer is missing for half of its time (`silence`). It may then
+   be stored twice: nobody can know. ``Receipt.resent`` says so for each publish,
+   ``Producer.resent`` in all. One that certainly was not stored does not count.
 4. Which nsqd gets what, and for how long it is tried, is decided in `dispatcher`.
 5. ``publish_nowait`` has the same outcomes, told to a callback. What it may leave waiting is
    bounded: it refuses where ``publish`` would wait.

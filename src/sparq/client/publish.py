@@ -106,7 +106,8 @@ class Publish(Request):
         attempts: how often it was sent.
         spared: how many sends nsqd certainly did not execute, for another's fault.
         unanswered: how many sends had no answer.
-        resent: how many of those were followed by another send.
+        moved: how many of those are on connections that have not ended, and may answer still.
+        resent: how many sends without an answer were followed by another send.
         refusal: an nsqd's refusal to store it; others may do.
         refused_by: the nsqds that have refused so.
         timer: gives it up at its deadline.
@@ -119,6 +120,7 @@ class Publish(Request):
     attempts = 0
     spared = 0
     unanswered = 0
+    moved = 0
     resent = 0
     refusal: RemoteError | None = None
     refused_by: tuple[str, ...] = ()
@@ -152,6 +154,29 @@ class Publish(Request):
         """nsqd has refused it, or is gone."""
         if not self.teller.done():
             self.dispatcher.failed_one(self, error)
+
+
+class Moved(Request):
+    """Keeps the place of a publish on a silent connection, when it was sent on another as well."""
+
+    __slots__ = ("_link", "_publish")
+
+    def __init__(self, publish: Publish, link: Connection) -> None:
+        self.size = publish.size
+        self.asked_at = publish.asked_at
+        self._publish = publish
+        self._link = link
+
+    def confirm(self) -> None:
+        """nsqd has said OK after all."""
+        if not self._publish.teller.done():
+            self._publish.dispatcher.confirmed_late(self._publish, self._link.address)
+
+    def respond(self, data: bytes) -> None:
+        """What nobody says to a publish; the other send has its own answer."""
+
+    def fail(self, error: Exception) -> None:
+        """nsqd has refused it, or is gone; the other send has its own answer."""
 
 
 # Commands

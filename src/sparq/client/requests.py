@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, Self
 
@@ -97,6 +97,14 @@ class Requests:
     def oldest(self) -> float | None:
         """When the one was asked that has waited longest; None when there is none."""
         return self._waiting[0].asked_at if self._waiting else None
+
+    def __iter__(self) -> Iterator[Request]:
+        """The oldest first; nothing may be added or answered meanwhile."""
+        return iter(self._waiting)
+
+    def replace(self, others: Mapping[Request, Request]) -> None:
+        """Let others of the same size wait in the places of some."""
+        self._waiting = deque([others.get(request, request) for request in self._waiting])
 
     def add(self, request: Request) -> None:
         """Note a question that is being sent."""

@@ -198,7 +198,8 @@ async def _sample(cluster: Cluster, options: Options) -> Sample:
         raise Failed(f"ERROR: failed to get nsqd stats - {error}") from None
     if sample is None:
         raise Failed(
-            f"ERROR: failed to find channel({channel}) in stats metadata for topic({topic})"
+            f"ERROR: failed to find channel({channel}) in stats metadata for topic({topic});"
+            f" sparq top --once --topic={topic} shows the channels that there are"
         )
     return sample
 

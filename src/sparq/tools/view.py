@@ -93,14 +93,22 @@ BY_KEY = {column.key: column for column in COLUMNS}
 
 
 def column_name(text: str) -> str:
-    """A column's name, from a command line.
+    """A column's name, from a command line: its heading in any case, or without its ``/S``.
+
+    Between two words stands a space, a dash or an underscore.
 
     Raises:
         ValueError: there is none of that name.
     """
-    if text not in BY_NAME:
-        raise ValueError(f"column must be one of {', '.join(BY_NAME)}")
-    return text
+    wanted = _plain(text)
+    for column in COLUMNS:
+        if wanted in (_plain(column.name), _plain(column.heading)):
+            return column.name
+    raise ValueError(f"column must be one of {', '.join(BY_NAME)}")
+
+
+def _plain(text: str) -> str:
+    return text.lower().replace(" ", "_").replace("-", "_").removesuffix("/s")
 
 
 class View:
