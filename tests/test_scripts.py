@@ -45,7 +45,6 @@ HEAVY = frozenset(
     }
 )
 """What costs tenths of a second to load, and says nothing of a program's flags."""
-NOT_YET = ("nsqd", "nsqlookupd")
 LIGHT = """
 import sys
 from sparq import scripts
@@ -56,7 +55,7 @@ finally:
     print(*sorted(sys.modules), file=sys.stderr)
 """
 WORDS = [
-    *((name, flag) for name in SCRIPTS if name not in NOT_YET for flag in ("--help", "--version")),
+    *((name, flag) for name in SCRIPTS for flag in ("--help", "--version")),
     *(("sparq", f"{command} {flag}") for command in TOOLS for flag in ("--help", "--version")),
     ("nsq_tail", "--no-such-flag"),
 ]

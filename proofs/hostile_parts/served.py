@@ -26,9 +26,9 @@ from sparq.broker.broker import Broker
 from sparq.daemon.http import Route, ShortWay, Site
 from sparq.nsqd.http import Endpoints
 from sparq.nsqd.http_publish import Door as PublishDoor
-from sparq.nsqd.main import broker_options
 from sparq.nsqd.options import Options
 from sparq.nsqd.server import Nsqd
+from sparq.nsqd.serving import broker_options
 from sparq.nsqlookupd.http import Endpoints as LookupEndpoints
 from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, Conversation

@@ -10,10 +10,12 @@ from sparq.daemon.address import Listener
 from sparq.daemon.http import Site
 from sparq.nsqd import tls
 from sparq.nsqd.lookup_peers import LookupPeers
-from sparq.nsqd.main import Listeners, listen, open_broker, start_http
+from sparq.nsqd.main import Listeners, listen
 from sparq.nsqd.options import Options
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
+from sparq.nsqd.serving import open_broker
+from sparq.nsqd.site import start_http
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.commands import fin, identify, rdy
 from sparq.protocol.receiver import Receiver, decode_message

@@ -14,8 +14,8 @@ import pytest
 from sparq.nsqd import lookup_peers
 from sparq.nsqd.lookup_peers import LookupPeers, channels_of
 from sparq.nsqd.options import Options
-from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import instant
 from tests.waiting import until
 

@@ -17,8 +17,8 @@ from cryptography import x509
 
 from sparq.nsqd.options import Options
 from sparq.nsqd.reload import Reloader
-from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.program.flags import FileError
 from sparq.program.lifecycle import StartError
 from tests.nsqd.daemon import Daemon

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.server import Nsqlookupd
 from tests.waiting import stays, until
 
 MILLISECOND = 1_000_000

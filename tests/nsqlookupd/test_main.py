@@ -13,8 +13,8 @@ import pytest
 
 from sparq.daemon.address import ListenError
 from sparq.nsqlookupd import tcp
-from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import Connection
 from tests.servers import spawn_nsqlookupd
 from tests.waiting import until

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import LINE_BYTES_MAX, instant
 from tests.nsqlookupd.mistakes import HELLO, MISTAKES
 from tests.waiting import until

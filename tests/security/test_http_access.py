@@ -15,8 +15,8 @@ import pytest
 from sparq.daemon.http import Route
 from sparq.nsqd.http import Endpoints
 from sparq.nsqlookupd.http import Endpoints as LookupEndpoints
-from sparq.nsqlookupd.main import Nsqlookupd
 from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import instant
 from sparq.protocol.frames import Bodies
 from tests.nsqd.daemon import start, stop

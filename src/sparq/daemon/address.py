@@ -2,17 +2,22 @@
 
 A listening socket is bound here, before any server is built around it, so that port 0 has one real
 port (also where a host has several addresses) and a start that fails says why in NSQ's words.
+It needs no event loop: clients that connect early wait in the kernel's queue while one is loaded.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
-import ssl
 import stat
 from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    import ssl
 
 BACKLOG = 1024
 HANDSHAKE_SECONDS = 5.0
@@ -68,7 +73,7 @@ class Listener:
         self, factory: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
     ) -> None:
         """Accept connections, each with a protocol of its own; with `tls` behind a handshake."""
-        loop = asyncio.get_running_loop()
+        loop: asyncio.AbstractEventLoop = import_module("asyncio").get_running_loop()
         listen_on = loop.create_unix_server if self._path else loop.create_server
         if tls is None:
             self._server = await listen_on(factory, sock=self._sock)

@@ -12,10 +12,12 @@ import hashlib
 import hmac
 import re
 from pathlib import Path
-
-from aiohttp import web
+from typing import TYPE_CHECKING
 
 from sparq.program.lifecycle import StartError
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 FROM_FILE = "@"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's

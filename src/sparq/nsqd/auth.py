@@ -129,6 +129,10 @@ class Authenticator:
                 known.allows(topic, channel)
                 await asyncio.sleep(PAUSES * (time.monotonic() - began))
 
+    def admission(self, nsqd: Nsqd, session: Session, go_on: Callable[[], None]) -> Admission:
+        """The AUTH of a new connection; `go_on` is called when a command that it held is done."""
+        return Admission(nsqd, self, session, go_on)
+
     async def close(self) -> None:
         """Nobody asks any more."""
         if self._http is not None:

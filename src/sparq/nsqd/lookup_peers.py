@@ -21,15 +21,16 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-import aiohttp
 
 from sparq.daemon import address
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
+    import aiohttp
+
     from sparq.broker.broker import Broker
     from sparq.nsqd.options import Options
     from sparq.nsqd.server import Nsqd
@@ -205,7 +206,6 @@ class LookupPeers:
     async def start(self) -> None:
         """Connect to every nsqlookupd, in the background."""
         options = self._nsqd.options
-        self._http = aiohttp.ClientSession(timeout=timeouts(options))
         self.set_addresses(options.lookupd_tcp_addresses)
         self._nsqd.on_changes = self.tell
         self.tell()
@@ -282,11 +282,14 @@ class LookupPeers:
             return
         try:
             names.update(await self._channels(peer.http_address, topic))
-        except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
+        except (OSError, TimeoutError, ValueError, _client_error()) as error:
             logger.warning("LOOKUPD(%s): channels of %s: %s", peer.where, topic, error)
 
     async def _channels(self, where: str, topic: str) -> Iterable[str]:
-        assert self._http is not None
+        if self._http is None:
+            # Loaded by the first question: a start does not wait for it.
+            loaded = await asyncio.to_thread(import_module, "aiohttp")
+            self._http = self._http or loaded.ClientSession(timeout=timeouts(self._nsqd.options))
         url = f"http://{where}/channels"
         async with self._http.get(url, params={"topic": topic}) as answer:
             answer.raise_for_status()
@@ -313,10 +316,17 @@ def introduction(nsqd: Nsqd) -> bytes:
 
 def timeouts(options: Options) -> aiohttp.ClientTimeout:
     """How long a question over HTTP may take."""
-    return aiohttp.ClientTimeout(
+    made: aiohttp.ClientTimeout = import_module("aiohttp").ClientTimeout(
         total=options.http_client_request_timeout_ns / NANOSECONDS,
         sock_connect=options.http_client_connect_timeout_ns / NANOSECONDS,
     )
+    return made
+
+
+def _client_error() -> type[Exception]:
+    """What aiohttp raises for a question that got no answer."""
+    error: type[Exception] = import_module("aiohttp").ClientError
+    return error
 
 
 def parts(lines: list[bytes], size: int) -> Iterator[list[bytes]]:

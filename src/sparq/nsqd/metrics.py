@@ -12,15 +12,15 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client import generate_latest
 
 from sparq.broker import stats
-from sparq.daemon.exposition import Family, labels
+from sparq.daemon.exposition import Family, labels, process_registry
 from sparq.nsqd.figures import standing
-from sparq.nsqd.timings import REGISTRY
+from sparq.nsqd.timings import COMMITS, SYNCS
+from sparq.program.version import sparq_version
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from sparq.broker.topic import Topic
     from sparq.nsqd.server import Nsqd
     from sparq.protocol.instant import Instant
+
+REGISTRY: Final = process_registry()
+"""The figures of the process itself."""
 
 
 class Shown(NamedTuple):
@@ -127,6 +130,10 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
         yield family.text()
     for family in (*topics.families, *channels.families, reaches):
         yield family.text()
+    for histogram in (COMMITS, SYNCS):
+        family = Family(histogram.name, "histogram", histogram.text)
+        family.add_histogram(histogram.bounds, histogram.counts, histogram.total)
+        yield family.text()
     yield generate_latest(REGISTRY).decode()
 
 
@@ -142,7 +149,7 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
         1,
         labels(
             version=NSQ_VERSION,
-            sparq_version=version("sparq"),
+            sparq_version=sparq_version(),
             python_version=platform.python_version(),
         ),
     )

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-
-import xxhash
 
 from sparq.program.flags import option
 from sparq.program.kinds import (
@@ -371,4 +370,5 @@ def default_node_id(options: Options) -> int:
     """
     path = Path(options.data_path or ".").resolve()
     identity = f"{socket.gethostname()}\0{path}\0{options.tcp_address}"
-    return xxhash.xxh3_64_intdigest(identity.encode("utf-8", "surrogateescape")) % NODE_IDS
+    digest = import_module("xxhash").xxh3_64_intdigest(identity.encode("utf-8", "surrogateescape"))
+    return int(digest) % NODE_IDS

@@ -11,10 +11,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from sparq.daemon import files, token
-from sparq.nsqd.auth import Authenticator
 from sparq.nsqd.commit import Runner
 from sparq.nsqd.tcp import NANOSECONDS, STALL_NS, Connection
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sparq.broker.publishing import Done
     from sparq.broker.session import Session
     from sparq.daemon.address import Listener
+    from sparq.nsqd.auth import Authenticator
     from sparq.nsqd.options import Options
     from sparq.nsqd.reload import Reloader
     from sparq.nsqd.tls import Tls
@@ -67,7 +68,9 @@ class Nsqd:
         self.connections: set[Connection] = set()
         self.connections_max = self.http_connections_max = files.UNLIMITED
         self.http_token = token.resolve(options.http_token)
-        self.authenticator = Authenticator(options) if options.auth_http_addresses else None
+        self.authenticator: Authenticator | None = None
+        if options.auth_http_addresses:
+            self.authenticator = import_module("sparq.nsqd.auth").Authenticator(options)
         self.by_session: dict[Session, Connection] = {}
         self.waiting: set[Connection] = set()
         self.tcp_port = self.http_port = self.https_port = -1

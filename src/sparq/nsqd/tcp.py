@@ -23,7 +23,6 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
-from sparq.nsqd.auth import Admission
 from sparq.nsqd.layers import BrokenLayer, Layers, TlsLayer
 from sparq.nsqd.pace import Pace
 from sparq.nsqd.tls import facts_of
@@ -34,6 +33,7 @@ from sparq.protocol.parser import LineTooLong, Parser
 
 if TYPE_CHECKING:
     from sparq.broker.session import Buffer, Session
+    from sparq.nsqd.auth import Admission
     from sparq.nsqd.server import Nsqd
     from sparq.protocol.identify import Granted
 
@@ -197,8 +197,8 @@ class Connection(asyncio.Protocol):
         self._session = self._broker.connect(peer, now)
         self._server.by_session[self._session] = self
         if self._server.authenticator is not None:
-            self._admission = Admission(
-                self._server, self._server.authenticator, self._session, self._carry_on
+            self._admission = self._server.authenticator.admission(
+                self._server, self._session, self._carry_on
             )
         self._last_command_ns = now.mono_ns
         self._next_heartbeat_ns = now.mono_ns + self._interval_ns()

@@ -1,132 +1,40 @@
-"""The program `nsqlookupd`: its listeners, its life, its command line.
+"""The program `nsqlookupd`: its command line and the sockets that listen.
 
-All it knows is in memory: after a restart it is told again by the nsqds within seconds.
+A mistake is told, and the ports are open, before anything heavy is loaded (event loop, HTTP).
+`server.serve` does the rest.
 """
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import logging
-import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 
-from sparq.daemon import address, token
-from sparq.daemon import reload as hangup
-from sparq.daemon.http import Site
-from sparq.nsqlookupd.guard import Guard
-from sparq.nsqlookupd.http import Endpoints
+from sparq.daemon import address
 from sparq.nsqlookupd.options import Options
-from sparq.nsqlookupd.registry import Registry
-from sparq.nsqlookupd.tcp import Connection, instant
 from sparq.program import flags, lifecycle
 from sparq.program import logging as log_lines
 from sparq.program.version import version_line
-from sparq.protocol.durations import SECOND
-from sparq.protocol.identify import NSQ_VERSION
 
 PROGRAM = "nsqlookupd"
 
 logger = logging.getLogger(__name__)
 
 
-class Nsqlookupd:
-    """One nsqlookupd: a registry, its TCP port for nsqds, its HTTP port for everybody."""
-
-    def __init__(self, options: Options) -> None:
-        """Raises StartError: an option that it cannot run with."""
-        self._options = options
-        self.registry = Registry(
-            options.inactive_producer_timeout_ns, options.tombstone_lifetime_ns
-        )
-        self.tcp_port = 0
-        self.http_port = 0
-        self.connections: set[Connection] = set()
-        self._guard = Guard(options)
-        endpoints = Endpoints(self.registry, instant, debug_routes=options.debug_routes)
-        self._site = Site(
-            endpoints.routes(),
-            token=token.resolve(options.http_token),
-            request_seconds=options.http_request_timeout_ns / SECOND,
-        )
-        self._listeners: list[address.Listener] = []
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            ListenError: an address cannot be had; then nothing listens.
-        """
-        options = self._options
-        try:
-            for where in (options.tcp_address, options.http_address):
-                self._listeners.append(address.listen(where))
-        except address.ListenError:
-            self._close_listeners()
-            raise
-        tcp, http = self._listeners
-        self.tcp_port, self.http_port = tcp.port, http.port
-        me = {
-            "tcp_port": tcp.port,
-            "http_port": http.port,
-            "version": NSQ_VERSION,
-            "broadcast_address": options.broadcast_address,
-            "hostname": socket.gethostname(),
-        }
-        await tcp.serve(lambda: Connection(self.registry, me, self.connections, self._guard))
-        await self._site.start(http)
-        logger.info("TCP: listening on %s", tcp.text)
-        logger.info("HTTP: listening on %s", http.text)
-
-    async def stop(self) -> None:
-        """Stop listening and drop every connection."""
-        self._close_listeners()
-        for connection in list(self.connections):
-            connection.close()
-        await self._site.stop()
-        logger.info("bye")
-
-    def _close_listeners(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
-
-
-class Reloader:
-    """SIGHUP of one nsqlookupd: the log level is what can change while it runs."""
-
-    def __init__(self, options: Options, read: Callable[[], Options]) -> None:
-        """`read` makes the options anew from the command line and its file."""
-        self._running = options
-        self._read = read
-
-    def reload(self) -> None:
-        """Make true what the configuration file says now."""
-        wanted = hangup.read_again(self._read)
-        if wanted is None:
-            return
-        hangup.take(self._running, wanted, ("log_level", "verbose"))
-        self._running = dataclasses.replace(
-            self._running, log_level=wanted.log_level, verbose=wanted.verbose
-        )
-
-
-async def serve(options: Options, read_again: Callable[[], Options], stop: asyncio.Event) -> None:
-    """Run one nsqlookupd until the event is set; at SIGHUP its options are read again.
+def listen(options: Options) -> list[address.Listener]:
+    """Open both listeners, TCP and HTTP.
 
     Raises:
-        StartError: it cannot listen.
+        ListenError: an address cannot be had; then nothing listens.
     """
-    daemon = Nsqlookupd(options)
+    tcp = address.listen(options.tcp_address)
     try:
-        await daemon.start()
-    except address.ListenError as error:
-        raise lifecycle.StartError(str(error)) from error
-    lifecycle.on_hangup(Reloader(options, read_again).reload)
-    await stop.wait()
-    await daemon.stop()
+        return [tcp, address.listen(options.http_address)]
+    except address.ListenError:
+        tcp.close()
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,5 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = flags.parse(Options, PROGRAM, version, words)
     log_lines.set_up(options.log_prefix, log_lines.chosen_level(options.log_level, options.verbose))
     logger.info("%s", version)
+    try:
+        listeners = listen(options)
+    except address.ListenError as error:
+        lifecycle.say_why(PROGRAM, lifecycle.StartError(str(error)))
+        return 1
+    serve = import_module("sparq.nsqlookupd.server").serve
     read_again = partial(flags.parse_again, Options, PROGRAM, words)
-    return lifecycle.run(PROGRAM, lambda stop: serve(options, read_again, stop))
+    return lifecycle.run(PROGRAM, lambda stop: serve(options, listeners, read_again, stop))

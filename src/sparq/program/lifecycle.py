@@ -5,24 +5,27 @@
 2. A `StartError` is the one way to say "cannot start": logged as FATAL, exit status 1.
 3. When a daemon has stopped, its process ends at once, without Python's own teardown: that takes
    up to two seconds for a large heap, and in it a second signal would kill the process.
-4. SIGHUP never ends a daemon: until `on_hangup` says what it does, it does nothing.
+4. This module loads the event loop only to run a daemon: one that cannot start says so before.
+5. SIGHUP never ends a daemon: until `on_hangup` says what it does, it does nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import uvloop
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger(__name__)
 
-Serve = Callable[[asyncio.Event], Awaitable[None]]
+Serve: TypeAlias = "Callable[[asyncio.Event], Coroutine[Any, Any, None]]"
 
 
 class StartError(Exception):
@@ -35,7 +38,12 @@ class LoadError(StartError):
 
 def on_hangup(reload: Callable[[], None]) -> None:
     """Call this at each SIGHUP from now on, in the loop."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    _loop().add_signal_handler(signal.SIGHUP, reload)
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    loop: asyncio.AbstractEventLoop = import_module("asyncio").get_running_loop()
+    return loop
 
 
 def run(program: str, serve: Serve) -> int:
@@ -48,17 +56,23 @@ def run(program: str, serve: Serve) -> int:
         The exit status 1: it could not start, and the log says why.
     """
     try:
-        uvloop.run(_until_signal(serve))
-    except LoadError as error:
-        logger.critical("%s", error)
+        import_module("uvloop").run(_until_signal(serve))
     except StartError as error:
-        logger.critical("failed to instantiate %s - %s", program, error)
+        say_why(program, error)
     return 1
 
 
+def say_why(program: str, error: StartError) -> None:
+    """Log why a daemon cannot start."""
+    if isinstance(error, LoadError):
+        logger.critical("%s", error)
+    else:
+        logger.critical("failed to instantiate %s - %s", program, error)
+
+
 async def _until_signal(serve: Serve) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stop: asyncio.Event = import_module("asyncio").Event()
+    loop = _loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     on_hangup(lambda: None)

@@ -1,0 +1,122 @@
+"""One nsqlookupd: its registry, its two ports, its life once it listens.
+
+All it knows is in memory: after a restart it is told again by the nsqds within seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import socket
+from collections.abc import Callable, Sequence
+
+from sparq.daemon import reload as hangup
+from sparq.daemon import token
+from sparq.daemon.address import Listener
+from sparq.daemon.http import Site
+from sparq.nsqlookupd.guard import Guard
+from sparq.nsqlookupd.http import Endpoints
+from sparq.nsqlookupd.main import listen
+from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.registry import Registry
+from sparq.nsqlookupd.tcp import Connection, instant
+from sparq.program import lifecycle
+from sparq.protocol.durations import SECOND
+from sparq.protocol.identify import NSQ_VERSION
+
+logger = logging.getLogger(__name__)
+
+
+class Nsqlookupd:
+    """One nsqlookupd: a registry, its TCP port for nsqds, its HTTP port for everybody."""
+
+    def __init__(self, options: Options) -> None:
+        """Raises StartError: an option that it cannot run with."""
+        self._options = options
+        self.registry = Registry(
+            options.inactive_producer_timeout_ns, options.tombstone_lifetime_ns
+        )
+        self.tcp_port = 0
+        self.http_port = 0
+        self.connections: set[Connection] = set()
+        self._guard = Guard(options)
+        endpoints = Endpoints(self.registry, instant, debug_routes=options.debug_routes)
+        self._site = Site(
+            endpoints.routes(),
+            token=token.resolve(options.http_token),
+            request_seconds=options.http_request_timeout_ns / SECOND,
+        )
+        self._listeners: list[Listener] = []
+
+    async def start(self, listeners: Sequence[Listener] | None = None) -> None:
+        """Answer at these sockets, TCP and HTTP; without them at the options' addresses.
+
+        Raises:
+            ListenError: an address cannot be had; then nothing listens.
+        """
+        options = self._options
+        self._listeners = list(listeners or listen(options))
+        tcp, http = self._listeners
+        self.tcp_port, self.http_port = tcp.port, http.port
+        me = {
+            "tcp_port": tcp.port,
+            "http_port": http.port,
+            "version": NSQ_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+        }
+        await tcp.serve(lambda: Connection(self.registry, me, self.connections, self._guard))
+        await self._site.start(http)
+        logger.info("TCP: listening on %s", tcp.text)
+        logger.info("HTTP: listening on %s", http.text)
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection."""
+        self._close_listeners()
+        for connection in list(self.connections):
+            connection.close()
+        await self._site.stop()
+        logger.info("bye")
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+
+class Reloader:
+    """SIGHUP of one nsqlookupd: the log level is what can change while it runs."""
+
+    def __init__(self, options: Options, read: Callable[[], Options]) -> None:
+        """`read` makes the options anew from the command line and its file."""
+        self._running = options
+        self._read = read
+
+    def reload(self) -> None:
+        """Make true what the configuration file says now."""
+        wanted = hangup.read_again(self._read)
+        if wanted is None:
+            return
+        hangup.take(self._running, wanted, ("log_level", "verbose"))
+        self._running = dataclasses.replace(
+            self._running, log_level=wanted.log_level, verbose=wanted.verbose
+        )
+
+
+async def serve(
+    options: Options,
+    listeners: Sequence[Listener],
+    read_again: Callable[[], Options],
+    stop: asyncio.Event,
+) -> None:
+    """Run one nsqlookupd until the event is set; at SIGHUP its options are read again.
+
+    Raises:
+        StartError: an option is one that it cannot run with.
+    """
+    daemon = Nsqlookupd(options)
+    await daemon.start(listeners)
+    lifecycle.on_hangup(Reloader(options, read_again).reload)
+    await stop.wait()
+    await daemon.stop()

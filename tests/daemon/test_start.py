@@ -1,0 +1,112 @@
+"""What a daemon has loaded when its ports open: little, so that they open at once.
+
+Counted, not timed: a busy machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.servers import free_port
+
+MODULES_MAX = 140
+"""Python's own start has some 60, command line, log and sockets the rest; before it was 730."""
+
+HEAVY = (
+    *("aiohttp", "asyncio", "argparse", "cramjam", "difflib", "importlib.metadata", "multidict"),
+    *("numpy", "prometheus_client", "rich", "ssl", "tomllib", "uvloop", "xxhash", "yarl"),
+)
+
+AT_LISTEN = """
+import json, socket, sys
+
+listen = socket.socket.listen
+def counted(self, *backlog):
+    listen(self, *backlog)
+    print(json.dumps(sorted(sys.modules)), flush=True)
+socket.socket.listen = counted
+
+from MODULE.main import main
+sys.exit(main(["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]))
+"""
+
+
+def loaded_when_listening(module: str, folder: Path) -> list[set[str]]:
+    """The modules loaded when each of the two ports begins to listen."""
+    program = AT_LISTEN.replace("MODULE", module)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        found = [set(json.loads(process.stdout.readline())) for _ in range(2)]
+        process.send_signal(signal.SIGKILL)
+    return found
+
+
+@pytest.mark.parametrize("module", ["sparq.nsqd", "sparq.nsqlookupd"])
+def test_both_ports_listen_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
+    """No event loop, no arrays, no HTTP: clients wait in the kernel's queue while these load."""
+    for modules in loaded_when_listening(module, tmp_path):
+        assert modules.isdisjoint(HEAVY), modules.intersection(HEAVY)
+        assert len(modules) <= MODULES_MAX, len(modules)
+
+
+WITHOUT_AIOHTTP = """
+import sys, time
+from pathlib import Path
+
+class Late:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        while name == "aiohttp" and not Path("go-on").exists():
+            time.sleep(0.005)
+
+sys.meta_path.insert(0, Late)
+
+from sparq.nsqd.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_first_publish_does_not_wait_for_http(tmp_path: Path) -> None:
+    """aiohttp is loaded by a thread of its own: TCP clients are answered, HTTP clients wait."""
+    tcp, http = free_port(), free_port()
+    (tmp_path / "late.py").write_text(WITHOUT_AIOHTTP)
+    command = [
+        *(sys.executable, "late.py"),
+        *(f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}"),
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        try:
+            with connected(tcp) as publisher, connected(http) as asker:
+                asker.sendall(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n")
+                publisher.sendall(b"  V2PUB t\n\0\0\0\1x")
+                assert publisher.recv(100).endswith(b"OK")
+                (tmp_path / "go-on").touch()
+                assert asker.recv(1000).startswith(b"HTTP/1.1 200 OK")
+        finally:
+            process.kill()
+
+
+def connected(port: int) -> socket.socket:
+    """A connection to a port that is about to open."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            found = socket.create_connection(("127.0.0.1", port), timeout=30)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        else:
+            return found
