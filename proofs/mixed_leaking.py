@@ -10,7 +10,7 @@ from sparq.broker.topics import Topics
 from sparq.nsqd.main import main
 
 LEAKED_BYTES = 2 << 20
-LEAKED_FILES = 8
+LEAKED_FILES = 16
 
 delete = Topics.delete
 kept: list[tuple[bytes, list[int]]] = []
