@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.daemon.http import HttpError
-from sparq.nsqd.http import Endpoints, lines_of, seek_target, wall_ns
+from sparq.nsqd.http import Endpoints, lines_of
 from sparq.protocol.commands import sub
 from sparq.protocol.errors import RemoteError
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
@@ -280,8 +279,6 @@ ON_CHANNELS = ("create", "delete", "empty", "pause", "unpause", "seek")
             for do in ON_CHANNELS
             if do != "create"
         ),
-        ("/channel/seek?topic=t&channel=c", 400, "MISSING_ARG_TO"),
-        ("/channel/seek?topic=t&channel=c&to=middle", 400, "INVALID_ARG_TO"),
     ],
 )
 async def test_bad_changes_have_nsqs_codes(
@@ -310,66 +307,6 @@ async def test_changes_outlast_a_restart(tmp_path: Path) -> None:
     (channel,) = topic["channels"]
     assert (topic["paused"], channel["paused"], channel["depth"]) == (True, True, 2)
     await stop(second)
-
-
-# Replay
-
-
-async def test_a_channel_is_moved(nsqd: Daemon) -> None:
-    """To the start, the end, an index or a time: what lies behind the place is delivered."""
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
-    await nsqd.post("/mpub?topic=t", b"a\nb")
-    between = time.time_ns()
-    await nsqd.post("/pub?topic=t", b"c")
-    assert await consumer.messages(3) == [b"a", b"b", b"c"]
-
-    first = int((await nsqd.topic("t"))["first_index"])
-    for to, bodies in (
-        ("earliest", [b"a", b"b", b"c"]),
-        (str(first + 1), [b"b", b"c"]),
-        (f"time:{between}", [b"c"]),
-        ("time:2001-01-01T00:00:00Z", [b"a", b"b", b"c"]),
-    ):
-        await nsqd.post(f"/channel/seek?topic=t&channel=c&to={to}")
-        assert (await nsqd.channel("t", "c"))["depth"] == len(bodies)
-        assert await consumer.messages(len(bodies)) == bodies
-    await nsqd.post("/channel/seek?topic=t&channel=c&to=earliest")
-    await nsqd.post("/channel/seek?topic=t&channel=c&to=latest")
-    assert (await nsqd.channel("t", "c"))["depth"] == 0
-    await consumer.leave()
-
-
-def test_places_to_seek_are_read() -> None:
-    """Ends, indexes, times as a number or as text with a zone, also with an unescaped plus."""
-    assert seek_target("earliest") == "earliest"
-    assert seek_target("latest") == "latest"
-    assert seek_target("930242357656354") == 930242357656354
-    assert seek_target("time:-5") == ("time", -5)
-    zulu, plus = "2025-01-02T03:04:05.25Z", "2025-01-02T05:04:05.25 02:00"
-    assert wall_ns(zulu) == wall_ns(plus) == 1_735_787_045_250_000_000
-    assert wall_ns("0001-01-01T00:00:00Z") < 0
-
-
-NO_PLACES = ["", "time", "-1", str(1 << 54), "9" * 40, "first", "\u0661"]
-NO_TIMES = ["", "2025-01-01", "2025-01-01T00:00:00", "2025-13-01T00:00:00Z", "9" * 30]
-
-
-@pytest.mark.parametrize("text", [*NO_PLACES, *(f"time:{text}" for text in NO_TIMES)])
-def test_other_places_are_refused(text: str) -> None:
-    """A time needs its zone, an index 54 bits."""
-    with pytest.raises(HttpError) as refused:
-        seek_target(text)
-    assert (refused.value.status, refused.value.code) == (400, "INVALID_ARG_TO")
-
-
-@given(st.text())
-def test_any_place_is_read_or_refused(text: str) -> None:
-    """There is no third way."""
-    try:
-        seek_target(text)
-        seek_target(f"time:{text}")
-    except HttpError as error:
-        assert error.code == "INVALID_ARG_TO"
 
 
 @given(st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\n\n"])).map(b"".join))

@@ -12,33 +12,29 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from sparq.daemon.debug import Debug
 from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
-from sparq.nsqd import figures, metrics
+from sparq.nsqd import figures, metrics, seeking
 from sparq.nsqd.config import Config
 from sparq.protocol.durations import SECOND
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import INDEX_LIMIT, Bodies
+from sparq.protocol.frames import Bodies
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.mpub import walk_whole
 from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
-    from sparq.broker.channel import SeekTarget
     from sparq.nsqd.server import Nsqd
     from sparq.protocol.instant import Instant
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
-_INDEX = re.compile(r"[0-9]{1,17}")
 _NEWLINE = 0x0A
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -227,11 +223,16 @@ class Endpoints:
         topic, channel = topic_channel(call)
         await self._change(lambda: self._broker.pause_channel(topic, channel, False, self._now()))
 
-    async def seek_channel(self, call: Call) -> None:
-        """Move a channel in the log: what lies behind the place is delivered again."""
+    async def seek_channel(self, call: Call) -> dict[str, Any]:
+        """Move a channel in the log; tells where it has landed, and what comes again."""
         topic, channel = topic_channel(call)
-        target = seek_target(call.argument("to"))
-        await self._change(lambda: self._broker.seek_channel(topic, channel, target, self._now()))
+        target = seeking.target_of(call.query.get("to"), time.time_ns())
+        seek = await self._change(lambda: self._broker.seek(topic, channel, target, self._now()))
+        if seek.error is not None:
+            raise HttpError(500, f"INTERNAL_ERROR: {seek.error.reason}")
+        if seek.landing is None:  # it was deleted before its place was found
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return seeking.answer_of(seek.landing)
 
     def _now(self) -> Instant:
         return self._nsqd.runner.now()
@@ -239,17 +240,18 @@ class Endpoints:
     def _create_topic(self, topic: str) -> None:
         self._broker.create_topic(topic, self._now())
 
-    async def _change(self, apply: Callable[[], None]) -> None:
-        """Apply a change, and return once it is on disk."""
+    async def _change(self, apply: Callable[[], T]) -> T:
+        """Apply a change; returns what came of it, once it is on disk."""
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         try:
-            apply()
+            result = apply()
         except RemoteError as error:
             raise change_error(error) from error
         await self._nsqd.settle()
         # What the first round found (a place by its time) may have asked for another.
         await self._nsqd.settle()
+        return result
 
 
 def valid_topic(call: Call) -> str:
@@ -296,46 +298,6 @@ def lines_of(body: bytes) -> Bodies:
     sizes = np.concatenate((breaks, [len(body)])).astype(np.int64) - starts
     filled = sizes > 0
     return Bodies(body, starts[filled], sizes[filled])
-
-
-def seek_target(text: str) -> SeekTarget:
-    """Where a channel is to go.
-
-    Args:
-        text: `earliest`, `latest`, an index, or `time:` with nanoseconds since 1970 or a time as
-            RFC 3339 writes it.
-    Raises:
-        HttpError: 400 INVALID_ARG_TO, it is none of these.
-    """
-    if text == "earliest":
-        return "earliest"
-    if text == "latest":
-        return "latest"
-    if _INDEX.fullmatch(text) and int(text) <= INDEX_LIMIT:
-        return int(text)
-    kind, _, moment = text.partition(":")
-    if kind != "time":
-        raise HttpError(400, "INVALID_ARG_TO")
-    return "time", wall_ns(moment)
-
-
-def wall_ns(text: str) -> int:
-    """Nanoseconds since 1970, written so or as RFC 3339 writes a time (to the microsecond).
-
-    Raises:
-        HttpError: 400 INVALID_ARG_TO, it is neither.
-    """
-    if _NUMBER.fullmatch(text):
-        return int(text)
-    # A plus sign that was not escaped has arrived as a blank.
-    text = text[:11] + text[11:].replace(" ", "+")
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise HttpError(400, "INVALID_ARG_TO") from None
-    if moment.tzinfo is None:
-        raise HttpError(400, "INVALID_ARG_TO")
-    return (moment - _EPOCH) // _MICROSECOND * 1000
 
 
 def publish_error(error: RemoteError) -> HttpError:

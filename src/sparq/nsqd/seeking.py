@@ -1,0 +1,89 @@
+"""`POST /channel/seek`: the places that it takes, and what it answers (docs/http.md, "Replay").
+
+1. A place is `earliest`, `latest`, an index, a date or a time, or a duration back from now.
+2. The answer says where the channel has landed, how many messages come again, and how far back the
+   log reaches, so that nobody takes "older ones are deleted" for "there were none".
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sparq.daemon.http import HttpError
+from sparq.protocol.durations import parse_duration
+from sparq.protocol.frames import INDEX_LIMIT
+
+if TYPE_CHECKING:
+    from sparq.broker.channel import SeekTarget
+    from sparq.broker.seeking import Landing
+
+FORMS = (
+    "earliest, latest, an index, a date or time as in 2026-01-31 or 2026-01-31T08:00:00Z,"
+    " or a duration back from now as in -1h"
+)
+
+_INDEX = re.compile(r"[0-9]{1,17}")
+_NANOSECONDS = re.compile(r"[+-]?[0-9]{1,19}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_NANOSECONDS_MAX = (1 << 63) - 1
+
+
+def target_of(text: str | None, now_ns: int) -> SeekTarget:
+    """Where a channel is to go.
+
+    Args:
+        text: one of `FORMS`; `time:` may stand before a date, a time, or nanoseconds since 1970.
+            What has no zone is UTC. None: the request has no `to`.
+        now_ns: the wall clock (ns since 1970).
+    Raises:
+        HttpError: 400 MISSING_ARG_TO or INVALID_ARG_TO, with the forms that it takes.
+    """
+    if text is None:
+        raise HttpError(400, f"MISSING_ARG_TO: use {FORMS}")
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if _INDEX.fullmatch(text) and int(text) <= INDEX_LIMIT:
+        return int(text)
+    try:
+        return "time", _wall_ns(text.removeprefix("time:"), now_ns, text.startswith("time:"))
+    except (ValueError, OverflowError):
+        raise HttpError(400, f"INVALID_ARG_TO: use {FORMS}") from None
+
+
+def _wall_ns(text: str, now_ns: int, may_be_number: bool) -> int:
+    if may_be_number and _NANOSECONDS.fullmatch(text):
+        return int(text)
+    if text.startswith("-"):
+        return now_ns + parse_duration(text)
+    # A plus sign that was not escaped has arrived as a blank.
+    text = text[:11] + text[11:].replace(" ", "+")
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return min(_NANOSECONDS_MAX, (moment - _EPOCH) // _MICROSECOND * 1000)
+
+
+def answer_of(landing: Landing) -> dict[str, Any]:
+    """What `/channel/seek` answers: indexes as strings, times as RFC 3339 in UTC, or null."""
+    return {
+        "index": str(landing.index),
+        "time": _shown(landing.time_ns),
+        "again": landing.again,
+        "waiting": landing.waiting,
+        "oldest_index": None if landing.oldest_index is None else str(landing.oldest_index),
+        "oldest_time": _shown(landing.oldest_time_ns),
+        "older_are_gone": landing.older_are_gone,
+    }
+
+
+def _shown(wall_ns: int | None) -> str | None:
+    if wall_ns is None:
+        return None
+    seconds, nanoseconds = divmod(wall_ns, 1_000_000_000)
+    moment = _EPOCH + timedelta(seconds=seconds)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"

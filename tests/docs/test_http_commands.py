@@ -1,0 +1,60 @@
+"""The commands of docs/http.md, typed one after the other against a real nsqd."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.servers import NsqdServer, spawn_nsqd
+
+TEXT = (Path(__file__).parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
+
+STRICT = 'curl() { command curl -sS --fail-with-body "$@"; }\n'
+"""A refused request ends with a status of its own, and the command with it."""
+
+
+def commands() -> list[tuple[str, str]]:
+    """Each command of the page, with the output that it shows; empty where it shows none."""
+    found: list[tuple[str, str]] = []
+    for block in re.findall(r"^```console\n(.*?)^```$", TEXT, re.M | re.S):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+def run(nsqd: NsqdServer, command: str) -> str:
+    command = command.replace("127.0.0.1:4151", nsqd.http)
+    done = subprocess.run(
+        ["/bin/bash", "-o", "pipefail", "-c", STRICT + command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def form(text: str) -> str:
+    """A text with its numbers made equal: they differ from run to run."""
+    return re.sub(r"\d+", "0", text).rstrip("\n")
+
+
+def test_each_command_does_what_the_page_shows(tmp_path: Path) -> None:
+    """In the page's order none is refused, and what it prints has the form that is shown."""
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    with spawn_nsqd(tmp_path) as nsqd:
+        ran = [(command, run(nsqd, command), output) for command, output in commands()]
+
+    assert len(ran) >= 8
+    for command, printed, output in ran:
+        if output:
+            assert form(printed) == form(output), command
+        if "seek" in command:
+            assert '"older_are_gone":false' in printed
