@@ -197,7 +197,7 @@ class MemoryFile:
     def reserve(self, size: int) -> None:
         """See `sparq.log.disk.File`."""
         self._step("reserve")
-        self._disk.charge(self.path, size - self._inode.charged_bytes)
+        self._disk.charge(self.path, self._inode.charged_bytes, size)
         self._inode.allocated = size
         if len(self._inode.data) < size:
             self._inode.write(b"\0", size - 1)
@@ -224,14 +224,16 @@ class MemoryDisk:
         trace: (operation, path) of each.
         fault: what is to go wrong; None: nothing.
         capacity_bytes: how much goes onto it; None: anything.
+        block_bytes: files take space in blocks of this size.
         failed_count: how many operations have failed so far, by a fault or for want of space.
     """
 
-    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+    def __init__(self, *, capacity_bytes: int | None = None, block_bytes: int = 1) -> None:
         self.count = 0
         self.trace: list[tuple[str, str]] = []
         self.fault: Fault | None = None
         self.capacity_bytes = capacity_bytes
+        self.block_bytes = block_bytes
         self.failed_count = 0
         self._failed = 0
         self._cut = False
@@ -252,7 +254,7 @@ class MemoryDisk:
     def crash(self, seed: int = 0) -> "MemoryDisk":
         """The disk after a power cut now, without faults; this one is of no more use."""
         chance = random.Random(seed)  # noqa: S311 - a seed must repeat the crash
-        after = MemoryDisk(capacity_bytes=self.capacity_bytes)
+        after = MemoryDisk(capacity_bytes=self.capacity_bytes, block_bytes=self.block_bytes)
         names = dict(self._durable)
         for change in self._changes[: chance.randint(0, len(self._changes))]:
             change.apply(names)
@@ -313,15 +315,16 @@ class MemoryDisk:
         """Write, or a part of it before failing."""
         try:
             self.step("write", path)
-            self.charge(path, offset + len(data) - inode.charged_bytes)
+            self.charge(path, inode.charged_bytes, offset + len(data))
         except (DiskError, PowerCut):
             part = self.fault.part if self.fault is not None else 0.0
             inode.write(data[: int(len(data) * part)], offset)
             raise
         inode.write(data, offset)
 
-    def charge(self, path: str, growth_bytes: int) -> None:
-        """Fail for want of space."""
+    def charge(self, path: str, old_bytes: int, new_bytes: int) -> None:
+        """Fail where there is no space for a file to grow."""
+        growth_bytes = self._blocks(new_bytes) - self._blocks(old_bytes)
         if growth_bytes > 0 and growth_bytes > self.free_bytes(path):
             self.failed_count += 1
             raise DiskError("write", path, errno.ENOSPC)
@@ -347,7 +350,7 @@ class MemoryDisk:
         if path in self._names:
             raise DiskError("create", path, errno.EEXIST)
         self._need_folder("create", path)
-        self.charge(path, 1)
+        self.charge(path, 0, 1)
         inode = Inode()
 
         def add(names: Names) -> None:
@@ -431,8 +434,13 @@ class MemoryDisk:
         """See `sparq.log.disk.Disk`."""
         if self.capacity_bytes is None:
             return 1 << 50
-        used = sum(inode.charged_bytes for inode in self._names.values() if inode is not None)
+        inodes = (inode for inode in self._names.values() if inode is not None)
+        used = sum(self._blocks(inode.charged_bytes) for inode in inodes)
         return max(0, self.capacity_bytes - used)
+
+    def _blocks(self, size_bytes: int) -> int:
+        """What so many bytes of a file take."""
+        return -(-size_bytes // self.block_bytes) * self.block_bytes
 
     def lock(self, path: str) -> MemoryFile:
         """See `sparq.log.disk.Disk`."""

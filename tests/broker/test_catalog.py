@@ -121,8 +121,9 @@ def test_what_lies_in_the_trash_goes_at_the_next_start() -> None:
     assert house.broker.topics == {}
 
 
-def test_a_removal_that_fails_keeps_the_name_closed() -> None:
-    """The old files must not become a new topic's."""
+def test_a_removal_that_fails_is_tried_again() -> None:
+    """Until it works the name is refused, lest the old files become a new topic's; then the name
+    can be used again, and nothing comes back after a restart."""
     house = House()
     house.publish("t", b"x")
     house.broker.delete_topic("t", house.clock.now())
@@ -133,4 +134,12 @@ def test_a_removal_that_fails_keeps_the_name_closed() -> None:
     client.say(b"PUB t\n\0\0\0\1x")
 
     (answer,) = client.answers()
-    assert answer.startswith(b"E_PUB_FAILED PUB failed its files could not be removed")
+    assert answer.startswith(b"E_PUB_FAILED PUB failed its files could not be removed yet: ")
+    assert house.broker.unsettled("t") == "its files could not be removed yet: input/output error"
+
+    house.pass_time(1.1)
+
+    assert house.broker.unsettled("t") is None
+    house.publish("t", b"y")
+    house.crash()
+    assert house.topic("t").log_messages == 1

@@ -1,7 +1,7 @@
 """Create, delete, empty, pause and seek: what HTTP offers to administrators.
 
-Each refusal is a `RemoteError` with NSQ's HTTP code. What is done is durable once the tasks that
-the next turn hands out are done.
+Each refusal is a `RemoteError` with NSQ's HTTP code. What is done is durable, and the space that it
+frees is free, once `Topics.unsettled` says so: turns and the tasks that they hand out lead there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Admin:
         except DiskError as error:
             self._agenda.fail(f"topic {name} cannot be created: {error}", error)
             raise RemoteError("INTERNAL_ERROR", error.reason) from error
-        _keep(topic)
+        topic.settling.begin(now, frees=False)
 
     def delete_topic(self, name: str, now: Instant) -> None:
         """Drop the topic with its channels and messages, and end its consumers' connections."""
@@ -47,13 +47,13 @@ class Admin:
         """Drop what no channel sees yet."""
         topic = self._topic(name)
         topic.empty()
-        _keep(topic)
+        topic.settling.begin(now, frees=True)
 
     def pause_topic(self, name: str, paused: bool, now: Instant) -> None:
         """Stop or resume the flow from the topic to its channels."""
         topic = self._topic(name)
         topic.pause(paused)
-        _keep(topic)
+        topic.settling.begin(now, frees=False)
 
     def create_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Make sure that the channel exists; its topic must."""
@@ -62,26 +62,26 @@ class Admin:
             topic.create_channel(name)
         except LimitReached as limit:
             raise RemoteError("LIMIT_REACHED", str(limit)) from limit
-        _keep(topic)
+        topic.settling.begin(now, frees=False)
 
     def delete_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Drop the channel and end its consumers' connections."""
         topic, channel = self._channel(topic_name, name)
         topic.delete_channel(channel.name)
-        _keep(topic)
+        topic.settling.begin(now, frees=True)
         self._topics.forget_if_unused(topic)
 
     def empty_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Drop what waits, is in flight or is deferred."""
         topic, channel = self._channel(topic_name, name)
         channel.empty()
-        _keep(topic)
+        topic.settling.begin(now, frees=True)
 
     def pause_channel(self, topic_name: str, name: str, paused: bool, now: Instant) -> None:
         """Stop or resume deliveries to the channel's consumers."""
         topic, channel = self._channel(topic_name, name)
         channel.pause(paused)
-        _keep(topic)
+        topic.settling.begin(now, frees=False)
 
     def seek_channel(self, topic_name: str, name: str, target: SeekTarget, now: Instant) -> None:
         """Do what `seek` does, for those who do not ask where the channel has gone."""
@@ -98,7 +98,7 @@ class Admin:
         if channel.hold is not None:
             raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
         seek = seeking.begin(topic, channel, target)
-        _keep(topic)
+        topic.settling.begin(now, frees=False)
         return seek
 
     def _topic(self, name: str) -> Topic:
@@ -113,13 +113,3 @@ class Admin:
         if channel is None:
             raise RemoteError("CHANNEL_NOT_FOUND")
         return topic, channel
-
-
-def _keep(topic: Topic) -> None:
-    """Have the ledger synced with the next turn, not only after the sync timeout."""
-    if topic.books is not None:
-        topic.books.when_synced(_kept)
-
-
-def _kept(_error: DiskError | None) -> None:
-    """A failed sync is told by the health."""

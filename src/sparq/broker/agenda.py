@@ -54,6 +54,7 @@ class Agenda:
         dirty: sessions that may have output, or are to be closed.
         gathering: topics with publishes that no commit has taken yet.
         ledgers: those that have something to write.
+        books: all that there are.
         tasks: disk work to hand out.
         changes: what was created and deleted: (kind, topic, channel or None).
         backlog_bytes: publishes that are not on disk yet.
@@ -68,6 +69,7 @@ class Agenda:
         self.dirty: dict[Session, None] = {}
         self.gathering: dict[Topic, None] = {}
         self.ledgers: dict[Bookkeeper, None] = {}
+        self.books: dict[Bookkeeper, None] = {}
         self.tasks: list[Task] = []
         self.changes: deque[tuple[str, str, str | None]] = deque()
         self.backlog_bytes = 0

@@ -1,7 +1,8 @@
 """A topic's ledger as the broker uses it: written once a turn, synced in time, made smaller.
 
 1. What is noted in a turn is written before any reply of that turn leaves (decision 11). A write
-   that fails keeps everything for the next turn and is a matter of health, never of a FIN.
+   that finds no space waits for checkpoints that make some (see `relief`). One that fails all the
+   same keeps everything for the next turn and is a matter of health, never of a FIN.
 2. What is written is synced after `sync_timeout` at the latest; whoever needs it sooner waits with
    `when_synced`, and all who wait share one sync (`when_written` waits for the turn's end only).
 3. One work is under way at a time: its end begins the next that is needed.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparq.broker import relief
 from sparq.broker.agenda import Agenda
 from sparq.broker.errands import Errands
 from sparq.broker.options import NEVER
@@ -18,6 +20,7 @@ from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.ledger_work import Checkpoint, LedgerSync
 from sparq.log.records import TopicState
+from sparq.log.reserve import Purpose
 from sparq.protocol.instant import Instant
 
 Waiter = Callable[[DiskError | None], None]
@@ -46,6 +49,7 @@ class Bookkeeper:
         self._failed = False
         self._working = False
         self._closed = False
+        agenda.books[self] = None
 
     def noted(self) -> None:
         """The ledger has something to write."""
@@ -56,6 +60,7 @@ class Bookkeeper:
         self._closed = True
         self._agenda.cancel(self)
         self._agenda.ledgers.pop(self, None)
+        self._agenda.books.pop(self, None)
         self.ledger.close()
 
     def is_synced(self) -> bool:
@@ -81,9 +86,10 @@ class Bookkeeper:
         try:
             self.ledger.flush()
         except DiskError as error:
-            self._fail(error)
-            self._call(error)
-            return False
+            if not (error.is_full and relief.make_room(self, self._agenda.books, now)):
+                self._fail(error)
+                self._call(error)
+                return False
         if self._failed:
             self._failed = False
             self._agenda.failure = None
@@ -131,6 +137,21 @@ class Bookkeeper:
         else:
             self._hand_out(work)
 
+    def shrink(self, now: Instant) -> bool:
+        """Replace the records by their state at once, with the space that the reserve has aside.
+
+        False: there is not enough of it, or a checkpoint is under way already.
+        """
+        try:
+            work = self.ledger.checkpoint_task(self._snapshot(now), Purpose.CHECKPOINT)
+        except DiskError:
+            return False
+        if work is None:
+            return False
+        work.run()
+        self.ledger.finish(work)
+        return work.error is None
+
     def _hand_out(self, work: LedgerSync | Checkpoint | None) -> None:
         if work is not None:
             self._working = True
@@ -152,8 +173,11 @@ class Bookkeeper:
     def _call(self, error: DiskError | None) -> None:
         """Answer who has waited for what is done now, or everyone when it cannot be."""
         written, synced = self.ledger.written_mark, self.ledger.synced_mark
-        self._write_waiters = _answer(self._write_waiters, written, error)
-        self._waiters = _answer(self._waiters, synced, error)
+        # Who is called may begin to wait anew.
+        for_write, self._write_waiters = self._write_waiters, []
+        for_sync, self._waiters = self._waiters, []
+        self._write_waiters = _answer(for_write, written, error) + self._write_waiters
+        self._waiters = _answer(for_sync, synced, error) + self._waiters
 
 
 def _answer(

@@ -32,6 +32,7 @@ from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
 from sparq.log.disk import Disk
 from sparq.log.journal import Journal
+from sparq.log.reserve import Room
 from sparq.log.task import Task
 from sparq.protocol.commands import Command
 from sparq.protocol.errors import RemoteError
@@ -41,6 +42,8 @@ from sparq.protocol.instant import Instant
 
 TRIM_EVERY_NS = SECOND_NS
 """How often segments are looked at for whether somebody still needs them."""
+SHORT_TRIM_NS = SECOND_NS // 10
+"""How often on a disk that has no space."""
 
 
 class Broker:
@@ -72,7 +75,7 @@ class Broker:
         self._conversation = Conversation(self._topics, self._agenda, options, server_facts or {})
         self._sampler = Sampler(seed)
         self._next_session_id = 0
-        self._next_trim_ns = now.mono_ns + TRIM_EVERY_NS
+        self._trimmed_ns = now.mono_ns
         admin = Admin(self._topics, self._agenda)
         self.create_topic = admin.create_topic
         self.delete_topic = admin.delete_topic
@@ -239,14 +242,14 @@ class Broker:
     def tick(self, now: Instant) -> int | None:
         """See to what is due; returns when (mono ns) to call next, None: nothing is waiting."""
         self._agenda.run_timers(now)
-        if now.mono_ns >= self._next_trim_ns:
-            self._next_trim_ns = now.mono_ns + TRIM_EVERY_NS
+        if now.mono_ns >= self._next_trim_ns():
+            self._trimmed_ns = now.mono_ns
             for topic in self.topics.values():
                 topic.trim(now)
-            self._topics.look_for_space()
+            self._topics.look_after()
         next_ns = self._agenda.next_timer_ns()
-        if self.topics:
-            next_ns = min(next_ns, self._next_trim_ns)
+        if self.topics or self._topics.has_work:
+            next_ns = min(next_ns, self._next_trim_ns())
         return None if next_ns == NEVER else next_ns
 
     def next_due_ns(self) -> int:
@@ -255,6 +258,10 @@ class Broker:
         Commands may bring this forward after `tick` has said when it is needed.
         """
         return self._agenda.next_timer_ns()
+
+    def _next_trim_ns(self) -> int:
+        every_ns = SHORT_TRIM_NS if self._topics.is_short else TRIM_EVERY_NS
+        return self._trimmed_ns + every_ns
 
     def set_has_lookupd(self, has_lookupd: bool) -> None:
         """Whether topics that are made from now on wait for `channels_known`."""
@@ -269,9 +276,31 @@ class Broker:
     # Looking, and the end
 
     def health(self) -> str:
-        """ "OK", or "NOK - " and what the disk last refused."""
+        """ "OK", or "NOK - " and what the disk last refused; on a full disk also what to do."""
         failure = self._agenda.failure
-        return "OK" if failure is None else f"NOK - {failure}"
+        if failure is None:
+            return "OK"
+        room = self.room()
+        if room is None or not self._agenda.is_full:
+            return f"NOK - {failure}"
+        held, target = room.reserve_bytes >> 10, room.target_bytes >> 10
+        return (
+            f"NOK - {failure}; consumers can go on: {held:,} of {target:,} KiB are kept for FINs on"
+            f" {room.ledgers:,} topics, room for {room.finishes:,} before the next checkpoint; to"
+            " publish again, free the disk, or empty or delete channels or topics"
+        )
+
+    def room(self) -> Room | None:
+        """How much room the reserve has for FINs on a full disk; None before `load`."""
+        return self._topics.room()
+
+    def unsettled(self, topic_name: str) -> str | None:
+        """Why what was decided of a topic is not all done yet; None: it is, for good.
+
+        Done is what create, delete, empty, pause and seek were called for: it outlives a crash,
+        and the space that it frees is free.
+        """
+        return self._topics.unsettled(topic_name)
 
     def snapshot(
         self,

@@ -2,7 +2,8 @@
 
 `sparq.json` has the format's version, the node id, and the index below which none may be given
 again: deleted topics retire theirs, lest a topic of the same name repeat an id (decision 2).
-It is replaced as a whole: temporary file, sync, rename, sync of the folder.
+It is replaced as a whole: temporary file, sync, rename, sync of the folder. Until it is, the index
+stands in the name that a deleted topic's folder has in the trash: so deleting needs no space.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Catalog:
             self._read()
         else:
             self.save(self.facts())
+        for name in disk.listdir(self._path(TRASH)):
+            self.retired_index = max(self.retired_index, retired_index_of(name))
 
     def _read(self) -> None:
         file = self.disk.open(self._path(FACTS))
@@ -104,13 +107,13 @@ class Catalog:
             self.disk.sync_directory(self._path(TOPICS))
         return folder
 
-    def trash_folder(self) -> str:
-        """A new name in the trash."""
-        taken = set(self.disk.listdir(self._path(TRASH)))
-        while (name := f"{self._trashed:08x}") in taken:
+    def trash_folder(self, retired_index: int) -> str:
+        """A new name in the trash, which tells the index."""
+        taken = {name.partition("-")[0] for name in self.disk.listdir(self._path(TRASH))}
+        while (number := f"{self._trashed:08x}") in taken:
             self._trashed += 1
         self._trashed += 1
-        return f"{self._path(TRASH)}/{name}"
+        return f"{self._path(TRASH)}/{number}-{retired_index:x}"
 
     def trashed(self) -> list[str]:
         """What an earlier run has left in the trash."""
@@ -121,8 +124,20 @@ class Catalog:
         return f"{self.data_path}/{name}"
 
 
+def retired_index_of(name: str) -> int:
+    """The index that the name of a folder in the trash tells; 0: none, as of an older version."""
+    try:
+        return int(name.partition("-")[2], 16)
+    except ValueError:
+        return 0
+
+
 class Removal:
-    """Work: a topic's folder goes to the trash and is emptied there; its indexes are retired."""
+    """Work: a topic's folder goes to the trash and is emptied there; its indexes are retired.
+
+    Attributes:
+        is_deleted: whether the topic is gone for good, though files may be left in the trash.
+    """
 
     kind = TaskKind.HOUSEKEEPING
 
@@ -130,26 +145,38 @@ class Removal:
         self.error: DiskError | None = None
         self._catalog = catalog
         self._facts = catalog.facts()
+        self._retired_index = catalog.retired_index
+        self.is_deleted = in_trash
         self._folder = folder
-        self._in_trash = in_trash
 
     def run(self) -> None:
-        """The facts first: once the folder is gone nothing else tells its indexes."""
+        """The facts before the folder: once that is gone nothing else tells its indexes.
+
+        May be run again after an error.
+        """
+        self.error = None
+        catalog = self._catalog
         try:
-            folder = self._folder
-            if not self._in_trash:
-                folder = self._discard()
-            for name in self._catalog.disk.listdir(folder):
-                self._catalog.disk.unlink(f"{folder}/{name}")
-            self._catalog.disk.remove_directory(folder)
+            if not self.is_deleted:
+                self._discard()
+            for name in catalog.disk.listdir(self._folder):
+                catalog.disk.unlink(f"{self._folder}/{name}")
+            catalog.save(self._facts)
+            catalog.disk.remove_directory(self._folder)
         except DiskError as error:
             self.error = error
 
-    def _discard(self) -> str:
+    def _discard(self) -> None:
+        """Move it to the trash; a disk without any space allows that."""
         catalog = self._catalog
-        catalog.save(self._facts)
-        target = catalog.trash_folder()
-        catalog.disk.rename(self._folder, target)
+        if not self._folder.startswith(f"{catalog.data_path}/{TRASH}/"):
+            target = catalog.trash_folder(self._retired_index)
+            with_reserve(
+                catalog.reserve,
+                lambda: catalog.disk.rename(self._folder, target),
+                Purpose.CATALOG,
+            )
+            self._folder = target
         catalog.disk.sync_directory(f"{catalog.data_path}/{TOPICS}")
         catalog.disk.sync_directory(f"{catalog.data_path}/{TRASH}")
-        return target
+        self.is_deleted = True

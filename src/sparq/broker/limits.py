@@ -47,7 +47,7 @@ def check_room(topic: Topic, count: int, size_bytes: int) -> None:
     wanted = topic.publishing.pending_bytes + size_bytes + count * FRAME_OVERHEAD
     if log.size_bytes + wanted <= most:
         return
-    free = sum(segment.size_bytes for segment in topic.unneeded(log.segments()))
+    free = sum(segment.size_bytes for segment in topic.trimming.unneeded(log.segments()))
     if log.size_bytes - free + wanted > most:
         raise LimitReached(f"the limit of {most} bytes of topic {topic.name} is reached")
 

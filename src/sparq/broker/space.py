@@ -34,7 +34,7 @@ class SpaceWatch:
 
     def look(self) -> None:
         """Have a look, if the disk was full when it last refused something."""
-        if self._agenda.is_full and not self._under_way:
+        if (self._agenda.is_full or self._reserve.is_short) and not self._under_way:
             self._under_way = True
             self._agenda.tasks.append(Task(self, self._looked))
 

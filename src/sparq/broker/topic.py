@@ -3,8 +3,7 @@
 1. The mark P (`stream.end`) stands still while the topic is paused, has no channel, or waits for
    the channels that nsqlookupd knows (decision 8). Else it follows what the sync policy allows.
 2. New channels start at P, so the first one gets what had gathered.
-3. A segment goes when it is sealed, lies before P, and every channel has finished all of it; never
-   before the ledger that says so is synced (decision 11).
+3. A segment goes when every channel has finished all of it (see `trimming`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from sparq.broker import retention
 from sparq.broker.agenda import Agenda
 from sparq.broker.bookkeeping import Bookkeeper
 from sparq.broker.channel import Channel
@@ -24,11 +22,12 @@ from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions
 from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.publishing import Publishing
 from sparq.broker.recovery import Indexes, restore, state_of, were_due
+from sparq.broker.settling import Settling
 from sparq.broker.stream import Stream
+from sparq.broker.trimming import Trimming
 from sparq.log.ledger import Ledger
-from sparq.log.log import Log, SegmentInfo
+from sparq.log.log import Log
 from sparq.log.records import TopicState
-from sparq.log.upkeep import UpkeepWork
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -72,6 +71,8 @@ class Topic:
             gather_bytes_max=min(GATHER_BYTES_MAX, options.cache_bytes // GATHER_CACHE_PARTS),
         )
         self.publishing = Publishing(self, agenda, options)
+        self.trimming = Trimming(self)
+        self.settling = Settling(self)
         self.books: Bookkeeper | None = None
         if ledger is not None:
             self.books = Bookkeeper(
@@ -147,7 +148,7 @@ class Topic:
         log = self.stream.log
         if log.upkeep.wants_spare(log.active, log.options.max_bytes_per_file):
             assert log.active is not None
-            self._keep_up(log.upkeep.prepare(log.active))
+            self.trimming.submit(log.upkeep.prepare(log.active))
         if log.unsynced_count:
             self.agenda.schedule(self, now.mono_ns + self.options.sync_timeout_ns)
 
@@ -351,80 +352,8 @@ class Topic:
     # Trimming
 
     def trim(self, now: Instant) -> None:
-        """Drop the segments that nobody needs any more and that retention does not keep."""
-        self._keep_up_all()
-        segments = self.stream.log.segments()
-        if not self.ephemeral:
-            self._limit_lag(retention.lag_floor(segments, self.options, now))
-        unneeded = self.unneeded([segment for segment in segments if segment.sealed])
-        if not self.ephemeral:
-            unneeded = retention.expired(unneeded, segments, self.options, now)
-        if not unneeded:
-            return
-        if self.books is not None and not self.books.is_synced():
-            self.books.when_synced(lambda error: self._trim_when_synced(error, now))
-            return
-        for segment in unneeded:
-            self._drop(segment)
-        cursors = [channel.cursor for channel in self.channels.values()]
-        self.stream.due.compact(min(cursors, default=self.stream.end))
-
-    def _keep_up_all(self) -> None:
-        log = self.stream.log
-        for work in log.upkeep.tasks(log.active, log.synced_end):
-            self._keep_up(work)
-
-    def _keep_up(self, work: UpkeepWork) -> None:
-        log = self.stream.log
-
-        def done(_now: Instant) -> None:
-            note = log.upkeep.finish(work)
-            if note:
-                self.agenda.notes.append(f"topic {self.name}: {note}")
-            elif log.upkeep.goes_on(work, log.active):
-                self._keep_up_all()
-
-        self.stream.errands.submit(work, done)
-
-    def _drop(self, segment: SegmentInfo) -> None:
-        drop = self.stream.log.drop(segment)
-        if drop is None:
-            return
-
-        def dropped(_now: Instant) -> None:
-            if drop.error is not None:
-                self.agenda.notes.append(f"a finished segment stays on the disk: {drop.error}")
-
-        self.stream.errands.submit(drop, dropped)
-
-    def _trim_when_synced(self, error: DiskError | None, now: Instant) -> None:
-        if error is None:
-            self.trim(now)
-
-    def _limit_lag(self, floor: int) -> None:
-        for channel in self.channels.values():
-            voided = channel.overrun(floor)
-            if voided:
-                self.agenda.notes.append(
-                    f"channel {self.name}:{channel.name} is too far behind:"
-                    f" its {voided} oldest unread messages are voided"
-                )
-
-    def unneeded(self, segments: list[SegmentInfo]) -> list[SegmentInfo]:
-        """Those that lie before P and every cursor, without an unfinished message in them."""
-        ends = [self.stream.end, *(channel.cursor for channel in self.channels.values())]
-        passed = [s for s in segments if s.end_index <= min(ends)]
-        for channel in self.channels.values():
-            if not passed:
-                break
-            unfinished = channel.unfinished()
-            passed = [
-                s
-                for s in passed
-                if np.searchsorted(unfinished, s.first_index)
-                == np.searchsorted(unfinished, s.end_index)
-            ]
-        return passed
+        """Drop the files that nobody needs any more: see `Trimming.trim`."""
+        self.trimming.trim(now)
 
     # For others
 

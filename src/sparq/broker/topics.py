@@ -1,7 +1,7 @@
 """All topics of a data path: opened at the start, created when first used, deleted.
 
 1. A name has at most one topic. While the files of a deleted one are on their way out, what would
-   create it anew is refused as `exiting`; that takes milliseconds.
+   create it anew is refused as `exiting`; that takes milliseconds. What fails is tried again.
 2. Deleting waits for the topic's commit in flight: its files must not be renamed under it.
 3. A topic that cannot be opened is reported and left alone: nothing is guessed over, and its name
    is refused, so that its data stay as they are.
@@ -23,15 +23,18 @@ from sparq.broker.topic import Topic
 from sparq.log import journal_recovery
 from sparq.log.cache import BlockCache
 from sparq.log.disk import DiskError
-from sparq.log.journal import Journal
+from sparq.log.journal import FILE_BYTES, End, Journal
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.log.memory_log import MemoryLog
 from sparq.log.records import TopicState
-from sparq.log.reserve import Reserve
+from sparq.log.reserve import Reserve, Room
 from sparq.log.task import Task, TaskKind
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
+
+FILE_BYTES_MIN: Final = 256 << 10
+"""Of a journal, on a small disk."""
 
 Files = tuple[Ledger, TopicState, Log]
 
@@ -84,6 +87,9 @@ class Topics:
         self._reserve: Reserve | None = None
         self._space: SpaceWatch | None = None
         self._leaving: dict[str, Topic] = {}
+        self._refusals: dict[str, str] = {}
+        """Why topics that are leaving are still there."""
+        self._again: list[Task] = []
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open everything that the data path has; returns what an operator should read.
@@ -114,6 +120,7 @@ class Topics:
         for folder in catalog.trashed():
             removal = Removal(catalog, folder, in_trash=True)
             self._agenda.tasks.append(Task(removal, _nothing_more))
+        self.journal.file_bytes = min(FILE_BYTES, max(FILE_BYTES_MIN, reserve.target_bytes // 2))
         return report
 
     def _opened(self, opening: Opening, now: Instant) -> list[str]:
@@ -171,7 +178,7 @@ class Topics:
 
     def _create(self, name: str, now: Instant) -> Topic:
         if name in self._leaving:
-            raise Leaving("exiting")
+            raise Leaving(self._refusals.get(name, "exiting"))
         if name in self.unopened:
             raise Leaving(self.unopened[name])
         check(len(self.by_name), self._options.max_topics, "topics")
@@ -198,10 +205,44 @@ class Topics:
             self._leaving[name] = topic
             topic.when_idle(lambda: self._remove(topic))
 
-    def look_for_space(self) -> None:
-        """See whether a disk that was full has space again."""
+    @property
+    def is_short(self) -> bool:
+        """Whether the disk has no space for more messages."""
+        return self._reserve is not None and self._reserve.is_short
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something that has failed is to be tried again."""
+        return bool(self._again)
+
+    def room(self) -> Room | None:
+        """How much room there is for FINs; None before `load`."""
+        return None if self._reserve is None else self._reserve.room()
+
+    def unsettled(self, name: str) -> str | None:
+        """Why what was decided of a topic is not all done and on disk; None: it is."""
+        if name in self._leaving:
+            return self._refusals.get(name, "exiting")
+        topic = self.by_name.get(name)
+        return None if topic is None else topic.settling.reason
+
+    def look_after(self) -> None:
+        """Try again what has failed, and see whether a disk that was full has space again."""
+        self._agenda.tasks += self._again
+        self._again = []
         if self._space is not None:
             self._space.look()
+        if self.is_short and self.journal.number > self.journal.cleaned:
+            self._end_journal()
+
+    def _end_journal(self) -> None:
+        """Have the journals deleted: on a full disk their space is wanted."""
+        end = End(self.journal)
+
+        def ended(_now: Instant) -> None:
+            self._agenda.journals_ended = max(self._agenda.journals_ended, end.number)
+
+        self._agenda.tasks.append(Task(end, ended))
 
     def channel_left(self, channel: Channel) -> None:
         """An ephemeral channel has lost its last consumer: it goes, maybe with its topic."""
@@ -222,12 +263,19 @@ class Topics:
         removal = Removal(catalog, catalog.folder(topic.name))
 
         def removed(_now: Instant) -> None:
-            del self._leaving[topic.name]
-            if removal.error is not None:
-                self.unopened[topic.name] = f"its files could not be removed: {removal.error}"
-                self._agenda.fail(f"deleting {topic.name} failed: {removal.error}", removal.error)
+            if removal.is_deleted:
+                self._leaving.pop(topic.name, None)
+                self._refusals.pop(topic.name, None)
+            if removal.error is None:
+                return
+            self._agenda.fail(f"deleting {topic.name} failed: {removal.error}", removal.error)
+            self._again.append(task)
+            if not removal.is_deleted:
+                refusal = f"its files could not be removed yet: {removal.error.reason}"
+                self._refusals[topic.name] = refusal
 
-        self._agenda.tasks.append(Task(removal, removed))
+        task = Task(removal, removed)
+        self._agenda.tasks.append(task)
 
 
 def _one_by_one(openings: Sequence[Opening]) -> None:

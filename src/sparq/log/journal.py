@@ -211,12 +211,16 @@ class Journal:
         self._file, self._salt, self._size = file, header.salt, DATA_START
         self.number = number
 
-    def _give_up(self) -> None:
-        """Append no more to the journal that there is."""
-        self._pause = PAUSE
+    def end(self) -> None:
+        """Let the next commits that share a sync begin a new journal."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _give_up(self) -> None:
+        """Append no more to the journal that there is."""
+        self._pause = PAUSE
+        self.end()
 
     def _unlink(self, number: int) -> None:
         """Delete a journal, if the disk lets us: putting one back too many changes nothing."""
@@ -236,6 +240,26 @@ class Journal:
         self._give_up()
         if is_clean:
             self.clean(self.number)
+
+
+class End:
+    """Work: nothing more is added to the journal that there is.
+
+    Attributes:
+        number: of the journal that has ended.
+    """
+
+    kind: Final = TaskKind.COMMIT
+    error: DiskError | None = None
+
+    def __init__(self, journal: Journal) -> None:
+        self.number = 0
+        self._journal = journal
+
+    def run(self) -> None:
+        """End it; in the thread that commits."""
+        self._journal.end()
+        self.number = self._journal.number
 
 
 class Cleaning:

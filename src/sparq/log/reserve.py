@@ -202,8 +202,9 @@ class Reserve:
             DiskError: the disk cannot be looked at.
         """
         free = self.restore()
-        self.is_refusing = self.is_low or free < size_bytes + SLACK_BYTES
-        return not self.is_refusing
+        has_space = not self.is_low and free >= size_bytes + SLACK_BYTES
+        self.is_refusing &= not has_space
+        return has_space
 
     def release(self, purpose: Purpose = Purpose.APPEND) -> bool:
         """Shrink the file by a step; False: there is nothing that this purpose may have.
