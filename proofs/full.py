@@ -5,11 +5,17 @@
   back; and when somebody else makes space, publishing goes on by itself.
 - short: a write of an MPUB stops in its middle (a limit on the file's size), anywhere. Nothing of
   it is there afterwards.
+- crowd: disks of 16 MB, 40 MB and 1 GB, each with 1, 20 and 200 topics, are filled up; consumers at
+  RDY 1 finish one message at a time until long after the reserve would be gone, over a SIGTERM and
+  a kill -9 (full_parts/crowd.py). So on a disk that was nearly full when nsqd was started.
+- remedies: with not a byte left and the reserve gone, deleting and emptying topics and channels
+  frees the space before it is answered (full_parts/remedies.py).
 - points: strace lets the N-th write, creation, cut or reservation find no space, for many N, while
   publishers and consumers work; each life ends with kill -9 (faults.py).
 
-The control is an nsqd that keeps no space back for what is finished (no_reserve.py): after the kill
-messages must come again whose FINs were taken in.
+The controls are an nsqd that keeps no space back for what is finished (no_reserve.py), and one in
+which no checkpoint makes room (no_checkpoints.py): after the kill messages must come again whose
+FINs were taken in.
 """
 
 import asyncio
@@ -18,6 +24,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -31,10 +38,22 @@ from proofs import faults, outcome, strace
 from proofs.checker import Verdict
 from proofs.crew import NSQD, data_folder, started, wait_until
 from proofs.faults import Rig, Rule
+from proofs.full_parts.crowd import Crowd, Shape, crowd, line_of
+from proofs.full_parts.remedies import Remedies, remedies
 from proofs.outcome import Outcome, Plan, progress, skipped
 
 PROMISES = ("P7",)
 NO_RESERVE = "proofs.no_reserve"
+NO_CHECKPOINTS = "proofs.no_checkpoints"
+SHAPES = (
+    *(Shape(mib, topics) for mib in (16, 40, 1024) for topics in (1, 20, 200)),
+    Shape(16, 1, starts_full=True),
+    Shape(16, 20, starts_full=True),
+)
+SMALL = Shape(4, 20)
+"""For a short run, and for the control."""
+ALL_SHAPES_FROM = 100
+"""So many points, and all shapes are tried."""
 TOPIC, CHANNEL = "proof", "late"
 MIB = 1 << 20
 DISK, DISK_BYTES, FREE_BYTES = "24m", 24 * MIB, 12 * MIB
@@ -256,18 +275,44 @@ def prove(plan: Plan) -> Outcome:
         except pytest.skip.Exception as without:
             return skipped(PROMISES, str(without))
         cut = short(folder, plan.seed, max(4, round(plan.count * SHORT_SHARE)))
+        shapes = SHAPES if plan.count >= ALL_SHAPES_FROM else (SMALL,)
+        crowds = list(crowded(folder, shapes))
+        remedied = remedies(folder / "remedies")
         rig = faults.rig(folder / "points", plan.seed)
         with rig.server:
             rig.server.kill9()
             verdict = asyncio.run(lives(rig, plan))
         held, control = holds(full, cut, rig, verdict), ""
+        held = held and all(found.holds for found in crowds) and not remedied.wrong
         if plan.control:
             spoilt = brim(folder / "control", plan.seed, finishes, NO_RESERVE)
-            control = f"with no space kept back: FINs undone {spoilt.redelivered:,}"
-            held = held and spoilt.redelivered > 0
-    for wrong in (*full.wrong, *cut.wrong, *rig.tally.deaths):
+            crowded_out = crowd(folder / "crowd-control", SMALL, NO_CHECKPOINTS)
+            control = (
+                f"with no space kept back: FINs undone {spoilt.redelivered:,} · "
+                f"with no checkpoint to make room: FINs undone {crowded_out.redelivered:,}"
+            )
+            held = held and spoilt.redelivered > 0 and crowded_out.redelivered > 0
+    wrongs = [wrong for found in crowds for wrong in found.wrong]
+    for wrong in (*full.wrong, *cut.wrong, *rig.tally.deaths, *wrongs, *remedied.wrong):
         print(f"\nwrong: {wrong}")
-    return Outcome(PROMISES, figures(full, cut, rig, verdict), held, control)
+    parts = figures(full, cut, rig, verdict), line_of(shapes, crowds), of_remedies(remedied)
+    return Outcome(PROMISES, " · ".join(parts), held, control)
+
+
+def crowded(folder: Path, shapes: Sequence[Shape]) -> Iterator[Crowd]:
+    """What each of these disks showed."""
+    for shape in shapes:
+        started_full = "-late" if shape.starts_full else ""
+        progress(f"{shape.disk_mib} MiB, {shape.topics} topics{started_full}")
+        yield crowd(folder / f"crowd-{shape.disk_mib}-{shape.topics}{started_full}", shape)
+
+
+def of_remedies(found: Remedies) -> str:
+    """Their figures."""
+    return (
+        f"remedies with no byte left {found.tried - len(found.wrong)}/{found.tried}, "
+        f"publishing again after {found.slowest_seconds:.2f} s at most"
+    )
 
 
 def holds(full: Brim, cut: Short, rig: Rig, verdict: Verdict) -> bool:

@@ -50,6 +50,9 @@ class Line:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
 
     def say(self, data: bytes) -> None:

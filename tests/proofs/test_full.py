@@ -29,3 +29,12 @@ def test_the_proof_finds_that_nothing_is_kept_back(tmp_path: Path) -> None:
 
     assert found.redelivered > 0
     assert 0 == found.lost
+
+
+@pytest.mark.timeout(300)
+def test_the_proof_finds_that_no_checkpoint_makes_room(tmp_path: Path) -> None:
+    """Without checkpoints single FINs use the reserve up, and a kill brings messages back."""
+    found = full.crowd(tmp_path, full.SMALL, full.NO_CHECKPOINTS)
+
+    assert found.redelivered > 0
+    assert 0 == found.missing

@@ -1,0 +1,1 @@
+"""Parts of the proof on full disks: see `proofs.full`."""

@@ -1,0 +1,238 @@
+"""Many topics on a small disk that is full: single FINs, until long after the reserve were gone.
+
+1. Consumers have RDY 1, and each FIN is followed by a command that is answered. It is the costliest
+   way to finish: each FIN is noted alone. The channel's name is long, since a ledger repeats it.
+2. The daemon ends twice, once by SIGTERM and once by kill -9, each time on the full disk. What was
+   finished before must not come again, and what was not must come.
+3. When all is finished publishing goes on, without a restart.
+"""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.nsqd.line import OK, Line, Message, fin, mpub, rdy, sub
+from tests.nsqd.small_disk import SmallDisk
+from tests.servers import NsqdServer
+
+from proofs.crew import NSQD, started, wait_until
+
+CHANNEL = "c" * 64
+BATCH = 50
+FINISH_BYTES = 184
+"""What a FIN that is alone in its turn adds to the ledger, with such a channel."""
+NEARLY_FULL_BYTES = 300_000
+OVERHEAD_BYTES = 80
+SMALLEST_BODY = 40
+SECONDS_MAX = 30.0
+RESUMED_SECONDS_MAX = 1.0
+READY = 500
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One disk and what is on it.
+
+    Attributes:
+        disk_mib: the size of the disk.
+        topics: how many topics fill it.
+        starts_full: nsqd starts when nearly nothing is free, and space comes later.
+    """
+
+    disk_mib: int
+    topics: int
+    starts_full: bool = False
+
+    @property
+    def finishes(self) -> int:
+        """So many FINs before the first end: a quarter more than the largest reserve holds."""
+        reserve_bytes = min(16 * MIB, self.disk_mib * MIB // 8)
+        return reserve_bytes * 5 // 4 // FINISH_BYTES
+
+    @property
+    def finishes_after(self) -> int:
+        """And so many before the second end."""
+        return self.finishes // 8
+
+    @property
+    def body_bytes(self) -> int:
+        """So large that the disk holds somewhat more messages than are finished one by one."""
+        messages = 5 * (self.finishes + self.finishes_after) // 4
+        return max(SMALLEST_BODY, self.disk_mib * MIB * 3 // 4 // messages - OVERHEAD_BYTES)
+
+
+@dataclass(slots=True)
+class Crowd:
+    """What consumers and publishers of all topics know.
+
+    Attributes:
+        bodies: acknowledged, by topic.
+        finished: FINs before an answered command, by topic.
+        came: delivered again though finished.
+        missing: not delivered though neither finished nor lost by anybody.
+        resumed_seconds: from the last FIN until every topic takes messages again.
+        wrong: what was not as promised, in words.
+    """
+
+    bodies: dict[str, set[bytes]] = field(default_factory=dict)
+    finished: dict[str, set[bytes]] = field(default_factory=dict)
+    came: Counter[str] = field(default_factory=Counter)
+    missing: int = 0
+    resumed_seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def finishes(self) -> int:
+        """All FINs before an answered command."""
+        return sum(map(len, self.finished.values()))
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing at all was wrong."""
+        quickly = self.resumed_seconds <= RESUMED_SECONDS_MAX
+        return quickly and not (self.redelivered or self.missing or self.wrong)
+
+    @property
+    def redelivered(self) -> int:
+        """How many deliveries were of finished messages."""
+        return self.came.total()
+
+    def expect(self, what: str, holds: bool) -> None:
+        """Note what is not as it should be."""
+        if not holds:
+            self.wrong.append(what)
+
+    def note(self, topic: str, message: Message) -> None:
+        """A message is delivered."""
+        if message.body in self.finished[topic]:
+            self.came[topic] += 1
+
+
+def crowd(folder: Path, shape: Shape, module: str = NSQD) -> Crowd:
+    """Fill the disk, finish one by one, end it twice, and drain what is left."""
+    own = folder / "nsqd"
+    found = Crowd()
+    with SmallDisk(own, f"{shape.disk_mib}m") as disk:
+        if shape.starts_full:
+            facts = os.statvfs(disk.seen)
+            disk.ballast(facts.f_bavail * facts.f_frsize - NEARLY_FULL_BYTES)
+        place = folder if module == NSQD else own
+        with started(place, module, ("--msg-timeout=10m",), disk.prefix) as server:
+            topics = [f"topic{number}" for number in range(shape.topics)]
+            for topic in topics:
+                found.bodies[topic], found.finished[topic] = set(), set()
+                server.post(f"/topic/create?topic={topic}")
+                server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
+            if shape.starts_full:
+                disk.drop_ballast()
+            fill(server, found, shape.body_bytes)
+            status, health = server.request("GET", "/ping")
+            found.expect("/ping does not say it", status == 500 and b"room for" in health)
+            finish(server, found, shape.finishes)
+            found.expect("the exit status of SIGTERM is not 0", server.terminate() == 0)
+            server.start()
+            finish(server, found, shape.finishes_after)
+            server.restart()
+            drain(server, found)
+            resume(server, found)
+    return found
+
+
+def fill(server: NsqdServer, found: Crowd, body_bytes: int) -> None:
+    """Publish to all topics in turn until none takes a single message."""
+    number = 0
+    with Line(server) as line:
+        for count in (BATCH, 1):
+            open_topics = list(found.bodies)
+            while open_topics:
+                for topic in tuple(open_topics):
+                    bodies = [b"%012d" % (number + at) for at in range(count)]
+                    number += count
+                    padded = [body.ljust(body_bytes, b".") for body in bodies]
+                    if line.ask(mpub(topic, padded)) == OK:
+                        found.bodies[topic].update(padded)
+                    else:
+                        open_topics.remove(topic)
+
+
+def finish(server: NsqdServer, found: Crowd, count: int) -> None:
+    """Finish so many messages over all topics, one at a time a topic."""
+    lines = {topic: Line(server) for topic in found.bodies}
+    for topic, line in lines.items():
+        found.expect("SUB is refused", line.ask(sub(topic, CHANNEL)) == OK)
+        line.say(rdy(1))
+    done = 0
+    while done < count and lines:
+        sent: list[tuple[str, Message]] = []
+        for topic, line in lines.items():
+            (message,) = line.messages(1)
+            found.note(topic, message)
+            # The second one is answered: its message is not in flight any more.
+            line.say(fin(message) * 2)
+            sent.append((topic, message))
+        for topic, message in sent:
+            kind, text = lines[topic].ask(b"")
+            found.expect(f"FIN: {kind} {text!r}", text.startswith(b"E_FIN_FAILED"))
+            found.finished[topic].add(message.body)
+            done += 1
+            if len(found.finished[topic]) == len(found.bodies[topic]):
+                lines.pop(topic).close()
+    for line in lines.values():
+        line.close()
+
+
+def drain(server: NsqdServer, found: Crowd) -> None:
+    """Take and finish what is left, and see that it is what is not finished yet."""
+    left = {topic: bodies - found.finished[topic] for topic, bodies in found.bodies.items()}
+    lines = {topic: Line(server) for topic in left}
+    for topic, line in lines.items():
+        found.expect("SUB is refused", line.ask(sub(topic, CHANNEL)) == OK)
+        line.say(rdy(READY))
+    deadline = time.monotonic() + SECONDS_MAX
+    while waiting(server) and time.monotonic() < deadline:
+        for topic, line in lines.items():
+            while messages := line.messages_within(0.001):
+                for message in messages:
+                    found.note(topic, message)
+                    left[topic].discard(message.body)
+                line.say(fin(*messages))
+    found.missing = sum(map(len, left.values()))
+    for line in lines.values():
+        found.expect("CLS is refused", line.ask(b"CLS\n") == (0, b"CLOSE_WAIT"))
+        line.close()
+
+
+def waiting(server: NsqdServer) -> int:
+    """Messages that no consumer has finished."""
+    topics = json.loads(server.request("GET", "/stats?format=json&include_clients=false")[1])
+    channels = [channel for topic in topics["topics"] for channel in topic["channels"]]
+    return sum(channel["depth"] + channel["in_flight_count"] for channel in channels)
+
+
+def resume(server: NsqdServer, found: Crowd) -> None:
+    """All is finished: every topic takes messages again, without a restart."""
+    began = time.monotonic()
+    with Line(server) as line:
+        for topic in found.bodies:
+            bodies = [b"again"] * BATCH
+            wait_until(lambda t=topic, b=bodies: line.ask(mpub(t, b)) == OK, "open", SECONDS_MAX)
+    found.resumed_seconds = time.monotonic() - began
+
+
+def line_of(shapes: Sequence[Shape], all_found: Sequence[Crowd]) -> str:
+    """The figures of all shapes."""
+    finishes = sum(found.finishes for found in all_found)
+    disks = sorted({shape.disk_mib for shape in shapes})
+    topics = sorted({shape.topics for shape in shapes})
+    return (
+        f"disks of {'/'.join(map(str, disks))} MiB x {'/'.join(map(str, topics))} topics: "
+        f"single FINs {finishes:,}, come again "
+        f"{sum(found.redelivered for found in all_found):,}, "
+        f"lost {sum(found.missing for found in all_found):,}, publishing again after "
+        f"{max(found.resumed_seconds for found in all_found):.2f} s at most"
+    )

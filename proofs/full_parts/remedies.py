@@ -1,0 +1,103 @@
+"""What an operator does about a full disk, with not a byte left and the reserve gone.
+
+Each of delete and empty is answered with 200 after the work is done: the space is free, publishing
+goes on within a second, and after a kill -9 nothing is as it was before.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.nsqd.line import OK, Line, mpub
+from tests.nsqd.small_disk import SmallDisk
+from tests.servers import NsqdServer
+
+from proofs.crew import started
+
+DISK = "16m"
+BODY = b"r" * 100
+BATCH = 50
+SECONDS_MAX = 10.0
+KEPT_BYTES = 1 << 20
+"""What a topic may still take when it was emptied or deleted."""
+ACTIONS = (
+    "/channel/empty?topic=t&channel=c",
+    "/topic/empty?topic=t",
+    "/channel/delete?topic=t&channel=c",
+    "/topic/delete?topic=t",
+)
+
+
+class Remedies(NamedTuple):
+    """What they came to.
+
+    Attributes:
+        tried: how many.
+        slowest_seconds: from the request to the first message that is taken.
+        wrong: what was not as promised, in words.
+    """
+
+    tried: int
+    slowest_seconds: float
+    wrong: list[str]
+
+
+def remedies(folder: Path) -> Remedies:
+    """Try each of them, each on a disk of its own."""
+    wrong: list[str] = []
+    slowest = 0.0
+    for number, action in enumerate(ACTIONS):
+        place = folder / str(number)
+        with SmallDisk(place / "nsqd", DISK) as disk, started(place, prefix=disk.prefix) as server:
+            seconds, faults = one(server, disk, action)
+        slowest = max(slowest, seconds)
+        wrong += [f"{action}: {fault}" for fault in faults]
+    return Remedies(len(ACTIONS), slowest, wrong)
+
+
+def one(server: NsqdServer, disk: SmallDisk, action: str) -> tuple[float, list[str]]:
+    """The seconds until a message is taken, and what was wrong."""
+    wrong: list[str] = []
+    server.post("/topic/create?topic=t")
+    if "channel" in action:
+        server.post("/channel/create?topic=t&channel=c")
+    with Line(server) as line:
+        for count in (BATCH, 1):
+            while line.ask(mpub("t", [BODY] * count)) == OK:
+                pass
+        use_up(disk)
+        if line.ask(mpub("t", [BODY])) == OK:
+            wrong.append("the disk is not full")
+        began = time.monotonic()
+        status, text = server.request("POST", action)
+        if status != 200:
+            wrong.append(f"answered {status} {text!r}")
+        if free_bytes(disk) < KEPT_BYTES:
+            wrong.append(f"only {free_bytes(disk):,} bytes are free after it")
+        deadline = began + SECONDS_MAX
+        while line.ask(mpub("t", [BODY])) != OK:
+            if time.monotonic() > deadline:
+                wrong.append("nothing is taken after it")
+                break
+        seconds = time.monotonic() - began
+    server.restart()
+    figures = server.get_json("/stats?format=json&topic=t")["topics"][0]
+    depths = [figures["depth"], *(channel["depth"] for channel in figures["channels"])]
+    if max(depths) > 1:
+        wrong.append(f"after a kill it has {max(depths):,} messages")
+    if action.startswith("/channel/delete") and figures["channels"]:
+        wrong.append("after a kill the channel is there again")
+    return seconds, wrong
+
+
+def use_up(disk: SmallDisk) -> None:
+    """Have all that is free, and the reserve, taken by somebody else."""
+    os.truncate(disk.seen / "reserve", 0)
+    disk.ballast(free_bytes(disk))
+
+
+def free_bytes(disk: SmallDisk) -> int:
+    """What is free on it."""
+    facts = os.statvfs(disk.seen)
+    return facts.f_bavail * facts.f_frsize
