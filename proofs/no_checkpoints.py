@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 from sparq.broker import relief
-from sparq.log.reserve import Reserve
 from sparq.nsqd.main import main
 
 
@@ -16,12 +15,6 @@ def no_room(*_arguments: Any) -> bool:
     return False
 
 
-def no_limit(_reserve: Reserve) -> int:
-    """A ledger is never too large for the disk."""
-    return 1 << 62
-
-
 if __name__ == "__main__":
     setattr(relief, "make_room", no_room)  # noqa: B010 - a replacement
-    setattr(Reserve, "ledger_limit", no_limit)  # noqa: B010 - a replacement as well
     sys.exit(main())

@@ -9,7 +9,7 @@ from sparq.log.reserve import Purpose, Reserve
 from sparq.nsqd.main import main
 
 
-def nothing_to_release(_reserve: Reserve, _purpose: Purpose = Purpose.APPEND) -> bool:
+def nothing_to_release(_reserve: Reserve, _size: int, _purpose: Purpose = Purpose.APPEND) -> bool:
     """There is no spare file to be cut."""
     return False
 

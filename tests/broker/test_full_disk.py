@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from sparq.log.ledger import Ledger
 from sparq.protocol import commands
 from sparq.testing import Fault, MemoryDisk
 from tests.broker.house import Client, House
@@ -81,7 +80,7 @@ def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
 def test_without_checkpoints_the_reserve_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above measures is there: with that guard switched off messages come again."""
     monkeypatch.setattr("sparq.broker.relief.make_room", lambda *_: False)
-    monkeypatch.setattr(Ledger, "wants_checkpoint", False)
+
     with pytest.raises(AssertionError):
         test_single_fins_are_kept_however_many(20, "kill")
 

@@ -52,24 +52,22 @@ def test_without_any_space_records_wait() -> None:
     assert len(finished(Ledger.open(disk, DIRECTORY)[1])) == 499
 
 
-def full_disk(held_bytes: int) -> tuple[MemoryDisk, Reserve]:
-    """A disk whose only space is a reserve of so many bytes."""
+def full_disk(held_bytes: int) -> tuple[MemoryDisk, Ledger]:
+    """A disk whose only space is a reserve of so many bytes, and a ledger that knows a channel."""
     disk = MemoryDisk(capacity_bytes=1 << 20)
     disk.make_directory("/data")
-    filler = disk.create("/data/filler")
-    filler.append([bytes((1 << 20) - held_bytes)], 0)
-    reserve_file = disk.create("/data/reserve")
-    reserve_file.reserve(held_bytes)
-    return disk, Reserve.open(disk, "/data")
+    disk.create("/data/reserve").reserve(held_bytes)
+    ledger, _ = Ledger.open(disk, DIRECTORY, Reserve.open(disk, "/data", held_bytes))
+    ledger.created("c", 0)
+    ledger.flush()
+    disk.create("/data/filler").append([bytes(disk.free_bytes("/data"))], 0)
+    return disk, ledger
 
 
 def test_checkpoints_make_room_without_end() -> None:
     """P7: in a reserve of 100 KB, 100,000 single FINs, each flushed, are kept: whenever a flush
     finds no space, a checkpoint gives back what the ledger has taken."""
-    disk, reserve = full_disk(100_000)
-    ledger, _ = Ledger.open(disk, DIRECTORY, reserve)
-    ledger.created("c", 0)
-    ledger.flush()
+    disk, ledger = full_disk(100_000)
     refused = 0
     for index in range(100_000):
         ledger.finished("c", [index], [index + 1])
@@ -88,10 +86,7 @@ def test_checkpoints_make_room_without_end() -> None:
 
 def test_a_checkpoint_that_finds_no_space_changes_nothing() -> None:
     """The state does not fit: no file is begun, and what was noted stays for the next flush."""
-    disk, reserve = full_disk(30_000)
-    ledger, _ = Ledger.open(disk, DIRECTORY, reserve)
-    ledger.created("c", 0)
-    ledger.flush()
+    disk, ledger = full_disk(30_000)
     ranges = [(index * 2 + 1, index * 2 + 2) for index in range(5_000)]
     ledger.finished("c", [first for first, _ in ranges], [end for _, end in ranges])
     with pytest.raises(DiskError, match="no space left on device"):
@@ -107,3 +102,16 @@ def test_a_checkpoint_that_finds_no_space_changes_nothing() -> None:
     disk.capacity_bytes = 2 << 20
     ledger.flush()
     assert len(finished(Ledger.open(disk, DIRECTORY)[1])) == 5_000
+
+
+def test_a_new_topic_takes_nothing_of_the_reserve() -> None:
+    """On a full disk it is refused, as a publish is: what is kept back is for FINs."""
+    disk, ledger = full_disk(100_000)
+    with pytest.raises(DiskError, match="no space left on device"):
+        Ledger.open(disk, "/data/topics/t-new", ledger._reserve)
+    ledger.close()
+
+    reserve = Reserve.open(disk, "/data")
+    Ledger.open(disk, DIRECTORY, reserve)
+
+    assert reserve.held_bytes == 100_000

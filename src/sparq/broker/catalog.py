@@ -13,7 +13,7 @@ from typing import Final
 from sparq.log.disk import Disk, DiskError
 from sparq.log.facts import FACTS, FORMAT, Facts, FactsError, decode
 from sparq.log.ledger_work import with_reserve
-from sparq.log.reserve import Purpose, Reserve
+from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.names import directory_name, topic_of_directory
 
@@ -81,9 +81,10 @@ class Catalog:
         disk, temporary = self.disk, self._path(FACTS + ".new")
         if disk.exists(temporary):
             disk.unlink(temporary)
-        file = with_reserve(self.reserve, lambda: disk.create(temporary), Purpose.CATALOG)
+        reserve, purpose = self.reserve, Purpose.CATALOG
+        file = with_reserve(lambda: disk.create(temporary), reserve, BLOCK_BYTES, purpose)
         try:
-            with_reserve(self.reserve, lambda: file.append([facts], 0), Purpose.CATALOG)
+            with_reserve(lambda: file.append([facts], 0), reserve, BLOCK_BYTES, purpose)
             file.sync()
         finally:
             file.close()
@@ -172,8 +173,9 @@ class Removal:
         if not self._folder.startswith(f"{catalog.data_path}/{TRASH}/"):
             target = catalog.trash_folder(self._retired_index)
             with_reserve(
-                catalog.reserve,
                 lambda: catalog.disk.rename(self._folder, target),
+                catalog.reserve,
+                BLOCK_BYTES,
                 Purpose.CATALOG,
             )
             self._folder = target

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sparq.log.disk import DiskError
 from sparq.log.reserve import BLOCK_BYTES
@@ -19,8 +19,10 @@ from sparq.protocol.instant import Instant
 if TYPE_CHECKING:
     from sparq.broker.bookkeeping import Bookkeeper
 
-SIZE_MIN = 2 * BLOCK_BYTES
+SIZE_MIN: Final = 2 * BLOCK_BYTES
 """A checkpoint and the ledger begun behind it take so much themselves."""
+TRIED_MAX: Final = 8
+"""Where the largest ledgers cannot be made smaller, the others hardly can."""
 
 
 def make_room(needy: Bookkeeper, all_books: Iterable[Bookkeeper], now: Instant) -> bool:
@@ -31,6 +33,7 @@ def make_room(needy: Bookkeeper, all_books: Iterable[Bookkeeper], now: Instant) 
         if books is not needy and books.ledger.account.ledger_bytes > SIZE_MIN
     ]
     large.sort(key=_ledger_bytes, reverse=True)
+    del large[TRIED_MAX:]
     if _ledger_bytes(needy) > max(map(_ledger_bytes, large), default=0) and needy.shrink(now):
         return True
     for books in large:

@@ -47,7 +47,8 @@ class Trimming:
         log = topic.stream.log
         if not topic.ephemeral:
             self._limit_lag(retention.lag_floor(log.segments(), topic.options, now))
-        finished = self.finished(now, ends_file=log.is_short)
+        reserve = log.place.reserve
+        finished = self.finished(now, ends_file=reserve is not None and reserve.is_short)
         books = topic.books
         if not finished:
             return

@@ -30,7 +30,7 @@ from sparq.log.ledger_work import (
     with_reserve,
 )
 from sparq.log.records import ChannelState, Indexes, Kind, Replay, TopicState
-from sparq.log.reserve import Account, Purpose, Reserve
+from sparq.log.reserve import BLOCK_BYTES, Account, Purpose, Reserve
 
 LedgerWork = LedgerSync | Checkpoint
 """What a ledger hands out, and takes over in `finish`."""
@@ -103,7 +103,7 @@ class Ledger:
         ensure_directory(disk, directory)
         state = ledger._recover()
         if ledger._file is None:
-            ledger._start_file()
+            ledger._start_file(Purpose.APPEND if ledger._generation >= 0 else Purpose.TOPIC)
             assert ledger._file is not None
             ledger._file.sync()
             disk.sync_directory(directory)
@@ -189,7 +189,7 @@ class Ledger:
         if self._twice:
             # Damage to its only record would cost a channel all that it has not seen yet.
             block += ledger_file.encode_block(noted, self.size_bytes + len(block), self._salt)
-        with_reserve(self._reserve, lambda: file.append([block], self.size_bytes))
+        with_reserve(lambda: file.append([block], self.size_bytes), self._reserve, len(block))
         self.size_bytes += len(block)
         self.account.ledger_bytes += len(block)
         self._parts = []
@@ -217,12 +217,12 @@ class Ledger:
             return False
         if self._poisoned is not None:
             return True
-        large, ratio = CHECKPOINT_BYTES, CHECKPOINT_RATIO
+        large = CHECKPOINT_BYTES
         if self._reserve is not None:
-            large = min(large, self._reserve.ledger_limit())
-            # Where space is needed, a ledger is no larger than what a checkpoint makes of it.
-            ratio = 1 if self._reserve.is_low else ratio
-        return self.size_bytes > max(large, ratio * self._checkpoint_bytes)
+            if self._reserve.is_low:
+                return False
+            large = min(large, self._reserve.ledger_limit)
+        return self.size_bytes > max(large, CHECKPOINT_RATIO * self._checkpoint_bytes)
 
     def checkpoint_task(
         self, snapshot: TopicState, purpose: Purpose = Purpose.APPEND
@@ -261,6 +261,7 @@ class Ledger:
             header,
             state,
             fresh=self._file,
+            replaced=list(self._retired),
             mark=self.appended_mark,
             reserve=self._reserve,
             purpose=purpose,
@@ -335,10 +336,10 @@ class Ledger:
             generation += 1
             header = header._replace(generation=generation)
             path = ledger_path(self._directory, generation)
-        file = with_reserve(self._reserve, lambda: self._disk.create(path), purpose)
+        file = with_reserve(lambda: self._disk.create(path), self._reserve, BLOCK_BYTES, purpose)
         try:
             data = ledger_file.encode_header(header)
-            with_reserve(self._reserve, lambda: file.append([data], 0), purpose)
+            with_reserve(lambda: file.append([data], 0), self._reserve, len(data), purpose)
         except DiskError:
             file.close()
             self._forget_file(path)

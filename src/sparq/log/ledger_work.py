@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from sparq.log import ledger_file
 from sparq.log.disk import Disk, DiskError, File
 from sparq.log.ledger_file import DATA_START, LedgerHeader
-from sparq.log.reserve import Purpose, Reserve
+from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve
 from sparq.log.task import TaskKind
 
 BESIDE: Final = ".tmp"
@@ -41,9 +41,12 @@ def parse_name(name: str) -> tuple[str, int] | None:
 
 
 def with_reserve(
-    reserve: Reserve | None, action: Callable[[], Result], purpose: Purpose = Purpose.APPEND
+    action: Callable[[], Result],
+    reserve: Reserve | None,
+    size_bytes: int,
+    purpose: Purpose = Purpose.APPEND,
 ) -> Result:
-    """Do something that needs space; where there is none, shrink the reserve step by step.
+    """Do something that needs so much space; where there is none, take it from the reserve.
 
     Raises:
         DiskError: it failed for another reason, or has had all that its purpose may have.
@@ -52,7 +55,7 @@ def with_reserve(
         try:
             return action()
         except DiskError as error:
-            if not error.is_full or reserve is None or not reserve.release(purpose):
+            if not error.is_full or reserve is None or not reserve.release(size_bytes, purpose):
                 raise
 
 
@@ -103,6 +106,7 @@ class Checkpoint:
         state: bytes,
         *,
         fresh: File,
+        replaced: list[File],
         mark: int,
         reserve: Reserve | None,
         purpose: Purpose = Purpose.APPEND,
@@ -115,6 +119,7 @@ class Checkpoint:
             header: the checkpoint's header, with its generation.
             state: records.
             fresh: the ledger of the same generation, just begun.
+            replaced: older ledgers, still open: nobody appends to them.
             mark: how many records the state holds.
             reserve: for a full disk.
             purpose: CHECKPOINT: the state is stored once, and the floor of the reserve may be used.
@@ -123,6 +128,7 @@ class Checkpoint:
         self._directory = directory
         self._header = header
         self._fresh = fresh
+        self._replaced = replaced
         self._reserve = reserve
         self._purpose = purpose
         block = ledger_file.encode_block(state, DATA_START, header.salt)
@@ -159,10 +165,13 @@ class Checkpoint:
         self.fresh_failed = True
         self._fresh.sync()
         self.fresh_failed = False
-        file = with_reserve(self._reserve, lambda: self._disk.create(beside), self._purpose)
+        reserve, purpose = self._reserve, self._purpose
+        file = with_reserve(lambda: self._disk.create(beside), reserve, BLOCK_BYTES, purpose)
         try:
             try:
-                with_reserve(self._reserve, lambda: file.append([self._data], 0), self._purpose)
+                with_reserve(
+                    lambda: file.append([self._data], 0), reserve, self.size_bytes, purpose
+                )
                 file.sync()
             finally:
                 file.close()
@@ -189,6 +198,9 @@ class Checkpoint:
                 known = parse_name(name)
                 if known is not None and known[1] < self._header.generation:
                     self._disk.unlink(f"{self._directory}/{name}")
+            for file in self._replaced:
+                # An open file keeps its space though it has no name any more.
+                file.truncate(0)
             if self._reserve is not None and self._reserve.is_low:
                 self._reserve.restore()
         except DiskError:

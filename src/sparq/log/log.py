@@ -193,11 +193,6 @@ class Log:
         return self._unsynced.journal
 
     @property
-    def is_short(self) -> bool:
-        """Whether its disk has no space for more messages."""
-        return self.place.reserve is not None and self.place.reserve.is_short
-
-    @property
     def busy(self) -> bool:
         """Whether a commit or a sync is in flight: no other may begin."""
         return self._flight is not None

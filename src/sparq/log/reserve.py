@@ -6,12 +6,14 @@ reserves the space of a delete when it takes a put).
 1. A log takes space by `admit` alone. It is refused while the reserve is smaller than its target,
    and what it leaves free is never less than SLACK_BYTES: no large write that is about to fail
    takes the last blocks from under a ledger in another thread.
-2. A ledger that finds no space shrinks the reserve and tries again, down to `floor_bytes`.
+2. A ledger that finds no space shrinks the reserve by what it needs, down to `floor_bytes`, and
+   tries again. One that is new does not: a new topic is refused as a publish is.
 3. `floor_bytes` is spent on nothing but the two writes that give space back: one checkpoint, as
    large as that of the ledger that needs most could be, and one file of the catalogue. A
    checkpoint written from it runs in the loop: there is one at a time.
-4. When a ledger has grown to its fair share of a reserve in use, it is due for a checkpoint; what
-   the checkpoint's deletes give back goes to the floor first, then to the slack, then to the rest.
+4. While ledgers use the reserve, only such checkpoints are made, one for each that gives back the
+   space that is needed: many that are under way at once would need space for all of them. What
+   their deletes give back goes to the floor first, then to the slack, then to the rest.
 5. The target follows the disk: every `admit` that looks at the disk raises it to a SHARE of what is
    free, and to two blocks for each ledger beside the floor, so that each ledger can reach the
    size at which its checkpoint takes no more than it gives back.
@@ -26,8 +28,6 @@ from typing import Final
 from sparq.log.disk import Disk, DiskError, File
 
 RESERVE_BYTES: Final = 16 << 20
-STEP_BYTES: Final = 64 << 10
-"""How much the file shrinks at a time."""
 SHARE: Final = 8
 """On a small disk, no more than this part of what is free."""
 SLACK_BYTES: Final = 64 << 10
@@ -38,6 +38,8 @@ CATALOG_BYTES: Final = 2 * BLOCK_BYTES
 """Of the floor: a new file of the catalogue, and its entry in the folder."""
 LEDGER_BYTES_MIN: Final = 64 << 10
 """A ledger smaller than this is never due for a checkpoint while there is space."""
+HEADER_BYTES: Final = 1024 + 64
+"""Of a checkpoint, with its block's."""
 FINISH_BYTES: Final = 64
 """A FIN that is alone in its turn adds about so much to a ledger: range, cursor, block."""
 FILE_NAME: Final = "reserve"
@@ -46,6 +48,7 @@ FILE_NAME: Final = "reserve"
 class Purpose(Enum):
     """What somebody wants space of the reserve for."""
 
+    TOPIC = "topic"
     APPEND = "append"
     CHECKPOINT = "checkpoint"
     CATALOG = "catalog"
@@ -69,7 +72,7 @@ class Account:
 
         No record of a ledger adds more to the state than its own size.
         """
-        return blocks(self.state_bytes + self.ledger_bytes + BLOCK_BYTES) + BLOCK_BYTES
+        return blocks(HEADER_BYTES + self.state_bytes + self.ledger_bytes) + BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +161,9 @@ class Reserve:
         most = max((account.checkpoint_bytes for account in accounts), default=2 * BLOCK_BYTES)
         self.floor_bytes = most + CATALOG_BYTES
 
+    @property
     def ledger_limit(self) -> int:
-        """The size from which on a ledger is due for a checkpoint."""
-        if self.is_low:
-            fair = self.target_bytes // (2 * max(1, len(self._accounts)))
-            return max(2 * BLOCK_BYTES, fair)
+        """The size from which on a ledger is due for a checkpoint, while there is space."""
         return max(LEDGER_BYTES_MIN, self.target_bytes // 4)
 
     # The file
@@ -206,14 +207,15 @@ class Reserve:
         self.is_refusing &= not has_space
         return has_space
 
-    def release(self, purpose: Purpose = Purpose.APPEND) -> bool:
-        """Shrink the file by a step; False: there is nothing that this purpose may have.
+    def release(self, size_bytes: int, purpose: Purpose = Purpose.APPEND) -> bool:
+        """Shrink the file by so much; False: there is nothing that this purpose may have.
 
         Raises:
             DiskError: the file cannot be cut.
         """
         size = self._file.size()
-        left = max(self._kept_from(purpose), size - STEP_BYTES)
+        kept = self._kept_from(purpose, size_bytes)
+        left = max(kept, (size - blocks(size_bytes)) // BLOCK_BYTES * BLOCK_BYTES)
         if left >= size:
             return False
         self.held_bytes = left
@@ -223,12 +225,16 @@ class Reserve:
     def holds(self, size_bytes: int, purpose: Purpose) -> bool:
         """Whether so much is there for this purpose, on the disk or in the reserve."""
         free = self._disk.free_bytes(self._directory)
-        return size_bytes <= free + max(0, self.held_bytes - self._kept_from(purpose))
+        return size_bytes <= free + max(0, self.held_bytes - self._kept_from(purpose, 0))
 
-    def _kept_from(self, purpose: Purpose) -> int:
+    def _kept_from(self, purpose: Purpose, size_bytes: int) -> int:
+        """What of the file is not for this purpose, once so much is written."""
+        if purpose is Purpose.TOPIC:
+            return self.held_bytes
         if purpose is Purpose.APPEND:
             self._count()
-            return self.floor_bytes
+            # The ledger that grows may be the one that needs most.
+            return self.floor_bytes + blocks(size_bytes)
         return CATALOG_BYTES if purpose is Purpose.CHECKPOINT else 0
 
     def restore(self) -> int:
