@@ -39,7 +39,10 @@ INLINE_ROUNDS_MAX = 4
 TURN_WAITS_NS = 20_000_000
 """A loop may read a socket many times before it goes on: so long one client may keep it."""
 
+TICK_SECONDS_MIN = 0.001
 TICK_SECONDS_MAX = 0.1
+TICK_SLACK_NS = 1_000_000
+"""How much later than due a tick may come; setting its timer anew costs more than this wait."""
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +122,8 @@ class Nsqd:
         if self.waiting:
             for connection in tuple(self.waiting):
                 connection.resume_reading()
+        if broker.next_due_ns() < self._tick_due_ns - TICK_SLACK_NS:
+            self._tick_sooner(broker.next_due_ns())
 
     def _log_notes(self) -> None:
         for note in self.broker.notes:
@@ -144,10 +149,25 @@ class Nsqd:
         if not self._stood_still:
             next_ns = self.broker.tick(now)
             if next_ns is not None:
-                delay = min(delay, max(0.001, (next_ns - now.mono_ns) / NANOSECONDS))
-        self._tick_due_ns = now.mono_ns + int(delay * NANOSECONDS)
-        self._tick_timer = self.loop.call_later(delay, self._tick)
+                delay = min(delay, max(TICK_SECONDS_MIN, (next_ns - now.mono_ns) / NANOSECONDS))
+        self._set_tick(now.mono_ns, delay)
         self.turn()
+
+    def _tick_sooner(self, due_ns: int) -> None:
+        """What has come since the last tick is due before the next one: a short deferral, say."""
+        # After a standstill the next tick keeps its distance: clients are read before it.
+        if self._tick_timer is None or self._stood_still:
+            return
+        now_ns = time.monotonic_ns()
+        delay = max(TICK_SECONDS_MIN, (due_ns - now_ns) / NANOSECONDS)
+        # What is overdue already must not put the tick off from turn to turn.
+        if now_ns + int(delay * NANOSECONDS) < self._tick_due_ns - TICK_SLACK_NS:
+            self._tick_timer.cancel()
+            self._set_tick(now_ns, delay)
+
+    def _set_tick(self, now_ns: int, delay: float) -> None:
+        self._tick_due_ns = now_ns + int(delay * NANOSECONDS)
+        self._tick_timer = self.loop.call_later(delay, self._tick)
 
     def admit(self, connection: Connection) -> bool:
         """Take a new connection in, if there is room for one more; False: it has to go."""
