@@ -103,3 +103,17 @@ def test_deleting_waits_for_a_commit_in_flight(house: House) -> None:
 
     assert client.answers() == [b"OK"]
     assert not [path for path in house.disk.paths() if "/t-t/" in path]
+
+
+def test_a_deleted_topic_leaves_nothing_in_the_cache(house: House) -> None:
+    """Its blocks would push out those of topics that live."""
+    for number in range(20):
+        house.publish(f"t{number}", b"x" * 1000)
+    cache = house.broker._topics._cache
+    assert cache.size_bytes > 20_000
+
+    for number in range(20):
+        house.broker.delete_topic(f"t{number}", house.clock.now())
+    house.turn()
+
+    assert cache.size_bytes == 0

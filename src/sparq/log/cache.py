@@ -6,6 +6,7 @@
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
@@ -78,6 +79,11 @@ class BlockCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._let_go(entry)
+
+    def discard_all(self, owner: int, firsts: Iterable[int]) -> None:
+        """Forget the entries of one log that begin at these indexes."""
+        for first in firsts:
+            self.discard((owner, first))
 
     def _shrink(self) -> None:
         while self.size_bytes > self.limit_bytes and len(self._entries) > 1:

@@ -403,8 +403,7 @@ class Log:
 
     def _take_scan(self, segment: Segment, scanned: Recovered) -> None:
         """An index file has told of messages that are not there: the segment's headers count."""
-        for first in segment.extents.firsts:
-            self._cache.discard((self._owner, first))
+        self._cache.discard_all(self._owner, segment.extents.firsts)
         segment.extents = scanned.segments[0].extents
         segment.indexed, segment.index_ends = False, True
         self.damage.extend(scanned.damage)
@@ -482,8 +481,7 @@ class Log:
         """
         segment = next(s for s in self._index.segments if s.path == info.path)
         assert segment is not self.active
-        for first in segment.extents.firsts:
-            self._cache.discard((self._owner, first))
+        self._cache.discard_all(self._owner, segment.extents.firsts)
         self._index.remove(segment)
         self.upkeep.forget(segment)
         self._recent = None
@@ -497,3 +495,5 @@ class Log:
         """Close the file; no commit is in flight. Nothing is synced by this."""
         assert self._flight is None
         self._leave_active()
+        for segment in self._index.segments:
+            self._cache.discard_all(self._owner, segment.extents.firsts)
