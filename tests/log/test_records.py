@@ -1,5 +1,8 @@
 """Records add up to the same state, however large the ranges are and in whatever turn they come."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,3 +40,60 @@ def test_what_is_finished_is_requeued_no_more(steps: list[tuple[str, int, int]])
     replay.apply(memoryview(b"".join(written)))
 
     assert expected == replay.state().channels["c"].requeued
+
+
+SINGLE_RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["requeue", "requeue", "requeue", "cursor"]),
+        st.sampled_from(["c", "d", "long-name"]),
+        INDEXES,
+        st.integers(-(1 << 62), 1 << 62),
+        st.integers(0, 65_535),
+        st.integers(1, 30),
+    ),
+    max_size=12,
+)
+
+
+@given(SINGLE_RECORDS)
+def test_records_of_one_requeue_add_up_in_their_order(
+    steps: list[tuple[str, str, int, int, int, int]],
+) -> None:
+    """Runs of equal records, long ones and short ones, of several channels: the last one counts."""
+    expected: dict[str, dict[int, tuple[int, int]]] = {}
+    written = []
+    highest = -1
+    for what, name, index, due, attempts, count in steps:
+        requeued = expected.setdefault(name, {})
+        if what == "cursor":
+            written.append(records.encode_index(Kind.CURSOR, name, 0))
+            continue
+        for number in range(count):
+            requeued[index + number] = due, attempts
+            written.append(records.encode_requeued(name, [index + number], [due], [attempts]))
+            highest = max(highest, index + number)
+    replay = Replay()
+    replay.apply(memoryview(b"".join(written)))
+    state = replay.state()
+
+    assert expected == {name: channel.requeued for name, channel in state.channels.items()}
+    assert state.highest_index == highest
+
+
+def test_a_run_of_requeues_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million deferred messages are as many records: arrays read them, not a loop."""
+    looks = 0
+    requeue_each = Replay._requeue_each
+
+    def counted(replay: Replay, *place: Any) -> int:
+        nonlocal looks
+        looks += 1
+        return requeue_each(replay, *place)
+
+    monkeypatch.setattr(Replay, "_requeue_each", counted)
+    run = b"".join(records.encode_requeued("c", [n], [n + 5], [1]) for n in range(5_000))
+    replay = Replay()
+    replay.apply(memoryview(run))
+
+    assert looks == 1
+    assert replay.state().channels["c"].requeued == {n: (n + 5, 1) for n in range(5_000)}

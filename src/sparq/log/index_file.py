@@ -110,8 +110,8 @@ def _decode(payload: memoryview) -> tuple[Rows, Dues, int] | None:
         return None
     numbers = np.frombuffer(payload, "<i8", offset=_PAYLOAD.size)
     rows = numbers[: COLUMNS * count].reshape(COLUMNS, count).astype(np.int64)
-    dues = numbers[COLUMNS * count :].reshape(2, due_count).T.tolist()
-    return rows, [(index, due) for index, due in dues], first_time_ns
+    indexes, times = numbers[COLUMNS * count :].reshape(2, due_count).tolist()
+    return rows, list(zip(indexes, times, strict=True)), first_time_ns
 
 
 def read(disk: Disk, segment: Segment, size: int, limit: int) -> Contents | None:

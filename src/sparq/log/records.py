@@ -45,7 +45,11 @@ _RECORD: Final = struct.Struct("<BBHI")
 _INDEX: Final = struct.Struct("<q")
 _RANGE: Final = struct.Struct("<qq")
 HEADS_KEPT: Final = 4_096
-_REQUEUED_SIZE: Final = 20
+_REQUEUED: Final = struct.Struct("<qqI")
+_REQUEUED_SIZE: Final = _REQUEUED.size
+_REQUEUED_FIELDS: Final = np.dtype([("index", "<i8"), ("due", "<i8"), ("attempts", "<u4")])
+RUN_MIN: Final = 16
+"""From so many records of one shape on, arrays are faster than one after the other."""
 
 
 class Kind(IntEnum):
@@ -179,6 +183,10 @@ class Replay:
         at = 0
         while at + _RECORD.size <= len(payload):
             kind, name_size, flag, size = _RECORD.unpack_from(payload, at)
+            is_one = size == name_size + _REQUEUED_SIZE and at + _RECORD.size + size <= len(payload)
+            if kind == Kind.REQUEUED and name_size and is_one:
+                at += self._requeue_each(payload, at, name_size)
+                continue
             at += _RECORD.size
             name = str(payload[at : at + name_size], "utf-8")
             data = payload[at + name_size : at + size]
@@ -257,6 +265,29 @@ class Replay:
             order = self._orders[name] = sorted(requeued)
         for at in range(bisect_left(order, first), bisect_left(order, end)):
             requeued.pop(order[at], None)
+
+    def _requeue_each(self, payload: memoryview, at: int, name_size: int) -> int:
+        """Records of one requeued message of one channel each, from this place on, of which there
+        is at least one; returns their size in bytes. A REQ is such a record."""
+        head = _RECORD.size + name_size
+        size = head + _REQUEUED_SIZE
+        name = str(payload[at + _RECORD.size : at + head], "utf-8")
+        count_max = (len(payload) - at) // size
+        channel = self._channel(name)
+        self._orders.pop(name, None)
+        if count_max < RUN_MIN:
+            index, due, attempts = _REQUEUED.unpack_from(payload, at + head)
+            channel.requeued[index] = due, attempts
+            self._note(index)
+            return size
+        table = np.frombuffer(payload, np.uint8, count_max * size, at).reshape(count_max, size)
+        differs = (table[:, :head] != table[0, :head]).any(axis=1)
+        count = int(differs.argmax()) if differs.any() else count_max
+        rows = np.ascontiguousarray(table[:count, head:]).view(_REQUEUED_FIELDS).ravel()
+        told = zip(rows["due"].tolist(), rows["attempts"].tolist(), strict=True)
+        channel.requeued.update(zip(rows["index"].tolist(), told, strict=True))
+        self._note(int(rows["index"].max()))
+        return count * size
 
     def _requeue(self, name: str, data: memoryview) -> None:
         channel = self._channel(name)
