@@ -54,14 +54,26 @@ def test_a_word_that_is_no_flag_is_refused(
     assert 1 == said.count("\n")
 
 
-@pytest.mark.parametrize("words", [[], ["sideways"]])
-def test_another_command_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """With the commands that there are."""
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "the following arguments are required: run | up | top | bench"),
+        (["sideways"], "there is no command sideways: use run, up, top or bench"),
+        (["tpo"], "there is no command tpo: did you mean top?"),
+        (["run", "--count=none"], "argument --count: none is no whole number of 1 or more"),
+        (["up", "--clicks"], "unrecognized arguments: --clicks"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the command that was meant, or those that there are; usage comes on request."""
     with pytest.raises(SystemExit) as ended:
         main(words)
 
-    assert 2 == ended.value.code
-    assert "run | up | top | bench" in capsys.readouterr().err
+    program = "sparq" if not words or words[0] != "run" else "sparq run"
+    assert 1 == ended.value.code
+    assert f"{program}: {sentence}\n" == capsys.readouterr().err
 
 
 def test_only_the_pipeline_needs_spark() -> None:
@@ -75,5 +87,5 @@ def test_only_the_pipeline_needs_spark() -> None:
     run = subprocess.run([*command, "run"], capture_output=True, text=True, check=False)
 
     assert 0 == top.returncode
-    assert 2 == run.returncode
+    assert 1 == run.returncode
     assert "install sparq with its extra, `sparq[spark]`" in run.stderr

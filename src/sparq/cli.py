@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
+from sparq.program import mistakes
 from sparq.tools.version_action import VersionAction
 
 SEEDS = 100_000
@@ -23,17 +25,38 @@ TOOLS = {
 }
 """Programs with flags as NSQ's tools take them; `sparq top --help` lists those of one."""
 
+COMMANDS = ("run", "up", *TOOLS)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is one sentence with status 1; usage comes when it is asked for."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program."""
+        raise mistakes.end(self.prog, message, is_daemon=False)
+
 
 def _count(text: str) -> int:
-    value = int(text.replace(",", "").replace("_", ""))
+    try:
+        value = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        value = 0
     if value < 1:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of 1 or more")
     return value
+
+
+def _refuse_unknown(word: str) -> None:
+    """End the program where a command is meant that there is not."""
+    if not word.startswith("-") and word not in COMMANDS:
+        near = mistakes.suggestion(word, COMMANDS) or f": use {mistakes.one_of(COMMANDS)}"
+        sentence = f"there is no command {mistakes.shown(word)}{near}"
+        raise mistakes.end("sparq", sentence, is_daemon=False)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
     )
     top.add_argument("--version", action=VersionAction)
@@ -59,11 +82,13 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; the exit status: 0, 1 when the audit or the run failed, 2 for bad words."""
+    """Run the program; the exit status: 0, 1 when the audit or the run failed and for bad words."""
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] in TOOLS:
         tool = import_module(f"sparq.tools.commands.{given[0]}")
         return int(tool.main(given[1:]))
+    if given:
+        _refuse_unknown(given[0])
     words = parser()
     return _pipeline(words, words.parse_args(given))
 

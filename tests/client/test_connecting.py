@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,18 @@ def test_without_an_event_loop_too(tmp_path: Path) -> None:
         nsqd.kill9()
         with pytest.raises(ConnectionLostError, match=r"within 0\.2 s: connection refused"):
             session.consumer("t", "c").until_connected(0.2)
+
+
+@pytest.mark.parametrize("given", ["'127.0.0.1:1'", "lookupd_http_addresses='127.0.0.1:1'"])
+def test_only_who_asks_over_http_loads_what_that_takes(given: str) -> None:
+    """A client of nsqds alone starts a quarter of a second earlier; arrays it needs never."""
+    program = (
+        "import sys; from sparq.client import Consumer, Producer; "
+        f"Producer({given}); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    loaded = set(done.stdout.decode().split())
+    assert {"sparq.client.producer", "asyncio"} <= loaded
+    assert ("lookupd" in given) == ("aiohttp" in loaded)
+    assert "numpy" not in loaded

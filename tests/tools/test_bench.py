@@ -94,9 +94,7 @@ async def test_only_a_part(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) 
     assert 4 == len(rows)
     with pytest.raises(SystemExit):
         options(nsqd, "--part=everything")
-    assert (
-        'flag -part: "everything" is none of publish, consume, latency\n' in capfd.readouterr().err
-    )
+    assert '--part: "everything" is none of publish, consume, latency\n' in capfd.readouterr().err
 
 
 async def test_options_of_the_client(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:

@@ -451,8 +451,8 @@ ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
         ([*ASKED, "--rotate-size=-1"], "--rotate-size should not be negative"),
         ([*ASKED, "--rotate-interval=-1s"], "--rotate-interval should not be negative"),
         ([*ASKED, "--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be"),
-        ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": '),
-        ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": '),
+        ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
+        ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
         ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not the address"),
         (
             [*ASKED, "--nsqd-tcp-address=nowhere"],
@@ -471,6 +471,21 @@ def test_what_cannot_be_is_refused(
     assert (1, 1) == (ended.value.code, said.count("\n"))
     assert said.startswith("nsq_to_file: ")
     assert reason in said
+
+
+def test_a_missing_permission_is_reported_as_such(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is connected; the tests may run as root, who may do anything."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(SystemExit) as ended:
+        nsq_to_file.main([*ASKED, f"--output-dir={tmp_path}"])
+
+    assert 1 == ended.value.code
+    assert (
+        f'nsq_to_file: --output-dir "{tmp_path}": permission denied: files cannot be made there\n'
+        == capsys.readouterr().err
+    )
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

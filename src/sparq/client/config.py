@@ -22,6 +22,7 @@ from typing import Any, Final
 from sparq.client.address import parse_local
 from sparq.client.layer_options import LAYER_RANGES, LayerOptions, check_option
 from sparq.client.option_values import (
+    near_option,
     option_name,
     read_table,
     read_text,
@@ -262,7 +263,7 @@ class Config(LayerOptions):
         values = {}
         for given, text in options.items():
             if (name := option_name(given)) not in defaults:
-                raise ValueError(f"invalid option {given}")
+                raise ValueError(f"invalid option {given}{near_option(given, defaults)}")
             values[name] = read_text(name, defaults[name], text)
         return cls.of(base, values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from sparq.client.discovery import Discovery
+from sparq.client.lookups import Lookups
 from sparq.client.pool import Pool
 
 
@@ -12,7 +12,7 @@ class Connecting(ABC):
     """Keeps connections to nsqds that are given, and to those that nsqlookupds list."""
 
     _pool: Pool
-    _discovery: Discovery
+    _lookups: Lookups
 
     @abstractmethod
     def _require_started(self) -> None:
@@ -21,7 +21,7 @@ class Connecting(ABC):
     @property
     def errors(self) -> dict[str, str]:
         """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
-        return {**self._discovery.errors, **self._pool.errors}
+        return {**self._lookups.errors, **self._pool.errors}
 
     async def until_connected(self, timeout_seconds: float = 0.0) -> None:
         """Wait until every nsqd that was given is connected, or has been before.

@@ -33,7 +33,7 @@ from sparq.client.requests import OK, Awaited, Request, Requests
 from sparq.client.write_watch import WriteWatch
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import FRAME_ERROR, FRAME_MESSAGE
+from sparq.protocol.layout import FRAME_ERROR, FRAME_MESSAGE
 from sparq.protocol.receiver import FrameError, MessageRun, Receiver, decode_message
 
 log = FieldLogger(__name__)

@@ -16,7 +16,7 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sparq.client.address import parse_nsqd, read_sources
 from sparq.client.batch import Batch
@@ -24,13 +24,13 @@ from sparq.client.config import Config
 from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
 from sparq.client.dead_letters import DeadLetters
-from sparq.client.discovery import Discovery, Filter
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.flow import Flow
 from sparq.client.handling import Handler, handle, name_of, require_callable
 from sparq.client.inbox import Inbox
 from sparq.client.layer_options import check_option
 from sparq.client.log_fields import FieldLogger, about, of_message
+from sparq.client.lookups import Lookups
 from sparq.client.message import Message
 from sparq.client.names import check_name
 from sparq.client.pool import Pool, background
@@ -38,6 +38,9 @@ from sparq.client.producer import Producer
 from sparq.client.subscription import Counters, Subscription
 from sparq.client.watchdog import Watchdog
 from sparq.protocol import commands
+
+if TYPE_CHECKING:
+    from sparq.client.discovery import Filter
 
 CLOSE_WAIT_SECONDS: Final = 2.0
 """For nsqd's answer to CLS, which it gives at once; one that hangs must not hold up the stop."""
@@ -139,11 +142,11 @@ class Consumer(Connecting):
         self._flow = Flow(self.config, rng)
         self._inbox = Inbox(self._flow.expire)
         given, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
-        self._discovery = Discovery(lookupds, topic, self.config, rng, discovery_filter)
+        self._lookups = Lookups(lookupds, topic, self.config, rng, discovery_filter)
         self._pool = Pool(
             given,
             self._serve,
-            self._discovery.recheck,
+            self._lookups.recheck,
             max_delay=self.config.max_reconnect_delay,
             rng=rng,
         )
@@ -233,7 +236,7 @@ class Consumer(Connecting):
             self._begin()
 
     def _begin(self) -> None:
-        self._tasks.append(background(self._discovery.run(self._pool.update), "discovery"))
+        self._tasks.append(background(self._lookups.run(self._pool.update), "discovery"))
         self._pool.start()
         self._flow.start()
         self._watchdog.start()
@@ -336,7 +339,7 @@ class Consumer(Connecting):
         """
         self._change_sources()
         place = str(parse_nsqd(address))
-        if self._pool.given == {place} and not self._discovery.count:
+        if self._pool.given == {place} and not self._lookups.count:
             raise ValueError(f"nsqd {address} is the last source: stop the consumer instead")
         self._pool.remove(place)
         for each in list(self._flow.subscriptions.values()):
@@ -352,7 +355,7 @@ class Consumer(Connecting):
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
-        self._discovery.add(address)
+        self._lookups.add(address)
 
     def disconnect_from_nsqlookupd(self, address: str) -> None:
         """Ask this nsqlookupd no more; nsqds that it listed stay until they are lost.
@@ -362,9 +365,9 @@ class Consumer(Connecting):
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
-        if self._discovery.count == 1 and not self._pool.given:
+        if self._lookups.count == 1 and not self._pool.given:
             raise ValueError(f"nsqlookupd {address} is the last source: stop the consumer instead")
-        self._discovery.remove(address)
+        self._lookups.remove(address)
 
     def _change_sources(self) -> None:
         if self._stopping:

@@ -26,7 +26,7 @@ from sparq.client.wrong_peer import HEAD_BYTES, not_nsqd
 from sparq.protocol import commands
 from sparq.protocol.compression import Compression, Deflate, Snappy
 from sparq.protocol.errors import ERRORS
-from sparq.protocol.frames import FRAME_ERROR, FRAME_RESPONSE
+from sparq.protocol.layout import FRAME_ERROR, FRAME_RESPONSE
 from sparq.protocol.receiver import FrameError, Receiver
 
 ANSWER_BYTES_MAX: Final = 64 << 10

@@ -51,9 +51,14 @@ def option_name(given: str) -> str:
 
 def unknown_option(given: str, known: Iterable[str]) -> str:
     """What to say of a name that nobody knows."""
+    return f"no such option: {given}{near_option(given, known)}"
+
+
+def near_option(given: str, known: Iterable[str]) -> str:
+    """The option that a name was most likely meant for, as `` (name?)``; empty if none is close."""
     name = option_name(_UPPER.sub("_", given).lower())
     near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, known, n=1)
-    return f"no such option: {given}" + (f" ({near[0]}?)" if near else "")
+    return f" ({near[0]}?)" if near else ""
 
 
 def read_text(name: str, default: object, text: str) -> Any:

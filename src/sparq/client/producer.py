@@ -18,17 +18,17 @@ import contextlib
 import random
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sparq.client.address import read_sources
 from sparq.client.config import Config
 from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
-from sparq.client.discovery import Discovery, Filter
 from sparq.client.dispatcher import CLOSED, Dispatcher
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.handling import require_callable
 from sparq.client.log_fields import FieldLogger
+from sparq.client.lookups import Lookups
 from sparq.client.ping import ping
 from sparq.client.pool import Pool, background
 from sparq.client.publish import (
@@ -42,6 +42,9 @@ from sparq.client.publish import (
     publish_command,
     publish_deferred_command,
 )
+
+if TYPE_CHECKING:
+    from sparq.client.discovery import Filter
 
 log = FieldLogger(__name__)
 
@@ -90,15 +93,15 @@ class Producer(Connecting):
         require_callable(discovery_filter=discovery_filter)
         given, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
         rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
-        self._discovery = Discovery(lookupds, None, self.config, rng, discovery_filter)
+        self._lookups = Lookups(lookupds, None, self.config, rng, discovery_filter)
         self._pool = Pool(
             given,
             self._serve,
-            self._discovery.recheck,
+            self._lookups.recheck,
             max_delay=self.config.max_reconnect_delay,
             rng=rng,
         )
-        errors = ChainMap(self._pool.errors, self._discovery.errors)
+        errors = ChainMap(self._pool.errors, self._lookups.errors)
         self._dispatcher = Dispatcher(self.config, errors)
 
     def __repr__(self) -> str:
@@ -325,7 +328,7 @@ class Producer(Connecting):
                 "(every asyncio.run is a loop of its own)"
             )
         self._loop = loop
-        self._asking = background(self._discovery.run(self._pool.update), "discovery")
+        self._asking = background(self._lookups.run(self._pool.update), "discovery")
         self._pool.start()
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.client.socket_connection import Parts, SocketConnection
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import FRAME_RANGE
+from sparq.protocol.layout import FRAME_RANGE
 
 RANGE_FEATURE: Final = "sparq_range"
 READ_BYTES: Final = 4 << 20

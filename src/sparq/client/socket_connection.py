@@ -26,7 +26,7 @@ from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.client.layers import LayerError, Layers
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import FRAME_ERROR, FRAME_HEADER_SIZE, FRAME_RESPONSE
+from sparq.protocol.layout import FRAME_ERROR, FRAME_HEADER_SIZE, FRAME_RESPONSE
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """The largest frame taken; a stored batch is at most one MPUB, 5 MiB by nsqd's default."""

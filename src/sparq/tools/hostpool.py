@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from sparq.program.mistakes import suggestion
 from sparq.tools.command_line import UsageError
 
 FIRST_RETRY_SECONDS: Final = 30.0
@@ -198,4 +199,4 @@ def hosts_of(mode: str, names: Iterable[str], rng: random.Random) -> Hosts:
         return HostPool(names)
     if mode == "epsilon-greedy":
         return EpsilonGreedy(names, rng)
-    raise UsageError(f"--mode {mode!r} is none of {', '.join(MODES)}")
+    raise UsageError(f"--mode {mode!r} is none of {', '.join(MODES)}{suggestion(mode, MODES)}")

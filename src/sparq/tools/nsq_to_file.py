@@ -182,8 +182,19 @@ def _folders(options: Options) -> tuple[Folder, Folder | None]:
 def _folder(flag: str, path: str, *, is_owned: bool = False) -> Folder:
     try:
         return Folder(path, is_owned=is_owned)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"--{flag} {quote(path)}: {_reason(error)}") from None
+    except ValueError as error:
         raise UsageError(f"--{flag} {quote(path)}: {error}") from None
+
+
+def _reason(error: OSError) -> str:
+    """Why a folder cannot be used: what the system says, and what else is known."""
+    if not error.errno:
+        return str(error)
+    reason = os.strerror(error.errno)
+    more = "" if error.strerror in (None, reason) else f": {error.strerror}"
+    return f"{reason.lower()}{more}"
 
 
 def _topics(options: Options, pattern: Pattern, config: Config) -> Topics:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sparq.program.mistakes import suggestion
+
 if TYPE_CHECKING:
     from sparq.tools.overview import Row
 
@@ -104,7 +106,7 @@ def column_name(text: str) -> str:
     for column in COLUMNS:
         if wanted in (_plain(column.name), _plain(column.heading)):
             return column.name
-    raise ValueError(f"column must be one of {', '.join(BY_NAME)}")
+    raise ValueError(f"column must be one of {', '.join(BY_NAME)}{suggestion(wanted, BY_NAME)}")
 
 
 def _plain(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 from sparq.program.flags import option
 from sparq.program.kinds import DURATION, INT, STRING
+from sparq.program.mistakes import suggestion
 from sparq.protocol.durations import SECOND
 from sparq.tools.command_line import CLIENT_OPTION, launch, parse
 
@@ -22,7 +23,8 @@ def _parts(texts: Iterable[str]) -> tuple[str, ...]:
     found = [part for text in texts for part in text.split(",")]
     unknown = sorted(set(found) - set(PARTS))
     if unknown:
-        raise ValueError(f'"{unknown[0]}" is none of {", ".join(PARTS)}')
+        near = suggestion(unknown[0], PARTS)
+        raise ValueError(f'"{unknown[0]}" is none of {", ".join(PARTS)}{near}')
     return tuple(found)
 
 
