@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from sparq.pipeline.workers_python import use_this_python
+from sparq.spark.decode import SCHEMA
 from sparq.spark.java import ensure_java
+from sparq.spark.options import SourceOptions
+from sparq.spark.source import NsqStreamReader
 from tests.spark.range_server import RangeServer
 
 
@@ -20,6 +23,27 @@ def servers():
             first.add([b"%da" % number, b"%db" % number], gap=100)
             second.add([b"%da" % number, b"%db" % number, b"%dc" % number])
         yield first, second
+
+
+@pytest.fixture
+def readers(servers):
+    """Makes stream readers and closes them."""
+    made = []
+
+    def make(*used: RangeServer, **options: str) -> NsqStreamReader:
+        given = {
+            "topic": "clicks",
+            "channel": "archive",
+            "nsqd_tcp_addresses": ",".join(server.address for server in used or servers),
+            "startingOffsets": "earliest",
+            "nsqdTimeoutMs": "10000",
+        }
+        made.append(NsqStreamReader(SourceOptions.of(given | options, stream=True), SCHEMA.names))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
 
 
 @pytest.fixture(scope="session")

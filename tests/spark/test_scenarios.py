@@ -5,14 +5,18 @@ with failOnDataLoss true and false. In each, every message is in the sink exactl
 those that were lost; and what is lost is what the query has reported.
 """
 
+import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from sparq.client.range_reader import RangeReader
 from sparq.spark.discovery import Discovery
+from sparq.spark.offsets import Offset
 from sparq.spark.options import Cluster
-from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
+from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.spark.witness import WAIT_SECONDS, Witness, wipe
 from tests.waiting import wait_for
 
@@ -92,6 +96,29 @@ def number_of_lost(line: str) -> int:
     return int(found[1].replace(",", "")) if found else 0
 
 
+def restart_behind_its_back(
+    witness: Witness, nsqd: NsqdServer, count: int, *, gracefully: bool
+) -> None:
+    """Restarts an nsqd; before the query reaches it, it takes messages and deletes what was read.
+
+    The query cannot reach it since it listens elsewhere meanwhile.
+    """
+    topic = witness.options["topic"]
+    wait_for(lambda: nsqd.channel(topic, "spark")["depth"] == 0)
+    nsqd.terminate() if gracefully else nsqd.kill9()
+    flags = (f"--data-path={nsqd.folder}", "--broadcast-address=127.0.0.1")
+    with NsqdServer("sparq.nsqd", nsqd.folder, flags) as elsewhere:
+        start_first(elsewhere)
+        reader = RangeReader(elsewhere.tcp)
+        before = reader.ends(topic)
+        witness.publish(elsewhere, count)
+        wait_for(lambda: reader.ends(topic).first_ordinal == before.end_ordinal)
+        assert reader.ends(topic).first > before.end
+        reader.close()
+        elsewhere.terminate() if gracefully else elsewhere.kill9()
+    nsqd.start()
+
+
 @every_query
 def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail):
     """Nothing is lost and nothing comes twice, whatever takes place between two reads.
@@ -104,10 +131,10 @@ def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail
         witness.publish(steady, 10_000)
         witness.publish(nsqd, 20_000)
         witness.read()
-        for gracefully in (True, False, True):
-            nsqd.restart(gracefully=gracefully)
-            witness.publish(nsqd, 10_000)
-            witness.publish(steady, 1_000)
+        for gracefully in (True, False):
+            restart_behind_its_back(witness, nsqd, 10_000, gracefully=gracefully)
+            witness.publish(nsqd, 5_000)
+            witness.publish(steady, 1_500)
             witness.read()
         witness.publish(joining, 30_000)
         witness.read()
@@ -131,8 +158,11 @@ def test_an_nsqd_that_was_absent_at_the_start(witness, steady, nsqd, continuous,
     """It is read from where its channel stands: nothing comes again, the cursor stays."""
     topic = witness.options["topic"]
     witness.options["startingOffsets"] = "committed" if continuous == fail else "latest"
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=keeps")
     old = len(witness.publish(nsqd, 2_000) + witness.publish(steady, 100))
     for each in (nsqd, steady):
+        wait_for(lambda each=each: each.channel(topic, "spark")["depth"] > 0)
         each.post(f"/channel/empty?topic={topic}&channel=spark")
     wait_for(lambda: lookupd_knows(witness, nsqd))
     nsqd.kill9()
@@ -200,3 +230,36 @@ def test_retention_overtakes_the_query(witness, another, continuous, fail):
     assert 1 == max(found.values())
     lost = sum(map(number_of_lost, witness.lines(f"of topic {topic} at nsqd {nsqd.tcp} are lost")))
     assert len(witness.published) - len(found) == lost > 0
+
+
+@pytest.mark.parametrize(("continuous", "fail"), [(False, True)], ids=[""])
+def test_a_checkpoint_of_an_earlier_version_is_read(witness, another, continuous, fail):
+    """It holds no ordinals: a clean restart costs nothing all the same, a lag limit does."""
+    flags = ["--max-bytes-per-file=262144", "--max-channel-lag-bytes=524288"]
+    topic = witness.options["topic"]
+    with another("limited", *flags) as nsqd:
+        witness.publish(nsqd, 5_000)
+        witness.read()
+        without_ordinals(witness.checkpoint)
+        restart_behind_its_back(witness, nsqd, 5_000, gracefully=True)
+        witness.read()
+        assert witness.found() == Counter(witness.published)
+
+        without_ordinals(witness.checkpoint)
+        witness.publish(nsqd, 80_000)
+        wait_for(lambda: nsqd.channel(topic, "spark")["depth"] < 50_000, every=0.05)
+        assert f"messages of topic {topic} at nsqd {nsqd.tcp} are lost: those from index" in (
+            witness.wait_for_failure()
+        )
+
+
+def without_ordinals(checkpoint: Path) -> None:
+    """Rewrites the offsets of a checkpoint as earlier versions wrote them."""
+    for path in (checkpoint / "offsets").glob("[0-9]*"):
+        lines = path.read_text().splitlines()
+        offset = json.loads(lines[-1])
+        found = Offset.parse(offset).positions
+        plain = {key: position.index for key, position in found.items()}
+        path.write_text("\n".join([*lines[:-1], json.dumps(plain)]))
+    for path in (checkpoint / "offsets").glob(".*.crc"):
+        path.unlink()

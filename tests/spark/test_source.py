@@ -3,7 +3,6 @@
 No Spark session runs here; `test_spark.py` has one.
 """
 
-import pickle
 import threading
 import time
 
@@ -13,12 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import fleet, source
-from sparq.spark.decode import SCHEMA
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
-from sparq.spark.options import OptionError, SourceOptions
-from sparq.spark.source import NsqStreamReader
+from sparq.spark.options import OptionError
 from tests.servers import free_port
-from tests.spark.range_server import RangeServer, key
+from tests.spark.range_server import key
+from tests.spark.reading import indexes, rows_of
 
 ALL = ReadAllAvailable()
 
@@ -29,44 +27,6 @@ def no_long_pauses(monkeypatch):
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(fleet, "RETRY_FIRST_SECONDS", 0.01)
     monkeypatch.setattr(fleet, "RETRY_MAX_SECONDS", 0.02)
-
-
-@pytest.fixture
-def readers(servers):
-    """Makes stream readers and closes them."""
-    made = []
-
-    def make(*used: RangeServer, **options: str) -> NsqStreamReader:
-        given = {
-            "topic": "clicks",
-            "channel": "archive",
-            "nsqd_tcp_addresses": ",".join(server.address for server in used or servers),
-            "startingOffsets": "earliest",
-            "nsqdTimeoutMs": "10000",
-        }
-        made.append(NsqStreamReader(SourceOptions.of(given | options, stream=True), SCHEMA.names))
-        return made[-1]
-
-    yield make
-    for reader in made:
-        reader.stop()
-
-
-def indexes(offset) -> dict[str, int]:
-    """How far an offset goes in each log."""
-    return {name: place["index"] for name, place in offset.items() if name != "cut"}
-
-
-def rows_of(reader, start, end) -> list[tuple[str, bytes]]:
-    """(nsqd, body) of each row between two offsets, as the executors would read them."""
-    found = []
-    for partition in pickle.loads(pickle.dumps(reader.partitions(start, end))):
-        copy = pickle.loads(pickle.dumps(NsqStreamReader(reader._options, SCHEMA.names)))
-        for rows in copy.read(partition):
-            found += zip(
-                rows.column("nsqd").to_pylist(), rows.column("body").to_pylist(), strict=True
-            )
-    return found
 
 
 # Where a query begins
@@ -389,35 +349,6 @@ def test_a_drained_run_waits_for_an_nsqd(servers, readers):
     with pytest.raises(UnreachableError, match=servers[1].address):
         while True:
             reader.latestOffset(latest, ALL)
-
-
-# Partitions
-
-
-def test_a_range_is_cut_into_equal_parts(servers, readers):
-    """minPartitions and maxRecordsPerPartition cut; rows and their order stay the same."""
-    start, end = {key(servers[1]): 0}, {key(servers[1]): 6}
-    for options, count in (
-        ({"minPartitions": "3"}, 3),
-        ({"maxRecordsPerPartition": "4"}, 2),
-        ({"minPartitions": "99"}, 6),
-        ({}, 1),
-    ):
-        reader = readers(servers[1], **options)
-        cut = [partition.value for partition in reader.partitions(start, end)]
-
-        assert count == len(cut)
-        assert [6 // count] * count == [part.messages for part in cut]
-        assert 6 == len(rows_of(reader, start, end))
-
-
-def test_a_planned_range_waits_for_its_nsqd(servers, readers):
-    """The restart of an nsqd within the time of the option fails nothing."""
-    reader = readers(servers[1])
-    servers[1].stop()
-    threading.Timer(0.2, servers[1].start).start()
-
-    assert 6 == len(rows_of(reader, {key(servers[1]): 0}, {key(servers[1]): 6}))
 
 
 # AUTH

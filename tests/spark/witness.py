@@ -25,13 +25,14 @@ class Witness:
     Args:
         spark: the session.
         spark_log: the standard error of the session's processes.
-        folder: for checkpoints.
+        folder: for the checkpoint.
         options: of the source; the channel is `spark`.
 
     Attributes:
         continuous: whether the query runs on, or in runs that read what is there (availableNow).
         published: the bodies of all messages that nsqd has answered with OK.
         batches: the bodies in the sink, by query and batch number.
+        checkpoint: the query's.
         gate: while it is not set, the sink waits in the middle of a batch.
         query: the query that runs or ran last.
     """
@@ -47,7 +48,7 @@ class Witness:
         self._spark = spark
         self._log = spark_log
         self._log_begin = spark_log.stat().st_size
-        self._folder = folder
+        self.checkpoint = folder / "checkpoint"
 
     # Publishing
 
@@ -97,7 +98,7 @@ class Witness:
         self.query = (
             stream.select("body")
             .writeStream.foreachBatch(self._keep)
-            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .option("checkpointLocation", str(self.checkpoint))
             .trigger(**(trigger or {"processingTime": "0 seconds"}))
             .start()
         )

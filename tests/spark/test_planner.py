@@ -1,0 +1,84 @@
+"""The partitions of a batch: equal, and the same each time the batch is run."""
+
+import os
+import threading
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.spark.range_server import key
+from tests.spark.reading import rows_of
+
+ALL = ReadAllAvailable()
+
+
+def test_a_range_is_cut_into_equal_parts(servers, readers):
+    """minPartitions and maxRecordsPerPartition cut; rows and their order stay the same."""
+    start, end = {key(servers[1]): 0}, {key(servers[1]): 6}
+    for options, count in (
+        ({"minPartitions": "3"}, 3),
+        ({"maxRecordsPerPartition": "4"}, 2),
+        ({"minPartitions": "99"}, 6),
+        ({}, 1),
+    ):
+        reader = readers(servers[1], **options)
+        cut = [partition.value for partition in reader.partitions(start, end)]
+
+        assert count == len(cut)
+        assert [6 // count] * count == [part.messages for part in cut]
+        assert 6 == len(rows_of(reader, start, end))
+
+
+def bounds(partitions) -> list[tuple[int, int, int]]:
+    """First index, end and number of messages of each partition."""
+    return [(part.value.first, part.value.end, part.value.messages) for part in partitions]
+
+
+def test_a_batch_is_cut_as_it_was_planned(servers, readers, monkeypatch):
+    """Run again with other options or cores, and with an nsqd away, it has the same partitions."""
+    first, second = servers
+    planned = readers(minPartitions="4")
+    start = planned.initialOffset()
+    end = planned.latestOffset(start, ALL)
+    expected = bounds(planned.partitions(start, end))
+    assert [2, 2, 3, 3] == [messages for _, _, messages in expected]
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert expected == bounds(readers(minPartitions="10").partitions(start, end))
+    assert expected == bounds(readers(maxRecordsPerPartition="1").partitions(start, end))
+
+    replayed = readers()
+    first.hang_up_after["Ends"] = 3
+    second.stop()
+    threading.Timer(0.2, second.start).start()
+    assert expected == bounds(replayed.partitions(start, end))
+
+
+def test_a_loss_leaves_the_other_partitions_as_they_were(servers, readers):
+    """What is deleted or gone makes partitions empty or shorter, never fewer."""
+    _, second = servers
+    planned = readers(minPartitions="10")
+    start = planned.initialOffset()
+    end = planned.latestOffset(start, ALL)
+    expected = bounds(planned.partitions(start, end))
+    second.first = 3
+    replayed = readers(failOnDataLoss="false")
+
+    assert 10 == len(expected)
+    found = bounds(replayed.partitions(start, end))
+    assert expected[:4] == found[:4]
+    assert [(3, 3, 0)] * 3 + expected[7:] == found[4:]
+
+    second.stop()
+    second.log = "ef" * 16
+    second.start()
+    found = bounds(readers(failOnDataLoss="false").partitions(start, end))
+    assert expected[:4] + [(6, 6, 0)] * 6 == found
+
+
+def test_a_planned_range_waits_for_its_nsqd(servers, readers):
+    """The restart of an nsqd within the time of the option fails nothing."""
+    reader = readers(servers[1])
+    servers[1].stop()
+    threading.Timer(0.2, servers[1].start).start()
+
+    assert 6 == len(rows_of(reader, {key(servers[1]): 0}, {key(servers[1]): 6}))
