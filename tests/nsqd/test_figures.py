@@ -37,6 +37,7 @@ CHANNEL_KEYS = [
     "in_flight_count",
     "deferred_count",
     "message_count",
+    "global_msg_count",
     "requeue_count",
     "timeout_count",
     "client_count",
@@ -75,7 +76,9 @@ async def test_stats_of_an_empty_nsqd(nsqd: Daemon) -> None:
     """NSQ's keys in NSQ's order; memory only if it is wanted."""
     stats = await nsqd.stats()
 
-    assert list(stats) == ["version", "health", "start_time", "topics", "memory", "producers"]
+    nsqs = ["version", "health", "start_time", "topics", "memory", "producers"]
+    assert list(stats) == [*nsqs, "reserve"]
+    assert list(stats["reserve"]) == ["bytes", "target_bytes", "finishes", "is_short"]
     assert (stats["version"], stats["health"]) == ("1.3.0", "OK")
     assert (stats["topics"], stats["producers"]) == ([], None)
     assert list(stats["memory"]) == MEMORY_KEYS
@@ -95,7 +98,8 @@ async def test_stats_of_topic_channel_and_clients(nsqd: Daemon) -> None:
     assert (topic["message_count"], topic["message_bytes"]) == (2, 6)
     assert topic["e2e_processing_latency"] == {"count": 0, "percentiles": None}
     (channel,) = topic["channels"]
-    assert list(channel)[:12] == CHANNEL_KEYS
+    assert list(channel)[:13] == CHANNEL_KEYS
+    assert channel["global_msg_count"] == 1
     assert (channel["depth"], channel["in_flight_count"], channel["client_count"]) == (1, 1, 1)
     (client,) = channel["clients"]
     assert list(client) == CLIENT_KEYS

@@ -171,9 +171,22 @@ def json_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
     sessions = stats.producers_of(broker) if topics is not None and wanted.clients else ()
     if sessions:
         yield from _list(_client_json(session, wanted.topic) for session in sessions)
-        yield "}"
     else:
-        yield "null}"
+        yield "null"
+    yield f',"reserve":{_encode(_reserve_figures(broker))}}}'
+
+
+def _reserve_figures(broker: Broker) -> dict[str, Any] | None:
+    """How much room consumers have on a full disk; None before the broker knows."""
+    room = broker.room()
+    if room is None:
+        return None
+    return {
+        "bytes": room.reserve_bytes,
+        "target_bytes": room.target_bytes,
+        "finishes": room.finishes,
+        "is_short": room.is_short,
+    }
 
 
 def _with_channels(

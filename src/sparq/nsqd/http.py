@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import socket
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _NEWLINE = 0x0A
+
+DONE_SECONDS = 5.0
+"""How long a change may wait for the disk before its client is told that it is not done yet."""
+
+DONE_POLL_SECONDS = 0.02
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -141,7 +147,7 @@ class Endpoints:
         bodies = read(await call.body(self._limits.max_body_size, "BODY_TOO_BIG"))
         if not len(bodies):
             # As with NSQ, a topic comes to be by being named, even without a message.
-            await self._change(lambda: self._create_topic(topic))
+            await self._change(topic, lambda now: self._broker.create_topic(topic, now))
             return "OK"
         return await self._publish(topic, bodies, defer_ms)
 
@@ -174,60 +180,62 @@ class Endpoints:
     async def create_topic(self, call: Call) -> None:
         """Make a topic."""
         topic = valid_topic(call)
-        await self._change(lambda: self._create_topic(topic))
+        await self._change(topic, lambda now: self._broker.create_topic(topic, now))
 
     async def delete_topic(self, call: Call) -> None:
         """Delete a topic, its channels and its messages. (The name is not checked: NSQ's way.)"""
         topic = call.argument("topic")
-        await self._change(lambda: self._broker.delete_topic(topic, self._now()))
+        await self._change(topic, lambda now: self._broker.delete_topic(topic, now))
 
     async def empty_topic(self, call: Call) -> None:
         """Drop what the topic holds that its channels may not see yet."""
         topic = valid_topic(call)
-        await self._change(lambda: self._broker.empty_topic(topic, self._now()))
+        await self._change(topic, lambda now: self._broker.empty_topic(topic, now))
 
     async def pause_topic(self, call: Call) -> None:
         """Stop the flow from the topic to its channels."""
         topic = call.argument("topic")
-        await self._change(lambda: self._broker.pause_topic(topic, True, self._now()))
+        await self._change(topic, lambda now: self._broker.pause_topic(topic, True, now))
 
     async def unpause_topic(self, call: Call) -> None:
         """Resume it."""
         topic = call.argument("topic")
-        await self._change(lambda: self._broker.pause_topic(topic, False, self._now()))
+        await self._change(topic, lambda now: self._broker.pause_topic(topic, False, now))
 
     # Channels
 
     async def create_channel(self, call: Call) -> None:
         """Make a channel of a topic that is there."""
         topic, channel = topic_channel(call)
-        await self._change(lambda: self._broker.create_channel(topic, channel, self._now()))
+        await self._change(topic, lambda now: self._broker.create_channel(topic, channel, now))
 
     async def delete_channel(self, call: Call) -> None:
         """Delete a channel; its clients are disconnected."""
         topic, channel = topic_channel(call)
-        await self._change(lambda: self._broker.delete_channel(topic, channel, self._now()))
+        await self._change(topic, lambda now: self._broker.delete_channel(topic, channel, now))
 
     async def empty_channel(self, call: Call) -> None:
         """Drop everything that the channel holds, in flight or not."""
         topic, channel = topic_channel(call)
-        await self._change(lambda: self._broker.empty_channel(topic, channel, self._now()))
+        await self._change(topic, lambda now: self._broker.empty_channel(topic, channel, now))
 
     async def pause_channel(self, call: Call) -> None:
         """Stop deliveries."""
         topic, channel = topic_channel(call)
-        await self._change(lambda: self._broker.pause_channel(topic, channel, True, self._now()))
+        await self._change(topic, lambda now: self._broker.pause_channel(topic, channel, True, now))
 
     async def unpause_channel(self, call: Call) -> None:
         """Resume them."""
         topic, channel = topic_channel(call)
-        await self._change(lambda: self._broker.pause_channel(topic, channel, False, self._now()))
+        await self._change(
+            topic, lambda now: self._broker.pause_channel(topic, channel, False, now)
+        )
 
     async def seek_channel(self, call: Call) -> dict[str, Any]:
         """Move a channel in the log; tells where it has landed, and what comes again."""
         topic, channel = topic_channel(call)
         target = seeking.target_of(call.query.get("to"), time.time_ns())
-        seek = await self._change(lambda: self._broker.seek(topic, channel, target, self._now()))
+        seek = await self._change(topic, lambda now: self._broker.seek(topic, channel, target, now))
         if seek.error is not None:
             raise HttpError(500, f"INTERNAL_ERROR: {seek.error.reason}")
         if seek.landing is None:  # it was deleted before its place was found
@@ -237,21 +245,33 @@ class Endpoints:
     def _now(self) -> Instant:
         return self._nsqd.runner.now()
 
-    def _create_topic(self, topic: str) -> None:
-        self._broker.create_topic(topic, self._now())
+    async def _change(self, topic: str, apply: Callable[[Instant], T]) -> T:
+        """Apply a change of a topic; returns what came of it, once it is done and on disk.
 
-    async def _change(self, apply: Callable[[], T]) -> T:
-        """Apply a change; returns what came of it, once it is on disk."""
+        Raises:
+            HttpError: it is refused; or 503 NOT_DONE with the reason: the disk does not let it be
+                done. It is tried again until it is, also after a restart.
+        """
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         try:
-            result = apply()
+            result = apply(self._now())
         except RemoteError as error:
             raise change_error(error) from error
         await self._nsqd.settle()
         # What the first round found (a place by its time) may have asked for another.
         await self._nsqd.settle()
+        await self._done(topic)
         return result
+
+    async def _done(self, topic: str) -> None:
+        """Return when nothing of a topic waits for the disk any more."""
+        deadline = time.monotonic() + DONE_SECONDS
+        while (reason := self._broker.unsettled(topic)) is not None:
+            if time.monotonic() > deadline:
+                raise HttpError(503, f"NOT_DONE: {reason}")
+            await asyncio.sleep(DONE_POLL_SECONDS)
+            await self._nsqd.settle()
 
 
 def valid_topic(call: Call) -> str:

@@ -162,10 +162,22 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
         ("uncommitted_bytes", "Publishes that are not on disk yet", broker.backlog_bytes),
         ("data_path_free_bytes", "Space left for nsqd on its disk", _free_bytes(nsqd)),
         ("memory_objects", "Blocks that Python has allocated", sys.getallocatedblocks()),
+        *_of_reserve(broker),
     ):
         family = Family(f"nsqd_{name}", "gauge", text)
         family.add(value)
         yield family
+
+
+def _of_reserve(broker: Broker) -> tuple[tuple[str, str, int], ...]:
+    room = broker.room()
+    if room is None:
+        return ()
+    return (
+        ("reserve_bytes", "Space held for FINs on a full disk", room.reserve_bytes),
+        ("reserve_target_bytes", "Space that should be held for them", room.target_bytes),
+        ("reserve_finishes", "FINs that fit before a checkpoint makes room", room.finishes),
+    )
 
 
 def _free_bytes(nsqd: Nsqd) -> int:
