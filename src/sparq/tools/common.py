@@ -143,15 +143,18 @@ async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
     Raises:
         Failed: one could not be reached; the text names it.
     """
+    failure: Exception | None = None
     try:
         async with asyncio.TaskGroup() as group:
             for client in clients:
                 group.create_task(client.until_connected(wait_ns / SECOND))
     except* (ConnectionLostError, WrongPeerError) as errors:
-        error = errors.exceptions[0]
-        can_wait = isinstance(error, ConnectionLostError) and not wait_ns
+        # What is raised in here comes out as a group, but for some releases of Python 3.11.
+        failure = errors.exceptions[0]
+    if failure is not None:
+        can_wait = isinstance(failure, ConnectionLostError) and not wait_ns
         hint = " (--wait-for-nsqd=30s waits for it)" if can_wait else ""
-        raise Failed(f"{error}{hint}") from None
+        raise Failed(f"{failure}{hint}")
 
 
 def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) -> int:
