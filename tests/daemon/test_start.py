@@ -110,3 +110,24 @@ def connected(port: int) -> socket.socket:
             time.sleep(0.005)
         else:
             return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("module", ["sparq.nsqd", "sparq.nsqlookupd"])
+def test_a_signal_while_the_rest_is_loaded_ends_it_in_order(
+    module: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """Whoever stops a daemon that has just opened its ports gets status 0."""
+    program = AT_LISTEN.replace("MODULE", module)
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+
+    assert (process.returncode, b"Traceback" in errors) == (0, False), errors

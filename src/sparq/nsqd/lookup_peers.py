@@ -166,7 +166,10 @@ class Peer:
 
     async def _reply(self, reader: asyncio.StreamReader) -> bytes:
         async with asyncio.timeout(REPLY_SECONDS):
-            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            head = await reader.readexactly(4)
+            if head == b"HTTP":
+                raise PeerError("speaks HTTP: give nsqlookupd's TCP port, 4160 by default")
+            (size,) = struct.unpack(">i", head)
             if not 0 <= size <= self._reply_bytes_max:
                 raise PeerError(f"announced an answer of {size} bytes")
             return await reader.readexactly(size)

@@ -124,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_lines.set_up(options.log_prefix, log_lines.chosen_level(options.log_level, options.verbose))
     logger.info("%s", version)
     os.umask(0o077)
+    lifecycle.end_on_signals()
     try:
         beginning = begin(options)
     except lifecycle.StartError as error:

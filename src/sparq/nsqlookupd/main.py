@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = flags.parse(Options, PROGRAM, version, words)
     log_lines.set_up(options.log_prefix, log_lines.chosen_level(options.log_level, options.verbose))
     logger.info("%s", version)
+    lifecycle.end_on_signals()
     try:
         listeners = listen(options)
     except address.ListenError as error:

@@ -1,7 +1,8 @@
 """A daemon from its first line to its exit status.
 
 1. SIGINT and SIGTERM set one event; the daemon ends in its own order. Further signals change
-   nothing, up to the very end: SIGKILL is for those in a hurry, and the log survives it.
+   nothing, up to the very end: SIGKILL is for those in a hurry, and the log survives it. One that
+   comes before there is an event loop ends the process with status 0, too.
 2. A `StartError` is the one way to say "cannot start": logged as FATAL, exit status 1.
 3. When a daemon has stopped, its process ends at once, without Python's own teardown: that takes
    up to two seconds for a large heap, and in it a second signal would kill the process.
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import asyncio
 
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
 logger = logging.getLogger(__name__)
 
 Serve: TypeAlias = "Callable[[asyncio.Event], Coroutine[Any, Any, None]]"
@@ -34,6 +37,16 @@ class StartError(Exception):
 
 class LoadError(StartError):
     """It cannot start for what its data path holds; the text says all."""
+
+
+def end_on_signals() -> None:
+    """Until `run` has its loop, have SIGINT and SIGTERM end the process at once, with status 0.
+
+    For a daemon that listens already, and has nothing to put in order yet.
+    """
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: _end_process())
 
 
 def on_hangup(reload: Callable[[], None]) -> None:
@@ -73,7 +86,7 @@ def say_why(program: str, error: StartError) -> None:
 async def _until_signal(serve: Serve) -> None:
     stop: asyncio.Event = import_module("asyncio").Event()
     loop = _loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPPING:
         loop.add_signal_handler(number, stop.set)
     on_hangup(lambda: None)
     await serve(stop)
