@@ -188,3 +188,27 @@ def test_an_address_that_is_none_is_refused() -> None:
     for nsqds, lookupds in ([["nonsense"], []], [[], ["ftp://a.example"]]):
         with pytest.raises(ValueError, match=r"nonsense|ftp"):
             cluster(nsqds, lookupds)
+
+
+async def test_one_port_taken_for_another_is_told(nsqd: NsqdServer, lookupd: Server) -> None:
+    """An nsqlookupd given as an nsqd, the reverse, and a TCP port where HTTP is spoken."""
+    tcp = "it speaks NSQ's TCP protocol: give the HTTP port"
+    reasons = {
+        (nsqd.tcp, ""): tcp,
+        (lookupd.http, ""): "status 404: is this nsqd's HTTP port (4151 by default)?",
+        ("", lookupd.tcp): tcp,
+        ("", nsqd.http): "status 404: is this nsqlookupd's HTTP port (4161 by default)?",
+    }
+    for (given, listing), reason in reasons.items():
+        asking = cluster([given] if given else [], [listing] if listing else [], topic="here")
+
+        assert {} == await asked(asking)
+        assert asking.errors[given or listing].startswith(reason)
+
+
+async def test_a_topic_that_an_nsqlookupd_does_not_know_is_no_failure(lookupd: Server) -> None:
+    """It answers 404 to that, as to a question that it does not understand."""
+    asking = cluster([], [lookupd.http], topic="nowhere")
+
+    assert {} == await asked(asking)
+    assert {} == asking.errors

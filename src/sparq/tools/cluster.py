@@ -28,7 +28,9 @@ STATS_SIZE_MAX: Final = 64 << 20
 
 LIST_SIZE_MAX: Final = 8 << 20
 NSQDS_MAX: Final = 1000
-FOUND, FORBIDDEN = 200, 403
+FOUND, FORBIDDEN, MISSING = 200, 403, 404
+UNKNOWN_TOPIC: Final = b"TOPIC_NOT_FOUND"
+"""In the 404 of an nsqlookupd that does not know the topic; an nsqd's has ``NOT_FOUND`` only."""
 CHUNK_SIZE: Final = 65_536
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
@@ -110,7 +112,11 @@ class Cluster:
     async def _nodes(self, url: URL) -> set[str] | None:
         try:
             status, answer = await self._get(url, LIST_SIZE_MAX)
-            return set() if status == 404 else nodes_in(_answered(status, answer))
+            if status == MISSING and UNKNOWN_TOPIC in answer:
+                return set()
+            if status == MISSING:
+                raise ValueError("status 404: is this nsqlookupd's HTTP port (4161 by default)?")
+            return nodes_in(_answered(status, answer))
         except FAILURES as error:
             self._failed(address_of(url), error)
             return None
@@ -119,6 +125,8 @@ class Cluster:
         try:
             status, answer = await self._get(URL(base) / "stats" % self._query, STATS_SIZE_MAX)
             self.answered_at[address] = time.monotonic()
+            if status == MISSING:
+                raise ValueError("status 404: is this nsqd's HTTP port (4151 by default)?")
             return _answered(status, answer)
         except FAILURES as error:
             self._failed(address, error)
