@@ -35,7 +35,9 @@ def test_everything_at_once_loses_nothing() -> None:
 
     assert steady.is_right, [steady.line(), *steady.lost]
     assert killed.is_right, [killed.line(), *killed.lost]
-    assert steady.is_flat and killed.is_flat, [steady.line(), killed.line()]
+    # A process that is killed so soon may be seen at no age at which another was seen.
+    grown = [growth.line() for growth in killed.growths if not growth.is_flat]
+    assert steady.is_flat and not grown, [steady.line(), *grown]
     assert min(steady.lives, killed.lives) > 0
     assert killed.deaths["kill"] + killed.deaths["stop"] > 0
 
