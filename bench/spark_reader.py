@@ -110,7 +110,8 @@ def measure(rows: int, rounds: int, folder: Path) -> float:
         publish(nsqd.tcp, rows)
         spark = session(folder)
         jvm = spark.sparkContext._gateway.proc.pid
-        source = spark.read.format("nsq").options(topic=TOPIC, nsqd_tcp_addresses=nsqd.tcp)
+        options = {"topic": TOPIC, "nsqd_tcp_addresses": nsqd.tcp, "minPartitions": "2"}
+        source = spark.read.format("nsq").options(**options)
         files = str(folder / "parquet")
         source.load().write.parquet(files)
         assert spark.read.parquet(files).count() == rows

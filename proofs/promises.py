@@ -136,8 +136,9 @@ PROMISES = (
         "P14",
         "Spark",
         "With the checkpointed source and an idempotent sink, whatever process of Spark or nsqd is "
-        "killed, the sink holds each acknowledged message exactly once; a micro-batch that is run "
-        "again reads the identical range.",
+        "killed or restarted, the sink holds each acknowledged message exactly once; a micro-batch "
+        "that is run again has the identical partitions. Messages that are deleted before they are "
+        "read fail the query, or with failOnDataLoss=false are counted in its log.",
         ("spark",),
     ),
     Promise(

@@ -1,11 +1,11 @@
 """Whole runs of the pipeline, with nsqds and the Spark driver killed in each: `make spark`.
 
 Each run is `sparq run` on clicks of its own. While clicks are published and read, an nsqd is
-killed with kill -9, and the Spark driver in the middle of a micro-batch: Spark has written down
-what the batch shall read, and not yet that it has read it. Which nsqd, which of the driver's
-processes (its Python, its JVM, or all of them) and when, is chance, from the seed. The runner
-starts again what has died; then its audit must hold, and the archive, counted here once more, must
-have every message once.
+killed with kill -9 or stopped with SIGTERM, and the Spark driver is killed in the middle of a
+micro-batch: Spark has written down what the batch shall read, and not yet that it has read it.
+Which nsqd and how, which of the driver's processes (its Python, its JVM, or all of them) and when,
+is chance, from the seed. The runner starts again what has ended; then its audit must hold, and the
+archive, counted here once more, must have every message once.
 
 The control is a run whose reader does not keep to a batch that the checkpoint has planned
 (careless_run.py): after a kill it reads on to wherever the log ends now. Messages must be found
@@ -41,6 +41,8 @@ BATCHES_BEFORE_KILL = (0, 1, 2, 3, 5)
 """So many batches, of all queries, a driver may commit before it is killed."""
 # How long after the beginning of a batch its driver is killed: most batches take longer.
 BATCH_KILL_SECONDS = (0.0, 0.25)
+NSQD_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
+"""A clean stop is no lesser evil: what it leaves on the disk is not what a kill leaves."""
 DRIVER_PARTS = ("python", "jvm", "group")
 RUNNING = ("publishing", "draining")
 CLICKS = 100_000
@@ -104,14 +106,15 @@ class PipelineRun:
         return found
 
     def kill_nsqd(self) -> None:
-        """kill -9 of one nsqd, at some moment of the publishing."""
+        """kill -9 or SIGTERM of one nsqd, at some moment of the publishing."""
         self.wait_for("publishing", lambda: self.state().get("stage") in RUNNING)
         time.sleep(self.chance.uniform(*NSQD_KILL_SECONDS))
         name, pid = self.wait_for("an nsqd", self.living_nsqd)
         self.killed.add(pid)
+        how = self.chance.choice(NSQD_SIGNALS)
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        self.kills.append(name)
+            os.kill(pid, how)
+        self.kills.append(f"{name} ({how.name})")
 
     def living_nsqd(self) -> tuple[str, int] | None:
         """An nsqd that was not killed yet since its start, any of them by chance."""
