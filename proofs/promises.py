@@ -94,7 +94,7 @@ PROMISES = (
         "message. When space returns, publishing goes on within a second, without a restart; "
         "deleting and emptying topics and channels needs none. Nothing acknowledged is lost, and "
         "nothing that was refused is stored.",
-        ("full", "museum"),
+        ("full", "simulate", "museum"),
     ),
     Promise(
         "P8",

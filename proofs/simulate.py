@@ -2,7 +2,8 @@
 
 The real `broker`, `log` and `protocol` run in one thread on a memory disk, with hand-set clocks and
 connections that cut, stall and split bytes anywhere. A run is one seed: everything in it is drawn
-from that, so `make simulate SEED=<its number> N=1 ARGS=--no-control` repeats it.
+from that, so `make simulate SEED=<its number> N=1 ARGS=--no-control` repeats it. Every tenth has
+a second part, on a disk that is full (`simulate_parts/full_disk.py`).
 
 The control is the same with one guard of sparq switched off at a time (`simulate_parts/guards.py`):
 each must be found out.
@@ -18,13 +19,15 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 
 from proofs.outcome import Outcome, Plan, progress, run
+from proofs.simulate_parts.full_disk import FullDisk
 from proofs.simulate_parts.guards import GUARDS, Guard
 from proofs.simulate_parts.truth import Tally
 from proofs.simulate_parts.world import World
 
-PROMISES = ("P1", "P2", "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P13")
+PROMISES = ("P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P11", "P13")
 CONTROL_SEEDS_MAX = 100
 """So many runs without a guard are tried until one of them shows it."""
+FULL_DISK_EVERY = 10
 POOL_MIN = 24
 """Fewer runs than that are not worth processes of their own."""
 
@@ -33,7 +36,10 @@ def simulate(seed: int) -> Tally:
     """One run; what breaks it is counted."""
     world = World(seed)
     try:
-        return world.run()
+        tally = world.run()
+        if not seed % FULL_DISK_EVERY:
+            tally.add(FullDisk(seed).run())
+        return tally
     except Exception:
         tally = world.truth.tally
         tally.broken = 1
@@ -111,7 +117,8 @@ def line(total: Tally) -> str:
         f"returned after an answered FIN {total.returned:,} · "
         f"refused yet stored {total.refused:,} · redelivered before their time {total.hasty:,} · "
         f"miscounted attempts {total.recounted:,} · "
-        f"state left in memory {total.left:,} · broken runs {total.broken:,} · "
+        f"state left in memory {total.left:,} · "
+        f"topics closed after a full disk {total.stuck:,} · broken runs {total.broken:,} · "
         f"lost in power cuts without sync before OK {total.at_risk:,} (allowed)"
     )
 

@@ -23,6 +23,7 @@ from proofs.crew import NSQD, started, wait_until
 
 CHANNEL = "c" * 64
 BATCH = 50
+KEY_BYTES = 12
 FINISH_BYTES = 184
 """What a FIN that is alone in its turn adds to the ledger, with such a channel."""
 NEARLY_FULL_BYTES = 300_000
@@ -71,7 +72,7 @@ class Crowd:
     """What consumers and publishers of all topics know.
 
     Attributes:
-        bodies: acknowledged, by topic.
+        bodies: how those acknowledged begin, by topic.
         finished: FINs before an answered command, by topic.
         came: delivered again though finished.
         missing: not delivered though neither finished nor lost by anybody.
@@ -109,8 +110,13 @@ class Crowd:
 
     def note(self, topic: str, message: Message) -> None:
         """A message is delivered."""
-        if message.body in self.finished[topic]:
+        if key_of(message) in self.finished[topic]:
             self.came[topic] += 1
+
+
+def key_of(message: Message) -> bytes:
+    """How the body begins; no other begins so."""
+    return message.body[:KEY_BYTES]
 
 
 def crowd(folder: Path, shape: Shape, module: str = NSQD) -> Crowd:
@@ -151,11 +157,11 @@ def fill(server: NsqdServer, found: Crowd, body_bytes: int) -> None:
             open_topics = list(found.bodies)
             while open_topics:
                 for topic in tuple(open_topics):
-                    bodies = [b"%012d" % (number + at) for at in range(count)]
+                    bodies = [b"%0*d" % (KEY_BYTES, number + at) for at in range(count)]
                     number += count
                     padded = [body.ljust(body_bytes, b".") for body in bodies]
                     if line.ask(mpub(topic, padded)) == OK:
-                        found.bodies[topic].update(padded)
+                        found.bodies[topic].update(bodies)
                     else:
                         open_topics.remove(topic)
 
@@ -178,7 +184,7 @@ def finish(server: NsqdServer, found: Crowd, count: int) -> None:
         for topic, message in sent:
             kind, text = lines[topic].ask(b"")
             found.expect(f"FIN: {kind} {text!r}", text.startswith(b"E_FIN_FAILED"))
-            found.finished[topic].add(message.body)
+            found.finished[topic].add(key_of(message))
             done += 1
             if len(found.finished[topic]) == len(found.bodies[topic]):
                 lines.pop(topic).close()
@@ -199,7 +205,7 @@ def drain(server: NsqdServer, found: Crowd) -> None:
             while messages := line.messages_within(0.001):
                 for message in messages:
                     found.note(topic, message)
-                    left[topic].discard(message.body)
+                    left[topic].discard(key_of(message))
                 line.say(fin(*messages))
     found.missing = sum(map(len, left.values()))
     for line in lines.values():

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from sparq.broker import redelivery
+from sparq.broker import redelivery, relief
 from sparq.broker.in_flight import Expired, InFlight
 from sparq.broker.page import Page
 from sparq.broker.publishing import Publish, Publishing
+from sparq.broker.trimming import Trimming
 from sparq.log import journal_recovery, recovery
 from sparq.log import log as logs
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
-from sparq.log.log import Log
+from sparq.log.log import Log, SegmentInfo
 from sparq.protocol import batch
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
@@ -124,6 +125,16 @@ def always_one(runs: Any, attempts: Any) -> bytearray:
     return COPY_RUNS(runs, attempts * 0 + 1)
 
 
+def no_room(*_arguments: object) -> bool:
+    """A ledger that finds no space is not written."""
+    return False
+
+
+def nothing_finished(*_arguments: object, ends_file: bool) -> list[SegmentInfo]:
+    """Files stay though nobody needs them."""
+    return []
+
+
 def stored_and_refused(publishing: Publishing, commit: Commit, *others: Any) -> None:
     """What is stored is refused all the same."""
     STORED(publishing, commit, *others)
@@ -149,5 +160,7 @@ GUARDS = (
     Guard("timeouts", "hasty", InFlight, "expire", too_soon),
     Guard("attempts", "recounted", redelivery, "copy_runs", always_one),
     Guard("freeing", "left", InFlight, "_shrink", kept),
+    Guard("room for ledgers", "returned", relief, "make_room", no_room),
+    Guard("deleting", "stuck", Trimming, "finished", nothing_finished),
     Guard("true answers", "refused", Publishing, "_stored", stored_and_refused),
 )

@@ -48,6 +48,7 @@ class Tally:
     hasty: int = 0
     recounted: int = 0
     left: int = 0
+    stuck: int = 0
     broken: int = 0
     stories: list[str] = field(default_factory=list)
 

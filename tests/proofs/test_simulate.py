@@ -5,6 +5,7 @@ from dataclasses import asdict
 import pytest
 from proofs.outcome import Plan
 from proofs.simulate import prove, simulate, without
+from proofs.simulate_parts.full_disk import FullDisk
 from proofs.simulate_parts.guards import GUARDS
 from proofs.simulate_parts.truth import Tally
 
@@ -20,13 +21,23 @@ def test_simulated_runs_keep_the_promises() -> None:
     assert f"seeds {RUNS} · " in outcome.figures
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", [2, 9])
+def test_a_full_disk_keeps_the_promises(seed: int) -> None:
+    """Of what many topics' consumers finish one by one, over kills, nothing comes again."""
+    tally = FullDisk(seed).run()
+
+    assert tally.delivered > 1000
+    assert not tally.wrong
+
+
 def test_a_run_is_repeated_by_its_seed() -> None:
     """The same seed is the same run, to the last count."""
     assert simulate(77) == simulate(77)
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", ["syncs", "order"])
+@pytest.mark.parametrize("name", ["syncs", "order", "room for ledgers", "deleting"])
 def test_the_simulation_finds_a_guard_that_is_off(name: str) -> None:
     """Without it a few runs show what it is there for; `make simulate` does so with all guards."""
     _, _, found = without(name, 3000)
