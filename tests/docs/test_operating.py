@@ -49,7 +49,7 @@ class Cluster:
     """The cluster of the page: two nsqlookupds, and two nsqds that register with both."""
 
     def __init__(self, folder: Path) -> None:
-        text, _ = blocks("console")
+        text, *_ = blocks("console")
         ports = {port: free_port() for port in set(re.findall(r":(\d{4})\b", text))}
         text = re.sub(r":(\d{4})\b", lambda found: f":{ports[found[1]]}", text)
         servers = [daemon(line.removeprefix("$ "), folder) for line in text.splitlines()]

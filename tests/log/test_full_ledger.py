@@ -115,3 +115,16 @@ def test_a_new_topic_takes_nothing_of_the_reserve() -> None:
     Ledger.open(disk, DIRECTORY, reserve)
 
     assert reserve.held_bytes == 100_000
+
+
+def test_a_torn_ledger_is_opened_on_a_full_disk() -> None:
+    """Its topic exists: the file to go on with is begun with what is aside for checkpoints."""
+    disk, ledger = full_disk(16 * 1024)
+    ledger.close()
+    (path,) = [path for path in disk.paths() if "ledger-" in path]
+    disk.data(path).extend(b"torn")
+    assert disk.free_bytes("/data") == 0
+
+    _, state = Ledger.open(disk, DIRECTORY, Reserve.open(disk, "/data"))
+
+    assert list(state.channels) == ["c"]

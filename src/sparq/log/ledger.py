@@ -103,7 +103,9 @@ class Ledger:
         ensure_directory(disk, directory)
         state = ledger._recover()
         if ledger._file is None:
-            ledger._start_file(Purpose.APPEND if ledger._generation >= 0 else Purpose.TOPIC)
+            # Where the newest file was torn, the topic must not be refused for want of a block.
+            is_new = ledger._generation < 0
+            ledger._start_file(Purpose.TOPIC if is_new else Purpose.CHECKPOINT)
             assert ledger._file is not None
             ledger._file.sync()
             disk.sync_directory(directory)
