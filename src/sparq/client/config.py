@@ -87,7 +87,8 @@ class Config(LayerOptions):
         read_timeout: a connection on which nothing arrives for so long is given up.
         write_timeout: one whose nsqd takes nothing of what is sent for so long is given up. 10 s,
             where go-nsq has 1: behind a disk that stalls nsqd may read nothing for longer, and
-            each publish under way would then be sent twice.
+            each publish under way would then be sent twice. With several nsqds it is also the
+            longest that a publish waits for an answer before another nsqd is asked as well.
         local_addr: where connections to nsqds come from: ``host`` or ``host:port``; "": anywhere.
         lookupd_poll_interval: seconds between two rounds of questions to all nsqlookupds.
         lookupd_poll_jitter: the first round after the start waits up to this part of the interval.

@@ -106,7 +106,7 @@ class Publish(Request):
         attempts: how often it was sent.
         spared: how many sends nsqd certainly did not execute, for another's fault.
         unanswered: how many sends had no answer.
-        moved: how many of those are on connections that have not ended, and may answer still.
+        moved: how many of those were not waited for any longer, though their connection stood.
         resent: how many sends without an answer were followed by another send.
         refusal: an nsqd's refusal to store it; others may do.
         refused_by: the nsqds that have refused so.
