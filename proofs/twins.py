@@ -486,6 +486,7 @@ ELSEWHERE = {
     "broker.scattered": "tests/broker/test_scattered.py",
     "broker.seeking": "tests/broker/test_seeking.py",
     "broker.topic": "tests/broker/test_model.py",
+    "broker.trimming": "tests/broker/test_retention.py",
     "log.check": "tests/log/test_go_queue.py",
     "log.extents": "tests/log/test_blocks.py",
     "log.go_records": "tests/log/test_go_queue.py",
