@@ -44,7 +44,8 @@ def log_kept() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def running(tool: ModuleType, *words: str) -> AsyncIterator[asyncio.Task[int]]:
     """The tool at work; behind the block it is stopped, and its exit status is 0."""
-    options = command_line.parse(tool.Options, tool.PROGRAM, words)
+    # Whoever shares a busy machine may find nsqd slow to take a connection.
+    options = command_line.parse(tool.Options, tool.PROGRAM, (*words, "--wait-for-nsqd=1m"))
     stop = asyncio.Event()
     with log_kept():
         work = asyncio.create_task(tool.serve(options, stop))

@@ -59,7 +59,8 @@ class Tail:
     def __init__(self, path: Path, words: tuple[str, ...]) -> None:
         self.path = path
         self.stop = asyncio.Event()
-        options = parse(Options, "nsq_tail", words)
+        # Whoever shares a busy machine may find nsqd slow to take a connection.
+        options = parse(Options, "nsq_tail", ("--wait-for-nsqd=1m", *words))
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
         self.task = asyncio.create_task(tail(options, Output(self._descriptor), self.stop))
 

@@ -46,7 +46,8 @@ class Publishing:
     def __init__(self, *words: str) -> None:
         self._reading, self._writing = os.pipe()
         self.stop = asyncio.Event()
-        options = parse(Options, "to_nsq", words)
+        # Whoever shares a busy machine may find nsqd slow to take a connection.
+        options = parse(Options, "to_nsq", ("--wait-for-nsqd=1m", *words))
         self._input = Input(self._reading)
         self.task = asyncio.create_task(publish_all(options, self._input, self.stop))
 
@@ -195,7 +196,7 @@ async def test_more_than_an_nsqd_takes_at_a_time(
 async def test_an_nsqd_that_is_not_there() -> None:
     """The reason names it; see test_unreachable."""
     port = free_port()
-    flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--producer-opt=publish_timeout,100ms"]
+    flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--wait-for-nsqd=0s"]
     reason = rf"^no connection to nsqd 127.0.0.1:{port}: "
 
     with pytest.raises(Failed, match=reason):

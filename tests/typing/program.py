@@ -119,6 +119,7 @@ async def consume(config: Config) -> None:
         assert_type(found.is_paused, bool)
         counted(found.counters)
         found.max_in_flight = 50
+        await found.until_connected()
         found.pause()
         found.resume()
         found.connect_to_nsqd(NSQD)
@@ -172,6 +173,7 @@ async def publish(config: Config) -> None:
         await producer.drain()
         await producer.flush()
         assert_type(await producer.ping(timeout_seconds=1.0), dict[str, float])
+        await producer.until_connected(1.0)
         assert_type(producer.published, int)
         assert_type(producer.failed, int)
         assert_type(producer.resent, int)
@@ -226,6 +228,7 @@ def send(producer: BlockingProducer) -> None:
         assert_type(producer.submit_deferred("clicks", b"later", 60.0), Future[Receipt])
         producer.flush()
         assert_type(producer.ping(), dict[str, float])
+        producer.until_connected()
         assert_type(producer.published + producer.failed + producer.resent, int)
         assert_type(producer.under_way, int)
         assert_type(producer.connections, list[str])
@@ -258,6 +261,7 @@ def receive(consumer: BlockingConsumer) -> None:
         consumer.connect_to_nsqlookupd(LOOKUPD[0])
         consumer.disconnect_from_nsqlookupd(LOOKUPD[0])
         consumer.max_in_flight = 20
+        consumer.until_connected(timeout_seconds=1.0)
         consumer.pause()
         consumer.resume()
     consumer.close(wait_seconds=1.0)
