@@ -1,8 +1,9 @@
-"""Every proof, one after the other, and GUARANTEES.md from what they came to: `make proofs`.
+"""Every proof, and GUARANTEES.md from what they came to: `make proofs`.
 
-Each proof is a process of its own, with its defaults. One that fails, or ends without saying what
-it came to, is written down as failed, and the exit status is 1. `--only crash,full` runs some
-again and keeps the rows of the others; `--only ''` writes the page anew and runs nothing.
+Each proof is a process of its own, with its defaults. They run one after the other; the mixed run,
+an hour at a low rate and a low priority, runs beside the others. A proof that fails, or ends
+without an outcome, is written down as failed, and the exit status is 1. `--only crash,full` runs
+some again and keeps the rows of the others; `--only ''` writes the page anew and runs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,18 +48,31 @@ VERBS = (
     "spark",
     "mixed",
 )
+BESIDE = ("mixed",)
+"""Long proofs that need little of the machine: they begin first and end last, beside the others."""
+
 SECONDS_MAX = 7200.0
 OWN = (":!GUARANTEES.md", ":!proofs/results.json")
 
 
-def run(verb: str, seed: int | None, root: Path = guarantees.ROOT) -> Outcome:
-    """One proof in a process of its own; what it prints goes where our own prints go."""
+def run(
+    verb: str, seed: int | None, root: Path = guarantees.ROOT, *, beside: bool = False
+) -> Outcome:
+    """One proof in a process of its own.
+
+    Args:
+        verb: the proof.
+        seed: of its random choices; None: one by chance.
+        root: the folder that holds the package `proofs`.
+        beside: run it at a low priority, without its output; else that goes where ours goes.
+    """
     with tempfile.TemporaryDirectory(prefix="sparq-proofs-") as folder:
         answer = Path(folder) / "outcome.json"
         command = [sys.executable, "-m", f"proofs.{verb}", "--json", str(answer)]
         command += [] if seed is None else ["--seed", str(seed)]
+        command = ["nice", "-n", "10", *command] if beside else command
         began = time.monotonic()
-        status = status_of(command, root)
+        status = status_of(command, root, quiet=beside)
         if answer.exists():
             return guarantees.parse_outcome(json.loads(answer.read_text()))
     names = tuple(promise.name for promise in PROMISES if verb in promise.proofs)
@@ -66,10 +81,11 @@ def run(verb: str, seed: int | None, root: Path = guarantees.ROOT) -> Outcome:
     return Outcome(names, figures, held=False, verb=verb, seconds=seconds)
 
 
-def status_of(command: Sequence[str], root: Path) -> str:
-    """Run a program to its end, or to the end of our patience; in words how it ended."""
+def status_of(command: Sequence[str], root: Path, *, quiet: bool = False) -> str:
+    """Run a program to its end, for SECONDS_MAX at most; in words how it ended."""
+    output = subprocess.DEVNULL if quiet else None
     try:
-        ended = subprocess.run(command, cwd=root, timeout=SECONDS_MAX, check=False)
+        ended = subprocess.run(command, cwd=root, stdout=output, timeout=SECONDS_MAX, check=False)
     except subprocess.TimeoutExpired:
         return f"stopped after {SECONDS_MAX:.0f} s"
     return f"exit status {ended.returncode}"
@@ -93,14 +109,26 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def outcomes(verbs: Sequence[str], seed: int | None) -> Iterator[tuple[str, Outcome]]:
+    """Run these proofs; each with what it came to, as soon as it has ended."""
+    beside = [verb for verb in verbs if verb in BESIDE]
+    alone = [verb for verb in verbs if verb not in BESIDE]
+    with ThreadPoolExecutor(max_workers=len(BESIDE)) as pool:
+        under_way = {verb: pool.submit(run, verb, seed, beside=bool(alone)) for verb in beside}
+        for number, verb in enumerate(alone, 1):
+            print(f"\n[{number}/{len(verbs)}] {verb}", flush=True)
+            yield verb, run(verb, seed)
+        for number, (verb, ended) in enumerate(under_way.items(), len(alone) + 1):
+            print(f"\n[{number}/{len(verbs)}] {verb}", flush=True)
+            yield verb, ended.result()
+
+
 def prove(book: Book, verbs: Sequence[str], seed: int | None) -> None:
     """Run these proofs; the book and the page are written after each, so that none is lost."""
     book.machine = machine.facts()
-    for number, verb in enumerate(verbs, 1):
-        print(f"\n[{number}/{len(verbs)}] {verb}", flush=True)
-        outcome = replace(run(verb, seed), verb=verb)
-        if not outcome.held:
-            print(f"{verb}: FAILED {outcome.figures}", flush=True)
+    for verb, found in outcomes(verbs, seed):
+        outcome = replace(found, verb=verb)
+        print(f"{verb}: {'holds' if outcome.held else 'FAILED'} {outcome.figures}", flush=True)
         book.results[verb] = Result(outcome, today(), commit())
         guarantees.write(book)
         guarantees.PAGE.write_text(guarantees.page(book, VERBS))

@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,31 @@ def test_a_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.Monke
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "kills 50 · lost 0" in page
     assert "P1: **FAILED**" in page
+
+
+def test_the_mixed_run_goes_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins first and ends last; the others follow one another in their order."""
+    begun = threading.Event()
+    others = threading.Event()
+    came: list[str] = []
+
+    def run(verb: str, _seed: int | None, *, beside: bool = False) -> Outcome:
+        if beside:
+            begun.set()
+            assert others.wait(60)
+        else:
+            assert begun.wait(60)
+        return replace(HELD, verb=verb)
+
+    monkeypatch.setattr(proofs, "run", run)
+
+    for verb, outcome in proofs.outcomes(["kill", "mixed", "crash"], None):
+        came.append(verb)
+        assert verb == outcome.verb
+        if verb == "crash":
+            others.set()
+
+    assert ["kill", "crash", "mixed"] == came
 
 
 def test_the_commit_is_named(tmp_path: Path) -> None:
