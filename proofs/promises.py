@@ -84,16 +84,16 @@ PROMISES = (
     Promise(
         "P7",
         "Full disk",
-        "A publish that finds no space is answered with an error, `/ping` says why, and "
-        "consumers go on receiving and finishing, since space for that is set aside beforehand, "
-        "and set aside again by checkpoints. Any number of FINs in order is kept, each alone and "
-        "over up to 200 topics on a disk of 16 MB, over 20 on one of 4 MB, over as many topics as "
-        "8 KiB each fit into half of the disk in general, also where nsqd was started when it was "
-        "nearly full; out of order, as many gaps between finished messages as half of the reserve "
-        "(an eighth of the disk, 16 MiB at most) holds at 16 bytes a gap and 20 a requeued "
-        "message. When space returns, publishing goes on within a second, without a restart; "
-        "deleting and emptying topics and channels needs none. Nothing acknowledged is lost, and "
-        "nothing that was refused is stored.",
+        "A publish that finds no space is refused with an error, and `/ping` says why. Consumers "
+        "go on receiving and finishing: space for their FINs is set aside beforehand, and "
+        "checkpoints win it back. FINs in order are kept without limit, though each is written by "
+        "itself: over 200 topics on a disk of 16 MB, and in general as long as 8 KiB a topic fit "
+        "into half of the disk; also where nsqd was started on a nearly full disk. FINs out of "
+        "order are kept as long as the gaps between them, 16 bytes each, and the requeued "
+        "messages, 20 bytes each, fit into half of the reserve (an eighth of the disk, 16 MiB at "
+        "most). When space returns, publishing goes on within a second, without a restart. Topics "
+        "and channels can be emptied and deleted without any space. Nothing acknowledged is lost, "
+        "and nothing that was refused is stored.",
         ("full", "simulate", "museum"),
     ),
     Promise(
