@@ -223,7 +223,7 @@ def test_channels_and_topics_on_a_full_disk(server: NsqdServer, publisher: Publi
     """A new channel or topic works or is refused with the reason; what was made is there after
     kill -9, and gets what was promised to it."""
     publisher.fill()
-    not_made = (500, b'{"message":"INTERNAL_ERROR"}')
+    not_made = (500, f'{{"message":"INTERNAL_ERROR: {REASON}"}}'.encode())
     made = []
     for number in range(40):
         answer = server.request("POST", f"/topic/create?topic=new{number}")

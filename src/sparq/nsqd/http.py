@@ -330,8 +330,8 @@ def publish_error(error: RemoteError) -> HttpError:
 
 
 def change_error(error: RemoteError) -> HttpError:
-    """How HTTP tells of a refused change: NSQ's code alone, or sparq's with the reason."""
+    """How HTTP tells of a refused change: NSQ's code, with the reason where nsqd goes on."""
     code = error.code.removeprefix("E_")
-    if code in ("EXITING", "INTERNAL_ERROR"):
+    if code == "EXITING":
         return HttpError(error.http_status, code)
     return HttpError(error.http_status, f"{code}: {error.text}" if error.text else code)
