@@ -36,6 +36,11 @@ def line(second: int, one: Delivery) -> str:
     return f"{second} {one.id.decode()} {one.attempts} {one.timestamp_ns} {digest(one.body)}"
 
 
+def attempts_of(delivery: str) -> int:
+    """The attempts in a line that `line` has made."""
+    return int(delivery.split(" ")[2])
+
+
 def describe(data_path: Path) -> Document:
     """Everything that is to be seen; the data path is not the same afterwards."""
     document: Document = {"damages that the check finds": look(data_path)}

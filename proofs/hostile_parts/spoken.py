@@ -21,8 +21,9 @@ from sparq.client import handshake, lookup
 from sparq.client.errors import WrongPeerError
 from sparq.daemon.http import HttpError, parse_query, unquote_path
 from sparq.nsqd.auth import port_in
-from sparq.nsqd.http import lines_of, seek_target
+from sparq.nsqd.http import lines_of
 from sparq.nsqd.lookup_peers import channels_of
+from sparq.nsqd.seeking import target_of
 from sparq.protocol import commands
 from sparq.protocol.compression import Compression, CompressionError, Deflate, Snappy
 from sparq.protocol.errors import ERRORS, RemoteError
@@ -30,6 +31,7 @@ from sparq.protocol.identify import Limits, negotiate
 from sparq.protocol.mpub import walk_whole
 from sparq.protocol.parser import LineTooLong, Parser
 from sparq.protocol.receiver import FrameError, LengthReceiver, Receiver, decode_message
+from sparq.testing import START_WALL_NS
 
 LIMITS: Final = Limits(max_msg_size=4_096, max_body_size=20_000)
 HELD_MAX: Final = LIMITS.max_line_size + LIMITS.max_body_size + 64
@@ -204,7 +206,7 @@ def over_http(data: bytes) -> object:
                 text = body.decode("utf-8", "surrogateescape")
                 unquote_path(text)
                 return min(len(parse_query(text)), 9), "query"
-        return type(seek_target(body.decode("utf-8", "replace")))
+        return type(target_of(body.decode("utf-8", "replace"), START_WALL_NS))
     except RemoteError as error:
         assert error.code in ERRORS
         return error.text[:20]

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from tests.spark.conftest import spark as any_spark
+from tests.spark.conftest import spark_log
 
-__all__ = ["any_spark"]
+__all__ = ["any_spark", "spark_log"]
 
 PUBLISHED = datetime(2026, 11, 21, tzinfo=UTC)
 GENERATED_CODE = "spark.sql.codegen.wholeStage"
