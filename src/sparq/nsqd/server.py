@@ -158,7 +158,7 @@ class Nsqd:
         # After a standstill the next tick keeps its distance: clients are read before it.
         if self._tick_timer is None or self._stood_still:
             return
-        now_ns = time.monotonic_ns()
+        now_ns = self.runner.now().mono_ns
         delay = max(TICK_SECONDS_MIN, (due_ns - now_ns) / NANOSECONDS)
         # What is overdue already must not put the tick off from turn to turn.
         if now_ns + int(delay * NANOSECONDS) < self._tick_due_ns - TICK_SLACK_NS:

@@ -97,7 +97,7 @@ async def _until_signal(serve: Serve) -> None:
 def _end_process() -> None:
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        # Closed, or gone with whoever read it.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        # Closed, gone with whoever read it, or just being written by what the signal interrupted.
+        with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
             stream.flush()
     os._exit(0)
