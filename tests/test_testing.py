@@ -124,3 +124,24 @@ def test_clock_stands_still() -> None:
     assert clock.advance(5) == (105, 12)
     clock.wall_ns = 3
     assert clock.now() == (3, 12)
+
+
+def test_all_of_a_disk_can_be_synced_at_once() -> None:
+    """After it a power cut loses nothing; where it fails all is lost that was not synced."""
+    disk = MemoryDisk()
+    disk.make_directory("/a")
+    file = disk.create("/a/f")
+    file.append([b"one"], 0)
+    whole = disk.file_system("/a")
+    assert whole.covers("/a")
+    assert not whole.covers("/b")
+    whole.sync()
+    for seed in range(9):
+        assert disk.crash(seed).data("/a/f") == b"one"
+    file.append([b"two"], 3)
+    disk.fail(Fault(1, operations=frozenset({"syncfs"})))
+    with pytest.raises(DiskError, match="syncfs /a"):
+        whole.sync()
+    whole.sync()
+    assert disk.forgotten() == ["/a/f"]
+    assert all(b"two" not in disk.crash(seed).data("/a/f") for seed in range(9))

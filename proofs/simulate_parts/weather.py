@@ -56,8 +56,8 @@ class Weather:
     journal_bytes: int
 
 
-def draw(chance: random.Random) -> Weather:
-    """The weather of a run."""
+def draw(chance: random.Random, *, together: bool) -> Weather:
+    """The weather of a run; together: whether a start syncs all topics at once."""
     limits = Limits(
         msg_timeout_ms=chance.choice([1_000, 5_000, 60_000]), max_req_timeout_ms=3_600_000
     )
@@ -70,6 +70,7 @@ def draw(chance: random.Random) -> Weather:
         output_bytes_max=chance.choice([2_000, 1 << 20]),
         cache_bytes=chance.choice([1, 20_000, 64 << 20]),
         requeue_on_disconnect=chance.random() < 0.2,
+        topics_synced_together=1 if together else 64,
     )
     return Weather(
         options=options,
@@ -94,6 +95,8 @@ def fault(chance: random.Random) -> Fault:
     number = chance.choice([errno.EIO, errno.EIO, errno.ENOSPC])
     part = chance.choice([0.0, chance.random(), 1.0])
     operations = chance.choice([frozenset(CHANGES), frozenset({chance.choice(CHANGES)})])
+    if "sync" in operations:
+        operations |= {"syncfs"}
     if chance.random() < 0.2:
         return Fault(chance.randint(1, 3), errno.EIO, frozenset({"read"}))
     return Fault(chance.randint(1, 4), number, operations, chance.choice([1, 1, 2, 5]), part)

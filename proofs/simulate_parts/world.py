@@ -60,7 +60,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.weather: Weather = weathers.draw(self.chance)
+        self.weather: Weather = weathers.draw(self.chance, together=seed % 2 == 0)
         self.truth = Truth(seed & 0xFFFF_FFFF)
         self.clock = ManualClock()
         self.disk = MemoryDisk(capacity_bytes=self.weather.capacity_bytes)

@@ -216,6 +216,25 @@ class MemoryFile:
         self._disk.step(operation, self.path)
 
 
+class MemoryFileSystem:
+    """All of a MemoryDisk, to be synced at once."""
+
+    def __init__(self, disk: "MemoryDisk", path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def covers(self, folder: str) -> bool:
+        """See `sparq.log.disk.FileSystem`."""
+        return folder.startswith(self._path)
+
+    def sync(self) -> None:
+        """See `sparq.log.disk.FileSystem`."""
+        self._disk.sync_all(self._path)
+
+    def close(self) -> None:
+        """See `sparq.log.disk.FileSystem`."""
+
+
 class MemoryDisk:
     """A disk in memory.
 
@@ -329,6 +348,21 @@ class MemoryDisk:
             self.failed_count += 1
             raise DiskError("write", path, errno.ENOSPC)
 
+    def sync_all(self, path: str) -> None:
+        """Bring all to the disk; or lose all that is not there yet."""
+        inodes = [inode for inode in self._names.values() if inode is not None]
+        try:
+            self.step("syncfs", path)
+        except DiskError:
+            for inode in inodes:
+                inode.lose()
+            raise
+        for inode in inodes:
+            inode.sync()
+        for change in self._changes:
+            change.apply(self._durable)
+        self._changes = []
+
     def unlock(self, file: MemoryFile) -> None:
         """The file is closed."""
         if self._locks.get(file.path) is file:
@@ -429,6 +463,10 @@ class MemoryDisk:
             else:
                 waiting.append(change)
         self._changes = waiting
+
+    def file_system(self, path: str) -> MemoryFileSystem:
+        """See `sparq.log.disk.Disk`."""
+        return MemoryFileSystem(self, path)
 
     def free_bytes(self, path: str) -> int:
         """See `sparq.log.disk.Disk`."""

@@ -252,3 +252,29 @@ def test_many_logs_share_few_files(tmp_path: Path) -> None:
 
     again = [Log.open(disk, folder, node_id=1, options=options, now=now) for folder in folders]
     assert [20] * 10 == [log.end_ordinal for log in again]
+
+
+def test_before_a_sync_of_the_file_system_no_closing_waits_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files closed for want of room then are synced with all others; the failure of that is told,
+    and what is written later is synced as ever."""
+    disk = KeepingDisk(1)
+    together = disk.file_system(str(tmp_path))
+    if together is None:
+        pytest.skip("the file system of the temporary folder is synced file by file")
+    syncs: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", syncs.append)
+    files = [disk.create(f"{tmp_path}/{number}") for number in range(4)]
+    for file in files:
+        file.append([b"x"], 0)
+    assert not syncs
+
+    together.sync()
+    together.close()
+
+    assert not syncs
+    assert not files[-1].dirty
+    files[0].append([b"y"], 1)
+    files[1].append([b"y"], 1)
+    assert len(syncs) == 1

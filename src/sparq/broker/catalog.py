@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sparq.log.disk import Disk, DiskError
+from sparq.log.disk import Disk, DiskError, FileSystem
 from sparq.log.facts import FACTS, FORMAT, Facts, FactsError, decode
 from sparq.log.ledger_work import with_reserve
 from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve
@@ -95,6 +95,10 @@ class Catalog:
         """The topics that have a folder."""
         names = map(topic_of_directory, self.disk.listdir(self._path(TOPICS)))
         return sorted(name for name in names if name is not None)
+
+    def topics_file_system(self) -> FileSystem | None:
+        """The file system of the topics' folders; None: it cannot be synced at once."""
+        return self.disk.file_system(self._path(TOPICS))
 
     def folder(self, topic_name: str) -> str:
         """Where a topic's files are."""

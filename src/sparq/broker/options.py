@@ -41,6 +41,8 @@ class BrokerOptions:
         output_bytes_max: what one session may have waiting to be sent (decision 13).
         e2e_percentiles: quantiles (0, 1] of the time from publish to FIN; none: not measured.
         e2e_window_ns: what span of time they cover.
+        topics_synced_together: with so many topics, what a start finds is synced by one sync of
+            their file system, which also waits for what other programs have written to it.
         cache_bytes: the shared cache of verified blocks (decision 21).
         retention_bytes, retention_time_ns: what a log keeps though no channel needs it; 0: nothing.
         max_channel_lag_bytes, max_channel_lag_time_ns: how far a channel may fall behind before
@@ -70,6 +72,7 @@ class BrokerOptions:
     output_bytes_max: int = 1 << 20
     e2e_percentiles: tuple[float, ...] = ()
     e2e_window_ns: int = 600 * SECOND_NS
+    topics_synced_together: int = 64
     cache_bytes: int = 64 << 20
     retention_bytes: int = 0
     retention_time_ns: int = 0

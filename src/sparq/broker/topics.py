@@ -22,7 +22,7 @@ from sparq.broker.space import SpaceWatch
 from sparq.broker.topic import Topic
 from sparq.log import journal_recovery
 from sparq.log.cache import BlockCache
-from sparq.log.disk import DiskError
+from sparq.log.disk import DiskError, FileSystem
 from sparq.log.journal import FILE_BYTES, End, Journal
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
@@ -60,6 +60,19 @@ class Opening:
             self.found = self._open_files()
         except DiskError as error:
             self.error = error
+
+    def sync(self) -> None:
+        """Sync them one by one: syncing all topics at once has failed."""
+        if self.found is None:
+            return
+        ledger, _, log = self.found
+        ledger.sync_found()
+        try:
+            log.sync_found()
+        except DiskError as error:
+            self.found, self.error = None, error
+            ledger.close()
+            log.close()
 
 
 RunAll = Callable[[Sequence[Opening]], None]
@@ -110,11 +123,18 @@ class Topics:
         self._space = SpaceWatch(reserve, self._agenda, enough_bytes)
         put_back = journal_recovery.recover(catalog.disk, catalog.data_path, self.journal)
         report += put_back.report
-        openings = [Opening(name, partial(self._open, name, now)) for name in catalog.topic_names()]
+        names = catalog.topic_names()
+        file_system = None
+        if len(names) >= self._options.topics_synced_together:
+            # What it is to report of is written from here on.
+            file_system = catalog.topics_file_system()
+        openings = [Opening(name, partial(self._open, name, now, file_system)) for name in names]
         for opening in openings:
             folder = catalog.folder(opening.name).removeprefix(f"{catalog.data_path}/")
             opening.error = put_back.refused.get(folder)
         (run_all or _one_by_one)([opening for opening in openings if opening.error is None])
+        if file_system is not None:
+            report += _sync_together(file_system, openings)
         for opening in openings:
             report += self._opened(opening, now)
         for folder in catalog.trashed():
@@ -143,11 +163,17 @@ class Topics:
             report.append(f"topic {name}: {log.torn_bytes} bytes of an unfinished write cut off")
         return report
 
-    def _open(self, name: str, now: Instant) -> Files:
-        """A topic's files; may run in any thread, beside others."""
+    def _open(self, name: str, now: Instant, file_system: FileSystem | None = None) -> Files:
+        """A topic's files; may run in any thread, beside others.
+
+        Args:
+            name: the topic's.
+            now: the time.
+            file_system: what is synced afterwards, with what this finds; None: this syncs it.
+        """
         catalog, options = self._catalog, self._options
         folder = catalog.make_folder(name)
-        ledger, state = Ledger.open(catalog.disk, folder, self._reserve)
+        ledger, state = Ledger.open(catalog.disk, folder, self._reserve, file_system)
         log = Log.open(
             catalog.disk,
             folder,
@@ -162,6 +188,7 @@ class Topics:
             log_id=ledger.log_id,
             cache=self._cache,
             reserve=self._reserve,
+            file_system=file_system,
         )
         return ledger, state, log
 
@@ -281,6 +308,23 @@ class Topics:
 def _one_by_one(openings: Sequence[Opening]) -> None:
     for opening in openings:
         opening.run()
+
+
+def _sync_together(file_system: FileSystem, openings: Sequence[Opening]) -> list[str]:
+    """Have what all topics have found on the disk; where that fails, find out whose is not.
+
+    Returns:
+        What an operator should read.
+    """
+    try:
+        file_system.sync()
+    except DiskError as error:
+        for opening in openings:
+            opening.sync()
+        return [f"the topics were synced one by one, since all at once failed: {error}"]
+    finally:
+        file_system.close()
+    return []
 
 
 def _nothing_more(_now: Instant) -> None:

@@ -8,16 +8,23 @@
    kill the process.
 """
 
+import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
 _COMMON_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 WRITE_AGAIN_BYTES: Final = 64 << 10
+_SYNCFS_KERNEL: Final = 5, 17
+"""Since 5.8 syncfs reports a file's data that could not be written, since 5.17 all else, too."""
+_SYNCFS_MAGICS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E})
+"""ext4, XFS, btrfs. An overlay does not report errors, FUSE need not sync: not relied upon."""
+_STATFS_BYTES: Final = 256
 _SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -90,6 +97,24 @@ class File(Protocol):
         """Let go of it; never fails."""
 
 
+class FileSystem(Protocol):
+    """All files of one file system, to be synced at once."""
+
+    def covers(self, folder: str) -> bool:
+        """Whether the files of this folder lie on it."""
+
+    def sync(self) -> None:
+        """Return when all that was written since this was opened is on the disk.
+
+        Raises:
+            DiskError: something is not, though it may read well: each file has to be written again
+                and synced by itself.
+        """
+
+    def close(self) -> None:
+        """Let go of it; never fails."""
+
+
 class Disk(Protocol):
     """Files and folders by path; every method raises DiskError."""
 
@@ -120,6 +145,9 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None:
         """Delete a file."""
 
+    def file_system(self, path: str) -> FileSystem | None:
+        """The file system of this folder; None: not one that reports all errors of a sync."""
+
     def free_bytes(self, path: str) -> int:
         """What a user may still write on the file system of this folder."""
 
@@ -139,15 +167,15 @@ def ensure_directory(disk: Disk, path: str) -> None:
         disk.sync_directory(os.path.dirname(path) or ".")
 
 
-def write_again(file: File, start: int) -> None:
-    """Have what is in a file, from this offset on, on the disk for good.
+def write_again(file: File, start: int) -> bool:
+    """Write what is in a file once more, from this offset on; whether it is to be synced then.
 
     A killed process may have left it in memory alone; and where a sync had failed before, the
     kernel takes it for written all the same: only what is written anew is synced. A page that
     cannot be read is left as it is. On a disk for looking only nothing happens.
 
     Raises:
-        DiskError: it cannot be brought there.
+        DiskError: it cannot be written.
     """
     try:
         for at in range(start, file.size(), WRITE_AGAIN_BYTES):
@@ -160,11 +188,11 @@ def write_again(file: File, start: int) -> None:
                 file.overwrite(data, at)
     except DiskError as error:
         if error.number == errno.EROFS:
-            return
+            return False
         # A file system that copies what it changes may have no space for the same bytes.
         if not error.is_full:
             raise
-    file.sync()
+    return True
 
 
 def _failed(operation: str, path: str, error: OSError) -> DiskError:
@@ -270,6 +298,32 @@ class RealFile:
             return
 
 
+class RealFileSystem:
+    """A descriptor of a file system, which is told of every error since it was opened."""
+
+    def __init__(self, fd: int, path: str, syncfs: Callable[[int], int]) -> None:
+        self._fd = fd
+        self._path = path
+        self._device = os.fstat(fd).st_dev
+        self._syncfs = syncfs
+
+    def covers(self, folder: str) -> bool:
+        """See `FileSystem`."""
+        try:
+            return os.stat(folder).st_dev == self._device
+        except OSError:
+            return False
+
+    def sync(self) -> None:
+        """See `FileSystem`."""
+        if self._syncfs(self._fd):
+            raise DiskError("sync", self._path, ctypes.get_errno() or errno.EIO)
+
+    def close(self) -> None:
+        """See `FileSystem`."""
+        os.close(self._fd)
+
+
 class RealDisk:
     """The operating system's files."""
 
@@ -336,6 +390,24 @@ class RealDisk:
             os.unlink(path)
         except OSError as error:
             raise _failed("unlink", path, error) from error
+
+    def file_system(self, path: str) -> FileSystem | None:
+        """See `Disk`."""
+        release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+        if release is None or tuple(map(int, release.groups())) < _SYNCFS_KERNEL:
+            return None
+        libc = ctypes.CDLL(None, use_errno=True)
+        facts = ctypes.create_string_buffer(_STATFS_BYTES)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        has_facts = hasattr(libc, "syncfs") and libc.fstatfs(fd, facts) == 0
+        # The type is the first field, a long.
+        if has_facts and ctypes.c_long.from_buffer(facts).value in _SYNCFS_MAGICS:
+            return RealFileSystem(fd, path, libc.syncfs)
+        os.close(fd)
+        return None
 
     def free_bytes(self, path: str) -> int:
         """See `Disk`."""

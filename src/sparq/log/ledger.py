@@ -19,7 +19,8 @@ import secrets
 from typing import Final
 
 from sparq.log import ledger_file, records
-from sparq.log.disk import Disk, DiskError, File, ensure_directory, write_again
+from sparq.log.disk import Disk, DiskError, File, FileSystem, ensure_directory
+from sparq.log.found import Found
 from sparq.log.ledger_file import DATA_START, LedgerHeader
 from sparq.log.ledger_work import (
     BESIDE,
@@ -89,12 +90,23 @@ class Ledger:
         self._entry_synced = True
         self._flushes_until_retry = 0
         self._is_sound = True
+        self._found = Found(disk, directory, [])
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, reserve: Reserve | None = None
+        cls,
+        disk: Disk,
+        directory: str,
+        reserve: Reserve | None = None,
+        file_system: FileSystem | None = None,
     ) -> tuple["Ledger", TopicState]:
         """Read what the folder holds; folder and ledger are made where missing, durably.
+
+        Args:
+            disk: the disk.
+            directory: the topic's folder.
+            reserve: space for a full disk.
+            file_system: what the caller syncs, when this has returned, instead of each file.
 
         Raises:
             DiskError: a file cannot be opened, read or made.
@@ -102,6 +114,7 @@ class Ledger:
         ledger = cls(disk, directory, reserve)
         ensure_directory(disk, directory)
         state = ledger._recover()
+        ledger._settle_found(file_system)
         if ledger._file is None:
             # Where the newest file was torn, the topic must not be refused for want of a block.
             is_new = ledger._generation < 0
@@ -109,12 +122,10 @@ class Ledger:
             assert ledger._file is not None
             ledger._file.sync()
             disk.sync_directory(directory)
+            ledger._found.files.append((ledger._file.path, 0))
         ledger._entry_synced = True
         ledger._unsynced = []
-        if not ledger._is_sound:
-            # What was found counts as one record that is not synced: a checkpoint will do it.
-            ledger._poisoned = ledger._file
-            ledger.appended_mark = ledger.written_mark = 1
+        ledger._distrust_found()
         if reserve is not None:
             reserve.join(ledger.account)
         return ledger, state
@@ -395,7 +406,6 @@ class Ledger:
         self.log_id = log_id or self.log_id
         if replay.unknown:
             self.damage.append(f"{self._directory}: {replay.unknown} records of a newer version")
-        self._sync_found()
         return replay.state()
 
     def _note_damage(self, path: str, contents: ledger_file.Contents) -> None:
@@ -409,30 +419,35 @@ class Ledger:
 
     def _continue(self, path: str, contents: ledger_file.Contents) -> None:
         """Append to the newest file, if it ends with a whole block; else a new one is begun."""
+        # Of a file to which nothing is added any more, too, what it says still counts.
+        self._found.files.append((path, 0))
         if self._file is not None:
-            self._retired.append(self._file)
+            self._file.close()
             self._file = None
-        file = self._disk.open(path)
         if contents.header is None or contents.size != contents.end:
-            self._retired.append(file)
             return
-        self._file = file
+        self._file = self._disk.open(path)
         self._salt = contents.header.salt
         self.size_bytes = contents.end
 
-    def _sync_found(self) -> None:
-        """What a killed process left in memory must be on the disk before it is built upon.
+    def sync_found(self) -> None:
+        """Bring what `open` has found to the disk, file by file: syncing all at once has failed.
 
-        That is so of the files to which nothing is added any more, too: what they say still counts.
+        Nothing was appended since. What cannot be brought there is `damage`, and a checkpoint is
+        due, which takes the place of these files.
         """
+        self._settle_found(None)
+        self._distrust_found()
+
+    def _settle_found(self, file_system: FileSystem | None) -> None:
         try:
-            for file in (*self._retired, self._file):
-                if file is not None:
-                    write_again(file, 0)
-            self._disk.sync_directory(self._directory)
+            self._found.settle(file_system, self._file)
         except DiskError as error:
             self.damage.append(str(error))
             self._is_sound = False
-        for file in self._retired:
-            file.close()
-        self._retired = []
+
+    def _distrust_found(self) -> None:
+        """What was found and is not synced counts as one record: a checkpoint will do it."""
+        if not self._is_sound:
+            self._poisoned = self._file
+            self.appended_mark = self.written_mark = 1

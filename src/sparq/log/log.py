@@ -23,7 +23,7 @@ from typing import Final
 from sparq.log.block import Block
 from sparq.log.cache import BlockCache
 from sparq.log.commit import Batch, Commit
-from sparq.log.disk import Disk, ensure_directory
+from sparq.log.disk import Disk, FileSystem, ensure_directory
 from sparq.log.extents import Extent
 from sparq.log.index import Index, Indexes, place_of
 from sparq.log.options import SECOND_NS, LogOptions
@@ -40,16 +40,7 @@ from sparq.protocol import batch, frames
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import INDEX_EPOCH_NS, Instant, clock_index
 
-__all__ = [
-    "BlockRead",
-    "Commit",
-    "Damage",
-    "Drop",
-    "Log",
-    "LogOptions",
-    "RangeRead",
-    "SegmentInfo",
-]
+__all__ = ["BlockRead", "Commit", "Damage", "Drop", "Log", "LogOptions", "RangeRead", "SegmentInfo"]
 
 LOG_ID_SIZE: Final = 16
 
@@ -116,6 +107,7 @@ class Log:
         cache: BlockCache | None = None,
         reserve: Reserve | None = None,
         believes_indexes: bool = True,
+        file_system: FileSystem | None = None,
     ) -> "Log":
         """Recover what the folder holds; it is made where missing.
 
@@ -131,6 +123,7 @@ class Log:
             cache: the cache shared with other logs; None: one of its own.
             reserve: the ledgers' space; while it is used, nothing is appended.
             believes_indexes: whether to believe index files, or to read all headers.
+            file_system: what the caller syncs, when this has returned, instead of each file.
 
         Raises:
             DiskError: the folder or a file in it cannot be opened, or what is there not synced.
@@ -147,8 +140,16 @@ class Log:
             reserve,
         )
         settle(place, found.segments)
-        sync_found(disk, directory, found.segments)
+        sync_found(disk, directory, found.segments, file_system)
         return cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
+
+    def sync_found(self) -> None:
+        """Sync what `open` found, file by file: at once it failed. Nothing was appended since.
+
+        Raises:
+            DiskError: nothing may be built upon it.
+        """
+        sync_found(self.place.disk, self.place.directory, self._index.segments, None)
 
     # What there is
 

@@ -91,6 +91,9 @@ class VoidDisk:
     def unlink(self, path: str) -> None:
         """Nothing to do."""
 
+    def file_system(self, path: str) -> None:
+        """There is none."""
+
     def free_bytes(self, path: str) -> int:
         """Enough."""
         return UNBOUNDED

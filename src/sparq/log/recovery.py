@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import index_file, reading
-from sparq.log.disk import Disk, DiskError, File, write_again
+from sparq.log.disk import Disk, DiskError, File, FileSystem
 from sparq.log.extents import Extent
+from sparq.log.found import Found
 from sparq.log.index_file import SUFFIX as INDEX
 from sparq.log.removal import GONE
 from sparq.log.scan import Damage, headers, read_bytes
@@ -350,19 +351,24 @@ def settle(place: Place, segments: list[Segment]) -> None:
                 continue
 
 
-def sync_found(disk: Disk, directory: str, segments: list[Segment]) -> None:
+def sync_found(
+    disk: Disk, directory: str, segments: list[Segment], file_system: FileSystem | None
+) -> None:
     """Make sure that what was found is on the disk, where a killed process left it in memory.
 
     What an index file tells of was synced, and so was every file but the newest.
 
+    Args:
+        disk: the disk.
+        directory: the log's folder.
+        segments: what was found there.
+        file_system: what the caller syncs next, if the folder lies on it; None: it does not.
+
     Raises:
         DiskError: it cannot be brought there; nothing may be built upon it.
     """
-    if segments:
-        newest = segments[-1]
-        file = disk.open(newest.path)
-        try:
-            write_again(file, max(newest.index_end[0], newest.size - VERIFY_BYTES))
-        finally:
-            file.close()
-    disk.sync_directory(directory)
+    files = [
+        (newest.path, max(newest.index_end[0], newest.size - VERIFY_BYTES))
+        for newest in segments[-1:]
+    ]
+    Found(disk, directory, files).settle(file_system)

@@ -8,7 +8,8 @@ bound on how many are open at a time. Rules:
    must then be the same file as before.
 2. A file with data that no sync has covered is synced before it is closed: the kernel may forget
    what went wrong with the data of a file that nobody has open. A failure is kept for the next
-   `sync`. Files without such data go first.
+   `sync`. Files without such data go first. While a `KeptFileSystem` is open no file is: the
+   sync of the file system comes after, and reports what went wrong with files nobody has open.
 3. A file in use by some thread stays open, even beyond the bound: hence the spare ones.
 4. Where the process has no file left, because others took more than their share, one more of these
    is closed. What finds none then fails with the system's reason, and may be tried again.
@@ -21,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from sparq.log.disk import Buffer, DiskError, RealDisk, RealFile
+from sparq.log.disk import Buffer, DiskError, FileSystem, RealDisk, RealFile
 
 UNBOUNDED: Final = 1 << 20
 TRIES: Final = 3
@@ -154,12 +155,12 @@ class KeptFile:
         self._open = again
         return again
 
-    def shut(self) -> None:
+    def shut(self, *, syncs: bool) -> None:
         """Let the process have its file back, until the next use (rule 2)."""
         opened, self._open = self._open, None
         if opened is None:
             return
-        if self.dirty and not self._closed:
+        if self.dirty and syncs and not self._closed:
             try:
                 opened.sync()
             except DiskError as error:
@@ -173,6 +174,8 @@ class OpenFiles:
 
     Attributes:
         count_max: how many may be open, but for those in use.
+        synced_together: whether a sync of the file system follows, so that none is needed before
+            a file is closed.
     """
 
     def __init__(self, count_max: int, open_again: Callable[[str], RealFile]) -> None:
@@ -181,6 +184,7 @@ class OpenFiles:
         self._open_again = open_again
         self._lock = threading.Lock()
         self._by_use: OrderedDict[KeptFile, None] = OrderedDict()
+        self.synced_together = False
 
     @property
     def count(self) -> int:
@@ -238,7 +242,25 @@ class OpenFiles:
         """Its owner needs a file no more."""
         with self._lock:
             self._by_use.pop(kept, None)
-            kept.shut()
+            kept.shut(syncs=False)
+
+    def sync(self, file_system: FileSystem) -> None:
+        """Sync the file system, and with it all files that are not in use.
+
+        Raises:
+            DiskError: see `FileSystem.sync`.
+        """
+        with self._lock:
+            # What is written from here on is another sync's.
+            covered = [kept for kept in self._by_use if kept.dirty and not kept.users]
+            for kept in covered:
+                kept.dirty = False
+        try:
+            file_system.sync()
+        except DiskError:
+            for kept in covered:
+                kept.dirty = True
+            raise
 
     def trying(self, attempt: Callable[[], Result]) -> Result:
         """Do what needs one of the process's files, in any thread; where none is left, make room.
@@ -267,14 +289,37 @@ class OpenFiles:
         for kept in self._by_use:
             if kept.users == 0:
                 victim = victim or kept
-                if not kept.dirty:
+                if not kept.dirty or self.synced_together:
                     victim = kept
                     break
         if victim is None:
             return False
         del self._by_use[victim]
-        victim.shut()
+        victim.shut(syncs=not self.synced_together)
         return True
+
+
+class KeptFileSystem:
+    """A file system with files that are not always open."""
+
+    def __init__(self, files: OpenFiles, opened: FileSystem) -> None:
+        self._files = files
+        self._opened = opened
+        files.synced_together = True
+
+    def covers(self, folder: str) -> bool:
+        """See `FileSystem`."""
+        return self._opened.covers(folder)
+
+    def sync(self) -> None:
+        """See `FileSystem`."""
+        self._files.synced_together = False
+        self._files.sync(self._opened)
+
+    def close(self) -> None:
+        """See `FileSystem`."""
+        self._files.synced_together = False
+        self._opened.close()
 
 
 class KeepingDisk(RealDisk):
@@ -299,6 +344,11 @@ class KeepingDisk(RealDisk):
     def sync_directory(self, path: str) -> None:
         """See `Disk`."""
         self.files.trying(lambda: super(KeepingDisk, self).sync_directory(path))
+
+    def file_system(self, path: str) -> FileSystem | None:
+        """See `Disk`. Until it is closed, no file is synced for being closed."""
+        opened = super().file_system(path)
+        return None if opened is None else KeptFileSystem(self.files, opened)
 
     def _again(self, path: str) -> RealFile:
         return self._open("open", path, os.O_RDWR)
