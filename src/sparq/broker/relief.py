@@ -1,7 +1,8 @@
 """Room for ledgers on a full disk: checkpoints, made at once, largest ledgers first.
 
-1. It is called when a ledger cannot be written: the replies of the turn wait for it, since a FIN
-   before an answered command is promised to be kept.
+1. `make_room` is called when a ledger cannot be written: the replies of the turn wait for it,
+   since a FIN before an answered command is promised to be kept. `shrink_largest` is called while
+   publishes are refused: room for them may be what ledgers have taken.
 2. Each checkpoint takes the space that the reserve has aside, and gives back what its ledger took.
 3. The checkpoint of the ledger that could not be written holds what was to be written to it: so
    it is the last that is tried.
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 SIZE_MIN: Final = 2 * BLOCK_BYTES
 """A checkpoint and the ledger begun behind it take so much themselves."""
+LARGE_BYTES: Final = 4 * BLOCK_BYTES
+"""An idle ledger of this size is worth a checkpoint on a full disk."""
 TRIED_MAX: Final = 8
 """Where the largest ledgers cannot be made smaller, the others hardly can."""
 
@@ -40,6 +43,21 @@ def make_room(needy: Bookkeeper, all_books: Iterable[Bookkeeper], now: Instant) 
         if books.shrink(now) and _is_written(needy):
             return True
     return needy.shrink(now)
+
+
+def shrink_largest(all_books: Iterable[Bookkeeper], now: Instant) -> None:
+    """Make the largest ledger smaller by a checkpoint, if that halves it.
+
+    Ledgers alone can fill a small disk, and when all is finished nothing is written to them any
+    more that would ask for room.
+    """
+    large = [
+        books
+        for books in all_books
+        if _ledger_bytes(books) >= max(LARGE_BYTES, 2 * books.ledger.account.state_bytes)
+    ]
+    if large:
+        max(large, key=_ledger_bytes).shrink(now)
 
 
 def _ledger_bytes(books: Bookkeeper) -> int:

@@ -5,12 +5,14 @@ be what ends it. Looking is disk work, done by the housekeeping thread.
 
 1. Only a disk that was full is looked at. For other failures a success is the only proof.
 2. Space is enough when the reserve is whole and the largest publish would fit beside it.
+3. While it is not, each look makes the largest ledger smaller, one at a time.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from sparq.broker import relief
 from sparq.broker.agenda import Agenda
 from sparq.log.disk import DiskError
 from sparq.log.reserve import Reserve
@@ -47,8 +49,10 @@ class SpaceWatch:
             self.error = error
             self._enough = False
 
-    def _looked(self, _now: Instant) -> None:
+    def _looked(self, now: Instant) -> None:
         self._under_way = False
+        if not self._enough and self.error is None:
+            relief.shrink_largest(self._agenda.books, now)
         if self._enough and self._agenda.is_full:
             self._agenda.failure = None
             self._agenda.notes.append("the disk has space again")
