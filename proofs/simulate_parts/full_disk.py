@@ -28,6 +28,8 @@ REQUEUES = 0.02
 PUBLISHES = 0.05
 READY_MAX = 500
 DRAINS_MAX = 200
+TRIES = 10
+"""To publish when there is space again, in a second."""
 
 
 class FullDisk:
@@ -49,6 +51,8 @@ class FullDisk:
         self.body_bytes = chance.choice([20, 100, 1000])
         self.stored: dict[str, set[bytes]] = {name: set() for name in self.names}
         self.finished: dict[str, set[bytes]] = {name: set() for name in self.names}
+        self.asked: set[bytes] = set()
+        """A FIN was sent for these; one that a kill left unanswered may be kept or not."""
         self.returned: set[bytes] = set()
         self._number = 0
         for name in self.names:
@@ -101,6 +105,7 @@ class FullDisk:
                 if self.chance.random() < REQUEUES:
                     consumer.say(commands.req(message.id, 0))
                     continue
+                self.asked.add(message.body)
                 consumer.say(commands.fin(message.id) * 2)
                 if consumer.answers()[-1:] and self.disk.fault is not None:
                     self.finished[name].add(message.body)
@@ -124,7 +129,7 @@ class FullDisk:
 
     def drain(self) -> None:
         """What is left comes, all of it; then every topic takes messages again."""
-        left = {name: self.stored[name] - self.finished[name] for name in self.names}
+        left = {name: self.stored[name] - self.asked for name in self.names}
         for name, consumer in self.consumers(READY_MAX).items():
             for _ in range(DRAINS_MAX):
                 messages = consumer.messages()
@@ -135,6 +140,8 @@ class FullDisk:
                     left[name].discard(message.body)
                 consumer.finish(messages)
         self.tally.lost = sum(map(len, left.values()))
-        for _ in range(10):
+        refused = self.names
+        for _ in range(TRIES):
             self.house.pass_time(0.1)
-        self.tally.stuck = sum(not self.publish(name, 1) for name in self.names)
+            refused = [name for name in refused if not self.publish(name, 1)]
+        self.tally.stuck = len(refused)
