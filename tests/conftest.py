@@ -15,6 +15,8 @@ from hypothesis import settings
 from tests import behaviours
 from tests.security import rows
 
+pytest_plugins = ["tests.spark_session"]
+
 settings.register_profile("sparq", deadline=None)
 settings.load_profile("sparq")
 

@@ -1,26 +1,21 @@
-"""Clicks as Spark sees them, in the session that tests/spark uses too: there is one a process."""
+"""Clicks as Spark sees them, in the session that all tests share: there is one a process."""
 
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 
-from tests.spark.conftest import spark as any_spark
-from tests.spark.conftest import spark_log
-
-__all__ = ["any_spark", "spark_log"]
-
 PUBLISHED = datetime(2026, 11, 21, tzinfo=UTC)
 GENERATED_CODE = "spark.sql.codegen.wholeStage"
 
 
 @pytest.fixture
-def spark(any_spark):
+def spark(spark):
     """With the setting of the pipeline's own session that matters most."""
-    before = any_spark.conf.get(GENERATED_CODE)
-    any_spark.conf.set(GENERATED_CODE, "false")
-    yield any_spark
-    any_spark.conf.set(GENERATED_CODE, before)
+    before = spark.conf.get(GENERATED_CODE)
+    spark.conf.set(GENERATED_CODE, "false")
+    yield spark
+    spark.conf.set(GENERATED_CODE, before)
 
 
 @pytest.fixture
