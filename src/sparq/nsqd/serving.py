@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING
 from sparq.broker.broker import Broker
 from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
-from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
 from sparq.nsqd.commit import instant
 from sparq.nsqd.go_import import ImportStopped
 from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.lookup_peers import LookupPeers
+from sparq.nsqd.opening import run_all
 from sparq.nsqd.options import TOPOLOGY, Options, default_node_id
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 MILLISECOND_NS = 1_000_000
 READING = ("open", "read", "list", "stat")
 """The operations of a disk that only look; see log/disk.py."""
-OPENERS = 16
-"""Threads that read the topics' files at the start."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,13 +93,6 @@ def broker_options(options: Options) -> BrokerOptions:
         max_channel_lag_bytes=options.max_channel_lag_bytes,
         max_channel_lag_time_ns=options.max_channel_lag_time_ns,
     )
-
-
-def run_all(openings: Sequence[Opening]) -> None:
-    """Read the files of many topics, several at a time: most of it is waiting for syncs."""
-    with ThreadPoolExecutor(OPENERS, "nsqd-open") as pool:
-        for _ in pool.map(Opening.run, openings):
-            pass
 
 
 def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
