@@ -1,5 +1,8 @@
 """For all tests: random ones are not held to a time; behaviours and security checks are counted.
 
+A program that a test has run in this process has set how much is logged: each test begins with
+Python's default, so that what one finds in the log does not depend on those before it.
+
 Who runs them in the background of a shell has Ctrl-C ignored, which all that is started inherits,
 and a loop may leave a handler of its own behind: here it means what it means in a terminal.
 
@@ -7,6 +10,7 @@ Two shared cores are sometimes many times slower than a test is used to; what ru
 `pytest-timeout`'s to say.
 """
 
+import logging
 import signal
 
 import pytest
@@ -23,13 +27,14 @@ settings.load_profile("sparq")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Signals mean to a test and to what it starts what they mean to a program in a terminal.
+    """Signals mean what they mean to a program in a terminal, and warnings are logged.
 
     In the background of a script Ctrl-C is ignored, under nohup a hangup, and both are inherited.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # which no child inherits
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 def pytest_configure(config: pytest.Config) -> None:

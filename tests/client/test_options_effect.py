@@ -121,6 +121,11 @@ def consumer_of(place: NsqdServer | Tap, topic: str, **options: Any) -> Consumer
     return Consumer(topic, "c", nsqd_tcp_addresses=address, **given)
 
 
+def ready_counts(nsqd: NsqdServer, topic: str) -> list[int]:
+    """The RDY counts that nsqd has of the clients of the topic's channel "c"."""
+    return [each["ready_count"] for each in nsqd.channel(topic, "c").get("clients", ())]
+
+
 # The table
 
 
@@ -355,7 +360,7 @@ async def test_the_nearest_is_served_first(choosy: NsqdServer, files: Certificat
             )
             for name, (region, zone) in places.items()
         }
-        await until(lambda: all(each.connections for each in consumers.values()))
+        await until(lambda: [10] * 3 == ready_counts(choosy, "near"))
         choosy.post("/mpub?topic=near", b"\n".join(b"%d" % number for number in range(13)))
         await until(lambda: sum(each.counters.received for each in consumers.values()) == 13)
         received = {name: each.counters.received for name, each in consumers.items()}
@@ -401,7 +406,7 @@ async def test_a_seat_is_given_up(company: Company, busy: bool) -> None:
     }
 
     def ready(nsqd: NsqdServer) -> int:
-        return sum(each["ready_count"] for each in nsqd.channel(topic, "c")["clients"])
+        return sum(ready_counts(nsqd, topic))
 
     async with Consumer(topic, "c", nsqd_tcp_addresses=addresses, **options) as consumer:
         await until(lambda: len(consumer.connections) == 2)
