@@ -136,10 +136,10 @@ def test_failure_at_every_operation(number: int, times: int, part: float) -> Non
 def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
     """What is left of it would hide what the file before it got later: that one gets no more."""
     disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock, max_bytes_per_file=6_000)
+    log = open_log(disk, clock, max_bytes_per_file=30_000)
     publish(log, [b"a" * 700] * 2, clock)
     disk.fail(Fault(1, errno.EIO, frozenset({"sync", "unlink", "syncdir"}), times=4))
-    refused = commit(log, [b"b" * 700] * 8, clock)
+    refused = commit(log, [b"b" * 700] * 40, clock)
     assert refused.error is not None
     disk.fault = None
     kept = publish(log, [b"c"], clock)
@@ -147,6 +147,25 @@ def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
     assert b"c" == read_all(log)[kept]
     assert b"c" == read_all(open_log(disk.crash(1), clock))[kept]
     assert b"c" == read_all(open_log(disk.killed(), clock))[kept]
+
+
+@pytest.mark.parametrize("times", [1, 2, 9])
+def test_a_new_file_that_a_power_cut_brings_back(times: int) -> None:
+    """Its folder could not be synced: what is answered after that is there whatever comes back."""
+    for seed in range(20):
+        disk, clock, acknowledged = MemoryDisk(), ManualClock(), {}
+        log = open_log(disk, clock, max_bytes_per_file=30_000)
+        publish(log, [b"a" * 700] * 2, clock)
+        disk.fail(Fault(1, errno.EIO, frozenset({"syncdir"}), times))
+        assert commit(log, [b"b" * 700] * 40, clock).error is not None
+        for number in range(9):
+            first, bodies = log.end_index, [b"%d" % number]
+            if commit(log, bodies, clock, sync=number % 2 == 0).error is None:
+                acknowledged[first] = bodies[0]
+        disk.fault = None
+
+        assert acknowledged
+        assert acknowledged.items() <= read_all(open_log(disk.crash(seed), clock)).items()
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -241,7 +241,7 @@ class Commit:
             if not error.restored:
                 # What is left of the new file would end the active one in a recovery.
                 self.abandoned = True
-                self.notes.append(f"{error}, and a file of no use could not be deleted")
+                self.notes.append(f"{error}, and a file of no use could not be deleted for good")
             raise
 
     def _append(self, target: Segment, appended: Batch, offset: int) -> list[Buffer]:
@@ -287,10 +287,14 @@ class Commit:
         if self.created is not None:
             # Made a moment ago, and its first sync failed: nothing else is in it.
             assert self.created.file is not None
-            segments.discard(self.place.disk, self.created.file)
+            if not segments.discard(self.place.disk, self.created.file):
+                # A power cut may bring it back, and undo the new name of a spare: none is used.
+                self.spare = None
             self.created = None
         self.written = []
-        batches = [*self.unsynced, *([self.batch] if self.batch is not None else [])]
+        # What was synced before the next file was made is safe where it is.
+        moved = [] if self.settled else self.unsynced
+        batches = [*moved, *([self.batch] if self.batch is not None else [])]
         fresh: Segment | None = None
         try:
             fresh = self._create(batches[0].first_index, batches[0].ordinal, bare=True)
@@ -305,13 +309,14 @@ class Commit:
             self._give_up(fresh)
             raise
         self.created = self.target = fresh
-        self.replaced = self.synced = True
+        self.replaced = not self.settled
+        self.synced = True
 
     def _give_up(self, fresh: Segment | None) -> None:
         """The fresh file failed too: neither file should hold the refused batch."""
         self.abandoned = False
         if fresh is not None and fresh.file is not None:
-            segments.discard(self.place.disk, fresh.file)
+            self.abandoned = not segments.discard(self.place.disk, fresh.file)
         if self.active is not None and self.active.file is not None:
             try:
                 self.active.file.truncate(self.active.size)

@@ -321,6 +321,8 @@ class Log:
         if commit.abandoned:
             # The file just made can be the one that is given up, too.
             self._leave_active()
+            # A power cut may bring that one back, and undo the new name of a spare: none is used.
+            self.upkeep.spare = None
         lost_file = commit.poisoned or commit.abandoned
         self._owed = bool(self._unsynced.batches) and (self._owed or lost_file)
         if self.active is None and commit.batch is not None and self._refused_first is None:

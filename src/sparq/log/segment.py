@@ -352,14 +352,16 @@ def settle_name(place: Place, segment: Segment) -> None:
 
 
 def discard(disk: Disk, file: File) -> bool:
-    """Delete a file of which nothing has been acknowledged; False: the disk does not let us.
+    """Delete a file of which nothing has been acknowledged; False: it may still be there.
 
-    Recovery ends such a file where the one made in its place begins, and the file before it where
-    it begins itself: nothing more may be appended to that one.
+    It is gone for good only with a sync of its folder: a power cut could bring back a file that was
+    merely deleted, header and all. Recovery ends such a file where the one made in its place
+    begins, and the file before it where it begins itself: nothing more may be appended to that one.
     """
     file.close()
     try:
         disk.unlink(file.path)
+        disk.sync_directory(file.path.rpartition("/")[0])
     except DiskError:
         return False
     return True
