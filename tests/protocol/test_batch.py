@@ -166,6 +166,16 @@ def test_unknown_optional_flag_and_section_are_passed_over() -> None:
     assert batch._decode_dues(memoryview(section)) == []
 
 
+@pytest.mark.parametrize(("size", "count"), [(4, 1), (8, 1), (20, 2), (4096, 2), (20, 1 << 31)])
+def test_due_times_that_are_not_there_are_an_error(size: int, count: int) -> None:
+    """A section that says more than it holds, or than there is, is refused."""
+    section = (1).to_bytes(2, "little") + bytes(2) + size.to_bytes(4, "little")
+    section += (count.to_bytes(4, "little") + bytes(16))[:size]
+
+    with pytest.raises(BatchError, match="due times is cut off"):
+        batch._decode_dues(memoryview(section))
+
+
 def test_longer_header_of_a_later_version_is_covered() -> None:
     """The header's own size says how much of it its checksum covers."""
     data = stored([b"x"])

@@ -292,15 +292,22 @@ def decode(buffer: Buffer, at: int, header: Header | None = None) -> Batch:
 
 
 def _decode_dues(sections: memoryview) -> list[tuple[int, int]]:
-    """The due times among the sections; sections of unknown types are passed over."""
+    """The due times among the sections; sections of unknown types are passed over.
+
+    Raises:
+        BatchError: there are fewer than their section says.
+    """
     at = 0
     while at + _SECTION.size <= len(sections):
         kind, _, size = _SECTION.unpack_from(sections, at)
         at += _SECTION.size
         if kind == SECTION_DUES:
-            count = _DUES.unpack_from(sections, at)[0]
-            positions = np.frombuffer(sections, "<u4", count, at + _DUES.size)
-            times = np.frombuffer(sections, "<i8", count, at + _DUES.size + 4 * count)
+            dues = sections[at : at + size]
+            count = _DUES.unpack_from(dues)[0] if len(dues) >= _DUES.size else 1
+            if _DUES.size + 12 * count > len(dues):
+                raise BatchError("the section of due times is cut off")
+            positions = np.frombuffer(dues, "<u4", count, _DUES.size)
+            times = np.frombuffer(dues, "<i8", count, _DUES.size + 4 * count)
             return list(zip(positions.tolist(), times.tolist(), strict=True))
         at += size
     return []
