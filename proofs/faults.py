@@ -145,7 +145,7 @@ class Rig:
         """nsqd is launched, and counted when it is gone."""
         record = strace.Record(self.server.folder.parent / f"record {self.history.kills}")
         paths = (str(self.topic_folder),) if rule.in_topic else ()
-        opens = "" if rule.in_topic or "fdatasync" not in rule.faults[0][0] else "openat"
+        opens = "" if rule.in_topic or "fdatasync" not in rule.faults[0][0] else "openat,rename"
         self.server.prefix = strace.fail(rule.faults, record.path, opens, paths)
         self.server.launch()
         yield record

@@ -37,7 +37,12 @@ class Command:
 
 @dataclass(slots=True)
 class ChannelHistory:
-    """Events of one channel: the key of a delivered message, or of a finished one | FINISHED."""
+    """Events of one channel: the key of a delivered message, or of a finished one | FINISHED.
+
+    Attributes:
+        attempts: of each message the highest that was seen; None: not kept. Only where one nsqd
+            lives through the whole run, and the network delays what it has sent.
+    """
 
     events: array[int] = field(default_factory=lambda: array("Q"))
     corrupt: int = 0
@@ -45,6 +50,15 @@ class ChannelHistory:
     requeued: int = 0
     refused: int = 0
     in_flight_at_kills: int = 0
+    attempts: dict[int, int] | None = None
+
+    def is_overtaken(self, key: int, attempts: int) -> bool:
+        """Whether nsqd has sent this before a delivery of the message that came earlier."""
+        if self.attempts is None:
+            return False
+        seen = self.attempts.get(key, 0)
+        self.attempts[key] = max(seen, attempts)
+        return attempts <= seen
 
     def delivered(self, key: int) -> None:
         self.events.append(key)

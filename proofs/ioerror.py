@@ -27,7 +27,7 @@ from proofs.faults import Rig, Rule
 from proofs.outcome import Outcome, Plan, progress, skipped
 
 PROMISES = ("P8",)
-BELIEVING = "proofs.believing"
+BELIEVING, LOADED = "proofs.believing", "proofs.loaded"
 STARTS = {
     "openat": 16,
     "pread64": 10,
@@ -115,8 +115,8 @@ def prove(plan: Plan) -> Outcome:
     if needs := strace.lack():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
-        before = strace.before_data(folder, *STARTS)
-        rig = faults.rig(folder / "faults", plan.seed)
+        before = strace.before_data(folder, *STARTS, module=LOADED)
+        rig = faults.rig(folder / "faults", plan.seed, LOADED)
         with rig.server:
             rig.server.kill9()
             verdict = asyncio.run(lives(rig, plan, before))

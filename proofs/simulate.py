@@ -50,9 +50,11 @@ def simulate(seed: int) -> Tally:
 def without(name: str, seed: int) -> tuple[str, int, int]:
     """(name of the guard, runs, findings) until a run without it finds what it must."""
     guard = guard_of(name)
+    step = FULL_DISK_EVERY if guard.on_full_disk else 1
+    first = -(-seed // step) * step
     with guard.off():
         for number in range(CONTROL_SEEDS_MAX):
-            found = getattr(simulate(seed + number), guard.finds)
+            found = getattr(simulate(first + number * step), guard.finds)
             if found:
                 return name, number + 1, found
     return name, CONTROL_SEEDS_MAX, 0

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.servers import spawn_nsqd
+from proofs.crew import NSQD, started
 
 QUIET = ("strace", "-D", "-f", "-qq")
 # Stops only at the calls that are meant, and so costs next to nothing; but then strace 6.1 does
@@ -23,7 +23,7 @@ CHECK_SECONDS = 30
 CALL = re.compile(r"^\d+ +(\w+)\(")
 INJECTED = re.compile(r"(\w+)(?:\(| resumed>).*\(INJECTED\)$", re.M)
 SYNC = re.compile(r"fdatasync\(\d+<([^>]*)>")
-CREATED = re.compile(r'openat\([^"]*"([^"]*)"')
+CREATED = re.compile(r'(?:openat\([^"]*|rename\("[^"]*", )"([^"]*)"')
 
 
 def lack() -> str:
@@ -52,14 +52,21 @@ def inject(calls: str, effect: str, when: str) -> tuple[str, ...]:
     return (*tracer, "-o", "/dev/null", "-e", f"trace={calls}", "-e", rule)
 
 
-def before_data(scratch: Path, *calls: str) -> Counter[str]:
+def before_data(scratch: Path, *calls: str, module: str = NSQD) -> Counter[str]:
     """How often a starting nsqd makes these calls before it opens the first file of its data.
 
     Those are Python's own: for its modules and their folders, and for libraries.
+
+    Args:
+        scratch: a folder for it.
+        calls: names of system calls; `openat` is always counted.
+        module: what is run.
     """
     record = scratch / "calls"
     prefix = (*SWIFT, "-o", str(record), "-e", f"trace={','.join({'openat', *calls})}")
-    with spawn_nsqd(scratch, name="counted", prefix=prefix) as server:
+    folder = scratch / "counted"
+    folder.mkdir()
+    with started(folder, module, prefix=prefix) as server:
         data = str(server.folder)
         server.terminate()
     found: Counter[str] = Counter()
@@ -88,14 +95,15 @@ class Record:
     def synced_again(self) -> list[str]:
         """Segments that were synced once more after a sync of them had failed.
 
-        A file that is created counts as another one, though it may have the path of an earlier.
+        A file that is created, or renamed, is another one than that which had its path before.
         """
         failed: set[str] = set()
         again: list[str] = []
         pending: dict[str, str] = {}
         for line in self.text().splitlines():
             thread = line.split(" ", 1)[0]
-            if "O_CREAT" in line and (made := CREATED.search(line)):
+            is_new = "O_CREAT" in line or "rename(" in line
+            if is_new and (made := CREATED.search(line)):
                 failed.discard(made[1])
             if begun := SYNC.search(line):
                 pending[thread] = begun[1]

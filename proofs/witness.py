@@ -118,6 +118,9 @@ class Consumer(Actor):
 
     nsqd answers nothing to a FIN. But it works off a connection's commands in order: once the
     marker's OK is read, every FIN before it was taken in, and must outlive a kill.
+
+    What a slow network brings after a later delivery of the same message counts once nsqd has
+    answered on that connection: one that nsqd had lost before tells nothing of what came after.
     """
 
     def __init__(self, address: str, topic: str, channel: str, history: History, name: str) -> None:
@@ -134,6 +137,7 @@ class Consumer(Actor):
         self.unfinished = 0
         self.unmarked: list[int] = []
         self.marked: deque[list[int]] = deque()
+        self.overtaken: set[int] = set()
 
     async def work(self, connection: wire.Connection) -> None:
         await connection.send(wire.sub(self.topic, self.channel))
@@ -167,7 +171,10 @@ class Consumer(Actor):
         elif author.run != self.history.run:
             self.noted.foreign += 1
         else:
-            self.noted.delivered(author.key)
+            if self.noted.is_overtaken(author.key, message.attempts):
+                self.overtaken.add(author.key)
+            else:
+                self.noted.delivered(author.key)
             self.unfinished += 1
             if self.chance.random() < REQUEUE_SHARE:
                 self.noted.requeued += 1
@@ -186,6 +193,9 @@ class Consumer(Actor):
     def acknowledged(self) -> None:
         """A marker was answered: the FINs before it are kept from now on."""
         keys = self.marked.popleft()
+        for key in self.overtaken.intersection(keys):
+            self.noted.delivered(key)
+        self.overtaken.difference_update(keys)
         self.noted.finished(keys)
         self.unfinished -= len(keys)
 
@@ -194,6 +204,7 @@ class Consumer(Actor):
         self.unfinished = 0
         self.unmarked = []
         self.marked.clear()
+        self.overtaken.clear()
 
 
 def hash_of(name: str) -> int:

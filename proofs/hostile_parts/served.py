@@ -47,7 +47,7 @@ OPTIONS: Final = Options(max_msg_size=4_096, max_body_size=20_000, node_id=5)
 ID_PLACE: Final = b"@" * 16
 """Stands in an input for the id of a message in flight."""
 
-STATUSES: Final = {100, 200, 301, 308, 400, 403, 404, 405, 413, 500, 503}
+STATUSES: Final = {100, 200, 301, 307, 400, 403, 404, 405, 413, 500, 503}
 TURNS_MAX: Final = 2_000
 _HEAD: Final = struct.Struct(">ii")
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")

@@ -40,6 +40,7 @@ class Guard:
         finds: the count of a tally that must not be zero then.
         target, function: what is replaced.
         replacement: by what.
+        on_full_disk: whether only runs with a full disk can show it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Guard:
     target: object
     function: str
     replacement: Any
+    on_full_disk: bool = False
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
@@ -160,7 +162,7 @@ GUARDS = (
     Guard("timeouts", "hasty", InFlight, "expire", too_soon),
     Guard("attempts", "recounted", redelivery, "copy_runs", always_one),
     Guard("freeing", "left", InFlight, "_shrink", kept),
-    Guard("room for ledgers", "returned", relief, "make_room", no_room),
-    Guard("deleting", "stuck", Trimming, "finished", nothing_finished),
+    Guard("room for ledgers", "returned", relief, "make_room", no_room, on_full_disk=True),
+    Guard("deleting", "stuck", Trimming, "finished", nothing_finished, on_full_disk=True),
     Guard("true answers", "refused", Publishing, "_stored", stored_and_refused),
 )
