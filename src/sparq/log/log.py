@@ -303,8 +303,7 @@ class Log:
 
     def _adopt(self, created: Segment, replaced: bool) -> None:
         self._leave_active()
-        if replaced:
-            self._owed = False
+        self._owed &= not replaced
         self._index.add(created)
         self.upkeep.add(created)
         self.active = created
@@ -319,9 +318,8 @@ class Log:
 
     def _refused(self, commit: Commit) -> None:
         if commit.abandoned:
-            # The file just made can be the one that is given up, too.
+            # That may be the new file; a power cut could bring it back and undo a spare's new name.
             self._leave_active()
-            # A power cut may bring that one back, and undo the new name of a spare: none is used.
             self.upkeep.spare = None
         lost_file = commit.poisoned or commit.abandoned
         self._owed = bool(self._unsynced.batches) and (self._owed or lost_file)
