@@ -38,9 +38,11 @@ class Witness:
     consumers: list[Consumer] = field(default_factory=list)
 
     @classmethod
-    def of(cls, server: NsqdServer, seed: int, address: str = "") -> "Witness":
+    def of(
+        cls, server: NsqdServer, seed: int, address: str = "", *, delays: bool = False
+    ) -> "Witness":
         """A company with its chances from this seed; no address: nsqd's own."""
-        history = History(run=seed & 0xFFFFFFFF)
+        history = History(run=seed & 0xFFFFFFFF, delays=delays)
         place = address or server.tcp
         return cls(
             server,

@@ -40,8 +40,7 @@ class ChannelHistory:
     """Events of one channel: the key of a delivered message, or of a finished one | FINISHED.
 
     Attributes:
-        attempts: of each message the highest that was seen; None: not kept. Only where one nsqd
-            lives through the whole run, and the network delays what it has sent.
+        attempts: of each message the highest that was seen; None: not kept.
     """
 
     events: array[int] = field(default_factory=lambda: array("Q"))
@@ -53,7 +52,7 @@ class ChannelHistory:
     attempts: dict[int, int] | None = None
 
     def is_overtaken(self, key: int, attempts: int) -> bool:
-        """Whether nsqd has sent this before a delivery of the message that came earlier."""
+        """Whether nsqd may have sent this before a delivery of the message that came earlier."""
         if self.attempts is None:
             return False
         seen = self.attempts.get(key, 0)
@@ -69,9 +68,20 @@ class ChannelHistory:
 
 @dataclass(slots=True)
 class History:
-    """A whole run: commands by publisher, events by channel."""
+    """A whole run: commands by publisher, events by channel.
+
+    Attributes:
+        delays: whether deliveries may come to different consumers in another order than they were
+            sent, since connections are slow, or end with something still to be read.
+    """
 
     run: int
     publishers: dict[int, list[Command]] = field(default_factory=dict)
     channels: dict[str, ChannelHistory] = field(default_factory=dict)
     kills: int = 0
+    delays: bool = False
+
+    def channel(self, name: str) -> ChannelHistory:
+        """The events of a channel."""
+        made = ChannelHistory(attempts={} if self.delays else None)
+        return self.channels.setdefault(name, made)

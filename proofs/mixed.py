@@ -160,7 +160,7 @@ class House:
         self.free: list[str] = []
         self.gone: set[str] = set()
         self.number = (seed & 0x3FF) << 22 | killed << 21
-        self.history = History(run=self.number)
+        self.history = History(run=self.number, delays=True)
 
     async def run(self, seconds: float) -> Findings:
         """All of it for so long, then the end."""

@@ -67,7 +67,7 @@ class Life:
         ends = ["#ephemeral" * (chance.random() < EPHEMERAL_SHARE) for _ in "ab"]
         names = tuple(map("".join, zip("ab", ends, strict=True)))
         self.channels = names[: chance.randint(1, 2)]
-        self.history = History(run=self.number)
+        self.history = History(run=self.number, delays=True)
 
     def may_lose(self, channel: str) -> bool:
         """Whether a message may be missing there at the end."""

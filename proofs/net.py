@@ -74,9 +74,7 @@ class Findings:
 async def go_through(plan: Plan, server: NsqdServer, *, is_patient: bool) -> Findings:
     """Everybody works over a bad network, then over a calm one to the end."""
     toll = Toll(plan.count)
-    witness = Witness.of(server, plan.seed)
-    for channel in witness.history.channels.values():
-        channel.attempts = {}
+    witness = Witness.of(server, plan.seed, delays=True)
     shelf = Shelf(witness.history.run)
     producer, consumer = OwnProducer("", shelf), OwnConsumer("", shelf)
     clients = [*witness.actors(), producer, consumer]

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from proofs import bodies, wire
-from proofs.history import ChannelHistory, Command, History, Outcome
+from proofs.history import Command, History, Outcome
 
 RECONNECT_SECONDS = 0.02
 REQUEUE_SHARE = 0.01
@@ -119,8 +119,8 @@ class Consumer(Actor):
     nsqd answers nothing to a FIN. But it works off a connection's commands in order: once the
     marker's OK is read, every FIN before it was taken in, and must outlive a kill.
 
-    What a slow network brings after a later delivery of the same message counts once nsqd has
-    answered on that connection: one that nsqd had lost before tells nothing of what came after.
+    Where there are delays (see `History`), what comes behind a later delivery of the same message
+    counts once its FIN was answered: what nsqd sent before it took the message back proves nothing.
     """
 
     def __init__(self, address: str, topic: str, channel: str, history: History, name: str) -> None:
@@ -128,7 +128,7 @@ class Consumer(Actor):
         self.topic = topic
         self.channel = channel
         self.history = history
-        self.noted: ChannelHistory = history.channels.setdefault(channel, ChannelHistory())
+        self.noted = history.channel(channel)
         self.chance = random.Random(f"{history.run} consumer {name}")
         self.ready_count = READY_COUNTS[hash_of(name) % len(READY_COUNTS)]
         # Of the two kinds of topic one answers after a sync, one without touching the disk.
@@ -179,6 +179,7 @@ class Consumer(Actor):
             if self.chance.random() < REQUEUE_SHARE:
                 self.noted.requeued += 1
                 self.unfinished -= 1
+                self.overtaken.discard(author.key)
                 return b"REQ %s %d\n" % (message.id, self.chance.randint(0, REQUEUE_MS_MAX))
             self.unmarked.append(author.key)
         return b"FIN %s\n" % message.id

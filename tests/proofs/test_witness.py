@@ -1,0 +1,59 @@
+"""The witness's consumer: what comes late over a slow connection is told from what came back."""
+
+import random
+
+from proofs.checker import check
+from proofs.history import Command, History, Outcome
+from proofs.witness import Consumer
+
+from proofs import bodies, wire
+
+CHANNEL = "live"
+NO_REQUEUE = 0.5
+
+
+class Always(random.Random):
+    """No consumer requeues anything."""
+
+    def random(self) -> float:
+        return NO_REQUEUE
+
+
+def consumers(*, delays: bool) -> tuple[History, Consumer, Consumer, bytes]:
+    """Two on one channel, and the body of the one message that was acknowledged."""
+    history = History(9, {0: [Command(0, 1, Outcome.OK)]}, delays=delays)
+    first, second = (Consumer("a:1", "t", CHANNEL, history, name) for name in ("one", "two"))
+    first.chance = second.chance = Always()
+    return history, first, second, bodies.write(bodies.Author(9, 0, 0), random.Random(1))
+
+
+def deliver(consumer: Consumer, attempts: int, body: bytes, *, answered: bool) -> None:
+    """A message comes, and perhaps the answer to the marker behind its FIN."""
+    consumer.delivered(wire.Message(attempts, b"0" * 16, body))
+    consumer.marked.append(consumer.unmarked)
+    consumer.unmarked = []
+    if answered:
+        consumer.acknowledged()
+    else:
+        consumer.broken()
+
+
+def returned(*, delays: bool, late_attempts: int, answered: bool) -> int:
+    """One finishes the second attempt; then the other one reads a delivery of the message."""
+    history, first, second, body = consumers(delays=delays)
+    deliver(first, 2, body, answered=True)
+    deliver(second, late_attempts, body, answered=answered)
+    return check(history)[CHANNEL].returned
+
+
+def test_what_was_sent_before_and_read_after_a_fin_has_not_returned() -> None:
+    """The connection was lost to nsqd: the message went to another consumer, who finished it."""
+    assert 0 == returned(delays=True, late_attempts=1, answered=False)
+    assert 1 == returned(delays=False, late_attempts=1, answered=False)
+
+
+def test_what_was_sent_after_a_fin_has_returned() -> None:
+    """A further attempt, or any whose own FIN nsqd still takes in."""
+    assert 1 == returned(delays=True, late_attempts=3, answered=False)
+    assert 1 == returned(delays=True, late_attempts=1, answered=True)
+    assert 1 == returned(delays=True, late_attempts=2, answered=True)
