@@ -3,7 +3,7 @@
 Reading small files is nearly all Python code, and threads then only wait for each other (the GIL):
 with 16 of them a start with 3,000 topics took three times as long. Files with much to check, or on
 a slow disk, are read sooner by a few threads. So each batch of topics is timed, and decides how the
-next one is read; docs/performance.md, "Starting", has the figures.
+next one is read; docs/performance.md has the figures.
 """
 
 import time
