@@ -43,6 +43,9 @@ LIFE: Final = 400
 SITE_LIFE: Final = 5_000
 """The same of an HTTP site, whose threads make it dear."""
 
+DISK_BYTES: Final = 32 << 20
+"""Of a broker, whose reserve is an eighth of it: on this disk it takes memory, as no real one's."""
+
 OPTIONS: Final = Options(max_msg_size=4_096, max_body_size=20_000, node_id=5)
 ID_PLACE: Final = b"@" * 16
 """Stands in an input for the id of a message in flight."""
@@ -81,7 +84,8 @@ class House:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.broker = Broker(broker_options(OPTIONS), MemoryDisk(), "/d", self.clock.now(), seed=1)
+        disk = MemoryDisk(capacity_bytes=DISK_BYTES)
+        self.broker = Broker(broker_options(OPTIONS), disk, "/d", self.clock.now(), seed=1)
         self.broker.load(self.clock.now())
         self.last_id = b"0" * 16
         self.say(0, [b"".join(LINES[3:5])])
