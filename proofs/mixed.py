@@ -239,13 +239,11 @@ class House:
         """What a life came to."""
         self.found.lives += 1
         for channel, verdict in life.verdicts.items():
-            may_return = life.may_return(channel)
+            # A kill takes an ephemeral channel and what it knew: the next one gets it all again.
+            forgets = self.killed and "#" in channel
+            may_return = forgets or life.may_return(channel)
             self.found.take(verdict, may_lose=life.may_lose(channel), may_return=may_return)
-            if (
-                verdict.ghosts
-                or verdict.corrupt
-                or (verdict.returned and not life.may_return(channel))
-            ):
+            if verdict.ghosts or verdict.corrupt or (verdict.returned and not may_return):
                 self.found.lost.append(f"{life.describe()} {channel}: {verdict.line()}")
         self.found.lost += life.lost
         if life.is_gone:
