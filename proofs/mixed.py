@@ -230,17 +230,18 @@ class House:
             self.gone.discard(name)
             self.number += 1
             life = Life(self.place, name, self.number, random.Random(f"{self.seed} {self.number}"))
+            kills = self.found.deaths["kill"]
             await life.live()
-            self.take(life)
+            self.take(life, killed=self.found.deaths["kill"] > kills)
             self.free.append(name)
             await asyncio.sleep(chance.uniform(*REST_SECONDS))
 
-    def take(self, life: Life) -> None:
-        """What a life came to."""
+    def take(self, life: Life, *, killed: bool) -> None:
+        """What a life came to; killed: whether nsqd was, meanwhile."""
         self.found.lives += 1
         for channel, verdict in life.verdicts.items():
-            # A kill takes an ephemeral channel and what it knew: the next one gets it all again.
-            forgets = self.killed and "#" in channel
+            # What an ephemeral channel has finished is known in memory only: a kill forgets it.
+            forgets = killed and "#" in channel
             may_return = forgets or life.may_return(channel)
             self.found.take(verdict, may_lose=life.may_lose(channel), may_return=may_return)
             if verdict.ghosts or verdict.corrupt or (verdict.returned and not may_return):

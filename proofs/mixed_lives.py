@@ -4,7 +4,7 @@ Each life has a history of its own, and its messages say whose they are: one tha
 life of the same name is a ghost. Of a life that ends well every acknowledged message must come. One
 that is emptied, moved by `seek` or deleted while somebody is at work, and one whose names end in
 #ephemeral, may lose messages; what does come must still be whole, its own, and not finished before:
-but for an ephemeral channel, which a kill takes with all that it knew.
+only a kill makes nsqd forget what an ephemeral channel has finished.
 """
 
 import asyncio

@@ -52,3 +52,8 @@ def test_a_file_that_is_synced_again_is_found(tmp_path: Path) -> None:
     assert ["/x/1.log"] == record.synced_again()
     record.path.write_text(RECORD + RECORD.splitlines()[0] + "\n" + again)
     assert [] == record.synced_again()
+    renamed = 'rename("/x/1.next", "/x/1.log") = 0'
+    record.path.write_text(RECORD + f"7 {renamed}\n" + again)
+    assert [] == record.synced_again()
+    record.path.write_text(RECORD + f"7 {renamed.replace('1.log', '2.log')}\n" + again)
+    assert ["/x/1.log"] == record.synced_again()
