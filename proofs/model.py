@@ -79,8 +79,7 @@ class Stories(test_model.Channels):
     @rule(crash_seed=st.integers(0, 99))
     def stop_and_lose_power(self, crash_seed: int) -> None:
         """Behind a clean stop everything is synced: a power cut costs nothing."""
-        self.house.broker.close(self.house.clock.now())
-        self.house.turn()
+        self.house.close()
         self.house.disk = self.house.disk.crash(crash_seed)
         self.restart(clean=False)
 

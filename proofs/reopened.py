@@ -78,7 +78,8 @@ class Reopened:
 
     def close(self) -> None:
         """A clean stop, and the files closed."""
-        self.broker.close(self.clock.now())
+        while not self.broker.close(self.clock.now()):
+            self.turn()
         self.turn()
         for topic in self.broker.topics.values():
             topic.close()

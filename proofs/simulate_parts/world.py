@@ -372,7 +372,8 @@ class World:
         for link in tuple(self.links):
             self.disconnect(link)
         self.settle()
-        self.broker.close(self.clock.now())
+        while not self.broker.close(self.clock.now()):
+            self.settle()
         self.settle()
         self.broker.closed()
         self.die(stopped=True)

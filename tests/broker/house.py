@@ -78,10 +78,15 @@ class House:
 
     def restart(self) -> None:
         """A clean stop and a start."""
-        self.broker.close(self.clock.now())
-        self.turn()
+        self.close()
         self.broker.closed()
         self.start()
+
+    def close(self) -> None:
+        """All of a clean stop but its last step."""
+        while not self.broker.close(self.clock.now()):
+            self.turn()
+        self.turn()
 
     def turn(self) -> None:
         """Turns, until nothing is left to do."""

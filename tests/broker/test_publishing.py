@@ -122,9 +122,31 @@ def test_closing_syncs_everything() -> None:
         consumer = house.consumer("t", "c", rdy=10)
         house.publish("t", b"1", b"2", b"3")
         consumer.finish(consumer.messages()[:1])
-        house.broker.close(house.clock.now())
-        house.turn()
+        house.close()
         house.disk = house.disk.crash(seed)
         house.crash()
 
         assert house.consumer("t", "c", rdy=10).bodies() == [b"2", b"3"]
+
+
+def test_closing_syncs_behind_a_commit_that_does_not() -> None:
+    """Such a commit is under way when nsqd stops: a sync follows it before the stop is done."""
+    for seed in range(5):
+        house = House(sync_every=1000, sync_timeout_ns=10**15)
+        house.publish("t", b"1")
+        client = house.connect()
+        client.say(commands.pub("t", b"2"), turn=False)
+        house.broker.end_turn(house.clock.now())
+        tasks = house.broker.take_tasks()
+        assert not house.broker.close(house.clock.now())
+        for task in tasks:
+            task.run()
+            task.done(house.clock.now())
+        client.collect()
+        assert client.answers() == [b"OK"]
+
+        house.close()
+        house.disk = house.disk.crash(seed)
+        house.crash()
+
+        assert house.consumer("t", "c", rdy=10).bodies() == [b"1", b"2"]

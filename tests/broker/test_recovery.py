@@ -274,8 +274,7 @@ def test_a_clean_stop_writes_what_failed_to_be_written_before() -> None:
     consumer.finish(consumer.messages())
     assert house.broker.health() != "OK"
 
-    house.broker.close(house.clock.now())
-    house.turn()
+    house.close()
     house.disk = house.disk.crash()
     house.start()
 

@@ -71,8 +71,7 @@ def test_threads_read_topics_side_by_side(tmp_path: Path) -> None:
     house.broker = Broker(options, disk, path, clock.now())
     house.broker.load(clock.now())
     furnish(house)
-    house.broker.close(clock.now())
-    house.turn()
+    house.close()
 
     def in_threads(openings: Sequence[Opening]) -> None:
         with ThreadPoolExecutor(8) as pool:

@@ -317,12 +317,19 @@ class Broker:
         """How long messages waited from their publish to their first delivery."""
         return self._agenda.waited
 
-    def close(self, now: Instant) -> None:
-        """nsqd stops: write what is noted, and have everything synced by the tasks queued now."""
+    def close(self, now: Instant) -> bool:
+        """nsqd stops: write what is noted, and have everything synced by the tasks queued now.
+
+        False: work of a topic is under way, such as a commit that does not sync. Let the tasks
+        queued now run, and call again.
+        """
         self.end_turn(now)
+        if any(topic.stream.errands.under_way for topic in self.topics.values()):
+            return False
         for topic in self.topics.values():
             topic.sync_all(now)
         self.end_turn(now)
+        return True
 
     def closed(self) -> None:
         """The tasks of `close` have run."""

@@ -238,10 +238,11 @@ class Nsqd:
             await self.authenticator.close()
         if self._tick_timer is not None:
             self._tick_timer.cancel()
-        self.broker.close(self.runner.now())
         with contextlib.suppress(asyncio.CancelledError):
-            tasks = self.broker.take_tasks()
-            self.runner.submit(tasks)
-            await self.runner.barrier()
+            is_last = False
+            while not is_last:
+                is_last = self.broker.close(self.runner.now())
+                self.runner.submit(self.broker.take_tasks())
+                await self.runner.barrier()
         await self.loop.run_in_executor(None, self.runner.stop)
         self.broker.closed()
