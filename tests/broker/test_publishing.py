@@ -150,3 +150,23 @@ def test_closing_syncs_behind_a_commit_that_does_not() -> None:
         house.crash()
 
         assert house.consumer("t", "c", rdy=10).bodies() == [b"1", b"2"]
+
+
+def test_what_waits_for_a_commit_when_nsqd_stops_is_refused() -> None:
+    """There may be minutes of it: the stop waits for the commit in flight alone."""
+    house = House()
+    client = house.connect()
+    client.say(commands.pub("t", b"1"), turn=False)
+    house.broker.end_turn(house.clock.now())
+    tasks = house.broker.take_tasks()
+    client.say(commands.pub("t", b"2"), turn=False)
+
+    assert not house.broker.close(house.clock.now())
+    for task in tasks:
+        task.run()
+        task.done(house.clock.now())
+    house.close()
+
+    assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed exiting"]
+    house.crash()
+    assert house.consumer("t", "c", rdy=10).bodies() == [b"1"]

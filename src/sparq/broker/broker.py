@@ -320,11 +320,14 @@ class Broker:
     def close(self, now: Instant) -> bool:
         """nsqd stops: write what is noted, and have everything synced by the tasks queued now.
 
-        False: work of a topic is under way, such as a commit that does not sync. Let the tasks
-        queued now run, and call again.
+        False: a commit is in flight, which may be one that does not sync. Let the tasks queued now
+        run, and call again. Publishes that wait for a commit are refused: there may be minutes of
+        them.
         """
+        for topic in self.topics.values():
+            topic.publishing.refuse_all()
         self.end_turn(now)
-        if any(topic.stream.errands.under_way for topic in self.topics.values()):
+        if any(topic.stream.log.busy for topic in self.topics.values()):
             return False
         for topic in self.topics.values():
             topic.sync_all(now)

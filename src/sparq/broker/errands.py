@@ -32,11 +32,6 @@ class Errands:
         self._count += 1
         self._agenda.tasks.append(Task(work, done))
 
-    @property
-    def under_way(self) -> bool:
-        """Whether work is handed out that is not done yet."""
-        return self._count > 0
-
     def when_idle(self, call: Callable[[], None]) -> None:
         """Call back once, as soon as nothing is under way."""
         self._when_idle = call
