@@ -114,3 +114,28 @@ def test_a_place_that_cannot_be_read_is_told() -> None:
 
     assert (found.landing, found.error is not None) == (None, True)
     assert house.channel("t", "c").depth == 20
+
+
+@pytest.mark.parametrize("place", ["earliest", "in what is gone"])
+def test_what_is_gone_in_the_middle_of_the_log_does_not_wait(place: str) -> None:
+    """A deferred message keeps the first file, the second is deleted: it is not in the depth."""
+    house = House(max_bytes_per_file=FILE_BYTES)
+    consumer = house.consumer("t", "c", rdy=100)
+    house.publish("t", *[bytes(300)] * 5, defer_ms=600_000)
+    house.publish("t", *[bytes(300)] * 5)
+    consumer.finish(consumer.messages())
+    house.publish("t", *[bytes(300)] * 5)
+    newest = consumer.messages()
+    house.pass_time(2.0)
+    house.pass_time(2.0)
+    firsts = [segment.first_index for segment in house.broker.topics["t"].stream.log.segments()]
+    assert len(firsts) == 2
+    consumer.close()
+
+    target: SeekTarget = "earliest" if place == "earliest" else newest[0].index - 2
+    assert landed(house, target).waiting == 5
+    assert house.channel("t", "c").depth == 5
+    house.crash()
+    assert house.channel("t", "c").depth == 5
+    assert len(house.consumer("t", "c", rdy=100).messages()) == 5
+    assert house.channel("t", "c").depth == 0

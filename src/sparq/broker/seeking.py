@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sparq.broker.channel import Channel, SeekTarget
     from sparq.broker.topic import Topic
     from sparq.log.disk import DiskError
-    from sparq.log.log import BlockRead
+    from sparq.log.log import BlockRead, Log
     from sparq.protocol.instant import Instant
 
 
@@ -104,6 +104,8 @@ def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
         pending = stream.due.pending_between(index, channel.cursor)
         again = log.messages_between(index, channel.cursor) - len(pending)
     channel.seek(index)
+    for first, end in gone(log, index, stream.end):
+        channel.void(first, end)
     kept = [segment for segment in log.segments() if segment.messages]
     seek.landing = Landing(
         index=index,
@@ -118,6 +120,17 @@ def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
     if first < stream.end and not _note_time(topic, first, seek):
         read = log.load(first)
         stream.errands.submit(read, partial(_have_first, topic, first, seek, read))
+
+
+def gone(log: Log, first: int, end: int) -> list[tuple[int, int]]:
+    """The parts of [first, end) whose messages were deleted or lost, which no channel gets.
+
+    A file in the middle goes before those ahead of it when they hold what somebody still needs.
+    """
+    firsts, ends = log.stored_runs(first, end)
+    begins, stops = np.append(first, ends), np.append(firsts, end)
+    missing = log.ordinals_at(stops) > log.ordinals_at(begins)
+    return list(zip(begins[missing].tolist(), stops[missing].tolist(), strict=True))
 
 
 def _have_first(topic: Topic, index: int, seek: Seek, read: BlockRead, _now: Instant) -> None:
