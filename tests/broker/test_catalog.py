@@ -9,6 +9,7 @@ import pytest
 from xxhash import xxh3_64_hexdigest
 
 from sparq.broker.catalog import Catalog, CatalogError, Removal
+from sparq.protocol.names import directory_name
 from sparq.testing import Fault, MemoryDisk
 from tests.broker.house import PATH, House
 
@@ -143,3 +144,31 @@ def test_a_removal_that_fails_is_tried_again() -> None:
     house.publish("t", b"y")
     house.crash()
     assert house.topic("t").log_messages == 1
+
+
+def test_a_topic_whose_folder_could_not_be_synced_at_first_outlives_a_power_cut() -> None:
+    """The first publish is refused; the next one finds the folder, and syncs its name."""
+    for seed in range(8):
+        house = House()
+        house.disk.fail(Fault(1, operations=frozenset({"syncdir"})))
+        with pytest.raises(AssertionError):
+            house.publish("t", b"refused")
+        house.disk.fault = None
+        house.publish("t", b"kept")
+        house.disk = house.disk.crash(seed)
+        house.crash()
+
+        assert house.consumer("t", "c", rdy=10).bodies() == [b"kept"]
+
+
+def test_a_topic_that_a_killed_nsqd_began_to_make_outlives_a_power_cut() -> None:
+    """Its folder is there, unsynced; the next start cannot tell, and syncs what it finds."""
+    for seed in range(8):
+        house = House()
+        house.disk.make_directory(f"{PATH}/topics/{directory_name('t')}")
+        house.crash()
+        house.publish("t", b"kept")
+        house.disk = house.disk.crash(seed)
+        house.crash()
+
+        assert house.consumer("t", "c", rdy=10).bodies() == [b"kept"]

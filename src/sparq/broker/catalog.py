@@ -41,6 +41,7 @@ class Catalog:
         self.retired_index = 0
         self.reserve: Reserve | None = None
         self._trashed = 0
+        self._are_folders_synced = False
 
     def load(self) -> None:
         """Read the facts, or begin a new data path.
@@ -52,6 +53,8 @@ class Catalog:
         disk = self.disk
         for folder in (self.data_path, self._path(TOPICS), self._path(TRASH)):
             disk.make_directory(folder)
+        # An earlier run may have made a topic's folder and been killed before it was synced.
+        self._sync_folders()
         if disk.exists(self._path(FACTS)):
             self._read()
         else:
@@ -108,9 +111,16 @@ class Catalog:
         """The folder of a topic, which is there for good when this returns."""
         folder = self.folder(topic_name)
         if not self.disk.exists(folder):
+            self._are_folders_synced = False
             self.disk.make_directory(folder)
-            self.disk.sync_directory(self._path(TOPICS))
+        if not self._are_folders_synced:
+            self._sync_folders()
         return folder
+
+    def _sync_folders(self) -> None:
+        """Bring the names of the topics' folders to the disk, some of which may be new."""
+        self.disk.sync_directory(self._path(TOPICS))
+        self._are_folders_synced = True
 
     def trash_folder(self, retired_index: int) -> str:
         """A new name in the trash, which tells the index."""
