@@ -424,3 +424,21 @@ def test_failed_checkpoint_waits_before_the_next(monkeypatch: Any) -> None:
         ledger.cursor("c", 1)
         ledger.flush()
     assert ledger.wants_checkpoint
+
+
+def test_behind_a_failed_checkpoint_what_was_unsynced_is_synced_by_the_next_sync() -> None:
+    """The file that the checkpoint was to replace still counts, and stays open for it."""
+    disk = MemoryDisk()
+    ledger, _ = Ledger.open(disk, DIRECTORY)
+    ledger.created("c", 3)
+    ledger.flush()
+    disk.fail(Fault(1, errno.EIO, frozenset({"rename"})))
+    assert checkpoint(ledger, TopicState(None, False, {"c": ChannelState(3, 3)})) is not None
+    disk.fault = None
+
+    settle(ledger)
+
+    assert ledger.synced_mark == ledger.appended_mark
+    ledger.close()
+    state = Ledger.open(disk.crash(), DIRECTORY)[1]
+    assert state.channels == {"c": ChannelState(3, 3)}

@@ -295,9 +295,11 @@ class Ledger:
         else:
             self._finish_checkpoint(work)
         if self._sync is None and self._checkpoint is None:
+            # Behind a checkpoint that failed, what an older file says is still to be synced.
             for file in self._retired:
-                file.close()
-            self._retired = []
+                if file not in self._unsynced:
+                    file.close()
+            self._retired = [file for file in self._retired if file in self._unsynced]
 
     def _finish_sync(self, work: LedgerSync) -> None:
         self._sync = None
@@ -333,6 +335,9 @@ class Ledger:
         assert self._checkpoint is None
         if self._reserve is not None:
             self._reserve.leave(self.account)
+        for file in self._retired:
+            file.close()
+        self._retired = []
         if self._file is not None:
             self._file.close()
             self._file = None
