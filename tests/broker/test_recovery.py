@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -352,3 +354,28 @@ def test_a_checkpoint_keeps_everything() -> None:
     assert {i: due for i, (due, _) in new.requeued.items() if due} == {
         i: due for i, (due, _) in old.requeued.items() if due
     }
+
+
+def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> None:
+    """The record of the resumption is lost, those behind it are not: the topic's mark stands
+    behind what its channels have been given, or they would get it once more as due."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=10)
+    house.broker.pause_topic("t", True, house.clock.now())
+    house.publish("t", b"due", defer_ms=1000)
+    house.pass_time(2.0)
+    books = house.broker.topics["t"].books
+    assert books is not None
+    with mock.patch.object(books.ledger, "paused"):  # what the power cut takes
+        house.broker.pause_topic("t", False, house.clock.now())
+    house.turn()
+    (message,) = consumer.messages()
+    consumer.say(commands.req(message.id, 60_000))
+    house.crash()
+    again = house.consumer("t", "c", rdy=10)
+    house.broker.pause_topic("t", False, house.clock.now())
+    house.turn()
+
+    assert again.messages() == []
+    house.pass_time(61.0)
+    assert [found.attempts for found in again.messages()] == [2]

@@ -73,6 +73,15 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     channel.wake()
 
 
+def seen_end(state: ChannelState) -> int:
+    """The index behind all that a channel has been given: P was there, or beyond.
+
+    The mark alone may be older: the disk has failed when it was written, and nsqd was killed.
+    """
+    ends = [end for _, end in state.finished]
+    return max(state.start, state.cursor, *ends, *(index + 1 for index in state.requeued))
+
+
 def _requeued_arrays(state: ChannelState) -> tuple[Indexes, Indexes, Indexes]:
     """Index, due time in ns since 1970 and attempts of what the ledger has as requeued."""
     count = len(state.requeued)

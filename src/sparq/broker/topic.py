@@ -21,7 +21,7 @@ from sparq.broker.memory import Durable, Forgetful, Memory
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions
 from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.publishing import Publishing
-from sparq.broker.recovery import Indexes, restore, state_of, were_due
+from sparq.broker.recovery import Indexes, restore, seen_end, state_of, were_due
 from sparq.broker.settling import Settling
 from sparq.broker.stream import Stream
 from sparq.broker.trimming import Trimming
@@ -106,8 +106,7 @@ class Topic:
         mark = stream.readable_end()
         if not flows:
             mark = min(mark, stream.log.first_index if state.mark is None else state.mark)
-        cursors = [channel.cursor for channel in state.channels.values()]
-        stream.end = max([mark, *cursors])
+        stream.end = max([mark, *map(seen_end, state.channels.values())])
         stream.ordinal = stream.log.ordinal_at(stream.end)
         past_due = self._recover_due(state, now)
         for name, channel_state in state.channels.items():
