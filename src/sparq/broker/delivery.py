@@ -100,7 +100,7 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
         if block is None:
             if channel.pass_hole():
                 continue
-            channel.stream.want([channel.stream.log.load(first)], channel)
+            channel.stream.want_next(first, channel)
             break
         end, frames = _run_within(block, first, min(end, first + count - given), session)
         if session.sample_rate:
@@ -124,7 +124,7 @@ def _read_ahead(channel: Channel) -> None:
     if cursor < stream.end and stream.log.block(cursor) is None:
         following = stream.log.next_stored(cursor)
         if following < stream.end and stream.log.block(following) is None:
-            stream.want([stream.log.load(following)], channel)
+            stream.want_next(following, channel)
 
 
 def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[int, memoryview]:

@@ -66,6 +66,7 @@ class Stream:
         self._sees_unsynced = sees_unsynced
         self.gather_bytes_max = gather_bytes_max
         self._readers: dict[int, dict[Channel, None]] = {}
+        self._asked: dict[int, int] = {}
         self._gathering: dict[Channel, set[int]] = {}
         self._failed: dict[Channel, None] = {}
 
@@ -87,6 +88,21 @@ class Stream:
             self._gathering[channel] = {_extent_of(read) for read in reads}
             self.want(reads, channel)
 
+    def want_next(self, index: int, channel: Channel) -> None:
+        """Do what `want` does for the extent of a stored index.
+
+        A channel asks with every turn, until it has come: where to read is found out once.
+        """
+        if channel in self._failed:
+            return
+        extent = self._asked.get(index)
+        if extent is None:
+            read = self.log.load(index)
+            self._asked[index] = _extent_of(read)
+            self.want([read], channel)
+        else:
+            self._readers[extent][channel] = None
+
     def want(self, reads: list[BlockRead], channel: Channel) -> None:
         """Have extents read (as `log.load` gave them), and wake the channel when they have come."""
         if channel in self._failed:
@@ -104,6 +120,7 @@ class Stream:
         for read in reads:
             extent = _extent_of(read)
             readers = self._readers.pop(extent)
+            self._asked = {asked: at for asked, at in self._asked.items() if at != extent}
             for channel in readers:
                 self._gathered(channel, extent)
             self.log.store(read)
