@@ -34,6 +34,7 @@ LASTING, SHORT = "lasting", "short"
 ROUNDS_MAX = 40
 INLINE_ROUNDS_MAX = 4
 QUIET_TURNS_MAX = 10_000
+STOPS_MAX = 200
 MORE_BYTES = 100_000
 DRAIN_STEP_NS = 50 * MILLISECOND_NS
 
@@ -372,9 +373,13 @@ class World:
         for link in tuple(self.links):
             self.disconnect(link)
         self.settle()
-        while not self.broker.close(self.clock.now()):
+        for _ in range(STOPS_MAX):
+            closed = self.broker.close(self.clock.now())
             self.settle()
-        self.settle()
+            if closed:
+                break
+        else:
+            raise AssertionError("the broker does not close")
         self.broker.closed()
         self.die(stopped=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparq.log.log import BlockRead, Log
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
 from sparq.protocol.frames import FRAME_OVERHEAD, Bodies
@@ -205,6 +206,32 @@ def test_cold_messages_are_read_from_the_disk() -> None:
 
     assert sorted(seen) == list(range(1500))
     assert house.channel("t", "c").depth == 0
+
+
+def test_where_to_read_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel that waits for a block asks with every turn; the index is not searched again."""
+    house = House(cache_bytes=1)
+    for batch in range(4):
+        publish_numbers(house, 10, 10 * batch)
+    house.crash()
+    consumer = house.consumer("t", "c")
+    loads: list[int] = []
+    load = Log.load
+
+    def counted(log: Log, index: int) -> BlockRead:
+        loads.append(index)
+        return load(log, index)
+
+    monkeypatch.setattr(Log, "load", counted)
+    channel = house.broker.topics["t"].channels["c"]
+    consumer.say(commands.rdy(100), turn=False)
+    for _ in range(20):
+        channel.wake()
+        house.broker.end_turn(house.clock.now())
+    house.turn()
+
+    assert len(consumer.messages()) == 40
+    assert len(loads) == len(set(loads))
 
 
 def test_the_next_block_is_read_while_clients_are_busy() -> None:

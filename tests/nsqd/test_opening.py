@@ -16,7 +16,7 @@ def read_by(seconds: float) -> tuple[list[Opening], list[int]]:
     threads: list[int] = []
 
     def read() -> None:
-        time.sleep(seconds)
+        time.sleep(seconds)  # a slow disk
         threads.append(threading.get_ident())
         raise DiskError("open", "/data", 5)
 

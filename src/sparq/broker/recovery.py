@@ -76,10 +76,12 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
 def seen_end(state: ChannelState) -> int:
     """The index behind all that a channel has been given: P was there, or beyond.
 
-    The mark alone may be older: the disk has failed when it was written, and nsqd was killed.
+    The mark of a pause alone may be older: the disk failed when a later one was written, or a power
+    cut took the record that the pause was over and left the channel's.
     """
-    ends = [end for _, end in state.finished]
-    return max(state.start, state.cursor, *ends, *(index + 1 for index in state.requeued))
+    finished_end = max((end for _, end in state.finished), default=0)
+    requeued_end = max(state.requeued, default=-1) + 1
+    return max(state.start, state.cursor, finished_end, requeued_end)
 
 
 def _requeued_arrays(state: ChannelState) -> tuple[Indexes, Indexes, Indexes]:

@@ -125,7 +125,7 @@ def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
 def gone(log: Log, first: int, end: int) -> list[tuple[int, int]]:
     """The parts of [first, end) whose messages were deleted or lost, which no channel gets.
 
-    A file in the middle goes before those ahead of it when they hold what somebody still needs.
+    They may lie in the middle: a file that nobody needs goes while one before it is still needed.
     """
     firsts, ends = log.stored_runs(first, end)
     begins, stops = np.append(first, ends), np.append(firsts, end)

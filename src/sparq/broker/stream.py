@@ -66,7 +66,7 @@ class Stream:
         self._sees_unsynced = sees_unsynced
         self.gather_bytes_max = gather_bytes_max
         self._readers: dict[int, dict[Channel, None]] = {}
-        self._asked: dict[int, int] = {}
+        self._asked: dict[int, int] = {}  # an index asked for, and its extent's first one
         self._gathering: dict[Channel, set[int]] = {}
         self._failed: dict[Channel, None] = {}
 

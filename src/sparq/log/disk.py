@@ -157,7 +157,7 @@ class Disk(Protocol):
 
 
 def ensure_directory(disk: Disk, path: str) -> None:
-    """Have a folder that is there for good.
+    """Have a folder that is there for good; one that is there already is taken for synced.
 
     Raises:
         DiskError: it cannot be made.
