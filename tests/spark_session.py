@@ -53,6 +53,8 @@ def spark(tmp_path_factory, spark_log):
         .config("spark.driver.memory", "1g")
         # What the tests run once need not be compiled well: half of the JVM's time at the start.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # A query that does not stop is waited for without end by default.
+        .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))

@@ -115,8 +115,12 @@ class Witness:
     def stop(self) -> None:
         """Ends the query."""
         self.gate.set()
-        if self.query is not None:
+        if self.query is None:
+            return
+        try:
             self.query.stop()
+        except Exception as error:
+            raise AssertionError(f"the query does not stop: {self._stack_traces()}") from error
 
     def _keep(self, rows, batch: int) -> None:
         bodies = rows.toArrow().column("body").to_pylist()
@@ -149,6 +153,15 @@ class Witness:
         """The lines of the log about the topic with this text in them."""
         topic = self.options["topic"]
         return [line for line in self.log_text().splitlines() if topic in line and text in line]
+
+    def _stack_traces(self) -> str:
+        """Where the JVM's threads are that run queries, and their tasks."""
+        threads = self._spark.sparkContext._jvm.java.lang.Thread.getAllStackTraces()
+        return "\n".join(
+            "\n  ".join([entry.getKey().getName(), *map(str, entry.getValue())])
+            for entry in threads.entrySet()
+            if entry.getKey().getName().startswith(("stream execution", "Executor task"))
+        )
 
     def _told(self) -> str:
         return f"{self.count:,} of {len(self.published):,} read; {self.log_text()[-2000:]}"
