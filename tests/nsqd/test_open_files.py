@@ -1,10 +1,13 @@
 """A bound on open files: what was closed to keep it is opened again, and nothing is lost by it."""
 
+import contextlib
 import errno
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -21,25 +24,24 @@ def open_count() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.fixture
-def no_more_files() -> Iterator[None]:
-    """This process may open no file beyond those that it has now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def alone(test: Callable[[Path], None], folder: Path) -> None:
+    """Runs a test in a process of its own, which may run out of files.
+
+    In the process of all tests other threads run out with it: Py4J's, which takes connections for
+    the calls of Spark's `foreachBatch`, ends for good, and later queries wait without end.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        process.submit(test, folder).result()
+
+
+def open_the_last_file() -> None:
+    """From now on this process may open no file beyond those that it has."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
-    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest - open_count() + 2)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(highest, *held) + 1, hard))
-    try:
-        filling = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+    with contextlib.suppress(OSError):
         while True:
-            try:
-                filling.append(os.open("/dev/null", os.O_RDONLY))
-            except OSError:
-                break
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in held + filling:
-            os.close(fd)
+            os.open("/dev/null", os.O_RDONLY)
 
 
 def made(disk: KeepingDisk, folder: Path, count: int) -> list[KeptFile]:
@@ -176,29 +178,37 @@ def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
         assert errno.EBADF == caught.value.number
 
 
-@pytest.mark.usefixtures("no_more_files")
 def test_without_any_file_left_one_of_its_own_is_closed(tmp_path: Path) -> None:
     """A new file, a folder's sync and list go on when others took all the files there are."""
+    alone(go_on_with_two_files, tmp_path)
+
+
+def go_on_with_two_files(folder: Path) -> None:
+    open_the_last_file()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     disk = KeepingDisk()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft + 2, hard))
-    files = made(disk, tmp_path, 4)
+    files = made(disk, folder, 4)
     for file in files:
         file.append([b"x"], 0)
         file.sync()
-    disk.sync_directory(str(tmp_path))
+    disk.sync_directory(str(folder))
 
-    assert ["0", "1", "2", "3"] == disk.listdir(str(tmp_path))
+    assert ["0", "1", "2", "3"] == disk.listdir(str(folder))
     assert 2 >= disk.files.count
 
 
-@pytest.mark.usefixtures("no_more_files")
 def test_with_nothing_to_close_the_system_says_why(tmp_path: Path) -> None:
     """Where not one file can be had, the refusal says so."""
+    alone(be_refused, tmp_path)
+
+
+def be_refused(folder: Path) -> None:
+    open_the_last_file()
     disk = KeepingDisk()
     for attempt in (
-        lambda: disk.create(f"{tmp_path}/1"),
-        lambda: disk.sync_directory(str(tmp_path)),
+        lambda: disk.create(f"{folder}/1"),
+        lambda: disk.sync_directory(str(folder)),
     ):
         with pytest.raises(DiskError) as caught:
             attempt()
