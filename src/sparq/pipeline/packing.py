@@ -1,0 +1,186 @@
+"""Packed rows: how the clicks of a batch reach the buckets of a stateful query, a row per bucket.
+
+`transformWithStateInPandas` pays for every row that it is given. So a function in front of it
+(`mapInArrow`, on the executors) sorts its partition by bucket and sends one row to *every* bucket:
+
+    bucket INT          0 .. buckets - 1, the key of the stateful stage
+    marks STRING        JSON {nsqd: newest event time in s, clamped to publish time}
+    published_s BIGINT  newest publish time of the partition, s since 1970
+    batch_ms BIGINT     time of the batch, ms since 1970, equal when the batch is replayed
+    blob BINARY         the partition's tables for this bucket (see `to_blob`)
+
+1. A bucket that gets no clicks gets its row all the same. So all buckets of a query are called in
+   each batch with rows, see the same marks, and come to the same low mark.
+2. Spark may shuffle the rows of a bucket in any order: `receive` puts the blobs in order.
+3. The number of buckets follows from the number of shuffle partitions, which Spark freezes in the
+   checkpoint at the first start; never from the cores of today.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+BUCKETS_PER_PARTITION = 8
+PACKED_SCHEMA = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("marks", pa.string()),
+        ("published_s", pa.int64()),
+        ("batch_ms", pa.int64()),
+        ("blob", pa.binary()),
+    ]
+)
+PACKED_DDL = "bucket INT, marks STRING, published_s BIGINT, batch_ms BIGINT, blob BINARY"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What every bucket must know of a batch.
+
+    Attributes:
+        marks: newest event time of each nsqd, clamped to its publish time, in s since 1970; an nsqd
+            of which the batch has only rejected messages is missing.
+        published_s: newest publish time, in s since 1970.
+        batch_ms: time of the batch, in ms since 1970.
+    """
+
+    marks: dict[str, int]
+    published_s: int
+    batch_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What one bucket gets in one batch: the header of all its rows, and their blobs in order."""
+
+    header: Header
+    blobs: list[bytes]
+
+
+def bucket_count(shuffle_partitions: int) -> int:
+    """The number of buckets of a query with this many shuffle partitions."""
+    return BUCKETS_PER_PARTITION * shuffle_partitions
+
+
+def buckets_of(hashes: NDArray[np.int64], buckets: int) -> NDArray[np.int64]:
+    """The bucket of each 64-bit hash: Spark's `pmod(hash, buckets)`."""
+    return hashes % buckets
+
+
+def gather(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
+    """The rows of a partition as one table without chunks; None if there are none.
+
+    Spark cuts a partition into Arrow batches (`spark.sql.execution.arrow.maxRecordsPerBatch`);
+    packing each would send that many times the rows.
+    """
+    filled = [batch for batch in batches if batch.num_rows]
+    return pa.Table.from_batches(filled).combine_chunks() if filled else None
+
+
+def header_of(messages: pa.Table) -> Header:
+    """The header of a partition.
+
+    Args:
+        messages: one row or more, with the columns `nsqd` STRING, `newest_s` BIGINT (event time
+            clamped to publish time; null if the message is rejected), `published_s` BIGINT and
+            `batch_ms` BIGINT.
+    """
+    newest = messages.group_by("nsqd", use_threads=False).aggregate([("newest_s", "max")])
+    names, seconds = newest["nsqd"].to_pylist(), newest["newest_s_max"].to_pylist()
+    return Header(
+        {name: second for name, second in zip(names, seconds, strict=True) if second is not None},
+        pc.max(messages["published_s"]).as_py(),
+        pc.max(messages["batch_ms"]).as_py(),
+    )
+
+
+def split(table: pa.Table, buckets: NDArray[np.int64], count: int) -> list[pa.Table]:
+    """The rows of each bucket, in their order: `count` tables.
+
+    Args:
+        table: any table.
+        buckets: the bucket of each of its rows, 0 .. count - 1.
+        count: the number of buckets.
+    """
+    if (buckets[1:] < buckets[:-1]).any():
+        order = np.argsort(buckets, kind="stable")
+        table, buckets = table.take(pa.array(order)), buckets[order]
+    ends = np.searchsorted(buckets, np.arange(count + 1)).tolist()
+    return [table.slice(first, end - first) for first, end in pairwise(ends)]
+
+
+def pack(header: Header, blobs: Sequence[bytes]) -> pa.RecordBatch:
+    """The rows that a partition sends, of PACKED_SCHEMA: `blobs[b]` goes to bucket b."""
+    count = len(blobs)
+    columns = [
+        pa.array(range(count), pa.int32()),
+        pa.array([json.dumps(header.marks, sort_keys=True)] * count, pa.string()),
+        pa.array([header.published_s] * count, pa.int64()),
+        pa.array([header.batch_ms] * count, pa.int64()),
+        pa.array(blobs, pa.binary()),
+    ]
+    return pa.record_batch(columns, schema=PACKED_SCHEMA)
+
+
+def receive(frames: Iterable[pd.DataFrame]) -> Received:
+    """All rows that a bucket gets in one batch, as `handleInputRows` is given them.
+
+    Args:
+        frames: pandas frames with the columns of PACKED_SCHEMA; one row or more in all.
+    """
+    marks: dict[str, int] = {}
+    published_s = batch_ms = 0
+    blobs: list[bytes] = []
+    for frame in frames:
+        for text in frame["marks"]:
+            for nsqd, newest in json.loads(text).items():
+                marks[nsqd] = max(newest, marks.get(nsqd, newest))
+        published_s = max(published_s, int(frame["published_s"].max()))
+        batch_ms = max(batch_ms, int(frame["batch_ms"].max()))
+        blobs.extend(frame["blob"])
+    return Received(Header(marks, published_s, batch_ms), sorted(blobs))
+
+
+def to_blob(tables: Sequence[pa.Table]) -> bytes:
+    """Tables as bytes: the length of each (unsigned 64 bits, little-endian), then their streams.
+
+    A stream is Arrow's IPC stream format; an empty table has length 0 and no stream, since
+    most buckets of a small batch are empty and a schema alone takes 300 bytes and more.
+    """
+    streams = [_stream(table) if len(table) else b"" for table in tables]
+    lengths = struct.pack(f"<{len(streams)}Q", *map(len, streams))
+    return b"".join([lengths, *streams])
+
+
+def from_blob(blob: bytes, schemas: Sequence[pa.Schema]) -> list[pa.Table]:
+    """The tables of `to_blob`, without copying them; empty ones get their schema from `schemas`."""
+    held = pa.py_buffer(blob)
+    at = 8 * len(schemas)
+    tables = []
+    for schema, length in zip(schemas, struct.unpack_from(f"<{len(schemas)}Q", blob), strict=True):
+        if length:
+            tables.append(pa.ipc.open_stream(held.slice(at, length)).read_all())
+        else:
+            tables.append(schema.empty_table())
+        at += length
+    return tables
+
+
+def _stream(table: pa.Table) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return out.getvalue().to_pybytes()

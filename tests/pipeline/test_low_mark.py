@@ -1,0 +1,102 @@
+"""The low mark: how far event time has come, told apart by nsqd, by the batches' own time."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline.low_mark import QUIET_S, STEP_S, LowMark
+
+NOW_MS = 1_800_000_000_000
+
+
+def advanced(*batches, mark=None):
+    """The mark after batches of (marks, seconds since NOW_MS)."""
+    mark = mark or LowMark()
+    for marks, second in batches:
+        mark.advance(marks, NOW_MS + 1000 * second)
+    return mark
+
+
+def test_the_slowest_nsqd_holds_the_mark():
+    """What one nsqd has not yet sent may still belong to any time after the mark."""
+    assert advanced(({"a": 100, "b": 40}, 0), ({"a": 900}, 1)).low_s == 40
+
+
+def test_an_nsqd_lets_go_when_it_is_quiet_for_more_than_30_seconds():
+    """One that is gone, or that nobody publishes to, must not keep every window open."""
+    mark = advanced(({"a": 100, "b": 40}, 0))
+    for second in range(5, QUIET_S + 5, 5):
+        advanced(({"a": 100 + second}, second), mark=mark)
+
+    assert mark.low_s == 40
+
+    advanced(({"a": 500}, QUIET_S + 1), mark=mark)
+
+    assert mark.low_s == 500
+
+
+def test_a_quiet_nsqd_joins_again_by_its_next_click():
+    """From then on it holds the mark, which does not go back to it."""
+    mark = advanced(({"a": 100, "b": 40}, 0))
+    for second in range(10, 50, 10):
+        advanced(({"a": 100 + second}, second), mark=mark)
+    advanced(({"b": 60}, 50), ({"a": 900}, 51), mark=mark)
+
+    assert mark.low_s == 140
+
+    advanced(({"b": 300}, 52), mark=mark)
+
+    assert mark.low_s == 300
+
+
+def test_a_pause_of_the_query_makes_no_nsqd_quiet():
+    """After an hour without batches, the first batch may have clicks of one nsqd alone."""
+    assert advanced(({"a": 100, "b": 40}, 0), ({"a": 900}, 3600)).low_s == 40
+
+
+def test_a_clock_that_jumps_makes_no_nsqd_quiet():
+    """Neither a day ahead nor a day back: a step counts for STEP_S at most."""
+    mark = advanced(({"a": 100, "b": 40}, 0), ({"a": 200}, 86_400), ({"a": 300}, 0))
+
+    assert mark.low_s == 40
+    assert mark.books()["clock_ms"] == 2 * STEP_S * 1000
+
+
+def test_a_batch_without_clicks_moves_nothing():
+    """It may have rejected messages alone, which have no event time."""
+    assert advanced(({}, 0)).low_s == 0
+    assert advanced(({"a": 100}, 0), ({}, 1)).low_s == 100
+
+
+def test_the_books_forget_quiet_nsqds():
+    """A cluster that gives each nsqd a new name at each start must not fill the state."""
+    mark = advanced(*(({f"nsqd-{second}": second}, second) for second in range(0, 1000, 5)))
+
+    assert len(mark.books()["newest_s"]) <= QUIET_S // 5 + 1
+    assert mark.books()["newest_s"].keys() == mark.books()["seen_ms"].keys()
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from("abc"), st.integers(0, 1000), max_size=3),
+        st.integers(0, 200),
+    ),
+    max_size=12,
+)
+
+
+@given(BATCHES)
+def test_the_mark_never_goes_back(batches):
+    """Neither older clicks nor an nsqd that joins late reopen what has been closed."""
+    mark, lows = LowMark(), [0]
+    lows += [advanced(batch, mark=mark).low_s for batch in batches]
+
+    assert lows == sorted(lows)
+
+
+@given(BATCHES, st.integers(0, 12))
+def test_it_goes_on_from_its_books(batches, cut):
+    """A restart repeats what would have come without it."""
+    whole = advanced(*batches)
+    again = advanced(*batches[cut:], mark=LowMark(advanced(*batches[:cut]).books()))
+
+    assert whole.books() == again.books()
