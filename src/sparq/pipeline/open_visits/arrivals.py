@@ -1,0 +1,102 @@
+"""What one bucket is given in one batch: the blobs of all partitions, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparq.pipeline.open_visits.pack import BLOB, first_of_each
+from sparq.pipeline.open_visits.rows import (
+    FIRSTS,
+    NAMES,
+    TEXTS,
+    Ints,
+    Pages,
+    Visits,
+    concat,
+    from_table,
+    joined,
+    starts_of,
+    take,
+)
+from sparq.pipeline.packing import Received, from_blob
+from sparq.pipeline.visits import IDS_KEPT, VISIT_GAP_S
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The clicks of one bucket and batch.
+
+    Attributes:
+        seconds: a row for each partition, visitor and second in which it clicked, the late too.
+        pages: clicks on pages and on robots.txt, the late too.
+        texts, names: pages and visitors with their texts; the same one may come twice.
+        firsts: of each visitor that declares to be a robot its first clicks in each partition.
+    """
+
+    seconds: Visits
+    pages: Pages
+    texts: pa.Table
+    names: pa.Table
+    firsts: pa.Table
+
+    @classmethod
+    def read(cls, received: Received) -> Arrivals:
+        """Of what `packing.receive` returns."""
+        blobs = [from_blob(blob, BLOB) for blob in received.blobs]
+        return cls(
+            concat(Visits, [from_table(Visits, tables[0]) for tables in blobs]),
+            concat(Pages, [from_table(Pages, tables[1]) for tables in blobs]),
+            joined(TEXTS, [tables[2] for tables in blobs]),
+            joined(NAMES, [tables[3] for tables in blobs]),
+            joined(FIRSTS, [tables[4] for tables in blobs]),
+        )
+
+    def on_time(self, low_s: int) -> tuple[Visits, Pages]:
+        """What is not too late for a low mark."""
+        newer = low_s - VISIT_GAP_S
+        return (
+            take(self.seconds, self.seconds.last_s > newer),
+            take(self.pages, self.pages.second > newer),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RobotClicks:
+    """All clicks of one declared robot in one batch, the late too; some of their ids."""
+
+    visitor: int
+    clicks: int
+    first_s: int
+    last_s: int
+    ids: list[int]
+
+
+def robot_clicks(arrivals: Arrivals) -> list[RobotClicks]:
+    """The clicks of each declared robot."""
+    if not len(arrivals.firsts):
+        return []
+    visitor, second, ids = (arrivals.firsts[name].to_numpy() for name in FIRSTS.names)
+    rows = first_of_each(np.lexsort((ids, second, visitor)), visitor, IDS_KEPT)
+    robots, clicks = np.unique(visitor), arrivals.seconds
+    theirs = take(clicks, np.isin(clicks.visitor, robots))
+    theirs = take(theirs, np.argsort(theirs.visitor, kind="stable"))
+    starts = starts_of(theirs.visitor)
+    sums: list[Any] = [
+        np.add.reduceat(theirs.clicks, starts).tolist(),
+        np.minimum.reduceat(theirs.first_s, starts).tolist(),
+        np.maximum.reduceat(theirs.last_s, starts).tolist(),
+    ]
+    first_ids = np.split(ids[rows], starts_of(visitor[rows])[1:])
+    return [
+        RobotClicks(robot, *figures, some.tolist())
+        for robot, *figures, some in zip(robots.tolist(), *sums, first_ids, strict=True)
+    ]
+
+
+def touched(on_time: Visits) -> Ints:
+    """The visitors who clicked."""
+    return np.unique(on_time.visitor)

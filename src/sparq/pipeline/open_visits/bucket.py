@@ -1,0 +1,212 @@
+"""One batch of one bucket: from its state and its packed rows to its output and its new state.
+
+1. All that is done follows from the state, the rows and the limits: a batch that is replayed on
+   the same state gives the same output and the same bytes.
+2. What is found does not depend on how clicks are cut into batches, partitions and buckets, nor on
+   when the state is compacted; only on the low mark before each click.
+3. An ordinary batch reads `hot` and appends to `hot` and `names`. `findings` is read for new
+   suspects, `base` by a compaction alone: in batch 16, 32 ... (another one in each bucket), when
+   `hot` has grown too big, when visits are over, and when a suspect may have pages in `base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from sparq.pipeline import packing
+from sparq.pipeline.open_visits import judge, room
+from sparq.pipeline.open_visits.arrivals import robot_clicks, touched
+from sparq.pipeline.open_visits.batch import Batch
+from sparq.pipeline.open_visits.findings import Findings, bounded, newest_of
+from sparq.pipeline.open_visits.folding import FOLDS, WINDOWS, folds_table, windows_table
+from sparq.pipeline.open_visits.limits import BUSY_PAGES, DEFAULT_LIMITS, Limits
+from sparq.pipeline.open_visits.names import Names
+from sparq.pipeline.open_visits.output import Evicted, output
+from sparq.pipeline.open_visits.parts import State
+from sparq.pipeline.open_visits.recent import judged
+from sparq.pipeline.open_visits.rows import TEXTS, Ints, Pages, Visits, concat, take, to_table
+from sparq.pipeline.open_visits.tiers import Base, Element, Hot, Meta, read_findings, read_names
+from sparq.pipeline.open_visits.whole import Whole
+from sparq.pipeline.packing import Received
+from sparq.pipeline.robots import declared_name
+from sparq.pipeline.visits import DECLARED, ROBOTS_TXT, VISIT_GAP_S, Evidence
+
+
+def apply(
+    state: State, bucket: int, received: Received, limits: Limits = DEFAULT_LIMITS
+) -> pa.Table:
+    """Take in one batch.
+
+    Args:
+        state: of this bucket; it is written.
+        bucket: its number.
+        received: what `packing.receive` returns of its rows.
+        limits: what it may hold.
+
+    Returns:
+        Rows of `output.OUTPUT_SCHEMA`.
+    """
+    hot = Hot(state)
+    batch = Batch.of(received, hot.meta)
+    findings = Findings(hot.findings(), lambda: read_findings(state))
+    quick = None if _is_due(hot, batch, bucket, limits) else judged(hot, batch, findings)
+    if quick is None:
+        return _compacted(state, hot, batch, findings, limits)
+    _hold_robots(batch, findings)
+    for visitor, evidence in quick.evidence:
+        findings.hold(visitor, batch.names.of(visitor), evidence)
+    told = findings.tell()
+    element = _element(hot, batch, findings, quick.texts)
+    state.hot.append(element.bytes())
+    if len(batch.names.table):
+        state.names.append(packing.to_blob([batch.names.table]))
+    return output(told, Evicted())
+
+
+def _is_due(hot: Hot, batch: Batch, bucket: int, limits: Limits) -> bool:
+    """Whether the state is compacted in this batch, whatever it brings."""
+    meta = hot.meta
+    if meta is None:
+        return False
+    overdue = meta.due_s is not None and batch.low_mark.low_s >= meta.due_s + limits.overdue_s
+    scheduled = (meta.batches + 1 + bucket) % limits.batches_max == 0
+    return overdue or scheduled or meta.hot_bytes > limits.hot_bytes_max
+
+
+def _hold_robots(batch: Batch, findings: Findings) -> None:
+    """What the batch has of declared robots, the late clicks too."""
+    for robot in robot_clicks(batch.arrivals):
+        name = batch.names.of(robot.visitor)
+        before = findings.get(robot.visitor, DECLARED)
+        amount = robot.clicks + (before.amount if before else 0)
+        ids = tuple(f"{one:016x}" for one in robot.ids)
+        details = {"robot": declared_name(name.agent)}
+        evidence = Evidence(DECLARED, amount, robot.first_s, robot.last_s, ids, details)
+        findings.hold(robot.visitor, name, evidence)
+
+
+def _element(hot: Hot, batch: Batch, findings: Findings, texts: dict[int, str]) -> Element:
+    """What an ordinary batch adds to `hot`."""
+    meta = hot.meta
+    due_s = [meta.due_s] if meta and meta.due_s is not None else []
+    if len(batch.seconds.visitor):
+        due_s.append(int(batch.seconds.last_s.min()) + VISIT_GAP_S)
+    tables = (to_table(batch.seconds), to_table(batch.pages), _texts_table(texts))
+    size = sum(table.nbytes for table in tables)
+    figures = Meta(
+        batches=meta.batches + 1 if meta else 1,
+        before_s=batch.before_s,
+        low_mark=batch.low_mark.books(),
+        due_s=min(due_s, default=None),
+        hot_bytes=(meta.hot_bytes if meta else 0) + size,
+        has_base=meta.has_base if meta else False,
+    )
+    folds, windows = FOLDS.empty_table(), WINDOWS.empty_table()
+    return Element(figures, *tables, folds, windows, findings.used())
+
+
+def _compacted(
+    state: State, hot: Hot, batch: Batch, findings: Findings, limits: Limits
+) -> pa.Table:
+    """Judge and rewrite all that the bucket holds."""
+    base, evicted = Base.read(state), Evicted()
+    names = Names([base.names, *read_names(state), batch.names.table])
+    texts = {**hot.texts(), **batch.texts}
+    new = (batch.seconds, batch.pages)
+    whole = Whole.of(base, hot, new, before_s=batch.before_s, names=names, texts=texts)
+    lows = [*hot.lows(), batch.low_mark.low_s]
+    told = whole.judge(
+        findings, lows, touched(batch.seconds), lambda: _hold_robots(batch, findings)
+    )
+    told += findings.tell()
+    whole = whole.only(whole.over_in(lows) == len(lows))
+    whole = room.folded(whole, lows[-1], limits, evicted)
+    whole = room.bounded(whole, limits, evicted)
+    recent = _keep_findings(state, hot, findings, limits, evicted)
+    meta = Meta(
+        batches=hot.meta.batches + 1 if hot.meta else 1,
+        before_s=0,
+        low_mark=batch.low_mark.books(),
+        due_s=int(whole.visits.last_s.min()) + VISIT_GAP_S if len(whole.visits.visitor) else None,
+        hot_bytes=0,
+        has_base=True,
+    )
+    _write(state, whole, meta, recent)
+    return output(told, evicted)
+
+
+def _keep_findings(
+    state: State, hot: Hot, findings: Findings, limits: Limits, evicted: Evicted
+) -> pa.Table:
+    """Write the part `findings` if it has changed; returns those that stay hot."""
+    in_use = newest_of([hot.findings_in_use(), findings.used()])
+    if len(in_use):
+        newest = findings.newest()
+        kept = bounded(newest, limits.findings_max)
+        evicted.findings += len(newest) - len(kept)
+        state.findings.put(packing.to_blob([kept]))
+    return in_use
+
+
+def _write(state: State, whole: Whole, meta: Meta, recent: pa.Table) -> None:
+    """Divide the visits between the tiers."""
+    busy = _busy(whole)
+    visits, pages = (np.isin(rows.visitor, busy) for rows in (whole.visits, whole.pages))
+    hot_pages = take(whole.pages, pages)
+    element = Element(
+        meta,
+        to_table(take(whole.visits, visits)),
+        to_table(hot_pages),
+        _texts_table(judge.texts_of(hot_pages, whole.texts)),
+        folds_table(room.folds_in(whole)),
+        windows_table(room.windows_in(whole)),
+        recent,
+    )
+    base = Base(
+        take(whole.visits, ~visits),
+        take(whole.pages, ~pages),
+        whole.names.only(whole.visits.visitor),
+    )
+    state.base.put(base.bytes())
+    state.hot.put(element.bytes())
+    state.names.clear()
+
+
+def _busy(whole: Whole) -> Ints:
+    """The visitors whose next pages may prove something, with what is held of them."""
+    known, rank, counts = np.unique(whole.pages.visitor, return_inverse=True, return_counts=True)
+    asked = np.bincount(rank, whole.pages.kind == ROBOTS_TXT, len(known)) > 0
+    long = [row.visitor for row in (*room.folds_in(whole), *room.windows_in(whole))]
+    return np.union1d(known[(counts >= BUSY_PAGES) | asked], np.array(long, np.int64))
+
+
+def _texts_table(texts: Mapping[int, str]) -> pa.Table:
+    return pa.Table.from_arrays(
+        [pa.array(list(texts), pa.int64()), pa.array(list(texts.values()), pa.string())],
+        schema=TEXTS,
+    )
+
+
+def close(state: State) -> pa.Table:
+    """Judge the open visits, and tell what has not been told: no click will come.
+
+    Args:
+        state: of one bucket, after its last batch; it is not written.
+
+    Returns:
+        Rows of `output.OUTPUT_SCHEMA`.
+    """
+    hot, base = Hot(state), Base.read(state)
+    findings = Findings(hot.findings(), lambda: read_findings(state))
+    findings.use_grown()
+    nothing = (concat(Visits, []), concat(Pages, []))
+    names = Names([base.names, *read_names(state)])
+    whole = Whole.of(base, hot, nothing, before_s=0, names=names, texts=hot.texts())
+    told = []
+    if len(whole.visits.visitor):
+        lows = [*hot.lows(), int(whole.visits.last_s.max()) + VISIT_GAP_S]
+        told = whole.judge(findings, lows, whole.visits.visitor, lambda: None)
+    return output([*told, *findings.tell(everything=True)], Evicted())

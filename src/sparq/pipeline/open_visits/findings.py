@@ -1,0 +1,196 @@
+"""What has been found about the visitors of a bucket, and what of it has been told.
+
+1. One finding a visitor and reason. Evidence that has doubled is a newer revision of it, the rest
+   comes with the last one at the end of a run: a robot that clicks for days is not a flood of news.
+2. All findings lie in the part `findings`. What was looked up since the last compaction lies in
+   `hot` too, and is newer there: so ordinary batches need `findings` only for new suspects.
+3. Their number is bounded, the older half goes first. A visitor who is found again after that is
+   a new finding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparq.pipeline.open_visits.names import Name
+from sparq.pipeline.open_visits.rows import joined, only
+from sparq.pipeline.visits import Evidence
+
+FINDINGS = pa.schema(
+    [
+        ("visitor", pa.int64()),
+        ("digest", pa.string()),  # of address and user agent: the visitor's name outside
+        ("address", pa.string()),
+        ("agent", pa.string()),
+        ("reason", pa.string()),
+        ("revision", pa.int64()),
+        ("told", pa.int64()),
+        ("amount", pa.int64()),
+        ("first_s", pa.int64()),
+        ("last_s", pa.int64()),
+        ("details", pa.string()),
+        ("ids", pa.list_(pa.string())),
+    ]
+)
+DIGEST_CHARACTERS = 32
+Key = tuple[int, str]
+
+
+@dataclass(slots=True)
+class Finding:
+    """What is held against one visitor; `told` is the amount that its newest revision says."""
+
+    visitor: int
+    digest: str
+    address: str
+    agent: str
+    reason: str
+    revision: int
+    told: int
+    amount: int
+    first_s: int
+    last_s: int
+    details: str
+    ids: list[str]
+
+    def would_change(self, evidence: Evidence) -> bool:
+        """Whether evidence says more than what is known."""
+        return (
+            evidence.amount > self.amount
+            or evidence.first_s < self.first_s
+            or evidence.last_s > self.last_s
+        )
+
+    def hold(self, evidence: Evidence) -> None:
+        """Take in evidence, as far as it says more than what is known."""
+        self.first_s = min(self.first_s, evidence.first_s)
+        self.last_s = max(self.last_s, evidence.last_s)
+        if evidence.amount > self.amount:
+            self.amount = evidence.amount
+            self.details = json.dumps(evidence.details)
+            self.ids = self.ids or list(evidence.ids)
+
+    def row(self) -> dict[str, Any]:
+        """As a row of output."""
+        return {
+            "visitor": self.digest,
+            "address": self.address,
+            "user_agent": self.agent,
+            "reason": self.reason,
+            "revision": self.revision,
+            "amount": self.amount,
+            "first_time": self.first_s * 1_000_000,
+            "last_time": self.last_s * 1_000_000,
+            "evidence": self.details,
+            "message_ids": self.ids,
+        }
+
+
+def digest_of(name: Name) -> str:
+    """A visitor's name outside: the same in all runs, and hard to turn back into an address."""
+    text = f"{name.address}\n{name.agent}"
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+class Findings:
+    """The findings of one bucket in one batch.
+
+    Args:
+        recent: findings in `hot`, the newer of two about the same later.
+        read_all: reads the part `findings`; called once at most, when it is needed.
+    """
+
+    def __init__(self, recent: pa.Table, read_all: Callable[[], pa.Table]) -> None:
+        self._recent = recent
+        self._read_all = read_all
+        self._all: pa.Table | None = None
+        self._used: dict[Key, Finding] = {}
+
+    def get(self, visitor: int, reason: str) -> Finding | None:
+        """The finding about a visitor with a reason."""
+        key = (visitor, reason)
+        if key not in self._used:
+            found = _newest(self._recent, key) or _newest(self.all(), key)
+            if found is None:
+                return None
+            self._used[key] = found
+        return self._used[key]
+
+    def all(self) -> pa.Table:
+        """The part `findings`, without what is newer in `hot`."""
+        if self._all is None:
+            self._all = self._read_all()
+        return self._all
+
+    def hold(self, visitor: int, name: Name, evidence: Evidence) -> None:
+        """Hold evidence against a visitor."""
+        finding = self.get(visitor, evidence.reason)
+        if finding is None:
+            names = (digest_of(name), name.address, name.agent, evidence.reason)
+            first_s = evidence.first_s
+            finding = Finding(visitor, *names, 0, 0, 0, first_s, 0, "", [])
+            self._used[visitor, evidence.reason] = finding
+        finding.hold(evidence)
+
+    def tell(self, *, everything: bool = False) -> list[dict[str, Any]]:
+        """Rows of what has doubled since it was told last, or of all that has grown."""
+        told = [
+            one
+            for one in self._used.values()
+            if (one.amount != one.told if everything else one.amount >= 2 * one.told)
+        ]
+        for one in told:
+            one.revision += 1
+            one.told = one.amount
+        return [one.row() for one in told]
+
+    def use_grown(self) -> None:
+        """Look up all that has grown since it was told: for the end of a run."""
+        for table in (self._recent, self.all()):
+            grown = only(table, pc.not_equal(table["amount"], table["told"]).to_numpy())
+            for key in zip(grown["visitor"].to_pylist(), grown["reason"].to_pylist(), strict=True):
+                self.get(*key)
+
+    def used(self) -> pa.Table:
+        """What was looked up, as it is now: FINDINGS."""
+        return pa.Table.from_pylist([asdict(one) for one in self._used.values()], FINDINGS)
+
+    def newest(self) -> pa.Table:
+        """All findings, as they are now: FINDINGS."""
+        return newest_of([self.all(), self._recent, self.used()])
+
+
+def bounded(findings: pa.Table, count_max: int) -> pa.Table:
+    """The newer half of findings, if there are too many."""
+    if len(findings) <= count_max:
+        return findings
+    order = np.lexsort((findings["visitor"].to_numpy(), findings["last_s"].to_numpy()))
+    newer = np.zeros(len(findings), bool)
+    newer[order[-(count_max // 2) :]] = True
+    return only(findings, newer)
+
+
+def _newest(findings: pa.Table, key: Key) -> Finding | None:
+    if not len(findings):
+        return None
+    for at in reversed(np.flatnonzero(findings["visitor"].to_numpy() == key[0]).tolist()):
+        if findings["reason"][at].as_py() == key[1]:
+            return Finding(**findings.slice(at, 1).to_pylist()[0])
+    return None
+
+
+def newest_of(tables: Sequence[pa.Table]) -> pa.Table:
+    """Each finding once, as the last table has it: FINDINGS."""
+    findings = joined(FINDINGS, tables)
+    marks = np.zeros(len(findings), bool)
+    keys = zip(findings["visitor"].to_pylist(), findings["reason"].to_pylist(), strict=True)
+    marks[list({key: at for at, key in enumerate(keys)}.values())] = True
+    return only(findings, marks)

@@ -1,0 +1,137 @@
+"""Clicks become visits: intervals of a visitor's clicks in which no gap exceeds VISIT_GAP_S.
+
+1. To join two intervals whose gap is small enough is associative and commutative: neither the
+   order of clicks nor the cut into batches matters.
+2. But a visit is over once the low mark lies VISIT_GAP_S after its last click, and a click that
+   arrives later begins another visit, even if it would have reached the first one. `merged` keeps
+   to that though several batches are merged at once: each row comes with the low mark before its
+   batch, `low_s`.
+3. So visits of one visitor never overlap: a click that is on time (second > low mark -
+   VISIT_GAP_S) lies after all visits that were over when it arrived.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+
+from sparq.pipeline.open_visits.rows import Ints, Marks, Visits, concat, starts_of, take
+from sparq.pipeline.visits import VISIT_GAP_S
+
+Row = tuple[int, ...]  # first_s, last_s, clicks, resources, pages
+
+
+def merged(parts: Visits, low_s: Ints) -> Visits:
+    """Whole visits of parts of visits.
+
+    Args:
+        parts: in any order.
+        low_s: for each part the low mark before the batch in which it arrived.
+
+    Returns:
+        Visits in order of visitor and time.
+    """
+    order = np.lexsort((parts.first_s, parts.visitor))
+    parts, low_s = take(parts, order), low_s[order]
+    begins, too_late = _boundaries(parts, low_s)
+    if not too_late.any():
+        return _summed(parts, begins)
+    apart = np.isin(parts.visitor, parts.visitor[too_late])
+    rest = take(parts, ~apart)
+    whole = [
+        _summed(rest, begins[~apart]),
+        _by_arrival(take(parts, apart), low_s[apart]),
+    ]
+    visits = concat(Visits, whole)
+    return take(visits, np.lexsort((visits.first_s, visits.visitor)))
+
+
+def _boundaries(parts: Visits, low_s: Ints) -> tuple[Marks, Marks]:
+    """Which parts begin a visit, and which would join one that was over when they arrived.
+
+    Who has none of the latter has the visits that the gaps alone make; for the rare others the
+    order of arrival matters.
+    """
+    new = np.zeros(len(parts.visitor), bool)
+    new[starts_of(parts.visitor)] = True
+    reach_s = _reach(parts.last_s, new)
+    over_s = np.roll(reach_s, 1) + VISIT_GAP_S
+    joins = ~new & (parts.first_s <= over_s)
+    return ~joins, joins & (low_s >= over_s)
+
+
+def _reach(last_s: Ints, new: Marks) -> Ints:
+    """For each part the latest last click of its visitor's parts up to it."""
+    if not len(last_s):
+        return last_s
+    # Each visitor's times are lifted above those of the visitors before.
+    lift = np.cumsum(new) * (int(last_s.max()) - int(last_s.min()) + 1)
+    reach: Ints = np.maximum.accumulate(last_s + lift) - lift
+    return reach
+
+
+def _summed(parts: Visits, begins: Marks) -> Visits:
+    at = np.flatnonzero(begins)
+    if not len(at):
+        return parts
+    counts = (np.add.reduceat(one, at) for one in (parts.clicks, parts.resources, parts.pages))
+    last_s = np.maximum.reduceat(parts.last_s, at)
+    return Visits(parts.visitor[at], parts.first_s[at], last_s, *counts)
+
+
+def _by_arrival(parts: Visits, low_s: Ints) -> Visits:
+    """The same one part after the other, in the order in which they arrived."""
+    columns = (parts.first_s, parts.last_s, parts.clicks, parts.resources, parts.pages)
+    rows = list(zip(low_s.tolist(), *(column.tolist() for column in columns), strict=True))
+    visits: list[Row] = []
+    starts = starts_of(parts.visitor).tolist()
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        visitor = int(parts.visitor[start])
+        visits += [(visitor, *visit) for visit in _visits_of_one(sorted(rows[start:end]))]
+    return Visits(*(np.array(column, np.int64) for column in zip(*visits, strict=True)))
+
+
+def _visits_of_one(arrivals: list[Row]) -> list[Row]:
+    over: list[Row] = []
+    held: list[Row] = []
+    for low_s, group in groupby(arrivals, key=lambda row: row[0]):
+        over += [visit for visit in held if visit[1] + VISIT_GAP_S <= low_s]
+        held = [visit for visit in held if visit[1] + VISIT_GAP_S > low_s]
+        held = _joined(sorted([*held, *(row[1:] for row in group)]))
+    return over + held
+
+
+def _joined(rows: list[Row]) -> list[Row]:
+    visits = rows[:1]
+    for row in rows[1:]:
+        first_s, last_s, *counts = visits[-1]
+        if row[0] > last_s + VISIT_GAP_S:
+            visits.append(row)
+            continue
+        sums = (old + new for old, new in zip(counts, row[2:], strict=True))
+        visits[-1] = (first_s, max(last_s, row[1]), *sums)
+    return visits
+
+
+def visit_of(visits: Visits, visitor: Ints, second: Ints) -> Ints:
+    """The index of the visit in which each click lies; -1 where there is none.
+
+    Args:
+        visits: in order of visitor and time, without overlaps, as `merged` returns them.
+        visitor, second: the clicks, in any order.
+    """
+    nowhere = np.full(len(visitor), -1, np.int64)
+    if not len(visits.visitor) or not len(visitor):
+        return nowhere
+    starts = starts_of(visits.visitor)
+    known = visits.visitor[starts]
+    rank = np.minimum(np.searchsorted(known, visitor), len(known) - 1)
+    begin_s, end_s = int(visits.first_s.min()), int(visits.last_s.max())
+    span_s = end_s - begin_s + 2
+    ranks = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(visits.visitor))))
+    keys = ranks * span_s + (visits.first_s - begin_s)
+    clamped = np.clip(second, begin_s - 1, end_s) - begin_s
+    at = np.maximum(np.searchsorted(keys, rank * span_s + clamped, side="right") - 1, 0)
+    inside = (visits.visitor[at] == visitor) & (visits.first_s[at] <= second)
+    return np.where(inside & (second <= visits.last_s[at]), at, nowhere)

@@ -1,0 +1,138 @@
+"""The rules of `sparq.pipeline.visits`, asked about what a bucket holds.
+
+The rules take clicks with texts; a bucket holds hashes. So pages come as numbers here, in an order
+that is that of their texts wherever a rule may choose between two pages (`_numbered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sparq.pipeline import visits as rules
+from sparq.pipeline.open_visits.folding import Fold, Window
+from sparq.pipeline.open_visits.rows import Ints, Pages, take
+from sparq.pipeline.visits import (
+    BURST_PAGES,
+    BURST_S,
+    CLOCK_GAPS,
+    PAGE,
+    PAGES_MIN,
+    REPEAT_CLICKS,
+    REPEATS,
+    UNDECLARED,
+    Clicks,
+    Evidence,
+)
+
+Texts = Mapping[int, str]  # of pages, by hash
+
+
+def at_once(
+    pages: Pages, windows: Sequence[Window], texts: Texts, *, declared: bool
+) -> list[Evidence]:
+    """What can be said of one visitor though more may come.
+
+    Args:
+        pages: all that is held of the visitor, in order of time and id.
+        windows: what was said of pages that are no longer held one by one.
+        texts: at least of the pages that the visitor asked for REPEAT_CLICKS times.
+        declared: whether the visitor declares to be a robot.
+    """
+    clicks, names = _clicks(pages, texts)
+    found = {one.reason: one for one in rules.at_once(clicks, declared=declared)}
+    found = {reason: _worded(one, names) for reason, one in found.items()}
+    # From the latest to the earliest: of two that are alike the rules name the earlier one.
+    for window in sorted(windows, key=lambda one: one.first_s, reverse=True):
+        found[window.reason] = _stronger(window, found.get(window.reason))
+    return list(found.values())
+
+
+def of_visit(pages: Pages, resources: int, fold: Fold | None) -> list[Evidence]:
+    """What can be said of a whole visit of someone who does not declare to be a robot.
+
+    Args:
+        pages: what is held of the visit, in order of time and id.
+        resources: how many were loaded with the pages.
+        fold: the pages that are no longer held one by one.
+    """
+    asked = take(pages, pages.kind == PAGE)
+    if fold is not None:
+        return fold.plus(asked).evidence(resources)
+    visit, names = _clicks(asked, {})
+    bare = [] if resources else list(rules.no_resources(visit))
+    return [_worded(one, names) for one in (*bare, *rules.clockwork(visit))]
+
+
+def worth_judging(pages: Ints, resources: Ints) -> Any:
+    """Which visits may give evidence, by the number of their pages and resources."""
+    return (pages >= PAGES_MIN) & ((resources == 0) | (pages > CLOCK_GAPS))
+
+
+def may_prove(pages: Pages, unseen: int) -> bool:
+    """Whether these pages of one visitor and some that are not seen here may be a suspect's.
+
+    Args:
+        pages: in order of time and id.
+        unseen: the greatest number of pages that are not seen here.
+    """
+    asked = take(pages, pages.kind == PAGE)
+    if not len(asked.second):
+        return False
+    same = int(np.unique(asked.page, return_counts=True)[1].max())
+    ends = np.searchsorted(asked.second, asked.second + BURST_S, side="right")
+    quick = int((ends - np.arange(len(ends))).max())
+    return same + unseen >= REPEAT_CLICKS or quick + unseen >= BURST_PAGES
+
+
+def texts_of(pages: Pages, texts: Texts) -> dict[int, str]:
+    """The texts of the pages that some visitor asked for so often that a rule may name them."""
+    return {page: texts[page] for page in _often_asked(pages).tolist() if page in texts}
+
+
+def _often_asked(pages: Pages) -> Ints:
+    order = np.lexsort((pages.page, pages.visitor))
+    visitor, page = pages.visitor[order], pages.page[order]
+    apart = REPEAT_CLICKS - 1  # rows of the same visitor and page are neighbours
+    same = (visitor[apart:] == visitor[:-apart]) & (page[apart:] == page[:-apart])
+    return np.unique(page[apart:][same])
+
+
+def _clicks(pages: Pages, texts: Texts) -> tuple[Clicks, list[str]]:
+    """As the rules take them; and the texts of the first numbers."""
+    numbers, names = _numbered(pages.page, texts)
+    columns: list[Any] = [pages.second, pages.kind, numbers, pages.id]
+    return Clicks(*columns), names
+
+
+def _numbered(pages: Ints, texts: Texts) -> tuple[Ints, list[str]]:
+    """A number for each page: 0, 1, 2 ... for those that may be named, in order of their texts."""
+    hashes, codes, counts = np.unique(pages, return_inverse=True, return_counts=True)
+    often = np.flatnonzero(counts >= REPEAT_CLICKS).tolist()
+    named = sorted((texts.get(int(hashes[code]), "-"), code) for code in often)
+    numbers = np.arange(len(named), len(named) + len(hashes))
+    numbers[[code for _, code in named]] = np.arange(len(named))
+    return numbers[codes], [text for text, _ in named]
+
+
+def _worded(evidence: Evidence, names: Sequence[str]) -> Evidence:
+    """With ids and the page as texts again."""
+    details = evidence.details
+    if evidence.reason == REPEATS:
+        details = {**details, "page": names[int(details["page"])]}
+    ids = tuple(f"{int(one):016x}" for one in evidence.ids)
+    return replace(evidence, ids=ids, details=details)
+
+
+def _stronger(window: Window, found: Evidence | None) -> Evidence:
+    """What the rules would say if the window's clicks were still held one by one."""
+    if found is None:
+        return window.evidence()
+    if window.reason == UNDECLARED:  # counts clicks, wherever they are
+        amount, first_s = window.amount + found.amount, min(window.first_s, found.first_s)
+        return replace(found, amount=amount, first_s=first_s)
+    order = (-found.amount, found.details.get("page", ""))
+    return window.evidence() if window.order() <= order else found

@@ -1,0 +1,154 @@
+"""What an ordinary batch can judge: the rules that hold at once, from what lies in `hot`.
+
+It is exact. Where `hot` alone cannot tell (a suspect may have pages in `base`, or visits that are
+over and wait for a compaction), the batch becomes a compaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparq.pipeline.open_visits import judge
+from sparq.pipeline.open_visits.arrivals import touched
+from sparq.pipeline.open_visits.batch import Batch
+from sparq.pipeline.open_visits.findings import Findings
+from sparq.pipeline.open_visits.folding import Window, windows_from
+from sparq.pipeline.open_visits.intervals import merged, visit_of
+from sparq.pipeline.open_visits.limits import BUSY_PAGES
+from sparq.pipeline.open_visits.rows import (
+    Ints,
+    Pages,
+    Visits,
+    concat,
+    only,
+    spans_of,
+    take,
+)
+from sparq.pipeline.open_visits.tiers import Hot
+from sparq.pipeline.open_visits.whole import grouped
+from sparq.pipeline.visits import CLOCK_GAPS, ROBOTS_TXT, UNDECLARED, VISIT_GAP_S, Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a batch says of the visitors who clicked in it.
+
+    Attributes:
+        evidence: against whom, and what.
+        texts: of the pages that the rules may name, as far as the batch has them.
+    """
+
+    evidence: list[tuple[int, Evidence]]
+    texts: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """One visitor worth a look: pages in order of time and id, and visits, from `hot`."""
+
+    visitor: int
+    pages: Pages
+    visits: Visits
+    windows: list[Window]
+    complete: bool  # whether nothing about the visitor lies in `base`
+    declared: bool
+
+
+def judged(hot: Hot, batch: Batch, findings: Findings) -> Judged | None:
+    """Judge the visitors who clicked.
+
+    Args:
+        hot: the state before the batch.
+        batch: their clicks.
+        findings: what is known; not changed.
+
+    Returns:
+        What can be said; None if `hot` alone cannot tell.
+    """
+    visitors = touched(batch.seconds)
+    pages = _of(concat(Pages, [hot.pages, batch.pages]), visitors)
+    windows = windows_from(only(hot.windows, np.isin(hot.windows["visitor"].to_numpy(), visitors)))
+    look = _worth_a_look(pages, windows)
+    if not len(look):
+        return Judged([], {})
+    pages = _of(pages, look)
+    texts = {**hot.texts(), **batch.texts}
+    evidence: list[tuple[int, Evidence]] = []
+    for suspect in _suspects(hot, batch, look, pages, windows):
+        if not suspect.complete and _is_unclear(suspect, batch.before_s):
+            return None
+        held = _held(suspect, batch.before_s)
+        for one in judge.at_once(held, suspect.windows, texts, declared=suspect.declared):
+            if _must_wait(suspect, one, batch.low_mark.low_s, findings):
+                return None
+            evidence.append((suspect.visitor, one))
+    return Judged(evidence, judge.texts_of(pages, batch.texts))
+
+
+def _of(pages: Pages, visitors: Ints) -> Pages:
+    return take(pages, np.isin(pages.visitor, visitors))
+
+
+def _worth_a_look(pages: Pages, windows: list[Window]) -> Ints:
+    """Visitors with enough pages for any rule, counting those that may lie in `base`."""
+    known, rank, counts = np.unique(pages.visitor, return_inverse=True, return_counts=True)
+    asked = np.bincount(rank, pages.kind == ROBOTS_TXT, len(known)) > 0
+    folded = np.array([window.visitor for window in windows], np.int64)
+    return np.union1d(known[(counts >= BUSY_PAGES) | asked], folded)
+
+
+def _suspects(
+    hot: Hot, batch: Batch, look: Ints, pages: Pages, windows: list[Window]
+) -> list[_Suspect]:
+    hot_visits, hot_low_s = hot.visits()
+    parts = concat(Visits, [hot_visits, batch.seconds])
+    low_s = np.append(hot_low_s, np.full(len(batch.seconds.visitor), batch.before_s))
+    theirs = np.isin(parts.visitor, look)
+    visits = merged(take(parts, theirs), low_s[theirs])
+    pages = take(pages, np.lexsort((pages.id, pages.second, pages.visitor)))
+    pages_at = {int(pages.visitor[a]): slice(a, z) for a, z in spans_of(pages.visitor)}
+    visits_at = {int(visits.visitor[a]): slice(a, z) for a, z in spans_of(visits.visitor)}
+    by_visitor = grouped([window.visitor for window in windows], windows)
+    busy = hot.busy()
+    complete = np.ones(len(look), bool) if busy is None else np.isin(look, busy)
+    return [
+        _Suspect(
+            one,
+            take(pages, pages_at.get(one, slice(0))),
+            take(visits, visits_at.get(one, slice(0))),
+            by_visitor.get(one, []),
+            whole,
+            robot,
+        )
+        for one, whole, robot in zip(
+            look.tolist(), complete.tolist(), batch.names.declared(look).tolist(), strict=True
+        )
+    ]
+
+
+def _is_unclear(suspect: _Suspect, before_s: int) -> bool:
+    """Whether pages or visits in `base` may change what is said of a suspect.
+
+    In `base` are fewer than BUSY_PAGES pages of a visitor, and none who asked for robots.txt.
+    """
+    may_be_over = bool((suspect.pages.second <= before_s - VISIT_GAP_S).any())
+    return may_be_over or judge.may_prove(suspect.pages, BUSY_PAGES - 1)
+
+
+def _held(suspect: _Suspect, before_s: int) -> Pages:
+    """The pages of the visits that were not over before the batch."""
+    at = visit_of(suspect.visits, suspect.pages.visitor, suspect.pages.second)
+    return take(suspect.pages, suspect.visits.last_s[at] > before_s - VISIT_GAP_S)
+
+
+def _must_wait(suspect: _Suspect, evidence: Evidence, low_s: int, findings: Findings) -> bool:
+    """Whether a visit that is over comes first: it may give evidence for the same finding."""
+    if evidence.reason != UNDECLARED:
+        return False
+    over = suspect.visits.last_s <= low_s - VISIT_GAP_S
+    if not (over & (suspect.visits.pages > CLOCK_GAPS)).any():
+        return False
+    finding = findings.get(suspect.visitor, UNDECLARED)
+    return finding is None or finding.would_change(evidence)

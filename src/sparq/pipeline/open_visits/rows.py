@@ -1,0 +1,143 @@
+"""Rows as columns: numpy arrays to work on, Arrow tables to keep.
+
+Numbers are numpy arrays in a frozen dataclass a kind of row (`Visits`, `Pages`); what has text or
+is rare stays an Arrow table. Hashes are 64 bits (xxhash64), times whole seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Visits, or parts of visits: intervals in which a visitor clicked.
+
+    Attributes:
+        visitor: hash of address and agent.
+        first_s, last_s: first and last click.
+        clicks: how many of any kind; of these
+        resources: what a page loads by itself, and
+        pages: pages.
+    """
+
+    visitor: Ints
+    first_s: Ints
+    last_s: Ints
+    clicks: Ints
+    resources: Ints
+    pages: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Clicks on pages and, of visitors who do not declare to be robots, on robots.txt."""
+
+    visitor: Ints
+    second: Ints
+    kind: npt.NDArray[np.int8]
+    page: Ints
+    id: npt.NDArray[np.uint64]
+
+
+VISITS = pa.schema(
+    [
+        ("visitor", pa.int64()),
+        ("first_s", pa.int64()),
+        ("last_s", pa.int64()),
+        ("clicks", pa.int32()),
+        ("resources", pa.int32()),
+        ("pages", pa.int32()),
+    ]
+)
+PAGES = pa.schema(
+    [
+        ("visitor", pa.int64()),
+        ("second", pa.int64()),
+        ("kind", pa.int8()),
+        ("page", pa.int64()),
+        ("id", pa.uint64()),
+    ]
+)
+NAMES = pa.schema(
+    [
+        ("visitor", pa.int64()),
+        ("address", pa.string()),
+        ("agent", pa.string()),
+        ("declared", pa.bool_()),  # whether the agent says that it is a robot
+    ]
+)
+TEXTS = pa.schema([("page", pa.int64()), ("text", pa.string())])
+FIRSTS = pa.schema([("visitor", pa.int64()), ("second", pa.int64()), ("id", pa.uint64())])
+
+_SCHEMAS = {Visits: VISITS, Pages: PAGES}
+Rows = TypeVar("Rows", Visits, Pages)
+
+
+def from_table(kind: type[Rows], table: pa.Table) -> Rows:
+    """The columns of a table as rows of a kind."""
+    columns: list[Any] = [table[field.name].to_numpy() for field in fields(kind)]
+    return kind(*columns)
+
+
+def to_table(rows: Visits | Pages) -> pa.Table:
+    """Rows as a table of their schema."""
+    schema = _SCHEMAS[type(rows)]
+    return pa.Table.from_arrays(
+        [pa.array(getattr(rows, field.name), field.type) for field in schema], schema=schema
+    )
+
+
+def take(rows: Rows, which: Any) -> Rows:
+    """The rows that an index array, a mask or a slice picks."""
+    columns: list[Any] = [getattr(rows, field.name)[which] for field in fields(rows)]
+    return type(rows)(*columns)
+
+
+def concat(kind: type[Rows], parts: Sequence[Rows]) -> Rows:
+    """Rows one after the other."""
+    if not parts:
+        return from_table(kind, _SCHEMAS[kind].empty_table())
+    columns: list[Any] = [
+        np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)
+    ]
+    return kind(*columns)
+
+
+def starts_of(*sorted_columns: npt.NDArray[Any]) -> Ints:
+    """Where the groups of equal values begin, in columns that are sorted together."""
+    count = len(sorted_columns[0])
+    if not count:
+        return np.empty(0, np.int64)
+    new = np.ones(count, bool)
+    new[1:] = sorted_columns[0][1:] != sorted_columns[0][:-1]
+    for column in sorted_columns[1:]:
+        new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new)
+
+
+def spans_of(sorted_column: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    """First row and end of each group of equal values."""
+    starts = starts_of(sorted_column).tolist()
+    return list(pairwise([*starts, len(sorted_column)]))
+
+
+def only(table: pa.Table, marks: Marks) -> pa.Table:
+    """The rows of a table that are marked."""
+    return table if marks.all() else table.filter(pa.array(marks))
+
+
+def joined(schema: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables one after the other, without chunks."""
+    filled = [table for table in tables if len(table)]
+    return pa.concat_tables(filled).combine_chunks() if filled else schema.empty_table()

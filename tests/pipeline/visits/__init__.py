@@ -1,0 +1,1 @@
+"""The state of the query `spam_analysis`, held to the plain rules."""
