@@ -17,6 +17,7 @@ from sparq.pipeline.open_visits.names import Name
 from sparq.pipeline.open_visits.output import FINDING
 from sparq.pipeline.open_visits.pack import CLICKS, pack
 from sparq.pipeline.open_visits.parts import held_state
+from sparq.pipeline.open_visits.tiers import Base, Hot
 from sparq.pipeline.robots import declared_name
 from sparq.pipeline.spam_analysis import OTHER_ENDINGS, RESOURCE_ENDINGS
 from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT
@@ -142,6 +143,11 @@ class Machine:
             out += apply(state, bucket, received, self.limits).to_pylist()
         self.told += out
         return out
+
+    @staticmethod
+    def visits_of(state):
+        """How many visits a state holds, where a compaction was the last to write it."""
+        return len(Base.read(state).visits.visitor) + len(Hot(state).visits()[0].visitor)
 
     def close(self):
         """The end of the run."""

@@ -1,7 +1,7 @@
 """The plain twin of `sparq.pipeline.open_visits`: all clicks of open visits in one table.
 
-It is how the pipeline judged visits before their state moved into Spark, but for the low mark, which
-goes by time now, and for bounds, of which it has none.
+It is how the pipeline judged visits before their state moved into Spark, but for the low mark,
+which goes by time now, and for bounds, of which it has none.
 """
 
 from __future__ import annotations
