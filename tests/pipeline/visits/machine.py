@@ -31,14 +31,15 @@ STEP_MS = 1_000
 
 def hash_of(text):
     """A signed hash of 64 bits, as Spark's are."""
-    return xxhash.xxh3_64_intdigest(text.encode()) - 2**63
+    number = xxhash.xxh3_64_intdigest(text.encode())
+    return number - 2**64 if number >= 2**63 else number
 
 
 def click(second, *, who="u", kind=PAGE, page=None, robot=False, ident=None):
     """One click of visitor `who`."""
     agent = f"{'Testbot/1.0' if robot else 'browser'} of {who}"
     page = f"/{second}" if page is None else page
-    number = hash_of(f"{who} {second} {kind} {page}") + 2**63 if ident is None else ident
+    number = hash_of(f"{who} {second} {kind} {page}") % 2**64 if ident is None else ident
     return {
         "visitor": hash_of(f"{who}\n{agent}"),
         "address": who,

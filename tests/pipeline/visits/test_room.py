@@ -119,7 +119,7 @@ def test_the_oldest_visits_go_first_and_are_counted():
     for batch in range(10):
         rows = [click(100 * batch + n, who=f"{batch}-{n}") for n in range(20)]
         machine.apply(rows, ["n"] * 20)
-    bare = [click(1_000 + 10 * n, who="robot") for n in range(7)]
+    bare = [click(1_000 + 10 * n, who="bare") for n in range(7)]
     told = machine.apply(bare, ["n"] * 7)
     visits, clicks, none = evicted(machine.told)
 

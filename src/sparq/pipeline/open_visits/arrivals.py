@@ -85,16 +85,14 @@ def robot_clicks(arrivals: Arrivals) -> list[RobotClicks]:
     theirs = take(clicks, np.isin(clicks.visitor, robots))
     theirs = take(theirs, np.argsort(theirs.visitor, kind="stable"))
     starts = starts_of(theirs.visitor)
-    sums: list[Any] = [
+    columns: tuple[list[Any], ...] = (
+        robots.tolist(),
         np.add.reduceat(theirs.clicks, starts).tolist(),
         np.minimum.reduceat(theirs.first_s, starts).tolist(),
         np.maximum.reduceat(theirs.last_s, starts).tolist(),
-    ]
-    first_ids = np.split(ids[rows], starts_of(visitor[rows])[1:])
-    return [
-        RobotClicks(robot, *figures, some.tolist())
-        for robot, *figures, some in zip(robots.tolist(), *sums, first_ids, strict=True)
-    ]
+        [some.tolist() for some in np.split(ids[rows], starts_of(visitor[rows])[1:])],
+    )
+    return list(map(RobotClicks, *columns))
 
 
 def touched(on_time: Visits) -> Ints:

@@ -179,7 +179,8 @@ def _busy(whole: Whole) -> Ints:
     """The visitors whose next pages may prove something, with what is held of them."""
     known, rank, counts = np.unique(whole.pages.visitor, return_inverse=True, return_counts=True)
     asked = np.bincount(rank, whole.pages.kind == ROBOTS_TXT, len(known)) > 0
-    long = [row.visitor for row in (*room.folds_in(whole), *room.windows_in(whole))]
+    long = [fold.visitor for fold in room.folds_in(whole)]
+    long += [window.visitor for window in room.windows_in(whole)]
     return np.union1d(known[(counts >= BUSY_PAGES) | asked], np.array(long, np.int64))
 
 

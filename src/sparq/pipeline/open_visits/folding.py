@@ -158,12 +158,13 @@ class Window:
 
     def evidence(self) -> Evidence:
         """As the rule says it; the ids are in the finding that it raised."""
-        details: dict[str, Any] = {
+        details: dict[str, dict[str, Any]] = {
             BURST: {"within_s": BURST_S},
             REPEATS: {"page": self.page, "within_s": REPEAT_S},
             UNDECLARED: {"sign": "asked for robots.txt"},
-        }[self.reason]
-        return Evidence(self.reason, self.amount, self.first_s, self.last_s, (), details)
+        }
+        times = (self.first_s, self.last_s)
+        return Evidence(self.reason, self.amount, *times, (), details[self.reason])
 
 
 def windows_of(pages: Pages, old: int, texts: dict[int, str], *, declared: bool) -> list[Window]:

@@ -1,0 +1,138 @@
+"""The buckets inside Spark: the same output as without it, through restarts, from one state."""
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from sparq.pipeline.open_visits.limits import Limits
+from sparq.pipeline.open_visits.output import OUTPUT_SCHEMA
+from sparq.pipeline.open_visits.pack import CLICKS
+from sparq.pipeline.open_visits.processor import (
+    LISTS,
+    STATE_OPTIONS,
+    VALUES,
+    SpamProcessor,
+    as_pandas,
+    closed,
+    found,
+)
+from tests.pipeline.visits.machine import (
+    FIRST_BATCH_MS,
+    Machine,
+    day,
+    findings,
+    table_of,
+)
+
+LIMITS = Limits(batches_max=3)
+BUCKETS = 4
+
+
+def rows_of(frame):
+    """The rows of a pandas frame of output as the machine has them."""
+    return pa.Table.from_pandas(frame, OUTPUT_SCHEMA).to_pylist()
+
+
+def test_the_processor_writes_what_apply_writes():
+    """Each state variable holds the same bytes as the part of its name."""
+    pytest.importorskip("google.protobuf", reason="needs protobuf")
+    from pyspark.sql.streaming.tws_tester import TwsTester
+
+    rows, _ = day(6000, 2)
+    machine, tester = Machine(buckets=BUCKETS, limits=LIMITS), TwsTester(SpamProcessor(LIMITS))
+    told = []
+    for at in range(0, 3000, 300):
+        some, names = rows[at : at + 300], ["n"] * 300
+        frame = machine.packed(some, names, FIRST_BATCH_MS + machine.batches * 1000)
+        machine.apply(some, names)
+        for bucket, mine in frame.groupby("bucket"):
+            told += rows_of(tester.testInPandas(bucket, mine))
+
+    assert len(machine.told) > 3
+    assert findings(machine.told) == findings(told)
+    for bucket, state in enumerate(machine.states):
+        for name in LISTS:
+            held = [bytes(row[0]) for row in tester.peekListState(name, bucket)]
+            assert getattr(state, name).values == held
+        for name in VALUES:
+            row = tester.peekValueState(name, bucket)
+            assert getattr(state, name).values == ([bytes(row[0])] if row else [])
+
+
+def test_missing_numbers_stay_missing():
+    """A finding has no count of evicted visits, and no count becomes a float."""
+    row = {"kind": "evicted", "evicted_visits": 2**60 + 1}
+    frame = as_pandas(pa.Table.from_pylist([{"kind": "finding"}, row], OUTPUT_SCHEMA))
+
+    assert [None, 2**60 + 1] == [one["evicted_visits"] for one in rows_of(frame)]
+    assert frame["evicted_visits"].dtype == pd.Int64Dtype()
+
+
+@pytest.fixture
+def rocksdb(spark):
+    """The session with the state store that the query needs."""
+    before = {name: spark.conf.get(name, None) for name in STATE_OPTIONS}
+    for name, value in STATE_OPTIONS.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+def test_the_query_in_spark_tells_what_the_buckets_tell(rocksdb, tmp_path):
+    """Also where a batch is repeated after a restart, and at the end of the run."""
+    pytest.importorskip("google.protobuf", reason="needs protobuf")
+    import pyarrow.parquet as pq
+
+    rows, _ = day(6000, 2)
+    machine = Machine(buckets=BUCKETS, limits=LIMITS)
+    source, checkpoint = tmp_path / "clicks", tmp_path / "checkpoint"
+    source.mkdir()
+    batches, tables = {}, []
+
+    def write(frame, batch_id):
+        batches[batch_id] = pa.Table.from_pylist(
+            [row.asDict() for row in frame.collect()], OUTPUT_SCHEMA
+        ).to_pylist()
+
+    def run():
+        clicks = (
+            rocksdb.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+        )
+        query = (
+            found(clicks, BUCKETS, LIMITS)
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    for number in range(5):
+        some = rows[number * 300 : number * 300 + 300]
+        table = table_of(some, ["n"] * 300, FIRST_BATCH_MS + number * 1000)
+        tables.append(table)
+        pq.write_table(table, source / f"{number}.parquet")
+        machine.apply(some, ["n"] * 300)
+        if number in (2, 4):
+            run()
+    before = dict(batches)
+    (checkpoint / "commits" / "4").unlink()  # as if the driver had died before the commit
+    (checkpoint / "commits" / ".4.crc").unlink(missing_ok=True)
+    run()
+
+    told = [row for _, some in sorted(batches.items()) for row in some]
+    assert before == batches
+    assert len(told) > 2
+    assert findings(machine.told) == findings(told)
+    ended = closed(rocksdb, str(checkpoint)).toPandas()
+    assert findings(machine.close()) == findings(rows_of(ended))
+
+
+SCHEMA = ", ".join(
+    f"{field.name} {dict(int64='BIGINT', int8='TINYINT', string='STRING')[str(field.type)]}"
+    for field in CLICKS
+)
