@@ -32,7 +32,7 @@ from sparq.pipeline.open_visits.tiers import Base, Element, Hot, Meta, read_find
 from sparq.pipeline.open_visits.whole import Whole
 from sparq.pipeline.packing import Received
 from sparq.pipeline.robots import declared_name
-from sparq.pipeline.visits import DECLARED, ROBOTS_TXT, VISIT_GAP_S, Evidence
+from sparq.pipeline.visits import CLOCK_GAPS, DECLARED, ROBOTS_TXT, VISIT_GAP_S, Evidence
 
 
 def apply(
@@ -52,10 +52,10 @@ def apply(
     hot = Hot(state)
     batch = Batch.of(received, hot.meta)
     findings = Findings(hot.findings(), lambda: read_findings(state))
+    _hold_robots(batch, findings)
     quick = None if _is_due(hot, batch, bucket, limits) else judged(hot, batch, findings)
     if quick is None:
         return _compacted(state, hot, batch, findings, limits)
-    _hold_robots(batch, findings)
     for visitor, evidence in quick.evidence:
         findings.hold(visitor, batch.names.of(visitor), evidence)
     told = findings.tell()
@@ -118,9 +118,7 @@ def _compacted(
     new = (batch.seconds, batch.pages)
     whole = Whole.of(base, hot, new, before_s=batch.before_s, names=names, texts=texts)
     lows = [*hot.lows(), batch.low_mark.low_s]
-    told = whole.judge(
-        findings, lows, touched(batch.seconds), lambda: _hold_robots(batch, findings)
-    )
+    told = whole.judge(findings, lows, touched(batch.seconds))
     told += findings.tell()
     whole = whole.only(whole.over_in(lows) == len(lows))
     whole = room.folded(whole, lows[-1], limits, evicted)
@@ -176,12 +174,16 @@ def _write(state: State, whole: Whole, meta: Meta, recent: pa.Table) -> None:
 
 
 def _busy(whole: Whole) -> Ints:
-    """The visitors whose next pages may prove something, with what is held of them."""
-    known, rank, counts = np.unique(whole.pages.visitor, return_inverse=True, return_counts=True)
-    asked = np.bincount(rank, whole.pages.kind == ROBOTS_TXT, len(known)) > 0
-    long = [fold.visitor for fold in room.folds_in(whole)]
-    long += [window.visitor for window in room.windows_in(whole)]
-    return np.union1d(known[(counts >= BUSY_PAGES) | asked], np.array(long, np.int64))
+    """The visitors whose next click may prove something, with what is held of them."""
+    visits, pages = whole.visits, whole.pages
+    some = (
+        judge.busy(pages, BUSY_PAGES),
+        pages.visitor[pages.kind == ROBOTS_TXT],
+        visits.visitor[visits.pages > CLOCK_GAPS],  # see `recent`: what must wait for them
+        [fold.visitor for fold in room.folds_in(whole)],
+        [window.visitor for window in room.windows_in(whole)],
+    )
+    return np.unique(np.concatenate([np.array(visitors, np.int64) for visitors in some]))
 
 
 def _texts_table(texts: Mapping[int, str]) -> pa.Table:
@@ -209,5 +211,5 @@ def close(state: State) -> pa.Table:
     told = []
     if len(whole.visits.visitor):
         lows = [*hot.lows(), int(whole.visits.last_s.max()) + VISIT_GAP_S]
-        told = whole.judge(findings, lows, whole.visits.visitor, lambda: None)
+        told = whole.judge(findings, lows, whole.visits.visitor)
     return output([*told, *findings.tell(everything=True)], Evicted())

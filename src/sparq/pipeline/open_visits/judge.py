@@ -73,11 +73,11 @@ def worth_judging(pages: Ints, resources: Ints) -> Any:
 
 
 def may_prove(pages: Pages, unseen: int) -> bool:
-    """Whether these pages of one visitor and some that are not seen here may be a suspect's.
+    """Whether these pages of one visitor, with some that are not seen here, may prove something.
 
     Args:
         pages: in order of time and id.
-        unseen: the greatest number of pages that are not seen here.
+        unseen: the greatest number of clicks not seen here on one page, and within BURST_S.
     """
     asked = take(pages, pages.kind == PAGE)
     if not len(asked.second):
@@ -90,15 +90,28 @@ def may_prove(pages: Pages, unseen: int) -> bool:
 
 def texts_of(pages: Pages, texts: Texts) -> dict[int, str]:
     """The texts of the pages that some visitor asked for so often that a rule may name them."""
-    return {page: texts[page] for page in _often_asked(pages).tolist() if page in texts}
+    often = np.unique(pages.page[_repeated(pages, REPEAT_CLICKS)])
+    return {page: texts[page] for page in often.tolist() if page in texts}
 
 
-def _often_asked(pages: Pages) -> Ints:
+def busy(pages: Pages, count: int) -> Ints:
+    """The visitors who asked for one page so often, or for so many pages within BURST_S."""
+    _, rank, counts = np.unique(pages.visitor, return_inverse=True, return_counts=True)
+    some = take(pages, (counts >= count)[rank])
+    order = np.lexsort((some.second, some.visitor))
+    visitor, second = some.visitor[order], some.second[order]
+    apart = count - 1
+    hurried = (visitor[apart:] == visitor[:-apart]) & (second[apart:] - second[:-apart] <= BURST_S)
+    return np.union1d(visitor[apart:][hurried], some.visitor[_repeated(some, count)])
+
+
+def _repeated(pages: Pages, count: int) -> Ints:
+    """Of each visitor and page that come together so often, one row or more."""
     order = np.lexsort((pages.page, pages.visitor))
     visitor, page = pages.visitor[order], pages.page[order]
-    apart = REPEAT_CLICKS - 1  # rows of the same visitor and page are neighbours
+    apart = count - 1  # rows of the same visitor and page are neighbours
     same = (visitor[apart:] == visitor[:-apart]) & (page[apart:] == page[:-apart])
-    return np.unique(page[apart:][same])
+    return order[apart:][same]
 
 
 def _clicks(pages: Pages, texts: Texts) -> tuple[Clicks, list[str]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparq.pipeline.visits import BURST_S, REPEAT_CLICKS, REPEAT_S, VISIT_GAP_S
+from sparq.pipeline.visits import BURST_PAGES, BURST_S, REPEAT_CLICKS, REPEAT_S, VISIT_GAP_S
 
-# Visitors with fewer page clicks lie in `base`, which ordinary batches do not read: what they have
-# there proves nothing without as many new ones, which are seen in `hot`.
+# A visitor who asked for one page so often, or for so many pages within BURST_S, is busy, and lies
+# in `hot`. The others lie in `base`, which ordinary batches do not read: what they have there is no
+# burst and no repetition without as many new clicks again, which are seen in `hot`.
 BUSY_PAGES = 8
-assert BUSY_PAGES <= REPEAT_CLICKS
+assert 2 * BUSY_PAGES - 1 <= REPEAT_CLICKS <= BURST_PAGES
 
 # A window that begins with an older page click can get no more clicks: what is so late is ignored.
 WINDOW_OVER_S = VISIT_GAP_S + max(BURST_S, REPEAT_S)

@@ -77,7 +77,7 @@ def judged(hot: Hot, batch: Batch, findings: Findings) -> Judged | None:
     texts = {**hot.texts(), **batch.texts}
     evidence: list[tuple[int, Evidence]] = []
     for suspect in _suspects(hot, batch, look, pages, windows):
-        if not suspect.complete and _is_unclear(suspect, batch.before_s):
+        if not suspect.complete and _is_unclear(suspect, batch.low_mark.low_s):
             return None
         held = _held(suspect, batch.before_s)
         for one in judge.at_once(held, suspect.windows, texts, declared=suspect.declared):
@@ -128,12 +128,14 @@ def _suspects(
     ]
 
 
-def _is_unclear(suspect: _Suspect, before_s: int) -> bool:
+def _is_unclear(suspect: _Suspect, low_s: int) -> bool:
     """Whether pages or visits in `base` may change what is said of a suspect.
 
-    In `base` are fewer than BUSY_PAGES pages of a visitor, and none who asked for robots.txt.
+    A visitor in `base` is not busy: of clicks on one page, and of pages within BURST_S, there are
+    fewer than BUSY_PAGES there, of clicks on robots.txt none, and no visit has more than CLOCK_GAPS
+    pages without those here.
     """
-    may_be_over = bool((suspect.pages.second <= before_s - VISIT_GAP_S).any())
+    may_be_over = bool((suspect.pages.second <= low_s - VISIT_GAP_S).any())
     return may_be_over or judge.may_prove(suspect.pages, BUSY_PAGES - 1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sparq.pipeline.open_visits.folding import Fold, Window, merged_windows, windows_of
@@ -29,6 +31,7 @@ def folded(whole: Whole, low_s: int, limits: Limits, evicted: Evicted) -> Whole:
     long = ((count > limits.fold_pages) & (old > 0)) | (count > limits.pages_max)
     if not long.any():
         return whole
+    whole = replace(whole, folds=dict(whole.folds), windows=dict(whole.windows))
     rows = np.flatnonzero(long[whole.visit])
     keys = (whole.pages.id[rows], whole.pages.second[rows], whole.visit[rows])
     rows = rows[np.lexsort(keys)]
@@ -38,19 +41,11 @@ def folded(whole: Whole, low_s: int, limits: Limits, evicted: Evicted) -> Whole:
     ]
     kept = np.ones(len(whole.visit), bool)
     kept[np.concatenate(gone)] = False
-    return Whole(
-        whole.visits,
-        take(whole.pages, kept),
-        whole.visit[kept],
-        dict(sorted(whole.folds.items())),
-        dict(sorted(whole.windows.items())),
-        whole.names,
-        whole.texts,
-    )
+    return replace(whole, pages=take(whole.pages, kept), visit=whole.visit[kept])
 
 
 def _fold_one(whole: Whole, rows: Ints, over_s: int, limits: Limits, evicted: Evicted) -> Ints:
-    """Fold the old ones of a visit's pages; returns their rows."""
+    """Note the folds and windows of the old ones of a visit's pages; returns their rows."""
     visit, pages = int(whole.visit[rows[0]]), take(whole.pages, rows)
     old = int(np.searchsorted(pages.second, over_s, side="right"))
     if len(rows) - old > limits.pages_max:

@@ -7,7 +7,7 @@ does not depend on when the state is compacted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,23 +94,16 @@ class Whole:
             texts,
         )
 
-    def judge(
-        self,
-        findings: Findings,
-        lows: Sequence[int],
-        touched: Ints,
-        robots: Callable[[], None],
-    ) -> list[dict[str, Any]]:
+    def judge(self, findings: Findings, lows: Sequence[int], touched: Ints) -> list[dict[str, Any]]:
         """Apply all rules.
 
         Args:
             findings: take the evidence.
             lows: the low marks after each batch, this one the last.
             touched: visitors who clicked in this batch.
-            robots: holds what this batch has of declared robots.
 
         Returns:
-            What is to be told.
+            What the batches before this one had to tell.
         """
         over_in = self.over_in(lows)
         newest = len(lows) - 1
@@ -118,7 +111,6 @@ class Whole:
         for batch in np.unique(over_in[over_in < newest]).tolist():
             self._judge_visits(findings, over_in == batch)
             told += findings.tell()
-        robots()
         self._judge_visitors(findings, over_in >= newest, touched)
         self._judge_visits(findings, over_in == newest)
         return told
