@@ -74,8 +74,10 @@ def bounded(whole: Whole, limits: Limits, evicted: Evicted) -> Whole:
         limits: what a bucket may hold.
         evicted: counts what is dropped.
     """
-    names = whole.names.only(whole.visits.visitor)
-    size = to_table(whole.visits).nbytes + to_table(whole.pages).nbytes + names.nbytes
+    size = to_table(whole.visits).nbytes + to_table(whole.pages).nbytes
+    if size + whole.names.table.nbytes <= limits.state_bytes_max:
+        return whole
+    size += whole.names.only(whole.visits.visitor).nbytes  # less: each agent once
     if size <= limits.state_bytes_max:
         return whole
     count = len(whole.visits.visitor)
