@@ -9,7 +9,7 @@ from sparq.pipeline.open_visits.bucket import apply
 from sparq.pipeline.open_visits.limits import Limits
 from sparq.pipeline.open_visits.output import OUTPUT_SCHEMA
 from sparq.pipeline.open_visits.parts import held_state
-from sparq.pipeline.open_visits.tiers import Element
+from sparq.pipeline.open_visits.tiers import Base, Element, Hot
 from sparq.pipeline.visits import (
     BARE,
     BURST,
@@ -198,6 +198,23 @@ def test_a_new_suspect_with_pages_in_base_is_found_at_once():
 
     assert [(REPEATS, 15)] == [(row["reason"], row["amount"]) for row in told]
     assert [f"{at:016x}" for at in range(5)] == told[0]["message_ids"]
+
+
+def test_people_with_many_pages_lie_in_base():
+    """Only those stay hot whose next click may prove something: each batch reads all of them."""
+    machine = Machine(buckets=1, limits=Limits(batches_max=2))
+    person = [click(60 * at, who="person", page=f"/{at}") for at in range(14)]
+    again = [click(60 * at, who="again", page=f"/{at % 2}", ident=at) for at in range(16)]
+    quick = [click(800 + at, who="quick", page=f"/{at}") for at in range(8)]
+    asked = [click(900, who="asked", kind=ROBOTS_TXT, page="/robots.txt")]
+    steady = [click(50 * at, who="steady", page=f"/{at}") for at in range(16)]
+    for rows in ([click(0, who="first")], [*person, *again, *quick, *asked, *steady]):
+        machine.apply(rows, ["n"] * len(rows))
+    hot, base = Hot(machine.states[0]), Base.read(machine.states[0])
+    names = {row["visitor"]: row["address"] for row in base.names.to_pylist()}
+
+    assert {"again", "quick", "asked", "steady"} == {names[one] for one in hot.busy().tolist()}
+    assert {"first", "person"} == {names[one] for one in base.visits.visitor.tolist()}
 
 
 def said(told):

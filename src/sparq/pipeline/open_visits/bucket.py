@@ -27,7 +27,16 @@ from sparq.pipeline.open_visits.names import Names
 from sparq.pipeline.open_visits.output import Evicted, output
 from sparq.pipeline.open_visits.parts import State
 from sparq.pipeline.open_visits.recent import judged
-from sparq.pipeline.open_visits.rows import TEXTS, Ints, Pages, Visits, concat, take, to_table
+from sparq.pipeline.open_visits.rows import (
+    TEXTS,
+    Ints,
+    Pages,
+    Visits,
+    concat,
+    empty,
+    take,
+    to_table,
+)
 from sparq.pipeline.open_visits.tiers import Base, Element, Hot, Meta, read_findings, read_names
 from sparq.pipeline.open_visits.whole import Whole
 from sparq.pipeline.packing import Received
@@ -104,8 +113,7 @@ def _element(hot: Hot, batch: Batch, findings: Findings, texts: dict[int, str]) 
         hot_bytes=(meta.hot_bytes if meta else 0) + size,
         has_base=meta.has_base if meta else False,
     )
-    folds, windows = FOLDS.empty_table(), WINDOWS.empty_table()
-    return Element(figures, *tables, folds, windows, findings.used())
+    return Element(figures, *tables, empty(FOLDS), empty(WINDOWS), findings.used())
 
 
 def _compacted(
@@ -187,6 +195,8 @@ def _busy(whole: Whole) -> Ints:
 
 
 def _texts_table(texts: Mapping[int, str]) -> pa.Table:
+    if not texts:
+        return empty(TEXTS)
     return pa.Table.from_arrays(
         [pa.array(list(texts), pa.int64()), pa.array(list(texts.values()), pa.string())],
         schema=TEXTS,

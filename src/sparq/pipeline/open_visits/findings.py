@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparq.pipeline.open_visits.names import Name
-from sparq.pipeline.open_visits.rows import joined, only
+from sparq.pipeline.open_visits.rows import empty, joined, only
 from sparq.pipeline.visits import Evidence
 
 FINDINGS = pa.schema(
@@ -161,7 +161,8 @@ class Findings:
 
     def used(self) -> pa.Table:
         """What was looked up, as it is now: FINDINGS."""
-        return pa.Table.from_pylist([asdict(one) for one in self._used.values()], FINDINGS)
+        rows = [asdict(one) for one in self._used.values()]
+        return pa.Table.from_pylist(rows, FINDINGS) if rows else empty(FINDINGS)
 
     def newest(self) -> pa.Table:
         """All findings, as they are now: FINDINGS."""

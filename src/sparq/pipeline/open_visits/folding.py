@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparq.pipeline.open_visits.rows import Ints, Pages, take
+from sparq.pipeline.open_visits.rows import Ints, Pages, empty, take
 from sparq.pipeline.visits import (
     BARE,
     BARE_PAGES,
@@ -234,12 +234,13 @@ def merged_windows(windows: Sequence[Window]) -> list[Window]:
 
 def folds_table(folds: Sequence[Fold]) -> pa.Table:
     """As FOLDS."""
-    return pa.Table.from_pylist([asdict(fold) for fold in folds], FOLDS)
+    return pa.Table.from_pylist([asdict(fold) for fold in folds], FOLDS) if folds else empty(FOLDS)
 
 
 def windows_table(windows: Sequence[Window]) -> pa.Table:
     """As WINDOWS."""
-    return pa.Table.from_pylist([asdict(window) for window in windows], WINDOWS)
+    rows = [asdict(window) for window in windows]
+    return pa.Table.from_pylist(rows, WINDOWS) if rows else empty(WINDOWS)
 
 
 def folds_of(table: pa.Table) -> list[Fold]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparq.pipeline.open_visits.rows import empty
+
 FINDING, EVICTED = KINDS = ("finding", "evicted")
 FINDING_COLUMNS = (
     ("visitor", pa.string()),  # digest of address and user agent, 32 hex digits
@@ -62,5 +64,5 @@ def output(told: Sequence[dict[str, Any]], evicted: Evicted) -> pa.Table:
         told: findings as `findings.Findings.tell` returns them.
         evicted: what was dropped.
     """
-    findings = [{"kind": FINDING, **row} for row in told]
-    return pa.Table.from_pylist([*findings, *evicted.rows()], OUTPUT_SCHEMA)
+    rows = [*({"kind": FINDING, **row} for row in told), *evicted.rows()]
+    return pa.Table.from_pylist(rows, OUTPUT_SCHEMA) if rows else empty(OUTPUT_SCHEMA)

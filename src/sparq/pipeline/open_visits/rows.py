@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -107,7 +108,7 @@ def take(rows: Rows, which: Any) -> Rows:
 def concat(kind: type[Rows], parts: Sequence[Rows]) -> Rows:
     """Rows one after the other."""
     if not parts:
-        return from_table(kind, _SCHEMAS[kind].empty_table())
+        return from_table(kind, empty(_SCHEMAS[kind]))
     columns: list[Any] = [
         np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(kind)
     ]
@@ -137,7 +138,13 @@ def only(table: pa.Table, marks: Marks) -> pa.Table:
     return table if marks.all() else table.filter(pa.array(marks))
 
 
+@lru_cache(maxsize=64)
+def empty(schema: pa.Schema) -> pa.Table:
+    """The table without rows: to make one takes Arrow longer than to read a small one."""
+    return schema.empty_table()
+
+
 def joined(schema: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:
     """Tables one after the other, without chunks."""
     filled = [table for table in tables if len(table)]
-    return pa.concat_tables(filled).combine_chunks() if filled else schema.empty_table()
+    return pa.concat_tables(filled).combine_chunks() if filled else empty(schema)

@@ -31,6 +31,7 @@ from sparq.pipeline.open_visits.rows import (
     Pages,
     Visits,
     concat,
+    empty,
     from_table,
     joined,
     to_table,
@@ -156,7 +157,7 @@ class Base:
     def read(cls, state: State) -> Base:
         """The part `base` of a bucket."""
         held = state.base.get()
-        tables = packing.from_blob(held[0], BASE) if held else [one.empty_table() for one in BASE]
+        tables = packing.from_blob(held[0], BASE) if held else [empty(one) for one in BASE]
         return cls(from_table(Visits, tables[0]), from_table(Pages, tables[1]), tables[2])
 
     def bytes(self) -> bytes:
@@ -172,4 +173,4 @@ def read_names(state: State) -> list[pa.Table]:
 def read_findings(state: State) -> pa.Table:
     """The part `findings`."""
     held = state.findings.get()
-    return packing.from_blob(held[0], (FINDINGS,))[0] if held else FINDINGS.empty_table()
+    return packing.from_blob(held[0], (FINDINGS,))[0] if held else empty(FINDINGS)
