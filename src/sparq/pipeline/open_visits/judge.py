@@ -111,7 +111,8 @@ def _repeated(pages: Pages, count: int) -> Ints:
     visitor, page = pages.visitor[order], pages.page[order]
     apart = count - 1  # rows of the same visitor and page are neighbours
     same = (visitor[apart:] == visitor[:-apart]) & (page[apart:] == page[:-apart])
-    return order[apart:][same]
+    rows: Ints = order[apart:][same]
+    return rows
 
 
 def _clicks(pages: Pages, texts: Texts) -> tuple[Clicks, list[str]]:
