@@ -183,4 +183,5 @@ def _stream(table: pa.Table) -> bytes:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table.combine_chunks())
-    return out.getvalue().to_pybytes()
+    stream: bytes = out.getvalue().to_pybytes()
+    return stream
