@@ -108,13 +108,13 @@ def apply(
     is_open = changed.minutes.minute >= closing
     still_open, closed = changed.minutes.where(is_open), changed.minutes.where(~is_open)
     early = closed.where(closed.minute >= due)
-    rows = [
+    rows = output.joined(
         output.minute_rows(bucket, still_open, changed.texts, final=False),
         output.minute_rows(bucket, closed, changed.texts, final=True),
         output.counted_rows(output.LATE, bucket, late),
         output.counted_rows(output.CLOSED_EARLY, bucket, early),
         output.rejected_rows(bucket, refused),
-    ]
+    )
     meta: Meta = {
         "version": held.meta["version"],
         "low_mark": mark.books(),
@@ -126,7 +126,7 @@ def apply(
     gone = [minute for minute in changed.cold if minute < closing]
     return (
         writes(after, still_open.where(cold), changed.texts, gone, limits.recent_bytes_max),
-        pa.concat_tables(rows),
+        rows,
     )
 
 

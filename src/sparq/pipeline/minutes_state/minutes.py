@@ -80,6 +80,8 @@ class Minutes:
         """The minutes that the mask marks."""
         if mask.all():
             return self
+        if not mask.any():
+            return EMPTY
         visitors, pages = np.repeat(mask, self.visitor_counts), np.repeat(mask, self.page_counts)
         return Minutes(
             self.minute[mask],
@@ -118,7 +120,7 @@ class Minutes:
             pa.ListArray.from_arrays(page_ends, pa.array(self.page_clicks)),
         ]
         columns = [pa.array(self.minute), *(pa.array(row) for row in self.sums), *lists]
-        return pa.table(columns, schema=SCHEMA)
+        return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def from_table(table: pa.Table) -> Minutes:
@@ -165,8 +167,8 @@ def grouped(
 def added_up(parts: Sequence[Minutes]) -> Minutes:
     """All minutes of the parts, ascending; those of several parts added up."""
     parts = [part for part in parts if len(part)]
-    if not parts:
-        return EMPTY
+    if len(parts) <= 1:
+        return parts[0] if parts else EMPTY
     minute, rows = np.unique(_joined(parts, "minute"), return_inverse=True)
     order = np.argsort(rows, kind="stable")
     firsts = np.searchsorted(rows[order], np.arange(len(minute)))
@@ -185,6 +187,9 @@ def added_up(parts: Sequence[Minutes]) -> Minutes:
 
 def joined(parts: Sequence[Minutes]) -> Minutes:
     """The minutes of the parts, of which no two have the same, one part after the other."""
+    parts = [part for part in parts if len(part)]
+    if len(parts) <= 1:
+        return parts[0] if parts else EMPTY
     names = [name for name in Minutes.__slots__ if name != "sums"]
     sums = np.concatenate([part.sums for part in parts], axis=1)
     return Minutes(sums=sums, **{name: _joined(parts, name) for name in names})

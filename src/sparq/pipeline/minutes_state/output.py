@@ -60,6 +60,7 @@ REJECTED_SCHEMA = pa.schema(
 SCHEMA = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int32()), *MINUTE_SCHEMA, *REJECTED_SCHEMA]
 )
+EMPTY = SCHEMA.empty_table()
 DDL = ", ".join(
     [
         "kind STRING, bucket INT, minute TIMESTAMP, revision BIGINT, final BOOLEAN",
@@ -72,6 +73,8 @@ DDL = ", ".join(
 
 def minute_rows(bucket: int, minutes: Minutes, texts: PageTexts, *, final: bool) -> pa.Table:
     """A row of kind `minute` for each minute; a final row is one more revision."""
+    if not len(minutes):
+        return EMPTY
     filled = {
         "minute": _as_time(minutes.minute),
         "revision": pa.array(minutes.sum_of("revisions") + int(final)),
@@ -85,14 +88,24 @@ def minute_rows(bucket: int, minutes: Minutes, texts: PageTexts, *, final: bool)
 
 def counted_rows(kind: str, bucket: int, minutes: Minutes) -> pa.Table:
     """A row of kind `late` or `closed_early` for each minute."""
+    if not len(minutes):
+        return EMPTY
     filled = {"minute": _as_time(minutes.minute), "clicks": pa.array(minutes.sum_of("clicks"))}
     return _rows(kind, bucket, len(minutes), filled)
 
 
 def rejected_rows(bucket: int, messages: pa.Table) -> pa.Table:
     """A row of kind `rejected` for each message, a row of REJECTED_SCHEMA."""
+    if not len(messages):
+        return EMPTY
     columns = dict(zip(messages.column_names, messages.columns, strict=True))
     return _rows(REJECTED, bucket, len(messages), columns)
+
+
+def joined(*tables: pa.Table) -> pa.Table:
+    """The rows of all tables of SCHEMA; most of a batch's are empty."""
+    filled = [table for table in tables if len(table)]
+    return pa.concat_tables(filled) if filled else EMPTY
 
 
 def read(rows: pa.Table) -> pa.Table:
@@ -165,4 +178,4 @@ def _rows(kind: str, bucket: int, count: int, filled: Mapping[str, Any]) -> pa.T
         filled[field.name] if field.name in filled else pa.nulls(count, field.type)
         for field in SCHEMA
     ]
-    return pa.table(columns, schema=SCHEMA)
+    return pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -118,7 +118,7 @@ def received(blobs: Iterable[bytes]) -> tuple[Minutes, PageTexts, pa.Table]:
     parts = [packing.from_blob(blob, BLOB_SCHEMAS) for blob in blobs]
     added = minutes.added_up([minutes.from_table(part[0]) for part in parts]).revised()
     texts = page_texts.EMPTY.with_more([page_texts.from_table(part[1]) for part in parts])
-    refused = pa.concat_tables([part[2] for part in parts]).sort_by(
-        [("nsqd", "ascending"), ("index", "ascending")]
-    )
+    refused = pa.concat_tables([part[2] for part in parts])
+    if len(refused):
+        refused = refused.sort_by([("nsqd", "ascending"), ("index", "ascending")])
     return added, texts, refused

@@ -57,7 +57,7 @@ class PageTexts:
 
     def table(self) -> pa.Table:
         """As Arrow: columns of SCHEMA."""
-        return pa.table([pa.array(self.pages), self.texts], schema=SCHEMA)
+        return pa.Table.from_arrays([pa.array(self.pages), self.texts], schema=SCHEMA)
 
     def _where(self, mask: NDArray[np.bool_]) -> PageTexts:
         if mask.all():
