@@ -134,9 +134,8 @@ class Buckets:
     def close(self):
         """The last rows of all open minutes."""
         rows = [
-            bucket.close(number, blob)
+            bucket.close(number, [state.held[1], *state.minutes.values()])
             for number, state in enumerate(self.states)
-            for blob in [*([state.held[1]] if state.held else []), *state.minutes.values()]
         ]
         self.rows += rows
         return pa.concat_tables(rows)

@@ -18,7 +18,7 @@ DAY_S = 86_400
 
 
 @functools.cache
-def generated(seed, size=1500):
+def generated(seed, size=1000):
     """The messages of a made-up day, published as they happened."""
     messages, second = [], 0
     for index, body in enumerate(generate(size, seed).lines):
@@ -122,7 +122,7 @@ MESSAGE = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.lists(MESSAGE, min_size=1, max_size=40), min_size=1, max_size=8),
     st.sampled_from([1, 4, 7]),

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -130,13 +131,17 @@ def apply(
     )
 
 
-def close(bucket: int, blob: bytes) -> pa.Table:
-    """The last rows of the open minutes of a blob of `recent` or `cold`: nothing more will come.
+def close(bucket: int, blobs: Iterable[bytes]) -> pa.Table:
+    """The last rows of the open minutes of a bucket: nothing more will come.
+
+    Args:
+        bucket: its number.
+        blobs: blobs of `recent` and `cold`, in any number of calls; each holds its minutes whole.
 
     Returns:
         Rows of `output.SCHEMA`, all final.
     """
-    return output.minute_rows(bucket, *minutes_of(blob), final=True)
+    return output.minute_rows(bucket, *minutes_of(blobs), final=True)
 
 
 def _is_late(added: Minutes, closed_before: int, published_s: int) -> Flags:
@@ -168,11 +173,11 @@ def _changed(
 ) -> _Changed:
     touched = set(added.minute.tolist())
     cold = [minute for minute in held.cold if minute < closing or minute in touched]
-    fetched = [minutes_of(state.cold(minute)) for minute in cold]
+    fetched, fetched_texts = minutes_of(state.cold(minute) for minute in cold)
     rest = ~np.isin(held.minutes.minute, added.minute) & (held.minutes.minute >= closing)
     return _Changed(
-        added_up([held.minutes.where(~rest), *(minutes for minutes, _ in fetched), added]),
-        held.texts.with_more([*(texts for _, texts in fetched), texts]),
+        added_up([held.minutes.where(~rest), fetched, added]),
+        held.texts.with_more([fetched_texts, texts]),
         cold,
         rest,
     )

@@ -12,6 +12,7 @@ of their pages, and the list of the cold minutes (empty in a cold one).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
@@ -123,10 +124,12 @@ def _first_meta() -> Meta:
     return {"version": META_VERSION, "low_mark": None, "closed_before": 0, "counts": counts}
 
 
-def minutes_of(blob: bytes) -> tuple[Minutes, PageTexts]:
-    """The minutes of a blob, of `recent` or of `cold`."""
-    held, texts, _ = from_blob(blob, BLOB_SCHEMAS)
-    return minutes.from_table(held), page_texts.from_table(texts)
+def minutes_of(blobs: Iterable[bytes]) -> tuple[Minutes, PageTexts]:
+    """The minutes of blobs of one bucket, of `recent` or of `cold`, one after the other."""
+    parts = [from_blob(blob, BLOB_SCHEMAS) for blob in blobs]
+    tables = pa.concat_tables([minutes.EMPTY_TABLE, *(part[0] for part in parts)])
+    texts = page_texts.EMPTY.with_more([page_texts.from_table(part[1]) for part in parts])
+    return minutes.from_table(tables), texts
 
 
 def writes(
@@ -167,12 +170,11 @@ def _newest_half(held: Minutes) -> np.ndarray:
 
 
 def _cold_blobs(held: Minutes, texts: PageTexts) -> dict[int, bytes]:
+    table, ends = held.table(), np.cumsum(held.page_counts)
     blobs = {}
-    for minute in held.minute.tolist():
-        one = held.where(held.minute == minute)
-        blobs[minute] = to_blob(
-            [one.table(), texts.only(one.pages).table(), COLD_SCHEMA.empty_table()]
-        )
+    for at, minute in enumerate(held.minute.tolist()):
+        mine = texts.only(held.pages[ends[at] - held.page_counts[at] : ends[at]])
+        blobs[minute] = to_blob([table.slice(at, 1), mine.table(), COLD_SCHEMA.empty_table()])
     return blobs
 
 

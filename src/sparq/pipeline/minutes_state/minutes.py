@@ -231,4 +231,5 @@ def _offsets(counts: Numbers) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
 
 
-EMPTY = from_table(SCHEMA.empty_table())
+EMPTY_TABLE = SCHEMA.empty_table()
+EMPTY = from_table(EMPTY_TABLE)
