@@ -110,6 +110,7 @@ def test_a_click_of_a_closed_minute_is_late():
     rows = apply(buckets, at(0, "w", "/b"), at(0, "w", "/c"))
 
     assert counted(rows, output.LATE) == {START: 2}
+    assert len(of_kind(rows, output.LATE)) == 1
     assert of_kind(rows, output.MINUTE) == []
     assert sum(one["counts"]["late"] for one in meta(buckets)) == 2
 
@@ -137,18 +138,26 @@ def test_a_full_bucket_closes_its_oldest_minutes_and_says_so():
     buckets = Buckets(2, Limits(bucket_bytes_max=3000, recent_bytes_max=1500))
     messages = 0
     for batch in range(40):
-        clicks = [at(batch - back % 3, f"v{batch * back}") for back in range(20)]
+        clicks = [at(batch - back % 12, f"v{batch * back}") for back in range(20)]
         messages += len(clicks)
         apply(buckets, *clicks)
     rows = pa.concat_tables(buckets.rows)
     early = of_kind(rows, output.CLOSED_EARLY)
     minutes = {int(row["minute"].timestamp()) // 60 for row in early}
+    closed = {(row["minute"], row["bucket"]) for row in early}
+    final = Counter(
+        (row["minute"], row["bucket"]) for row in of_kind(rows, output.MINUTE) if row["final"]
+    )
+    late = sum(counted(rows, output.LATE).values())
     in_minutes = sum(row["clicks"] for row in by_minute(output.read(rows)).values())
 
-    assert 20 < len(minutes) < 42
+    assert 20 < len(minutes) < 52
+    assert closed == final.keys()
+    assert {*final.values()} == {1}
+    assert late > 100
     assert sum(one["counts"]["closed_early"] for one in meta(buckets)) == len(early)
     assert sum(one["counts"]["clicks"] for one in meta(buckets)) == in_minutes
-    assert in_minutes + sum(counted(rows, output.LATE).values()) == messages
+    assert in_minutes + late == messages
     for state in buckets.states:
         assert len(state.held[1]) + sum(map(len, state.minutes.values())) < 8000
 
@@ -173,7 +182,7 @@ def test_how_a_batch_is_cut_does_not_show(batches, recent_bytes_max, bucket_byte
     several = [Buckets(3, limits, partitions=parts, seed=parts) for parts in (1, 2, 5)]
     for second, batch in enumerate(batches):
         clicks = [at(minute, visitor, f"/{visitor}", nsqd=nsqd) for minute, visitor, nsqd in batch]
-        clicks.append(message(reason="broken", index=second, published_s=START_S))
+        clicks += [message(reason="broken", index=place, published_s=START_S) for place in range(9)]
         rows = [apply(buckets, *clicks, second=second) for buckets in several]
 
         assert rows[0] == rows[1] == rows[2]

@@ -1,0 +1,163 @@
+"""The query `metrics` in Spark: messages in, output rows out, its state in Spark's state store.
+
+    minute_rows(clicks, buckets)    the plan: pack, a row per bucket, the stateful stage, unpack
+    closing_rows(spark, checkpoint) the last rows of all open minutes, from a stopped query's state
+
+The stateful stage takes and gives packed rows: `transformWithStateInPandas` goes through its rows
+one by one, and pandas has no whole numbers beside nulls (an index of 54 bits came back as a float).
+So the output leaves it as one Arrow blob a bucket, and `unpack` makes rows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+from sparq.pipeline.minutes_state import output
+from sparq.pipeline.minutes_state.bucket import LIMITS, Limits, apply, close
+from sparq.pipeline.minutes_state.bucket_state import Writes
+from sparq.pipeline.minutes_state.packer import packer
+from sparq.pipeline.packing import PACKED_DDL, from_blob, receive, to_blob
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.stateful_processor import (
+        MapState,
+        StatefulProcessorHandle,
+        TimerValues,
+        ValueState,
+    )
+
+RECENT, COLD = "recent", "cold"
+RECENT_DDL = "meta STRING, data BINARY"
+COLD_KEY_DDL, COLD_DDL = "minute BIGINT", "data BINARY"
+STAGE_DDL = "rows BINARY"
+
+
+class SparkState:
+    """One bucket's state behind Spark's handles: the bucket is the key that Spark has set."""
+
+    def __init__(self, recent: ValueState, cold: MapState) -> None:
+        self._recent = recent
+        self._cold = cold
+
+    def recent(self) -> tuple[str, bytes] | None:
+        """Meta and blob; None for a new bucket."""
+        held = self._recent.get()
+        return None if held is None else (held[0], bytes(held[1]))
+
+    def cold(self, minute: int) -> bytes:
+        """The blob of a cold minute."""
+        return bytes(self._cold.getValue((minute,))[0])
+
+    def write(self, writes: Writes) -> None:
+        """Put what a batch changed."""
+        for minute, blob in writes.cold.items():
+            self._cold.updateValue((minute,), (blob,))
+        for minute in writes.gone:
+            self._cold.removeKey((minute,))
+        self._recent.update(writes.recent)
+
+
+class MinutesProcessor(StatefulProcessor):
+    """Each batch's packed rows into the buckets' minutes; gives a blob of output rows a bucket."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Called once a task."""
+        self._state = SparkState(
+            handle.getValueState(RECENT, RECENT_DDL),
+            handle.getMapState(COLD, COLD_KEY_DDL, COLD_DDL),
+        )
+
+    def handleInputRows(
+        self,
+        key: tuple[int],
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,
+    ) -> Iterator[pd.DataFrame]:
+        """Take in all rows of one bucket of a batch."""
+        writes, table = apply(int(key[0]), self._state, receive(rows), self._limits)
+        self._state.write(writes)
+        if len(table):
+            yield pd.DataFrame({"rows": [to_blob([table])]})
+
+    def close(self) -> None:
+        """Nothing is open but Spark's own handles."""
+
+
+def minute_rows(clicks: DataFrame, buckets: int, limits: Limits = LIMITS) -> DataFrame:
+    """The output rows (`output.DDL`) of a stream of parsed messages.
+
+    Args:
+        clicks: streaming; the columns of `clicks.parse`, and of the source `id`, `nsqd`, `index`,
+            `timestamp` and `body`.
+        buckets: `packing.bucket_count` of the query's shuffle partitions; the same in each start.
+        limits: what a bucket may hold.
+    """
+    packed = packer_columns(clicks).mapInArrow(packer(buckets), PACKED_DDL)
+    stage = packed.groupBy("bucket").transformWithStateInPandas(
+        MinutesProcessor(limits), STAGE_DDL, outputMode="Append", timeMode="None"
+    )
+    return stage.mapInArrow(unpack, output.DDL)
+
+
+def packer_columns(clicks: DataFrame) -> DataFrame:
+    """Parsed messages as `packer` takes them; a rejected one whole."""
+    is_click = F.col("reason").isNull()
+    published_s = F.unix_seconds("timestamp")
+    event_s = F.unix_seconds("time")
+
+    def if_click(column: Column) -> Column:
+        return F.when(is_click, column)
+
+    return clicks.select(
+        if_click(F.floor(event_s / 60).cast("bigint")).alias("minute"),
+        if_click(F.xxhash64("address", F.coalesce("user_agent", F.lit("-")))).alias("visitor"),
+        if_click(F.col("page")).alias("page"),
+        if_click(F.xxhash64("page")).alias("page_hash"),
+        if_click(F.col("bytes")).alias("bytes"),
+        if_click(F.col("status")).alias("status"),
+        "nsqd",
+        # Of a rejected message there is no event time: its publish time must not pass for one.
+        if_click(F.least(event_s, published_s)).alias("newest_s"),
+        published_s.alias("published_s"),
+        F.unix_millis(F.current_timestamp()).alias("batch_ms"),
+        F.when(~is_click, F.struct(*output.REJECTED_SCHEMA.names)).alias("rejected"),
+    )
+
+
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The output rows of the stage's blobs: for `mapInArrow(unpack, output.DDL)`."""
+    for batch in batches:
+        for blob in batch.column("rows"):
+            yield from from_blob(blob.as_py(), [output.SCHEMA])[0].to_batches()
+
+
+def closing_rows(spark: SparkSession, checkpoint: str) -> DataFrame:
+    """The last rows (`output.DDL`) of all minutes that are open in a stopped query's state.
+
+    Args:
+        spark: any session.
+        checkpoint: URI of the query's checkpoint.
+    """
+    state = spark.read.format("statestore")
+    recent = state.option("stateVarName", RECENT).load(checkpoint)
+    cold = state.option("stateVarName", COLD).load(checkpoint)
+    blobs = recent.select("key.bucket", "value.data").unionAll(
+        cold.select("key.bucket", F.col("user_map_value.data"))
+    )
+    return blobs.mapInArrow(_closed, output.DDL)
+
+
+def _closed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for bucket, blob in zip(*(batch.column(at).to_pylist() for at in (0, 1)), strict=True):
+            yield from close(bucket, [blob]).to_batches()
