@@ -102,6 +102,16 @@ def test_a_minute_that_closes_leaves_the_state():
     assert b"/4" not in state.held[1]
 
 
+@pytest.mark.parametrize(("second", "final"), [(59, False), (60, True)])
+def test_a_minute_closes_when_its_last_second_is_the_horizon_behind(second, final):
+    """Not a second earlier: its last click may be just as late as its first."""
+    buckets = Buckets(1, Limits(horizon_s=600))
+    apply(buckets, at(0))
+    rows = apply(buckets, message(START_S + 600 + second))
+
+    assert [row["final"] for row in of_kind(rows, output.MINUTE)] == [False, True][: 1 + final]
+
+
 def test_a_click_of_a_closed_minute_is_late():
     """It is counted with its minute, and changes nothing."""
     buckets = Buckets(4, Limits(horizon_s=600))

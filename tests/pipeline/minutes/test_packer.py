@@ -74,6 +74,14 @@ def test_each_status_is_of_one_class(status, name):
     }
 
 
+def test_huge_sizes_add_up_to_the_largest_number():
+    """A log line may claim 10^18 bytes; ten of them must not make a negative sum."""
+    clicks = [message(bytes=10**18 - 1) for _ in range(20)]
+    (held, _, _) = sent([*clicks, message(60, bytes=7)], buckets=1)[0]
+
+    assert held["bytes"].to_pylist() == [minutes.SUM_MAX, 7]
+
+
 def test_a_request_without_a_page_counts_as_a_click():
     """A broken request line names no page; no page of that name must appear."""
     (held, texts, _) = sent([message(page=None)], buckets=1)[0]

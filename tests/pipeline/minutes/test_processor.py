@@ -14,10 +14,7 @@ START_S = 1_800_000_000
 
 
 def batch(minute):
-    clicks = [
-        message(START_S + 60 * (minute - back), f"v{back}", f"/{back}", published_s=START_S)
-        for back in range(5)
-    ]
+    clicks = [message(START_S + 60 * (minute - back), f"v{back}", f"/{back}") for back in range(5)]
     broken = message(reason="broken", index=2**54 - 1, published_s=START_S, body=b"\xff")
     return [*clicks, broken], (START_S + minute) * 1000
 

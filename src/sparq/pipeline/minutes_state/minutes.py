@@ -224,7 +224,8 @@ def _joined(parts: Sequence[Minutes], name: str) -> Numbers:
 
 
 def _numbers(column: pa.ChunkedArray) -> Numbers:
-    return column.to_numpy().astype(np.int64, copy=False)
+    numbers: Numbers = column.to_numpy().astype(np.int64, copy=False)
+    return numbers
 
 
 def _offsets(counts: Numbers) -> pa.Array:

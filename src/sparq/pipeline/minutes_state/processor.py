@@ -64,7 +64,7 @@ class SparkState:
         self._recent.update(writes.recent)
 
 
-class MinutesProcessor(StatefulProcessor):
+class MinutesProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not follow pyspark
     """Each batch's packed rows into the buckets' minutes; gives a blob of output rows a bucket."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
