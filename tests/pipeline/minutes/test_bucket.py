@@ -117,11 +117,12 @@ def test_a_click_of_a_closed_minute_is_late():
     buckets = Buckets(4, Limits(horizon_s=600))
     apply(buckets, at(0))
     apply(buckets, at(100))
-    rows = apply(buckets, at(0, "w", "/b"), at(0, "w", "/c"))
+    rows = apply(buckets, at(0, "w", "/b"), at(0, "w", "/c"), at(100))
 
+    assert not any(b"/b" in state.held[1] for state in buckets.states)
     assert counted(rows, output.LATE) == {START: 2}
     assert len(of_kind(rows, output.LATE)) == 1
-    assert of_kind(rows, output.MINUTE) == []
+    assert {row["minute"].minute for row in of_kind(rows, output.MINUTE)} == {(START + 100) % 60}
     assert sum(one["counts"]["late"] for one in meta(buckets)) == 2
 
 

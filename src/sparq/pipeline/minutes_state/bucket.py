@@ -100,6 +100,7 @@ def apply(
     is_late = _is_late(added, held.meta["closed_before"], batch.header.published_s)
     late = added.where(is_late & (added.sum_of("clicks") > 0))
     added = added.where(~is_late)
+    texts = texts.only(added.pages)  # of late clicks nothing stays
     mark = LowMark(held.meta["low_mark"])
     mark.advance(batch.header.marks, batch.header.batch_ms)
     due = max(held.meta["closed_before"], (mark.low_s - limits.horizon_s) // 60)

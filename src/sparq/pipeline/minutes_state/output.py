@@ -61,13 +61,16 @@ SCHEMA = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int32()), *MINUTE_SCHEMA, *REJECTED_SCHEMA]
 )
 EMPTY = SCHEMA.empty_table()
-DDL = ", ".join(
+MINUTE_DDL = ", ".join(
     [
-        "kind STRING, bucket INT, minute TIMESTAMP, revision BIGINT, final BOOLEAN",
+        "minute TIMESTAMP, revision BIGINT, final BOOLEAN",
         *(f"{name} BIGINT" for name in FIGURES),
         "top_pages ARRAY<STRUCT<page: STRING, clicks: BIGINT>>",
-        "id STRING, nsqd STRING, index BIGINT, timestamp TIMESTAMP, reason STRING, body BINARY",
     ]
+)
+DDL = (
+    f"kind STRING, bucket INT, {MINUTE_DDL}, "
+    "id STRING, nsqd STRING, index BIGINT, timestamp TIMESTAMP, reason STRING, body BINARY"
 )
 
 
@@ -110,6 +113,8 @@ def joined(*tables: pa.Table) -> pa.Table:
 
 def read(rows: pa.Table) -> pa.Table:
     """Minutes from their rows: the newest revision of each bucket, added up over the buckets.
+
+    In Spark, `rows.groupBy("minute").applyInArrow(read, MINUTE_DDL)` does it on the executors.
 
     Args:
         rows: rows with at least the columns of MINUTE_SCHEMA and `bucket`, of any batches and in
