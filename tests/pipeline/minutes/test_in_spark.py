@@ -79,8 +79,7 @@ class Query:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(240)
-        assert query.exception() is None
+        query.awaitTermination()  # raises what the query failed with
 
     def _write(self, rows, batch_id):
         rows.write.mode("overwrite").parquet(str(self.out / f"batch={batch_id}"))
@@ -102,8 +101,8 @@ def in_order(rows):
 
 def test_spark_counts_what_the_twin_counts(spark, tmp_path):
     """Every batch exact, across a replay with rows, a restart, the state read back and closed."""
-    batches = [*batches_of(generated(6), 2, 110, 1)]
-    query, twin, expected = Query(spark, tmp_path), Twin(LIMITS.horizon_s), []
+    batches = [*batches_of(generated(6), 2, 170, 1)]
+    query, twin = Query(spark, tmp_path), Twin(LIMITS.horizon_s)
     for at, batch in enumerate(batches[:-1]):
         query.publish(at, batch)
     query.run()
