@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparq.pipeline.generator import generate
 from sparq.pipeline.minutes_state import output
-from sparq.pipeline.minutes_state.bucket import Limits
+from sparq.pipeline.minutes_state.bucket import LIMITS, Limits
 from tests.pipeline import plain
 from tests.pipeline.minutes.buckets import Buckets, message, of_kind
 from tests.pipeline.minutes.twin import Twin
@@ -49,7 +49,7 @@ def batches_of(messages, nsqds, rows, lag):
         turn += 1
 
 
-def hold_to_twin(batches, count, limits=Limits(), step_ms=1000, **cut):  # noqa: B008 - frozen
+def hold_to_twin(batches, count, limits=LIMITS, step_ms=1000, **cut):
     """Give both the same batches; every row of every batch must be equal."""
     twin, buckets = Twin(limits.horizon_s), Buckets(count, limits, **cut)
     messages = 0
