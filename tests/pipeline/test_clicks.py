@@ -1,5 +1,7 @@
 """What a click is: forms that are read, lines that are not, and none that stops the query."""
 
+import itertools
+import json
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 
 from sparq.pipeline import clicks
 from sparq.pipeline.generator import generate
-from tests.pipeline import plain
+from tests.pipeline import plain, staged_clicks
 
 ACCESS_LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log"
 COMPARED = ("time", "address", "page", "status", "bytes", "referer", "user_agent")
@@ -167,3 +169,148 @@ def test_it_reads_a_real_log(messages):
 
     same_as_plain_python(rows)
     assert [row["reason"] for row in rows if row["reason"]] == ["the user agent is never closed"]
+
+
+# For each place of a line, what is ordinary first, then what only nearly is.
+WORDS = {
+    "head": (
+        "1.2.3.4 - -", "::1 - joe", "www.x:443 1.2.3.4 - -", "www.x 1.2.3.4 - -", "1.2.3.4:80 - -",
+        "a:1 b:2 - -", "1.2.3.4, 10.0.0.1 - -", "1.2.3.4 - joe smith", "1.2.3.4 - [x", "a\tb - -",
+        "1.2.3.4 - a\\b", "1.2.3.4 -", "x:80 1.2.3.4 -", "h 1.2.3.4, 2.3.4.5 - -", "\x01 - -",
+        "fe80::1%eth0 - -", "a" * 256 + " - -", "\u0661 - -", "1.2.3.4 - \ufffd",
+    ),
+    "time": (
+        "02/Mar/2026:10:00:00 +0000", "29/Feb/2024:23:59:59 -0730", "29/Feb/2025:10:00:00 +0000",
+        "31/Apr/2026:10:00:00 +0000", "31/Jul/2026:10:00:00 +0545", "31/Aug/2026:10:00:00 +1759",
+        "30/Feb/2026:10:00:00 +0000", "28/Feb/2026:10:00:00 +1800", "01/Jan/2026:10:00:00 +1801",
+        "01/Jan/1970:00:00:00 +0100", "31/Dec/9999:23:59:59 -0100", "01/Foo/2026:10:00:00 +0000",
+        "00/Mar/2026:10:00:00 +0000", "02/Mar/2026:24:00:00 +0000", "02/Mar/2026:10:00:60 +0000",
+        "02/mar/2026:10:00:00 +0000", "02/Mar/0000:10:00:00 +0000", "2026-03-02T10:00:00+00:00",
+        "2026-03-02 10:00:00", "1760129736", "31/Sep/2026:10:00:00 -0030", "31/Oct/2026:10:00:00 Z",
+    ),
+    "request": (
+        "GET / HTTP/1.1", "GET /a?b=c?d HTTP/2.0", "POST /a", "GET /a?b HTTP/1", "get /a HTTP/1.1",
+        "GET  /a HTTP/1.1", "GET /a b HTTP/1.1", "GET /a HTTP/1.1 ", "-", "",
+        "GET http://h/p HTTP/1.1",
+        "GET /\u00e9 HTTP/1.1", "GET * HTTP/1.1", "GET /a\\x HTTP/1.1", "GET /a HTTP/1.11",
+        "GET /a HTTP/", "M-SEARCH /a HTTP/1.1", "GET ?a HTTP/1.1", "GET /a\u2028b HTTP/1.1",
+        "GET /a\x01b HTTP/1.1", "GET /a\nb HTTP/1.1", "GET /a \x01 HTTP/1.1", " GET / HTTP/1.1",
+    ),
+    "status": ("200", "-", "007", "20", "2000", "ok", "+20", "\u0662\u0660\u0660"),
+    "size": ("17", "-", "0", "007", "9" * 18, "9" * 19, "+1", "1.5", "\u0661"),
+    "rest": (
+        ' "-" "-"', "", ' "http://r/" "Mozilla (x)"', ' "" ""',
+        ' "-" "M" "-" 0.1', ' "-" "M" 0.1 x',
+        ' "a\\"b" "c"', ' "-" "M\\\\"', ' "-" "M', ' "-"', ' "-" "M" ', ' "-" "M"x', " 0.1 0.2",
+        ' "-" "M" "x', ' "\u00e9" "\U0001f4a3"', ' "a\nb" "c\rd"', ' "-" "M"\r\n', ' "-" "M"\u2028',
+        ' "-" "\ufffd"', ' "-" "a\x01b"', ' "-"  "M"', ' "-" "M" \u0085', ' "-" "M" "\u00e9"\n\n',
+    ),
+}  # fmt: skip
+# The same of JSON values; None: the key is not there.
+VALUES = {
+    "ip": (
+        "1.2.3.4", None, "::1", 7, {"v": 4}, "a b", "x:80 1.2.3.4", "\x01", "1.2.3.4\x01", "",
+        "[::1]",
+        "\u0661", "1.2.3.4, 10.0.0.1", True,
+    ),
+    "time": (
+        "2026-03-02T10:00:00+00:00", None, "2026-03-02T10:00:00Z", "2026-03-02 10:00:00",
+        "2026-03-02T10:00:00-0730", "2026-03-02T10:00:00.5Z", "2026-03-02T10:00Z", 1760129736,
+        1760129736000.5, "1e9", "2024-02-29T10:00:00Z", "2025-02-29T10:00:00Z",
+        "2026-13-01T10:00:00Z",
+        "2026-00-01T10:00:00Z", "2026-12-31T10:00:00+17:59", "2026-12-31T10:00:00+18:01", -1,
+        "02/Mar/2026:10:00:00 +0000", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-01:00", "",
+        "2026-06-31T10:00:00Z", "2026-Ju-30T10:00:00Z",
+    ),
+    "request": (
+        "GET /a?b HTTP/1.1", None, *WORDS["request"],
+        'GET /"a" HTTP/1.1', "GET /a HTTP/1.1\x01200\x011",
+    ),
+    "method": ("GET", None, "get", "GET /a", "GET /a HTTP/1.1", "", 5),
+    "path": ("/a?b", None, "/", "", "a", "/a b", "HTTP/1.1", "/x HTTP/1.1",
+        "/\x01", "/x\x01200\x011"),
+    "status": (200, None, "404", "-", "", "20", 2000, 1.5, "200\x01"),
+    "bytes": (12, None, "-", "12", -1, 1.5, 10**18, "", "\x01"),
+    "http_referer": ("-", None, "", 'a" "b', "a\\b", "\x01", "\ud800", "\ufffd", "\u00e9"),
+    "agent": ("M", None, "", 'a" "b', "\x01", "\U0001f4a3", 5),
+    "vhost": (None, "h", ""),
+}  # fmt: skip
+
+
+def nearly_ordinary(pools, form):
+    """Each odd value of each place in an otherwise ordinary message, and odd ones together."""
+    rng = random.Random(11)
+    usual = {name: pool[0] for name, pool in pools.items()}
+    for name, pool in pools.items():
+        yield from (form(usual | {name: value}) for value in pool)
+    for one, other in itertools.combinations(pools, 2):
+        for _ in range(12):
+            odd = {name: rng.choice(pools[name]) for name in (one, other)}
+            yield form(usual | odd)
+    for _ in range(200):
+        yield form({name: rng.choice(pool) for name, pool in pools.items()})
+
+
+def as_line(words):
+    text = '{head} [{time}] "{request}" {status} {size}{rest}'.format(**words)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def as_json(values):
+    found = {name: value for name, value in values.items() if value is not None}
+    return json.dumps(found).encode()
+
+
+def odd_bodies():
+    """What is near to ordinary, and bytes that are no UTF-8 in the middle of it."""
+    rng = random.Random(12)
+    bodies = [*nearly_ordinary(WORDS, as_line), *nearly_ordinary(VALUES, as_json)]
+    log = ACCESS_LOG.read_bytes().splitlines() if ACCESS_LOG.exists() else []
+    bodies += [damaged(line, rng) for line in generate(800, seed=8).lines + log[::20]]
+    for body in rng.sample(bodies, 200):
+        at = rng.randrange(len(body) + 1)
+        put = rng.choice([b"\xff", b"\xc3", b"\xe2\x80", b"\xed\xa0\x80", b"\x01", b"\x00", b"\n"])
+        bodies.append(body[:at] + put + body[at:])
+    ends = [b"\r\n", b"\n", b" ", b"\t", b"{", b"}", b",{}"]
+    bodies += [
+        end + body + other for body in bodies[::40] for end in (b"", b" ", b"\n") for other in ends
+    ]
+    lines = [line.encode() for line in (*READ, *UNREADABLE)]
+    return bodies + lines + HOSTILE
+
+
+def test_the_ordinary_way_gives_the_same_columns(messages):
+    """All columns and reasons equal those of the reading in nine steps, which has no short way."""
+    frame = messages(odd_bodies()).coalesce(1)
+    found, expected = clicks.parse(frame), staged_clicks.parse(frame)
+
+    assert found.schema == expected.schema
+    rows = zip(found.toArrow().to_pylist(), expected.toArrow().to_pylist(), strict=True)
+    assert [(new, old) for new, old in rows if new != old] == []
+
+
+def test_nothing_depends_on_the_sessions_time_zone(spark, messages):
+    """Instants are the same in Kathmandu."""
+    bodies = [*nearly_ordinary({"time": WORDS["time"]}, lambda one: as_line(
+        {name: pool[0] for name, pool in WORDS.items()} | one))]  # fmt: skip
+    here = parsed(messages(bodies))
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
+    try:
+        there = parsed(messages(bodies))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+    assert [row["time"] for row in there] == [row["time"] for row in here]
+
+
+def test_a_column_that_is_not_asked_for_is_not_computed(messages):
+    """Spark's plan for the method alone has no time, and for the body no pattern."""
+
+    def plan(*columns):
+        frame = clicks.parse(messages([b"x"])).select(*columns)
+        return frame._jdf.queryExecution().optimizedPlan().toString()
+
+    assert "regexp_replace" not in plan("body")
+    assert " AS _user_agent#" not in plan("method")
+    assert " AS _user_agent#" in plan("user_agent")

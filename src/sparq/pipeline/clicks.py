@@ -3,6 +3,11 @@
 All of it is Spark SQL expressions, so that the executors' JVM does the reading and no row passes
 through Python. `parse` is a pure function from DataFrame to DataFrame.
 
+A message is read in one of two ways. An *ordinary* one is matched whole by a strict pattern, whose
+groups become the columns (`_ordinary`). Every other message, from escaped quotes to nonsense, is
+read with care, and gets a reason if it cannot be read (`_careful`). The careful way alone defines
+what a click is; the ordinary way is faster and gives the same columns.
+
 Invariants:
 1. Every row that goes in comes out, once. `reason` is null for a click that could be read, else it
    says in words why not; no input raises (casts are `try_` casts, repetitions are possessive, since
@@ -19,6 +24,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame
 
 # What `parse` adds behind the columns it is given, in this order.
@@ -100,20 +107,68 @@ _PREFIXES: tuple[tuple[str, str], ...] = (
     ),
 )
 
+# An ordinary line. A match proves that the click can be read, except that its day may not exist. A
+# line with an escape, an odd method or another field order does not match and is read with care.
+# Java decodes invalid UTF-8 to U+FFFD, so a line with that character is not ordinary either.
+_CLEAN = r'[^"\\\x01\ufffd]*+'
+_WORD = "[!#-~]++"
+_HOUR_TO_SECOND = r"([01]\d|2[0-3]):([0-5]\d):([0-5]\d)"
+_ADDRESS_OR_HOST = "([0-9A-Za-z._:%-]{1,255}+)"
+_METHOD_PATH_PAGE_PROTOCOL = (
+    r"([A-Z]++) ((/[!#->@-\[\]-~]*+)(?:\?[!#-\[\]-~]*+)?+)(?: (HTTP/\d(?:\.\d)?+))?+"
+)
+_ORDINARY_LINE = (
+    rf"^(?:([0-9A-Za-z.-]++:\d{{1,5}}) )?+{_ADDRESS_OR_HOST} {_WORD} ({_WORD})"
+    rf" \[(\d\d)/([A-Z][a-z][a-z])/(\d{{4}}):{_HOUR_TO_SECOND} ([+-](?:0\d|1[0-7])[0-5]\d)\]"
+    rf' "{_METHOD_PATH_PAGE_PROTOCOL}" (\d{{3}}|-) (\d{{1,18}}+|-)'
+    rf'(?: (")({_CLEAN})" "({_CLEAN})"(?: (?:"{_CLEAN}"|[!#-\[\]-~]++))*+)?+[\r\n]*+\z'
+)
+# The same of a JSON body: address, time, request, status and size, joined by _CUT.
+_ORDINARY_JSON = (
+    rf"^{_ADDRESS_OR_HOST}{_CUT}(\d{{4}})-(\d\d)-(\d\d)[T ]{_HOUR_TO_SECOND}"
+    rf"(?:Z|([+-](?:0\d|1[0-7])):?+([0-5]\d))?+{_CUT}{_METHOD_PATH_PAGE_PROTOCOL}"
+    rf"{_CUT}(\d{{3}}|-){_CUT}(\d{{1,18}}+|-)\z"
+)
+# What both patterns leave, in this order, each after a _CUT. In the JSON form some stay empty.
+_GROUPS = (
+    *("vhost", "address", "user", "day", "month", "year", "hour", "minute", "second", "zone"),
+    *("method", "path", "page", "protocol", "status", "bytes", "quote", "referer", "user_agent"),
+)
+_LINE_ORDER = "".join(f"{_CUT}${at + 1}" for at in range(len(_GROUPS)))
+_JSON_ORDER = "".join(
+    f"{_CUT}{group}"
+    for group in (
+        *("", "$1", "", "$4", "$3", "$2", "$5", "$6", "$7", "$8$9"),
+        *("$10", "$11", "$12", "$13", "$14", "$15", "", "", ""),
+    )
+)
+_MONTHS = "Jan01Feb02Mar03Apr04May05Jun06Jul07Aug08Sep09Oct10Nov11Dec12"
+
+# The text fields of a message, from which a careful reading makes the columns.
+_FIELDS = (
+    *("time", "address", "user", "vhost", "request", "method", "path", "status", "bytes"),
+    *("referer", "user_agent"),
+)
+
 
 def parse(messages: DataFrame) -> DataFrame:
-    """Add CLICK_COLUMNS to rows that have a BINARY column `body`; one row in, one row out."""
+    """Add CLICK_COLUMNS to rows that have a BINARY column `body`; one row in, one row out.
+
+    Two projections: Spark evaluates what several columns of one have in common once a row, but
+    only if at least two of them need it whatever the row is like. So the first reads every message
+    as if it were ordinary, and with care if it was not; the second takes the one or the other.
+    """
     held = messages.columns
-    lines = messages.withColumn("_text", F.expr("make_valid_utf8(cast(body AS STRING))"))
-    lines = lines.withColumn("_line", F.expr("trim(TRAILING '\\r\\n' FROM _text)"))
-    start = F.expr("trim(LEADING ' \t\r\n' FROM _line)")
-    lines = lines.withColumn("_json", start.startswith("{"))
-    split = lines.withColumns({"_groups": _line_groups(), "_values": _json_values()})
-    split = split.withColumn("_object", _json_object())
-    raw = split.select(*held, "_line", "_json", *_raw_columns())
-    cut = raw.withColumn("_parts", _request_parts()).withColumn("_at", _event_time(F.col("_time")))
-    whole = cut.select(*held, *_click_columns()).withColumn("reason", _first_reason())
-    return whole.select(*held, *CLICK_COLUMNS)
+    columns, is_ordinary = _ordinary()
+    careful = F.when(~F.coalesce(is_ordinary, F.lit(False)), _careful())
+    both = messages.select(
+        *held, *(column.alias(f"_{name}") for name, column in columns.items()), careful.alias("_c")
+    )
+    chosen = [
+        F.when(F.col("_c").isNull(), F.col(f"_{name}")).otherwise(F.col("_c")[name]).alias(name)
+        for name in columns
+    ]
+    return both.select(*held, *chosen, F.col("_c")["reason"].alias("reason"))
 
 
 def readable(clicks: DataFrame) -> DataFrame:
@@ -126,66 +181,175 @@ def rejected(clicks: DataFrame) -> DataFrame:
     return clicks.where(F.col("reason").isNotNull())
 
 
-def _line_groups() -> Column:
-    """The captured groups of an access-log line, by one pass of the pattern; else one string."""
-    line = F.col("_line")
-    matched = F.regexp_replace(
-        line, _LINE, _CUT.join(f"${group + 1}" for group in range(_LINE_GROUPS))
+def _ordinary() -> tuple[dict[str, Column], Column]:
+    """The columns of an ordinary message, and whether it is one; else they have no meaning."""
+    text = F.expr("cast(body AS STRING)")
+    is_json = text.startswith("{")
+    values = _json_values(F.when(is_json, text))
+    json = {name: _from_json(F.get(values, F.lit(0)), name) for name in _FIELDS}
+    line = F.when(~is_json, text)
+    joined = F.when(_is_one_object(values), _joined(json))
+    read = F.coalesce(
+        F.regexp_replace(line, _ORDINARY_LINE, _LINE_ORDER),
+        F.regexp_replace(joined, _ORDINARY_JSON, _JSON_ORDER),
     )
-    is_line = ~F.col("_json") & ~line.contains(_CUT)
-    return F.when(is_line, F.split(matched, _CUT))
+    # The patterns match no text that begins with a _CUT: what begins with one now has matched.
+    matched = read.startswith(_CUT) & ~F.coalesce(line, joined).startswith(_CUT)
+    parts = F.split(F.when(matched, read), _CUT)
+    group = {name: F.get(parts, F.lit(at + 1)) for at, name in enumerate(_GROUPS)}
+    seconds = _second(group)
+    columns = {
+        "time": F.timestamp_seconds(seconds),
+        "address": group["address"],
+        "user": F.when(~is_json, group["user"]),
+        "vhost": F.coalesce(json["vhost"], _unless_empty(group["vhost"])),
+        "method": group["method"],
+        "path": group["path"],
+        "page": group["page"],
+        "protocol": _unless_empty(group["protocol"]),
+        "status": group["status"].try_cast("int"),
+        "bytes": F.when(group["bytes"] == "-", F.lit(0).cast("bigint")).otherwise(
+            group["bytes"].try_cast("bigint")
+        ),
+        "referer": F.coalesce(json["referer"], F.when(group["quote"] != "", group["referer"])),
+        "user_agent": F.coalesce(
+            json["user_agent"], F.when(group["quote"] != "", group["user_agent"])
+        ),
+        "format": F.when(is_json, "json")
+        .when(group["quote"] == "", "common")
+        .otherwise("combined"),
+    }
+    return columns, (seconds >= 0) & (seconds < _TIME_END_S)
 
 
-def _json_values() -> Column:
-    """The body as an array of objects, each key's value as text, whose last element is ours.
+def _joined(json: dict[str, Column]) -> Column:
+    """Of a JSON body what _ORDINARY_JSON reads; null where the body lacks something."""
+    plain = json["path"].startswith("/") & ~json["path"].contains(" ")  # else it could be read as
+    path = F.when(plain, json["path"])  # a protocol, or as a path and a protocol
+    request = F.coalesce(json["request"], F.concat(json["method"], F.lit(" "), path))
+    status, size = (F.coalesce(json[name], F.lit("-")) for name in ("status", "bytes"))
+    cut = F.lit(_CUT)
+    return F.concat(json["address"], cut, json["time"], cut, request, cut, status, cut, size)
+
+
+def _unless_empty(text: Column) -> Column:
+    return F.when(text != "", text)
+
+
+def _second(group: dict[str, Column]) -> Column:
+    """The second since 1970; null where the month has no such day, or may have none.
+
+    By arithmetic: parsing a timestamp by its format costs as much as a pattern over half the line.
+    """
+    day, year, hour, minute, second, zone = (
+        group[name].try_cast("int") for name in ("day", "year", "hour", "minute", "second", "zone")
+    )
+    month = F.call_function("div", F.instr(F.lit(_MONTHS), group["month"]) + 4, F.lit(5))
+    month = month.cast("int")
+    last = F.when(month == 2, 28).otherwise(30 + (month + (month > 7).cast("int")) % 2)
+    date = F.make_date(
+        year, *(F.when((month > 0) & day.between(1, last), at) for at in (month, day))
+    )
+    hours = F.call_function("div", zone, F.lit(100)).cast("int")
+    offset = F.when(group["zone"].isin("+0000", ""), 0).otherwise(hours * 3600 + zone % 100 * 60)
+    return F.unix_date(date).cast("bigint") * 86_400 + hour * 3600 + minute * 60 + second - offset
+
+
+def _careful() -> Column:
+    """All columns and the reason of any message, as one struct.
+
+    Written with functions over arrays of one element, each of which gives a value a name (`_let`):
+    in as many projections each would copy every row, also those that need none of it.
+    """
+    trimmed = F.expr("trim(TRAILING '\\r\\n' FROM make_valid_utf8(cast(body AS STRING)))")
+    return _let(trimmed, _careful_line)
+
+
+def _let(value: Column, use: Callable[[Column], Column]) -> Column:
+    """`use(value)`, the value evaluated once."""
+    return F.get(F.transform(F.array(value), use), F.lit(0))
+
+
+def _careful_line(line: Column) -> Column:
+    is_json = F.ltrim(line, F.lit(" \t\r\n")).startswith("{")
+    fields = F.when(is_json, _json_fields(line)).otherwise(_line_fields(line))
+
+    def with_fields(fields: Column) -> Column:
+        parts = _request_parts(fields["request"])
+        time = _event_time(fields["time"], is_json)
+        return _let(
+            parts,
+            lambda parts: _let(time, lambda time: _struct(line, is_json, fields, parts, time)),
+        )
+
+    return _let(fields, with_fields)
+
+
+def _json_values(text: Column) -> Column:
+    """A JSON body as an array of objects, each key's value as text, whose last element is ours.
 
     from_json reads the first value and looks no further: with ours behind it, anything else that
     follows the object makes the whole unreadable.
     """
     keys = sorted({key for names in JSON_KEYS.values() for key in names} | {_END})
     schema = f"ARRAY<STRUCT<{', '.join(f'`{key}`: STRING' for key in keys)}>>"
-    wrapped = F.concat(F.lit("["), F.col("_line"), F.lit(f',{{"{_END}":"1"}}]'))
+    wrapped = F.concat(F.lit("["), text, F.lit(f',{{"{_END}":"1"}}]'))
     valid = F.expr("is_valid_utf8(cast(body AS STRING))")
-    return F.when(F.col("_json") & valid, F.from_json(wrapped, schema))
+    return F.from_json(F.when(valid, wrapped), schema)
 
 
-def _json_object() -> Column:
-    """The one object that the body is; null where it is none."""
-    values = F.col("_values")
-    whole = (F.size(values) == 2) & (F.get(values, F.lit(1))[_END] == "1")
-    return F.when(whole, F.get(values, F.lit(0)))
+def _is_one_object(values: Column) -> Column:
+    mine = F.get(values, F.lit(1))[_END] == "1"
+    return (F.size(values) == 2) & mine & F.get(values, F.lit(0)).isNotNull()
 
 
-def _raw_columns() -> list[Column]:
-    """The fields as text, from whichever of the two forms the row has."""
-    matched = F.size("_groups") == _LINE_GROUPS
-    group = [F.when(matched, F.col("_groups")[at]) for at in range(_LINE_GROUPS)]
-    head = F.when(group[0].contains(","), _first_of_proxies(group[0])).otherwise(group[0])
-    words = F.split(head, " ")
-    named_host = (F.size(words) > 3) & _begins_with_named_host(head)
-    first = F.when(named_host, F.lit(1)).otherwise(F.lit(0))
-    user = F.array_join(F.slice(words, first + 3, 16), " ")
-    quoted = [F.expr("cast(null AS STRING)"), *(_unquoted(one) for one in (group[2], *group[5:]))]
-    line = {
-        "time": group[1],
-        "address": F.get(words, first),
-        "user": user,
-        "vhost": F.when(named_host, words[0]),
-        "request": quoted[1],
-        "status": group[3],
-        "bytes": group[4],
-        "referer": quoted[2],
-        "user_agent": quoted[3],
-    }
-    names = [*line, "method", "path"]
-    form = (
-        F.when(group[6] == "", "common")
-        .when(matched, "combined")
-        .when(F.col("_object").isNotNull(), "json")
-    )
-    return [
-        F.coalesce(line.get(name, quoted[0]), _from_json(name)).alias(f"_{name}") for name in names
-    ] + [form.alias("_form")]
+def _json_fields(line: Column) -> Column:
+    """The fields of a JSON body; null where it is not one object."""
+
+    def fields(values: Column) -> Column:
+        json = {name: _from_json(F.get(values, F.lit(0)), name) for name in _FIELDS}
+        return F.when(_is_one_object(values), _fields(json))
+
+    return _let(_json_values(line), fields)
+
+
+def _line_fields(line: Column) -> Column:
+    """The fields of an access-log line, by one pass of the pattern; null if it does not match."""
+    cut = F.regexp_replace(line, _LINE, _CUT.join(f"${at + 1}" for at in range(_LINE_GROUPS)))
+
+    def with_head(groups: Column) -> Column:
+        first = groups[0]
+        head = F.when(first.contains(","), _first_of_proxies(first)).otherwise(first)
+        fields = _let(
+            head,
+            lambda head: _let(F.split(head, " "), lambda words: named(groups, head, words)),
+        )
+        return F.when(F.size(groups) == _LINE_GROUPS, fields)
+
+    def named(groups: Column, head: Column, words: Column) -> Column:
+        named_host = (F.size(words) > 3) & _begins_with_named_host(head)
+        first = F.when(named_host, F.lit(1)).otherwise(F.lit(0))
+        return _fields(
+            {
+                "time": groups[1],
+                "address": F.get(words, first),
+                "user": F.array_join(F.slice(words, first + 3, 16), " "),
+                "vhost": F.when(named_host, words[0]),
+                "request": _unquoted(groups[2]),
+                "status": groups[3],
+                "bytes": groups[4],
+                "referer": _unquoted(groups[5]),
+                "user_agent": _unquoted(groups[6]),
+            }
+        )
+
+    return F.when(~line.contains(_CUT), _let(F.split(cut, _CUT), with_head))
+
+
+def _fields(texts: dict[str, Column]) -> Column:
+    """A struct of _FIELDS, the same for both forms; what is not given is null."""
+    nothing = F.lit(None).cast("string")
+    return F.struct(*(texts.get(name, nothing).alias(name) for name in _FIELDS))
 
 
 def _first_of_proxies(head: Column) -> Column:
@@ -205,21 +369,21 @@ def _unquoted(quoted: Column) -> Column:
     return F.when(quoted != "", quoted.substr(F.lit(2), F.length(quoted) - 2))
 
 
-def _from_json(name: str) -> Column:
+def _from_json(values: Column, name: str) -> Column:
     keys = JSON_KEYS.get(name, ())
     if not keys:
-        return F.expr("cast(null AS STRING)")
-    return F.coalesce(*(F.col("_object")[key] for key in keys))
+        return F.lit(None).cast("string")
+    return F.coalesce(*(values[key] for key in keys))
 
 
-def _request_parts() -> Column:
-    """Method, path and protocol, path without protocol, of a request line; else one string."""
-    request = F.col("_request")
+def _request_parts(request: Column) -> Column:
+    """Method, path and protocol, path without protocol, of a request line; else null."""
     cut = F.regexp_replace(request, _REQUEST, f"$1{_CUT}$2{_CUT}$3{_CUT}$4")
-    return F.when(~request.contains(_CUT), F.split(cut, _CUT))
+    parts = _let(F.split(cut, _CUT), lambda parts: F.when(F.size(parts) == 4, parts))
+    return F.when(~request.contains(_CUT), parts)
 
 
-def _event_time(text: Column) -> Column:
+def _event_time(text: Column, is_json: Column) -> Column:
     """An instant from CLF or ISO 8601 (UTC where no offset is named); in JSON also of the epoch."""
     clf = F.try_to_timestamp(text, F.lit("dd/MMM/yyyy:HH:mm:ss Z"))
     offset = F.when(text.rlike(r"(?:Z|[+-]\d\d:?\d\d)$"), text).otherwise(
@@ -237,40 +401,49 @@ def _event_time(text: Column) -> Column:
     parsed = (
         F.when(text.rlike(_CLF_TIME), clf)
         .when(text.rlike(_ISO_TIME), iso)
-        .when(F.col("_json") & text.rlike(_EPOCH_TIME), epoch)
+        .when(is_json & text.rlike(_EPOCH_TIME), epoch)
     )
-    seconds = F.unix_seconds(parsed)
-    return F.when((seconds >= 0) & (seconds < _TIME_END_S), parsed)
+    return _let(parsed, _in_range)
 
 
-def _click_columns() -> list[Column]:
-    parts = F.when(F.size("_parts") == 4, F.col("_parts"))
+def _in_range(time: Column) -> Column:
+    seconds = F.unix_seconds(time)
+    return F.when((seconds >= 0) & (seconds < _TIME_END_S), time)
+
+
+def _struct(line: Column, is_json: Column, fields: Column, parts: Column, time: Column) -> Column:
+    """CLICK_COLUMNS of a message that was read with care."""
     request_path = F.when(F.get(parts, F.lit(3)) != "", F.get(parts, F.lit(3))).otherwise(
         F.rtrim(F.get(parts, F.lit(1)))
     )
-    path = F.coalesce(request_path, F.col("_path"))
-    protocol = F.get(parts, F.lit(2))
-    size = F.coalesce(F.col("_bytes"), F.lit("-"))
-    return [
-        F.col("_at").alias("time"),
-        F.col("_address").alias("address"),
-        F.col("_user").alias("user"),
-        F.col("_vhost").alias("vhost"),
-        F.coalesce(F.get(parts, F.lit(0)), F.col("_method")).alias("method"),
-        path.alias("path"),
-        _page(path).alias("page"),
-        F.when(protocol != "", protocol).alias("protocol"),
-        F.when(F.col("_status").rlike(r"^\d{3}$"), F.col("_status"))
-        .try_cast("int")
-        .alias("status"),
-        F.when(size == "-", F.lit(0).cast("bigint"))
-        .when(size.rlike(r"^\d{1,18}$"), size.try_cast("bigint"))
-        .alias("bytes"),
-        F.col("_referer").alias("referer"),
-        F.col("_user_agent").alias("user_agent"),
-        F.col("_form").alias("format"),
-        *(F.col(name) for name in ("_line", "_json", "_time", "_request", "_status")),
-    ]
+    path = F.coalesce(request_path, fields["path"])
+    size = F.coalesce(fields["bytes"], F.lit("-"))
+    status = F.when(fields["status"].rlike(r"^\d{3}$"), fields["status"])
+    amount = F.when(size == "-", F.lit(0).cast("bigint")).when(
+        size.rlike(r"^\d{1,18}$"), size.try_cast("bigint")
+    )
+    form = F.when(is_json, "json").when(fields["user_agent"].isNull(), "common")
+    columns = {
+        "time": time,
+        "address": fields["address"],
+        "user": fields["user"],
+        "vhost": fields["vhost"],
+        "method": F.coalesce(F.get(parts, F.lit(0)), fields["method"]),
+        "path": path,
+        "page": _page(path),
+        "protocol": _unless_empty(F.get(parts, F.lit(2))),
+        "status": status.try_cast("int"),
+        "bytes": amount,
+        "referer": fields["referer"],
+        "user_agent": fields["user_agent"],
+        "format": F.when(fields.isNotNull(), form.otherwise("combined")),
+    }
+    reason = F.when(fields.isNull(), _unmatched_reason(line, is_json)).otherwise(
+        _first_reason(fields, columns)
+    )
+    return F.struct(
+        *(column.alias(name) for name, column in columns.items()), reason.alias("reason")
+    )
 
 
 def _page(path: Column) -> Column:
@@ -280,27 +453,28 @@ def _page(path: Column) -> Column:
     return F.when(bare.startswith("/"), bare).when(absolute == "", F.lit("/")).otherwise(absolute)
 
 
-def _first_reason() -> Column:
-    """Why a row cannot be read, the first of all that holds; null where it can."""
-    line = F.col("_line")
-    address, size, path = F.col("address"), F.col("bytes"), F.col("path")
-    unmatched: list[tuple[Column, str]] = [
+def _unmatched_reason(line: Column, is_json: Column) -> Column:
+    checks: list[tuple[Column, str]] = [
         (F.trim(line) == "", "the message is empty"),
-        (F.col("_json"), "the JSON is not one valid object"),
+        (is_json, "the JSON is not one valid object"),
         (line.contains(_CUT), "the line has a control character"),
     ]
-    matched: list[tuple[Column, str]] = [
-        (F.col("_time").isNull(), "the time is missing"),
-        (F.col("time").isNull(), "the time is not a time"),
+    return _first(checks, _line_reason(line))
+
+
+def _first_reason(fields: Column, columns: dict[str, Column]) -> Column:
+    """Why a click cannot be used, the first of all that holds; null where it can."""
+    address, status = fields["address"], fields["status"]
+    checks: list[tuple[Column, str]] = [
+        (fields["time"].isNull(), "the time is missing"),
+        (columns["time"].isNull(), "the time is not a time"),
         (address.isNull(), "the address is missing"),
         (~address.rlike(_ADDRESS_OR_NAME), "the address is neither an IP address nor a name"),
-        (F.col("_request").isNull() & path.isNull(), "the request is missing"),
-        (F.col("_status").isNotNull() & ~F.col("_status").rlike(r"^(?:\d{3}|-)$"), _BAD_STATUS),
-        (size.isNull(), "the size is not a number"),
+        (fields["request"].isNull() & columns["path"].isNull(), "the request is missing"),
+        (status.isNotNull() & ~status.rlike(r"^(?:\d{3}|-)$"), _BAD_STATUS),
+        (columns["bytes"].isNull(), "the size is not a number"),
     ]
-    return F.when(F.col("format").isNull(), _first(unmatched, _line_reason(line))).otherwise(
-        _first(matched, F.lit(None).cast("string"))
-    )
+    return _first(checks, F.lit(None).cast("string"))
 
 
 def _line_reason(line: Column) -> Column:
