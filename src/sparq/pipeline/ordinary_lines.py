@@ -1,0 +1,186 @@
+"""Access-log lines of the ordinary form, read a batch at a time.
+
+    [host:port ]address identity user [time] "METHOD /path PROTOCOL" status size[ "referer" "agent"[ ...]]
+
+The quotes and spaces of all lines are found at once; where they stand says where the fields are.
+
+1. A line is ordinary only if it is certain to give what `click_reader` gives. Anything odd about it,
+   such as a backslash, an unusual method or a sixth word before the time, and it is not.
+2. Nothing is copied here: what is found are places in the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+
+from sparq.pipeline.click_requests import pages, read_requests
+from sparq.pipeline.click_times import CLF_BYTES, clf_times
+from sparq.pipeline.text_spans import (
+    ADDRESS_BYTES_MAX,
+    ADDRESS_SIGNS,
+    DASH,
+    DIGITS,
+    SIZE_BYTES_MAX,
+    SPACE,
+    STATUS_BYTES,
+    FoundClicks,
+    Integers,
+    Mask,
+    Spans,
+    Text,
+)
+
+_BEFORE_SIZE = len('" 200 ')
+
+_BEFORE_REQUEST = len("[") + CLF_BYTES + len("] ")
+_OPENING, _CLOSING = b"[]"
+_HOST_AND_PORT = r"^[0-9A-Za-z.-]+:[0-9]{1,5}$"
+
+# How many quotes a line has: a request alone; with referer and agent; with one more, such as the
+# forwarded address in nginx's own format.
+_SHORT, _USUAL, _LONG = 2, 6, 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Some rows of a text: where they lie, and which of all quotes and spaces are theirs."""
+
+    text: Text
+    rows: Integers
+    starts: Integers
+    ends: Integers
+    first_quote: Integers
+    quote_count: Integers
+
+    def where(self, chosen: Mask) -> _Lines:
+        """Fewer rows."""
+        if chosen.all():
+            return self
+        return _Lines(
+            self.text,
+            self.rows[chosen],
+            self.starts[chosen],
+            self.ends[chosen],
+            self.first_quote[chosen],
+            self.quote_count[chosen],
+        )
+
+    def quote(self, number: int) -> Integers:
+        """The place of a quote in each row; some place where a row has fewer."""
+        quotes = self.text.quotes
+        return quotes[np.minimum(self.first_quote + number, len(quotes) - 1)]
+
+
+def find_lines(text: Text, rows: Integers) -> FoundClicks:
+    """The clicks of those of the rows that are ordinary lines."""
+    lines = _with_quotes(text, rows)
+    lines = lines.where(_has_frame(lines))
+    lines = lines.where(_has_ordinary_tail(lines))
+    lines = lines.where(text.is_ascii(Spans(lines.starts, lines.quote(1))))
+    opening, closing = lines.quote(0), lines.quote(1)
+    micros, ordinary = clf_times(text, opening - _BEFORE_REQUEST + 1)
+    spans, has_words = _head(lines, opening - _BEFORE_REQUEST)
+    requests = read_requests(text, Spans(opening + 1, closing))
+    size, has_size = _size(lines)
+    named = lines.quote_count > _SHORT
+    spans |= {
+        "method": requests.method,
+        "path": requests.path,
+        "page": pages(text, requests.path),
+        "protocol": requests.protocol,
+        "status": Spans(closing + 2, closing + 2 + STATUS_BYTES),
+        "bytes": size,
+        "referer": Spans(lines.quote(2) + 1, lines.quote(3)).only(named),
+        "user_agent": Spans(lines.quote(4) + 1, lines.quote(5)).only(named),
+    }
+    found = FoundClicks(lines.rows, micros, spans)
+    return found.where(ordinary & has_words & requests.ordinary & has_size)
+
+
+def _with_quotes(text: Text, rows: Integers) -> _Lines:
+    """The rows that have as many quotes as an ordinary line, and nothing odd between them."""
+    starts, ends = text.starts[rows], text.ends[rows]
+    first = np.searchsorted(text.quotes, starts)
+    count = np.searchsorted(text.quotes, ends) - first
+    usual = (count == _SHORT) | (count == _USUAL) | (count == _LONG)
+    usual &= ~text.has_escape_or_control[rows] & ~text.not_utf8[rows]
+    return _Lines(text, rows, starts, ends, first, count).where(usual)
+
+
+def _has_frame(lines: _Lines) -> Mask:
+    """Brackets and spaces around time and status, and the status, stand where they should."""
+    text, opening, closing = lines.text, lines.quote(0), lines.quote(1)
+    time, size = opening - _BEFORE_REQUEST, closing + _BEFORE_SIZE
+    ok = (time > lines.starts) & (size < lines.ends)
+    ok &= text.is_byte(time, _OPENING) & text.is_byte(time - 1, SPACE)
+    ok &= text.is_byte(opening - 2, _CLOSING) & text.is_byte(opening - 1, SPACE)
+    ok &= text.is_byte(closing + 1, SPACE) & text.is_byte(size - 1, SPACE)
+    for row in text.grid(closing + 2, STATUS_BYTES):
+        ok &= row - np.uint8(48) < 10
+    return ok
+
+
+def _size(lines: _Lines) -> tuple[Spans, Mask]:
+    """The size, none where the line has a dash, and whether there is either."""
+    text, starts = lines.text, lines.quote(1) + _BEFORE_SIZE
+    ends = np.where(lines.quote_count > _SHORT, lines.quote(2) - 1, lines.ends)
+    length = ends - starts
+    dash = (length == 1) & text.is_byte(starts, DASH)
+    size = Spans(starts, np.maximum(ends, starts)).only(~dash & (length > 0))
+    ok = (length > 0) & (length <= SIZE_BYTES_MAX) & text.made_of(size, DIGITS)
+    return size, ok
+
+
+def _has_ordinary_tail(lines: _Lines) -> Mask:
+    """After the size: nothing; or referer and agent in quotes; or these and further words.
+
+    Further words are told apart by single spaces; one more of them may be in quotes.
+    """
+    text, count = lines.text, lines.quote_count
+    named = count > _SHORT
+    referer, middle, agent, end = (lines.quote(number) for number in (2, 3, 4, 5))
+    ok = text.is_byte(referer - 1, SPACE) & text.is_byte(middle + 1, SPACE) & (agent == middle + 2)
+    tail = named & (end + 1 < lines.ends)
+    if tail.any():
+        last = lines.ends - 1
+        words = text.is_byte(end + 1, SPACE) & ~text.is_byte(last, SPACE)
+        words &= ~_has_double_space(lines, end)
+        opening, closing = lines.quote(6), lines.quote(7)
+        quoted = text.is_byte(opening - 1, SPACE)
+        quoted &= (closing == last) | text.is_byte(closing + 1, SPACE)
+        ok &= ~tail | (words & (quoted | (count < _LONG)))
+    return ~named | ok
+
+
+def _has_double_space(lines: _Lines, places: Integers) -> Mask:
+    """Which rows have two spaces in a row after a place."""
+    spaces = lines.text.spaces
+    double = np.append(spaces[:-1][np.diff(spaces) == 1], np.iinfo(np.int64).max)
+    return double[np.searchsorted(double, places)] < lines.ends
+
+
+def _head(lines: _Lines, time: Integers) -> tuple[dict[str, Spans], Mask]:
+    """Host, address and user, the words before the time, and which rows have them all."""
+    text, starts = lines.text, lines.starts
+    first = np.searchsorted(text.spaces, starts)
+    count = np.searchsorted(text.spaces, time) - first
+    spaces = np.append(text.spaces, (0, 0, 0))
+    hosted = count == len(("host", "address", "identity", "user"))
+    host = Spans(starts, spaces[first]).only(hosted)
+    address = Spans(np.where(hosted, spaces[first] + 1, starts), spaces[first + hosted])
+    user = Spans(spaces[first + hosted + 1] + 1, time - 1)
+    length = address.ends - address.starts
+    ok = hosted | (count == len(("address", "identity", "user")))
+    ok &= (length > 0) & (length <= ADDRESS_BYTES_MAX) & (user.starts > address.ends + 2)
+    ok &= user.ends > user.starts
+    spans = {"vhost": host, "address": address, "user": user}
+    if not ok.all():  # stretches of rows that have other words may go backwards
+        spans = {name: span.only(ok) for name, span in spans.items()}
+    ok &= text.made_of(spans["address"], ADDRESS_SIGNS)
+    if (hosted & ok).any():
+        is_host = pc.match_substring_regex(text.strings(spans["vhost"]), _HOST_AND_PORT)
+        ok &= ~hosted | is_host.fill_null(False).to_numpy(zero_copy_only=False)
+    return spans, ok

@@ -1,0 +1,247 @@
+"""The text of many messages as one buffer, and columns that are stretches of it.
+
+A column is found as numbers, where its text begins and ends in each row; the bytes are copied once,
+when it becomes an Arrow array.
+
+1. All work is done by numpy or Arrow on whole batches; there is no loop over rows.
+2. Rows lie in the buffer in their order, and so do the stretches of one column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+
+QUOTE, SPACE, QUESTION_MARK, BACKSLASH, DASH = b'" ?\\-'
+_NEWLINE, _RETURN, _DELETE = b"\n\r\x7f"
+
+
+def bytes_table(signs: bytes) -> Mask:
+    """A table for `Text.made_of`: the bytes that are allowed."""
+    table = np.zeros(256, bool)
+    table[list(signs)] = True
+    return table
+
+
+DIGITS = bytes_table(b"0123456789")
+ADDRESS_BYTES_MAX = 255
+SIZE_BYTES_MAX = 18
+STATUS_BYTES = 3
+ADDRESS_SIGNS = bytes_table(
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:%-"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """A stretch of the text for each row; where there is none, its start is -1.
+
+    Attributes:
+        starts: the first byte's place in the buffer, int64[rows].
+        ends: one behind the last byte's.
+    """
+
+    starts: Integers
+    ends: Integers
+
+    @classmethod
+    def none(cls, rows: int) -> Spans:
+        """No text in any row."""
+        return cls(np.full(rows, -1, np.int64), np.full(rows, -1, np.int64))
+
+    def present(self) -> Mask:
+        """The rows that have some text, empty or not."""
+        return self.starts >= 0
+
+    def only(self, rows: Mask) -> Spans:
+        """The same in the rows that are chosen, none in the others."""
+        return Spans(np.where(rows, self.starts, -1), self.ends)
+
+    def or_else(self, others: Spans) -> Spans:
+        """The others where there is none."""
+        mine = self.present()
+        return Spans(
+            np.where(mine, self.starts, others.starts), np.where(mine, self.ends, others.ends)
+        )
+
+    def moved(self, by: Integers) -> Spans:
+        """The same text in another buffer."""
+        return Spans(np.where(self.present(), self.starts + by, -1), self.ends + by)
+
+    def at(self, rows: Mask | Integers) -> Spans:
+        """The rows that are chosen, and no others."""
+        return Spans(self.starts[rows], self.ends[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class FoundClicks:
+    """The clicks of some rows, as places in a text.
+
+    Attributes:
+        rows: the rows' numbers, ascending.
+        micros: event time in microseconds, a row each.
+        spans: the stretch of each column, a row each.
+    """
+
+    rows: Integers
+    micros: Integers
+    spans: dict[str, Spans]
+
+    def where(self, chosen: Mask) -> FoundClicks:
+        """Fewer of them."""
+        if chosen.all():
+            return self
+        spans = {name: span.at(chosen) for name, span in self.spans.items()}
+        return FoundClicks(self.rows[chosen], self.micros[chosen], spans)
+
+
+class Text:
+    """The messages of a batch.
+
+    Args:
+        bodies: one message a row, no nulls.
+    """
+
+    def __init__(self, bodies: pa.BinaryArray) -> None:
+        self._bodies = bodies
+        offsets = np.frombuffer(bodies.buffers()[1], np.int32)
+        offsets = offsets[bodies.offset : bodies.offset + len(bodies) + 1].astype(np.int64)
+        self.buffer = bodies.buffers()[2] or pa.py_buffer(b"")
+        # What lies before the first row and behind the last, a slice's neighbours, is not looked at.
+        self._first, self._end = int(offsets[0]), int(offsets[-1])
+        self.bytes: Bytes = np.frombuffer(self.buffer, np.uint8)[: self._end]
+        self.starts, self.ends = offsets[:-1], self._trimmed(offsets)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def _trimmed(self, offsets: Integers) -> Integers:
+        """Where each row ends without the line ends behind it."""
+        starts, ends = offsets[:-1], offsets[1:].copy()
+        rows = np.flatnonzero(ends > starts)
+        while len(rows):
+            last = self.bytes[ends[rows] - 1]
+            rows = rows[(last == _NEWLINE) | (last == _RETURN)]
+            ends[rows] -= 1
+            rows = rows[ends[rows] > starts[rows]]
+        return ends
+
+    def places(self, sign: int) -> Integers:
+        """Where a byte stands, in all rows."""
+        return self._where(self._region == sign)
+
+    @cached_property
+    def quotes(self) -> Integers:
+        """Where quotation marks stand."""
+        return self.places(QUOTE)
+
+    @cached_property
+    def spaces(self) -> Integers:
+        """Where spaces stand."""
+        return self.places(SPACE)
+
+    @cached_property
+    def not_ascii(self) -> Integers:
+        """Where bytes stand that are no ASCII."""
+        return self._where(self._region >= 0x80)
+
+    @cached_property
+    def has_escape_or_control(self) -> Mask:
+        """The rows with a backslash or a control character, line ends at their end aside."""
+        region = self._region
+        found = self._where((region < SPACE) | (region == BACKSLASH) | (region == _DELETE))
+        rows = self.rows_of(found)
+        mask = np.zeros(len(self), bool)
+        mask[rows[found < self.ends[rows]]] = True
+        return mask
+
+    @cached_property
+    def not_utf8(self) -> Mask:
+        """The rows whose bytes are no valid UTF-8."""
+        mask = np.zeros(len(self), bool)
+        rows = np.unique(self.rows_of(self.not_ascii))
+        bodies = self._bodies.take(pa.array(rows))
+        try:
+            bodies.cast(pa.string())
+        except pa.ArrowInvalid:
+            mask[rows] = [not _is_utf8(body.as_py()) for body in bodies]
+        return mask
+
+    @property
+    def _region(self) -> Bytes:
+        return self.bytes[self._first :]
+
+    def _where(self, found: Mask) -> Integers:
+        return np.flatnonzero(found) + self._first
+
+    def rows_of(self, places: Integers) -> Integers:
+        """The row in which each place lies."""
+        return np.searchsorted(self.starts, places, "right") - 1
+
+    def is_byte(self, places: Integers, sign: int) -> Mask:
+        """Whether a byte stands at each place; never at one outside of the buffer."""
+        inside = (places >= 0) & (places < len(self.bytes))
+        return inside & (self.bytes[np.where(inside, places, 0)] == sign)
+
+    def grid(self, places: Integers, count: int) -> Bytes:
+        """`count` bytes from each place on, uint8[count, places]; places too near the end move."""
+        if len(self.bytes) < count:
+            return np.zeros((count, len(places)), np.uint8)
+        last = len(self.bytes) - count
+        return self.bytes[np.clip(places, 0, last) + np.arange(count)[:, None]]
+
+    def strings(self, spans: Spans) -> pa.StringArray:
+        """The text of each row's stretch; null where there is none."""
+        if not len(spans.starts):
+            return pa.array([], pa.string())
+        present = spans.present()
+        here = bool(present.all())
+        # Offsets never go back: a row without text has an empty stretch where the last one ended.
+        ends = spans.ends if here else np.maximum.accumulate(np.where(present, spans.ends, 0))
+        starts = spans.starts if here else np.where(present, spans.starts, ends)
+        offsets = np.empty(2 * len(starts), np.int32)
+        offsets[::2], offsets[1::2] = starts, ends
+        # The stretches are every second element, what lies between them the others: nothing is
+        # copied but what `take` takes.
+        both = pa.Array.from_buffers(
+            pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), self.buffer]
+        )
+        taken = both.take(pa.array(np.arange(0, len(offsets), 2, np.int64)))
+        if here:
+            return taken
+        valid = pa.py_buffer(np.packbits(present, bitorder="little"))
+        return pa.Array.from_buffers(pa.string(), len(taken), [valid, *taken.buffers()[1:]])
+
+    def is_ascii(self, spans: Spans) -> Mask:
+        """Which stretches have ASCII alone; those of rows without one, too."""
+        others = np.append(self.not_ascii, np.iinfo(np.int64).max)
+        return others[np.searchsorted(others, spans.starts)] >= spans.ends
+
+    def made_of(self, spans: Spans, table: Mask) -> Mask:
+        """Which stretches have no byte but those for which `table`, bool[256], is true."""
+        taken = self.strings(spans)
+        ok = np.ones(len(taken), bool)
+        if not len(taken):
+            return ok
+        data = taken.buffers()[2]
+        bad = ~table[np.frombuffer(data, np.uint8)] if data else np.zeros(0, bool)
+        if bad.any():
+            offsets = np.frombuffer(taken.buffers()[1], np.int32)[: len(taken) + 1]
+            ok[np.searchsorted(offsets, np.flatnonzero(bad[: offsets[-1]]), "right") - 1] = False
+        return ok
+
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
