@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparq.pipeline.text_spans import QUESTION_MARK, Integers, Mask, Spans, Text, bytes_table
+from sparq.pipeline.text_spans import (
+    QUESTION_MARK,
+    Integers,
+    Mask,
+    Spans,
+    Text,
+    bytes_table,
+    next_place,
+    numbered_place,
+)
 
 _SLASH, _POINT = b"/."
 _CAPITALS = bytes_table(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -33,10 +42,9 @@ def read_requests(text: Text, requests: Spans) -> Requests:
     starts, ends = requests.starts, requests.ends
     first = np.searchsorted(text.spaces, starts)
     count = np.searchsorted(text.spaces, ends) - first
-    spaces = np.append(text.spaces, (0, 0))  # rows without a space have no meaning
-    method_ends = np.where(count > 0, spaces[first], starts)
+    method_ends = np.where(count > 0, numbered_place(text.spaces, first), starts)
     three = count == 2
-    path_ends = np.where(three, spaces[first + 1], ends)
+    path_ends = np.where(three, numbered_place(text.spaces, first + 1), ends)
     path = Spans(method_ends + 1, path_ends)
     protocol = Spans(np.where(three, path_ends + 1, -1), ends)
     method = Spans(starts, method_ends)
@@ -55,8 +63,7 @@ def read_requests(text: Text, requests: Spans) -> Requests:
 
 def pages(text: Text, paths: Spans) -> Spans:
     """Paths without their queries."""
-    marks = np.append(text.places(QUESTION_MARK), np.iinfo(np.int64).max)
-    first = marks[np.searchsorted(marks, np.maximum(paths.starts, 0))]
+    first = next_place(text.places(QUESTION_MARK), paths.starts)
     return Spans(paths.starts, np.minimum(first, paths.ends))
 
 

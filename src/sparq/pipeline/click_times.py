@@ -118,7 +118,9 @@ def iso_times(text: Text, spans: Spans) -> tuple[Integers, Mask]:
     rest = Spans(np.where(ok, starts + ISO_BYTES, -1), spans.ends)
     forms = text.strings(rest).dictionary_encode()
     base = event_micros(_ANY_SECOND, is_json=True)
-    added = [event_micros(_ANY_SECOND + form, is_json=True) for form in forms.dictionary.to_pylist()]
+    added = [
+        event_micros(_ANY_SECOND + form, is_json=True) for form in forms.dictionary.to_pylist()
+    ]
     known = np.array([one is not None for one in added], bool)
     adds = np.array([(one or 0) - (base or 0) for one in added], np.int64)
     form = forms.indices.fill_null(0).to_numpy()

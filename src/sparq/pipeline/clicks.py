@@ -1,18 +1,21 @@
 """What a click is: one message of topic `clicks`, read as JSON or as a line of an access log.
 
-    messages --mapInArrow--> parse_arrow --> the same rows with the columns of CLICK_COLUMNS
+    messages -> mapInArrow(parse_arrow) -> the same rows with some of CLICK_COLUMNS
 
-The text is read in Python, a batch of rows at a time, by numpy and Arrow. Nearly all messages are of
-the ordinary form (`ordinary_lines`, `ordinary_json`). The others, from escaped quotes to nonsense,
-are read one by one with care (`click_reader`), and get a reason if they cannot be read. The careful
-way alone defines what a click is; the ordinary ways are faster and give the same columns.
+numpy and Arrow read the text in the executors' Python, a batch of rows at a time. Nearly all
+messages have an ordinary form (`ordinary_lines`, `ordinary_json`). Each of the others, from escaped
+quotes to nonsense, is read alone and with care (`click_reader`), and gets a reason if it cannot be
+read. The careful reading defines what a click is; the ordinary ones are faster and give the same.
+
+Spark's own functions were tried first: one regular expression and `from_json` took five times the
+time of this (docs/performance.md), and planning them took ten seconds before the first batch.
 
 Invariants:
 1. Every row that goes in comes out, once, in its place. `reason` is null for a click that could be
    read, else it says in words why not; no input raises.
 2. `body` is handed on untouched, byte for byte.
 3. Nothing depends on the session's time zone: event times are UTC instants.
-4. A column that is not asked for costs nothing.
+4. A column that is not asked for is not made.
 """
 
 from __future__ import annotations
@@ -22,12 +25,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from sparq.pipeline.click_reader import Click, read
+from sparq.pipeline.click_reader import read
 from sparq.pipeline.ordinary_json import find_json
 from sparq.pipeline.ordinary_lines import find_lines
-from sparq.pipeline.text_spans import Integers, Spans, Text
+from sparq.pipeline.text_spans import Integers, Spans, Text, TextsApart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,21 +55,21 @@ CLICK_SCHEMA = pa.schema(
 )
 CLICK_COLUMNS = tuple(CLICK_SCHEMA.names)
 
+FORMATS = ("combined", "common", "json", None)
+
 _OPENING_BRACE = ord("{")
-_FORMATS = pa.array(["combined", "common", "json"])
-_COMBINED, _COMMON, _JSON = range(3)
 
 
 def parse(messages: DataFrame, columns: Collection[str] = CLICK_COLUMNS) -> DataFrame:
     """Add some of CLICK_COLUMNS to rows that have a BINARY column `body`.
 
-    One row in, one row out. Name the columns that you need: a `select` behind this comes too late to
-    spare the others' cost.
+    One row in, one row out. Name the columns that you need: Spark cannot tell from a later `select`
+    that the others need not be made.
 
     Raises:
         ValueError: a column is none of CLICK_COLUMNS.
     """
-    from pyspark.sql import types as T  # noqa: PLC0415, N812 - executors need not load it
+    from pyspark.sql import types as T  # noqa: PLC0415 - executors need not load it
 
     types = {
         pa.string(): T.StringType(),
@@ -142,37 +144,56 @@ class _Columns:
         is_json = text.is_byte(text.starts, _OPENING_BRACE)
         self._json = find_json(text, np.flatnonzero(is_json))
         self._lines = find_lines(text, np.flatnonzero(~is_json))
-        self._odd = np.ones(self._rows, bool)
-        self._odd[self._json.rows] = self._odd[self._lines.rows] = False
-        odd = pa.array(np.flatnonzero(self._odd))
-        self._read = [read(body) for body in bodies.take(odd).to_pylist()]
+        odd = np.ones(self._rows, bool)
+        odd[self._json.rows] = odd[self._lines.rows] = False
+        self._odd = np.flatnonzero(odd)
+        bodies = bodies.take(pa.array(self._odd))
+        self._read = [read(body) for body in bodies.to_pylist()]
+        self._apart = self._texts_apart() if self._read else {}
 
     def column(self, field: pa.Field) -> pa.Array:
         """One of CLICK_COLUMNS."""
         if not self._rows:
             return pa.array([], field.type)
-        made = self._ordinary(field)
-        if not self._read:
-            return made
-        at = Click._fields.index(field.name)
-        values = pa.array([click[at] for click in self._read], field.type)
-        return pc.replace_with_mask(made, pa.array(self._odd), values)
-
-    def _ordinary(self, field: pa.Field) -> pa.Array:
-        """A column as the ordinary messages have it; the others have anything."""
-        if field.name == "reason":
-            return pa.nulls(self._rows, field.type)
         if field.name == "time":
-            return pa.array(self._placed(self._lines.micros, self._json.micros, 0)).view(field.type)
+            micros = self._placed(self._lines.micros, self._json.micros, 0)
+            return self._with_odd(micros, "time").view(field.type)
         if field.name == "format":
-            combined = self._lines.spans["user_agent"].present()
-            form = np.where(combined, _COMBINED, _COMMON)
-            all_json = np.full(len(self._json.rows), _JSON)
-            return _FORMATS.take(pa.array(self._placed(form, all_json, _COMMON)))
-        texts = self._text.strings(self._spans(field.name))
+            return self._formats()
+        if field.name == "reason" and not self._read:
+            return pa.nulls(self._rows, field.type)
+        texts = self._text.strings(self._spans(field.name), self._apart.get(field.name))
         if field.name == "bytes":
-            return texts.cast(field.type).fill_null(0)
+            return self._with_odd(texts.cast(field.type).fill_null(0).to_numpy().copy(), "bytes")
         return texts.cast(field.type)
+
+    def _with_odd(self, numbers: Integers, name: str) -> pa.Int64Array:
+        """The numbers of all messages, given those of the ordinary ones."""
+        if not self._read:
+            return pa.array(numbers)
+        values = [getattr(click, name) for click in self._read]
+        unknown = np.zeros(self._rows, bool)
+        unknown[self._odd] = [value is None for value in values]
+        numbers[self._odd] = [value or 0 for value in values]
+        return pa.array(numbers, mask=unknown)
+
+    def _texts_apart(self) -> dict[str, TextsApart]:
+        values = zip(*self._read, strict=True)
+        columns = dict(zip(CLICK_COLUMNS, values, strict=True))
+        texts = {
+            name: [None if value is None else str(value) for value in column]
+            for name, column in columns.items()
+            if name not in ("time", "bytes", "format")
+        }
+        return self._text.texts_apart(self._odd, texts)
+
+    def _formats(self) -> pa.StringArray:
+        combined = self._lines.spans["user_agent"].present()
+        form = np.where(combined, FORMATS.index("combined"), FORMATS.index("common"))
+        json = np.full(len(self._json.rows), FORMATS.index("json"))
+        forms = self._placed(form, json, 0)
+        forms[self._odd] = [FORMATS.index(click.format) for click in self._read]
+        return pa.array(FORMATS, pa.string()).take(pa.array(forms))
 
     def _spans(self, name: str) -> Spans:
         lines = self._lines.spans.get(name) or Spans.none(len(self._lines.rows))

@@ -1,9 +1,10 @@
 """One JSON object from one message, read as leniently as Spark's `from_json` reads it.
 
-The pipeline took its JSON clicks from `from_json` at first, so what that accepts is what a click may
-look like: strings and names in single quotes, NaN and Infinity as numbers, and any value as text.
+The pipeline read its JSON clicks with `from_json` at first, so this accepts what that accepted:
+strings and names in single quotes, NaN and Infinity as numbers, and any value as text.
 
-1. Nothing but white space may follow the object.
+1. Nothing but white space may follow the object. A string with a bad escape makes it invalid, where
+   `from_json` went on with what came after it.
 2. A value that is no string is given as compact JSON. A number with a point or an exponent has gone
    through a double, and is written as Java writes it: `1.50` is "1.5", `1e9` is "1.0E9".
 3. No input makes it recurse: containers are followed with a list, to a depth of 999.

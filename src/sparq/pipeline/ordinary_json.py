@@ -1,15 +1,15 @@
 """JSON messages of the ordinary form, read a batch at a time.
 
-A program logs each click with the same keys in the same order. So what is left of a message without
-its values, its *skeleton*, is the same for most messages. The skeletons of a batch are made at once;
-each that is new is read by `lenient_json`, as any JSON is, to see which value belongs to which
-field; and then each value's place in the text is known in all messages that have this skeleton.
+A program logs each click with the same keys in the same order, so most messages are the same but
+for their values. A message without its values is called its skeleton here. The skeletons of all
+messages are cut out at once. Each one that is new is read by `lenient_json`, which tells the field
+that each value belongs to; this then holds for all messages with this skeleton.
 
     {"ip": "1.2.3.4", "status": 200, "t": 0.012}      a message
     {"ip": "", "status": 0, "t": 0.0}                  its skeleton
 
-1. A message is ordinary only if it is certain to give what `click_reader` gives. With a backslash
-   or a value that is neither text nor a whole number in a field's place, it is not.
+1. A message is ordinary only if it is certain to give what `click_reader` gives. With a backslash,
+   or a field that is neither text nor a whole number, it is not.
 2. Nothing is copied but skeletons: what is found are places in the text.
 """
 
@@ -33,7 +33,6 @@ from sparq.pipeline.text_spans import (
     DIGITS,
     SIZE_BYTES_MAX,
     STATUS_BYTES,
-    Bytes,
     FoundClicks,
     Integers,
     Mask,
@@ -100,9 +99,7 @@ def _clicks(text: Text) -> FoundClicks:
     of_row = distinct.indices.to_numpy()
     rows = np.flatnonzero(valid & np.array([one is not None for one in layouts], bool)[of_row])
     numbers = np.array([one.values for one in filled], np.int64)[of_row[rows]]
-    fields = {
-        name: _stretches(values, rows, numbers[:, at]) for at, name in enumerate(_FIELDS)
-    }
+    fields = {name: _stretches(values, rows, numbers[:, at]) for at, name in enumerate(_FIELDS)}
     is_number = np.array([one.numbers[0] for one in filled], bool)[of_row[rows]]
     spans, ordinary = _columns(text, fields)
     micros, has_time = _times(text, fields["time"], is_number)
@@ -183,7 +180,9 @@ def _columns(text: Text, fields: dict[str, Spans]) -> tuple[dict[str, Spans], Ma
     """The columns but the time, and which rows are ordinary."""
     request, address = fields["request"], fields["address"]
     asked = request.present()
-    requests = read_requests(text, Spans(np.maximum(request.starts, 0), np.where(asked, request.ends, 0)))
+    requests = read_requests(
+        text, Spans(np.maximum(request.starts, 0), np.where(asked, request.ends, 0))
+    )
     method = requests.method.or_else(fields["method"])
     path = requests.path.or_else(fields["path"])
     ordinary = np.where(asked, requests.ordinary, text.is_byte(fields["path"].starts, _SLASH))

@@ -1,11 +1,13 @@
 """Access-log lines of the ordinary form, read a batch at a time.
 
-    [host:port ]address identity user [time] "METHOD /path PROTOCOL" status size[ "referer" "agent"[ ...]]
+    address identity user [time] "METHOD /path PROTOCOL" status size "referer" "agent"
 
+Before the address a host and its port may stand. Referer and agent may both be missing, or be
+followed by further words, as in nginx's own format.
 The quotes and spaces of all lines are found at once; where they stand says where the fields are.
 
-1. A line is ordinary only if it is certain to give what `click_reader` gives. Anything odd about it,
-   such as a backslash, an unusual method or a sixth word before the time, and it is not.
+1. A line is ordinary only if it is certain to give what `click_reader` gives. With anything odd
+   about it, such as a backslash or a method in small letters, it is not.
 2. Nothing is copied here: what is found are places in the text.
 """
 
@@ -31,6 +33,8 @@ from sparq.pipeline.text_spans import (
     Mask,
     Spans,
     Text,
+    next_place,
+    numbered_place,
 )
 
 _BEFORE_SIZE = len('" 200 ')
@@ -70,8 +74,7 @@ class _Lines:
 
     def quote(self, number: int) -> Integers:
         """The place of a quote in each row; some place where a row has fewer."""
-        quotes = self.text.quotes
-        return quotes[np.minimum(self.first_quote + number, len(quotes) - 1)]
+        return numbered_place(self.text.quotes, self.first_quote + number)
 
 
 def find_lines(text: Text, rows: Integers) -> FoundClicks:
@@ -158,8 +161,7 @@ def _has_ordinary_tail(lines: _Lines) -> Mask:
 def _has_double_space(lines: _Lines, places: Integers) -> Mask:
     """Which rows have two spaces in a row after a place."""
     spaces = lines.text.spaces
-    double = np.append(spaces[:-1][np.diff(spaces) == 1], np.iinfo(np.int64).max)
-    return double[np.searchsorted(double, places)] < lines.ends
+    return next_place(spaces[:-1][np.diff(spaces) == 1], places) < lines.ends
 
 
 def _head(lines: _Lines, time: Integers) -> tuple[dict[str, Spans], Mask]:
@@ -167,11 +169,11 @@ def _head(lines: _Lines, time: Integers) -> tuple[dict[str, Spans], Mask]:
     text, starts = lines.text, lines.starts
     first = np.searchsorted(text.spaces, starts)
     count = np.searchsorted(text.spaces, time) - first
-    spaces = np.append(text.spaces, (0, 0, 0))
     hosted = count == len(("host", "address", "identity", "user"))
-    host = Spans(starts, spaces[first]).only(hosted)
-    address = Spans(np.where(hosted, spaces[first] + 1, starts), spaces[first + hosted])
-    user = Spans(spaces[first + hosted + 1] + 1, time - 1)
+    space, later, latest = (numbered_place(text.spaces, first + number) for number in range(3))
+    host = Spans(starts, space).only(hosted)
+    address = Spans(np.where(hosted, space + 1, starts), np.where(hosted, later, space))
+    user = Spans(np.where(hosted, latest, later) + 1, time - 1)
     length = address.ends - address.starts
     ok = hosted | (count == len(("address", "identity", "user")))
     ok &= (length > 0) & (length <= ADDRESS_BYTES_MAX) & (user.starts > address.ends + 2)

@@ -23,6 +23,9 @@ QUOTE, SPACE, QUESTION_MARK, BACKSLASH, DASH = b'" ?\\-'
 _NEWLINE, _RETURN, _DELETE = b"\n\r\x7f"
 
 
+NOWHERE = np.iinfo(np.int64).max
+
+
 def bytes_table(signs: bytes) -> Mask:
     """A table for `Text.made_of`: the bytes that are allowed."""
     table = np.zeros(256, bool)
@@ -34,9 +37,22 @@ DIGITS = bytes_table(b"0123456789")
 ADDRESS_BYTES_MAX = 255
 SIZE_BYTES_MAX = 18
 STATUS_BYTES = 3
-ADDRESS_SIGNS = bytes_table(
-    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:%-"
-)
+ADDRESS_SIGNS = bytes_table(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:%-")
+
+
+def next_place(places: Integers, after: Integers) -> Integers:
+    """Of some ascending places the first that is not before each other one; else NOWHERE."""
+    if not len(places):
+        return np.full(len(after), NOWHERE)
+    number = np.searchsorted(places, after)
+    return np.where(number < len(places), numbered_place(places, number), NOWHERE)
+
+
+def numbered_place(places: Integers, numbers: Integers) -> Integers:
+    """The places of some numbers; any place where there are fewer."""
+    if not len(places):
+        return np.zeros(len(numbers), np.int64)
+    return places[np.minimum(numbers, len(places) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,23 @@ class FoundClicks:
         return FoundClicks(self.rows[chosen], self.micros[chosen], spans)
 
 
+@dataclass(frozen=True, slots=True)
+class TextsApart:
+    """The texts of some rows of a column that are no stretches of the messages.
+
+    Attributes:
+        rows: the rows' numbers.
+        buffer: the messages, and behind them the texts.
+        offsets: where each text begins in it, and where the last one ends.
+        present: whether there is a text; else the row is null.
+    """
+
+    rows: Integers
+    buffer: pa.Buffer
+    offsets: Integers
+    present: Mask
+
+
 class Text:
     """The messages of a batch.
 
@@ -113,11 +146,15 @@ class Text:
         self._bodies = bodies
         offsets = np.frombuffer(bodies.buffers()[1], np.int32)
         offsets = offsets[bodies.offset : bodies.offset + len(bodies) + 1].astype(np.int64)
-        self.buffer = bodies.buffers()[2] or pa.py_buffer(b"")
-        # What lies before the first row and behind the last, a slice's neighbours, is not looked at.
-        self._first, self._end = int(offsets[0]), int(offsets[-1])
-        self.bytes: Bytes = np.frombuffer(self.buffer, np.uint8)[: self._end]
-        self.starts, self.ends = offsets[:-1], self._trimmed(offsets)
+        data = bodies.buffers()[2] or pa.py_buffer(b"")
+        # What lies before the first row and behind the last, a slice's neighbours, is left out.
+        self.buffer = data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        self.bytes: Bytes = np.frombuffer(self.buffer, np.uint8)
+        # One mask for all questions about the bytes: making it anew took longer than the answer.
+        self._mask: Mask = np.empty(len(self.bytes), bool)
+        offsets -= offsets[0]
+        self.starts: Integers = offsets[:-1]
+        self.ends: Integers = self._trimmed(offsets)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -135,7 +172,7 @@ class Text:
 
     def places(self, sign: int) -> Integers:
         """Where a byte stands, in all rows."""
-        return self._where(self._region == sign)
+        return np.flatnonzero(np.equal(self.bytes, sign, out=self._mask))
 
     @cached_property
     def quotes(self) -> Integers:
@@ -150,17 +187,23 @@ class Text:
     @cached_property
     def not_ascii(self) -> Integers:
         """Where bytes stand that are no ASCII."""
-        return self._where(self._region >= 0x80)
+        return self._unprintable[self.bytes[self._unprintable] > _DELETE]
 
     @cached_property
     def has_escape_or_control(self) -> Mask:
         """The rows with a backslash or a control character, line ends at their end aside."""
-        region = self._region
-        found = self._where((region < SPACE) | (region == BACKSLASH) | (region == _DELETE))
-        rows = self.rows_of(found)
+        control = self._unprintable[self.bytes[self._unprintable] <= _DELETE]
         mask = np.zeros(len(self), bool)
-        mask[rows[found < self.ends[rows]]] = True
+        for places in (control, self.places(BACKSLASH)):
+            rows = self.rows_of(places)
+            mask[rows[places < self.ends[rows]]] = True
         return mask
+
+    @cached_property
+    def _unprintable(self) -> Integers:
+        """Where control characters and bytes that are no ASCII stand."""
+        above = np.subtract(self.bytes, SPACE, out=self._mask.view(np.uint8))
+        return np.flatnonzero(np.greater_equal(above, _DELETE - SPACE, out=self._mask))
 
     @cached_property
     def not_utf8(self) -> Mask:
@@ -174,19 +217,14 @@ class Text:
             mask[rows] = [not _is_utf8(body.as_py()) for body in bodies]
         return mask
 
-    @property
-    def _region(self) -> Bytes:
-        return self.bytes[self._first :]
-
-    def _where(self, found: Mask) -> Integers:
-        return np.flatnonzero(found) + self._first
-
     def rows_of(self, places: Integers) -> Integers:
         """The row in which each place lies."""
         return np.searchsorted(self.starts, places, "right") - 1
 
     def is_byte(self, places: Integers, sign: int) -> Mask:
         """Whether a byte stands at each place; never at one outside of the buffer."""
+        if not len(self.bytes):
+            return np.zeros(len(places), bool)
         inside = (places >= 0) & (places < len(self.bytes))
         return inside & (self.bytes[np.where(inside, places, 0)] == sign)
 
@@ -194,35 +232,63 @@ class Text:
         """`count` bytes from each place on, uint8[count, places]; places too near the end move."""
         if len(self.bytes) < count:
             return np.zeros((count, len(places)), np.uint8)
-        last = len(self.bytes) - count
-        return self.bytes[np.clip(places, 0, last) + np.arange(count)[:, None]]
+        windows = np.lib.stride_tricks.sliding_window_view(self.bytes, count)
+        return np.ascontiguousarray(windows[np.clip(places, 0, len(windows) - 1)].T)
 
-    def strings(self, spans: Spans) -> pa.StringArray:
-        """The text of each row's stretch; null where there is none."""
-        if not len(spans.starts):
+    def strings(self, spans: Spans, apart: TextsApart | None = None) -> pa.StringArray:
+        """The text of each row's stretch; null where there is none.
+
+        Args:
+            spans: a stretch for each row of this text, or of some of them.
+            apart: texts that stand in place of some rows' stretches.
+        """
+        count = len(spans.starts)
+        if not count:
             return pa.array([], pa.string())
         present = spans.present()
-        here = bool(present.all())
         # Offsets never go back: a row without text has an empty stretch where the last one ended.
-        ends = spans.ends if here else np.maximum.accumulate(np.where(present, spans.ends, 0))
-        starts = spans.starts if here else np.where(present, spans.starts, ends)
-        offsets = np.empty(2 * len(starts), np.int32)
-        offsets[::2], offsets[1::2] = starts, ends
+        ends = np.maximum.accumulate(np.where(present, spans.ends, 0))
+        further = apart.offsets if apart else np.zeros(0, np.int64)
+        offsets = np.empty(2 * count + len(further), np.int32)
+        offsets[: 2 * count : 2] = np.where(present, spans.starts, ends)
+        offsets[1 : 2 * count : 2] = ends
+        offsets[2 * count :] = further
         # The stretches are every second element, what lies between them the others: nothing is
         # copied but what `take` takes.
-        both = pa.Array.from_buffers(
-            pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), self.buffer]
+        taken = np.arange(0, 2 * count, 2)
+        if apart:
+            taken[apart.rows] = np.arange(2 * count, len(offsets) - 1)
+            present[apart.rows] = apart.present
+        buffer = apart.buffer if apart else self.buffer
+        all_elements = pa.Array.from_buffers(
+            pa.string(), len(offsets) - 1, [None, pa.py_buffer(offsets), buffer]
         )
-        taken = both.take(pa.array(np.arange(0, len(offsets), 2, np.int64)))
-        if here:
-            return taken
+        strings = all_elements.take(pa.array(taken))
+        if present.all():
+            return strings
         valid = pa.py_buffer(np.packbits(present, bitorder="little"))
-        return pa.Array.from_buffers(pa.string(), len(taken), [valid, *taken.buffers()[1:]])
+        return pa.Array.from_buffers(pa.string(), count, [valid, *strings.buffers()[1:]])
+
+    def texts_apart(
+        self, rows: Integers, columns: dict[str, list[str | None]]
+    ) -> dict[str, TextsApart]:
+        """Texts for some rows of some columns, behind the messages in one common buffer."""
+        encoded = {
+            name: [(text or "").encode() for text in texts] for name, texts in columns.items()
+        }
+        behind = (text for texts in encoded.values() for text in texts)
+        buffer = pa.py_buffer(b"".join([memoryview(self.buffer), *behind]))
+        found, at = {}, self.buffer.size
+        for name, texts in encoded.items():
+            offsets = np.cumsum([at, *map(len, texts)], dtype=np.int64)
+            present = np.array([text is not None for text in columns[name]], bool)
+            found[name] = TextsApart(rows, buffer, offsets, present)
+            at = int(offsets[-1])
+        return found
 
     def is_ascii(self, spans: Spans) -> Mask:
         """Which stretches have ASCII alone; those of rows without one, too."""
-        others = np.append(self.not_ascii, np.iinfo(np.int64).max)
-        return others[np.searchsorted(others, spans.starts)] >= spans.ends
+        return next_place(self.not_ascii, spans.starts) >= spans.ends
 
     def made_of(self, spans: Spans, table: Mask) -> Mask:
         """Which stretches have no byte but those for which `table`, bool[256], is true."""
@@ -236,7 +302,6 @@ class Text:
             offsets = np.frombuffer(taken.buffers()[1], np.int32)[: len(taken) + 1]
             ok[np.searchsorted(offsets, np.flatnonzero(bad[: offsets[-1]]), "right") - 1] = False
         return ok
-
 
 
 def _is_utf8(body: bytes) -> bool:
