@@ -1,27 +1,36 @@
 """The query `archive`: every click that can be read, as Parquet by date and hour (UTC event time).
 
-    data/archive/date=2026-03-02/hour=10/part-*.parquet    columns of ARCHIVE_COLUMNS
+    data/archive/date=2026-03-02/hour=10/*.parquet    columns of ARCHIVE_COLUMNS
+    data/archive/_spark_metadata                      which of the files count (`archive_log`)
 
-1. Spark's file sink and its checkpoint make it exactly once: what `_spark_metadata` names counts,
-   files of a killed write do not. Read the folder through Spark, or through `read`.
-2. Messages that cannot be read are not clicks; the query `metrics` keeps them in `data/rejected`.
+1. Exactly once: a batch's files count once they are in the log, in one commit. Their names begin
+   with the query's id and the batch's, so a batch that Spark repeats is found there and left out.
+2. Read the folder through Spark, which follows the log by itself: files of a killed write, and
+   files that have been merged into larger ones, do not count.
+3. Between two batches small files are merged (`compaction`).
+4. Messages that cannot be read are not clicks; the query `metrics` keeps them in `data/rejected`.
 """
 
 from __future__ import annotations
 
-import json
+import time
+import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F
 
 from sparq.pipeline import clicks as click
+from sparq.pipeline import compaction
+from sparq.pipeline.archive_log import FOLDER as METADATA
+from sparq.pipeline.archive_log import ArchiveLog, decoded, parts_of
+from sparq.pipeline.hadoop_files import FileStatus, HadoopFiles
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from sparq.pipeline.folders import Folders
 
@@ -44,44 +53,126 @@ READ_SCHEMA = pa.schema(
         ("body", pa.binary()),
     ]
 )
-METADATA = "_spark_metadata"
+PARTITIONS = ("date", "hour")
+
+_QUERY_ID = "sql.streaming.queryId"
+_QUERY_ID_CHARACTERS = 8
 
 
 def archived(messages: DataFrame) -> DataFrame:
-    """The readable clicks of some messages, as they are archived."""
+    """The readable clicks of some messages, as they are archived: ARCHIVE_COLUMNS, date, hour."""
+    from pyspark.sql import functions as F  # noqa: PLC0415 - reading needs no Spark
+
     clicks = click.readable(click.parse(messages)).select(*ARCHIVE_COLUMNS)
     day = F.date_format("time", "yyyy-MM-dd")
     return clicks.withColumns({"date": day, "hour": F.date_format("time", "HH")})
 
 
-def committed_files(directory: Path) -> list[Path]:
-    """The files that the file sink has committed.
+class ArchiveSink:
+    """What foreachBatch calls: one batch of archived clicks into the archive.
 
-    Its log has a file a batch, each a version line and then a JSON object a line; from time to time
-    one `<batch>.compact` stands for itself and all before it.
+    Args:
+        root: the archive's folder, a path or a URI of any Hadoop file system.
+        sizes: when files are merged; None: never.
     """
+
+    def __init__(self, root: str, sizes: compaction.Sizes | None = compaction.SIZES) -> None:
+        self._root = root.rstrip("/")
+        self._sizes = sizes
+
+    def __call__(self, clicks: DataFrame, batch_id: int) -> None:
+        """Take in one micro-batch, or the same one once more.
+
+        Raises:
+            FileExistsError: another query writes into the same archive.
+        """
+        spark = clicks.sparkSession
+        files = HadoopFiles(spark)
+        log = ArchiveLog(files, self._root)
+        prefix = f"{_query_id(spark)}-{batch_id}-"
+        before = log.read()
+        if not any(one.name.startswith(prefix) for one in before.files):
+            written = self._write(clicks, files, prefix)
+            if written:
+                log.commit(before, before.changed(added=written))
+        if self._sizes is not None:
+            now_ms = int(time.time() * 1000)
+            compaction.Compaction(spark, self._root, self._sizes).between_batches(prefix, now_ms)
+
+    def _write(self, clicks: DataFrame, files: HadoopFiles, prefix: str) -> list[FileStatus]:
+        """Write a batch's files, which do not count yet; what an earlier attempt left goes."""
+        from pyspark.sql import Observation  # noqa: PLC0415 - reading needs no Spark
+        from pyspark.sql import functions as F  # noqa: PLC0415
+
+        attempt = f"{prefix}{uuid.uuid4().hex[:8]}"
+        hours = Observation()
+        places = F.collect_set(F.concat(F.lit("date="), "date", F.lit("/hour="), "hour"))
+        writer = clicks.observe(hours, places.alias("places")).write.mode("append")
+        writer = writer.option("mapreduce.output.basename", attempt)
+        writer.partitionBy(*PARTITIONS).parquet(self._root)
+        found = [
+            one
+            for place in hours.get["places"]
+            for one in files.list(f"{self._root}/{place}")
+            if one.name.startswith(prefix)
+        ]
+        for one in found:
+            if not one.name.startswith(attempt):
+                files.delete(files.path_of(one.uri))
+        return [one for one in found if one.name.startswith(attempt)]
+
+
+def _query_id(spark: SparkSession) -> str:
+    """The beginning of the query's id, which its checkpoint keeps.
+
+    Raises:
+        RuntimeError: this is not called by a streaming query.
+    """
+    found: str | None = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    if not found:
+        raise RuntimeError("the archive is written by a streaming query's foreachBatch alone")
+    return found[:_QUERY_ID_CHARACTERS]
+
+
+def frame(spark: SparkSession, root: str) -> DataFrame:
+    """The archived clicks of a folder: ARCHIVE_COLUMNS, date DATE and hour INT.
+
+    No rows before the first batch.
+    """
+    schema = _spark_schema()
+    if ArchiveLog(HadoopFiles(spark), root).read().files:
+        return spark.read.schema(schema).parquet(root)
+    return spark.createDataFrame([], schema)
+
+
+def _spark_schema() -> StructType:
+    from pyspark.sql import types as T  # noqa: PLC0415 - reading by Arrow needs no Spark
+
+    clicks = [name for name in click.CLICK_COLUMNS if name in ARCHIVE_COLUMNS]
+    types = {"index": T.LongType(), "timestamp": T.TimestampType(), "body": T.BinaryType()}
+    types |= {field.name: field.dataType for field in click.spark_fields(clicks)}
+    types |= {"date": T.DateType(), "hour": T.IntegerType()}
+    return T.StructType(
+        [
+            T.StructField(name, types.get(name, T.StringType()))
+            for name in (*ARCHIVE_COLUMNS, *PARTITIONS)
+        ]
+    )
+
+
+def committed_files(directory: Path) -> list[Path]:
+    """The files of an archive on a local disk that count."""
     log = directory / METADATA
     names = [path.name for path in log.glob("[0-9]*")] if log.is_dir() else []
-    compact = max((int(n.split(".")[0]) for n in names if n.endswith(".compact")), default=-1)
-    batches = sorted(int(n) for n in names if n.isdigit() and int(n) > compact)
-    parts = [f"{compact}.compact"] if compact >= 0 else []
-    found: dict[Path, None] = {}
-    for name in (*parts, *map(str, batches)):
-        for entry in _entries(log / name):
-            path = Path(unquote(urlsplit(entry["path"]).path))
-            if entry["action"] == "delete":
-                found.pop(path, None)
-            else:
-                found[path] = None
-    return list(found)
-
-
-def _entries(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:] if line]
+    return [
+        Path(unquote(urlsplit(file.uri).path))
+        for name in parts_of(names)
+        for file in decoded((log / name).read_bytes())
+    ]
 
 
 def read(folders: Folders) -> pa.Table:
-    """The archived clicks, columns of READ_SCHEMA."""
+    """The archived clicks of an archive on a local disk, columns of READ_SCHEMA."""
     tables = [READ_SCHEMA.empty_table()]
     for path in committed_files(folders.archive):
         found = pq.read_table(path, columns=READ_SCHEMA.names, partitioning=None)

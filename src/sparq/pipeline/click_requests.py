@@ -70,15 +70,17 @@ def pages(text: Text, paths: Spans) -> Spans:
 def _are_protocols(text: Text, spans: Spans) -> Mask:
     """Whether a stretch is HTTP/ and a digit, or two with a point between."""
     size = spans.ends - spans.starts
-    ok = (size == _LONG) | (size == _SHORT)
+    ok: Mask = (size == _LONG) | (size == _SHORT)
     grid = text.grid(np.where(ok, spans.starts, 0), _SHORT)
     for row, sign in zip(grid, _PROTOCOL, strict=False):
         ok &= row == sign
     ok &= grid[len(_PROTOCOL)] - np.uint8(48) < 10
     long = ok & (size == _LONG)
-    return ok & (~long | _ends_in_point_and_digit(text, spans.ends))
+    ok &= ~long | _ends_in_point_and_digit(text, spans.ends)
+    return ok
 
 
 def _ends_in_point_and_digit(text: Text, ends: Integers) -> Mask:
     point, digit = text.grid(np.maximum(ends - 2, 0), 2)
-    return (point == _POINT) & (digit - np.uint8(48) < 10)
+    found: Mask = (point == _POINT) & (digit - np.uint8(48) < 10)
+    return found

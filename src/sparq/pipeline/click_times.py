@@ -55,7 +55,7 @@ def event_micros(text: str | None, is_json: bool) -> int | None:
     found = _CLF.match(text)
     if found:
         day, name, year, hour, minute, second, *offset = found.groups()
-        month = _MONTH_OF.get(name.lower(), 0)
+        month = str(_MONTH_OF.get(name.lower(), 0))
         return _micros((year, month, day, hour, minute, second), "", offset)
     found = _ISO.match(text)
     if found:
@@ -154,7 +154,7 @@ def _has_form(grid: Bytes, form: str) -> Mask:
 
 
 def _number(grid: Bytes, place: int, digits: int) -> Integers:
-    found = grid[place].astype(np.int64) - 48
+    found: Integers = grid[place].astype(np.int64) - 48
     for row in grid[place + 1 : place + digits]:
         found = found * 10 + row - 48
     return found

@@ -33,6 +33,7 @@ from sparq.pipeline.text_spans import Integers, Spans, Text, TextsApart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
 
 # What `parse` adds behind the columns it is given, in this order.
 CLICK_SCHEMA = pa.schema(
@@ -71,14 +72,7 @@ def parse(messages: DataFrame, columns: Collection[str] = CLICK_COLUMNS) -> Data
     """
     from pyspark.sql import types as T  # noqa: PLC0415 - executors need not load it
 
-    types = {
-        pa.string(): T.StringType(),
-        pa.int32(): T.IntegerType(),
-        pa.int64(): T.LongType(),
-        pa.timestamp("us", "UTC"): T.TimestampType(),
-    }
-    added = [T.StructField(field.name, types[field.type]) for field in _fields(columns)]
-    schema = T.StructType([*messages.schema.fields, *added])
+    schema = T.StructType([*messages.schema.fields, *spark_fields(columns)])
     wanted = tuple(columns)
 
     def parsed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,6 +80,23 @@ def parse(messages: DataFrame, columns: Collection[str] = CLICK_COLUMNS) -> Data
             yield from parse_arrow(batch, wanted).to_batches()
 
     return messages.mapInArrow(parsed, schema)
+
+
+def spark_fields(columns: Collection[str] = CLICK_COLUMNS) -> list[StructField]:
+    """Some of CLICK_COLUMNS with Spark's types.
+
+    Raises:
+        ValueError: a column is none of CLICK_COLUMNS.
+    """
+    from pyspark.sql import types as T  # noqa: PLC0415 - executors need not load it
+
+    types = {
+        pa.string(): T.StringType(),
+        pa.int32(): T.IntegerType(),
+        pa.int64(): T.LongType(),
+        pa.timestamp("us", "UTC"): T.TimestampType(),
+    }
+    return [T.StructField(field.name, types[field.type]) for field in _fields(columns)]
 
 
 def readable(clicks: DataFrame) -> DataFrame:

@@ -155,13 +155,15 @@ def _has_ordinary_tail(lines: _Lines) -> Mask:
         quoted = text.is_byte(opening - 1, SPACE)
         quoted &= (closing == last) | text.is_byte(closing + 1, SPACE)
         ok &= ~tail | (words & (quoted | (count < _LONG)))
-    return ~named | ok
+    ok |= ~named
+    return ok
 
 
 def _has_double_space(lines: _Lines, places: Integers) -> Mask:
     """Which rows have two spaces in a row after a place."""
     spaces = lines.text.spaces
-    return next_place(spaces[:-1][np.diff(spaces) == 1], places) < lines.ends
+    found: Mask = next_place(spaces[:-1][np.diff(spaces) == 1], places) < lines.ends
+    return found
 
 
 def _head(lines: _Lines, time: Integers) -> tuple[dict[str, Spans], Mask]:

@@ -144,8 +144,9 @@ class Text:
 
     def __init__(self, bodies: pa.BinaryArray) -> None:
         self._bodies = bodies
-        offsets = np.frombuffer(bodies.buffers()[1], np.int32)
-        offsets = offsets[bodies.offset : bodies.offset + len(bodies) + 1].astype(np.int64)
+        stored = np.frombuffer(bodies.buffers()[1], np.int32)
+        stored = stored[bodies.offset : bodies.offset + len(bodies) + 1]
+        offsets: Integers = stored.astype(np.int64)
         data = bodies.buffers()[2] or pa.py_buffer(b"")
         # What lies before the first row and behind the last, a slice's neighbours, is left out.
         self.buffer = data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
@@ -226,7 +227,8 @@ class Text:
         if not len(self.bytes):
             return np.zeros(len(places), bool)
         inside = (places >= 0) & (places < len(self.bytes))
-        return inside & (self.bytes[np.where(inside, places, 0)] == sign)
+        found: Mask = inside & (self.bytes[np.where(inside, places, 0)] == sign)
+        return found
 
     def grid(self, places: Integers, count: int) -> Bytes:
         """`count` bytes from each place on, uint8[count, places]; places too near the end move."""

@@ -1,0 +1,131 @@
+"""Files where Spark keeps its own: on a local disk, HDFS, S3A or whatever Hadoop has a client for.
+
+All of it runs on the driver, through the JVM's file systems, so it has Spark's configuration and
+credentials. It is for a few small files and listings; data is read and written by Spark's jobs.
+
+1. `create` is atomic and never replaces a file. It uses the manager that Spark writes checkpoints
+   with (`spark.sql.streaming.checkpointFileManagerClass`), and is as safe as that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it has no types
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_EXISTS = "FileAlreadyExistsException"
+_MISSING = "java.io.FileNotFoundException"
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """One file.
+
+    Attributes:
+        uri: its whole address, with characters escaped as in a URI.
+        size: in bytes.
+        modified_ms: when it was last written, in milliseconds since 1970.
+        replication: how many copies the file system keeps.
+        block_size: in bytes.
+    """
+
+    uri: str
+    size: int
+    modified_ms: int
+    replication: int = 1
+    block_size: int = 0
+
+    @property
+    def name(self) -> str:
+        """The last part of its address."""
+        return self.uri.rpartition("/")[2]
+
+    @property
+    def directory(self) -> str:
+        """The address without the last part."""
+        return self.uri.rpartition("/")[0]
+
+
+class HadoopFiles:
+    """Files by their addresses, each a path or a URI.
+
+    Args:
+        spark: a session with a JVM of its own; Spark Connect has none.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm: Any = spark._jvm
+        self._conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
+
+    def list(self, directory: str) -> list[FileStatus]:
+        """The files of a directory, none where there is no such directory."""
+        path = self._jvm.org.apache.hadoop.fs.Path(directory)
+        try:
+            found = path.getFileSystem(self._conf).listStatus(path)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() == _MISSING:
+                return []
+            raise
+        return [
+            FileStatus(
+                one.getPath().toUri().toString(),
+                one.getLen(),
+                one.getModificationTime(),
+                one.getReplication(),
+                one.getBlockSize(),
+            )
+            for one in found
+            if one.isFile()
+        ]
+
+    def path_of(self, uri: str) -> str:
+        """A URI as Spark's readers and writers want it: nothing is escaped."""
+        return str(self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(uri)).toString())
+
+    def read(self, address: str) -> bytes:
+        """A whole file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        path = self._jvm.org.apache.hadoop.fs.Path(address)
+        try:
+            stream = path.getFileSystem(self._conf).open(path)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() == _MISSING:
+                raise FileNotFoundError(address) from error
+            raise
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def create(self, address: str, content: bytes) -> None:
+        """Make a file, whole or not at all.
+
+        Raises:
+            FileExistsError: it is there already.
+        """
+        path = self._jvm.org.apache.hadoop.fs.Path(address)
+        package = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        manager = package.CheckpointFileManager.create(path.getParent(), self._conf)
+        path.getFileSystem(self._conf).mkdirs(path.getParent())
+        try:
+            stream = manager.createAtomic(path, False)
+            stream.write(content)
+            stream.close()
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName().endswith(_EXISTS):
+                raise FileExistsError(address) from error
+            raise
+        finally:
+            manager.close()
+
+    def delete(self, address: str) -> None:
+        """Remove a file, if it is there."""
+        path = self._jvm.org.apache.hadoop.fs.Path(address)
+        path.getFileSystem(self._conf).delete(path, False)

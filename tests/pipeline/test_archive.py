@@ -1,0 +1,159 @@
+"""The archive: every readable click once, by date and hour, whatever is repeated or killed."""
+
+import pytest
+from pyspark.sql import functions as F
+
+from sparq.pipeline import archive, compaction
+from sparq.pipeline.archive_log import ArchiveLog
+from sparq.pipeline.folders import Folders
+from sparq.pipeline.generator import generate
+
+NO_MERGES = None
+MERGE_AT_ONCE = compaction.Sizes(settle_s=0)
+
+
+@pytest.fixture
+def query(spark):
+    """Makes this thread look like a streaming query's, by its id."""
+
+    def become(name):
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", name)
+
+    become("11111111-aaaa")
+    yield become
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+
+@pytest.fixture
+def batches(messages):
+    """Three batches of archived clicks."""
+    lines = generate(600, seed=3).lines
+    return [archive.archived(messages(lines[at : at + 200], first=at)) for at in (0, 200, 400)]
+
+
+def ids(frame):
+    """The messages' ids, in order."""
+    return sorted(row.id for row in frame.select("id").collect())
+
+
+def expected(batches):
+    """The ids of all readable clicks."""
+    return sorted(name for batch in batches for name in ids(batch))
+
+
+def parquet_files(root):
+    """All that lie there, whether they count or not."""
+    return {path.name for path in root.rglob("*.parquet")}
+
+
+def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_path):
+    """Read by plain Spark and by sparq, in a folder whose name has to be escaped."""
+    root = tmp_path / "an archive"
+    sink = archive.ArchiveSink(str(root), NO_MERGES)
+    assert ids(archive.frame(spark, str(root))) == []
+    for number, batch in enumerate(batches):
+        sink(batch, number)
+
+    plain = spark.read.parquet(str(root))
+    assert ids(plain) == ids(archive.frame(spark, str(root))) == expected(batches)
+    assert archive.frame(spark, str(root)).columns == [*archive.ARCHIVE_COLUMNS, "date", "hour"]
+    wrong = plain.where((F.to_date("time") != F.col("date")) | (F.hour("time") != F.col("hour")))
+    assert wrong.count() == 0
+    first = plain.orderBy("index").first()
+    assert (root / f"date={first.date}" / f"hour={first.hour:02}").is_dir()
+    assert sorted(archive.read(Folders(tmp_path / "none"))["id"].to_pylist()) == []
+
+
+def test_a_reader_on_a_local_disk_sees_the_same(spark, query, batches, tmp_path):
+    """Without Spark, by the log."""
+    folders = Folders(tmp_path)
+    sink = archive.ArchiveSink(str(folders.archive), MERGE_AT_ONCE)
+    for number, batch in enumerate(batches):
+        sink(batch, number)
+
+    table = archive.read(folders)
+    assert table.schema == archive.READ_SCHEMA
+    assert sorted(table["id"].to_pylist()) == expected(batches)
+
+
+def test_a_repeated_batch_is_left_out(spark, query, batches, tmp_path):
+    """Also where older batches have been merged; a batch without clicks may come again as well."""
+    sink = archive.ArchiveSink(str(tmp_path), MERGE_AT_ONCE)
+    empty = batches[0].where("false")
+    for number, batch in enumerate([*batches, empty]):
+        sink(batch, number)
+        files = parquet_files(tmp_path)
+        sink(batch, number)
+        assert {name for name in files if not name.startswith("compacted-")} == {
+            name for name in parquet_files(tmp_path) if not name.startswith("compacted-")
+        }
+
+    assert ids(spark.read.parquet(str(tmp_path))) == expected(batches)
+
+
+def test_a_batch_that_was_killed_before_its_commit(spark, query, batches, tmp_path, monkeypatch):
+    """Its files do not count, and go when the batch is written again."""
+    sink = archive.ArchiveSink(str(tmp_path), NO_MERGES)
+    sink(batches[0], 0)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ArchiveLog, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sink(batches[1], 1)
+    left = parquet_files(tmp_path)
+    assert ids(spark.read.parquet(str(tmp_path))) == ids(batches[0])
+
+    sink(batches[1], 1)
+    assert ids(spark.read.parquet(str(tmp_path))) == expected(batches[:2])
+    live = {path.name for path in archive.committed_files(tmp_path)}
+    assert parquet_files(tmp_path) == live
+    assert left - live
+
+
+def test_another_query_with_the_same_batch_numbers(spark, query, batches, tmp_path):
+    """A new checkpoint begins at batch 0 again; its batches are not taken for the old ones."""
+    sink = archive.ArchiveSink(str(tmp_path), NO_MERGES)
+    sink(batches[0], 0)
+    query("22222222-bbbb")
+    sink(batches[1], 0)
+
+    assert ids(spark.read.parquet(str(tmp_path))) == expected(batches[:2])
+
+
+def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
+    """Without the query's id a repeated batch could not be told."""
+    with pytest.raises(RuntimeError, match="written by a streaming query's foreachBatch alone"):
+        archive.ArchiveSink(str(tmp_path))(batches[0], 0)
+
+
+def test_a_stream_that_repeats_its_last_batch(spark, messages, tmp_path):
+    """The driver died after the archive's commit and before Spark's: nothing is there twice."""
+    source, root, checkpoint = (tmp_path / name for name in ("in", "archive", "checkpoint"))
+    lines = generate(300, seed=4).lines
+    for at in range(0, 300, 100):
+        messages(lines[at : at + 100], first=at).coalesce(1).write.parquet(str(source / f"{at}"))
+    stream = (
+        spark.readStream.schema(messages([b"x"]).schema)
+        .option("maxFilesPerTrigger", 1).option("recursiveFileLookup", "true").parquet(str(source))
+    )  # fmt: skip
+
+    def run():
+        sink = archive.ArchiveSink(str(root), MERGE_AT_ONCE)
+        writer = archive.archived(stream).writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    run()
+    expected_ids = ids(archive.archived(messages(lines)))
+    assert ids(spark.read.parquet(str(root))) == expected_ids
+    before = archive.committed_files(root)
+    for name in (checkpoint / "commits").glob("*2*"):
+        name.unlink()
+    run()
+
+    assert ids(spark.read.parquet(str(root))) == expected_ids
+    newest = [path for path in before if not path.name.startswith("compacted-")]
+    assert set(newest) <= set(archive.committed_files(root))

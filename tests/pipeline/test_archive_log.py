@@ -1,0 +1,101 @@
+"""The archive's log: which files count, commit by commit, and one writer at a time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline.archive_log import (
+    COMMITS_KEPT,
+    FOLDER,
+    ArchiveLog,
+    Snapshot,
+    decoded,
+    encoded,
+    parts_of,
+)
+from sparq.pipeline.hadoop_files import FileStatus, HadoopFiles
+
+statuses = st.builds(
+    FileStatus, st.text(), st.integers(0), st.integers(0), st.integers(1, 3), st.integers(0)
+)
+
+
+def status(number):
+    """Some file."""
+    return FileStatus(f"file:/a/date=2026-03-02/hour=10/{number}.parquet", 7, 1000, 1, 512)
+
+
+@given(st.lists(statuses))
+def test_a_commit_is_read_as_it_was_written(files):
+    """Whatever the names."""
+    assert decoded(encoded(files)) == files
+
+
+def test_a_commit_of_another_version_is_refused():
+    """It says which."""
+    with pytest.raises(ValueError, match="the archive's log has version v2; this sparq knows v1"):
+        decoded(b"v2\n{}")
+
+
+def test_the_newest_complete_commit_and_what_follows():
+    """Sparq's commits are all complete; Spark's own sink makes one in ten so."""
+    assert parts_of([]) == []
+    assert parts_of(["7.compact", "8.compact", ".8.compact.crc"]) == ["8.compact"]
+    assert parts_of(["0", "1"]) == ["0", "1"]
+    assert parts_of(["8", "9.compact", "10", "11", "_x"]) == ["9.compact", "10", "11"]
+
+
+def test_a_snapshot_without_some_files_and_with_others():
+    """In the order in which they came."""
+    one, two, three = map(status, range(3))
+
+    assert Snapshot(4, (one, two)).changed([one], [three]) == (two, three)
+    assert Snapshot().changed(added=[one]) == (one,)
+
+
+def test_commits_follow_each_other_and_none_is_replaced(spark, tmp_path):
+    """Of two writers that have read the same commit the second gets an error."""
+    root = (tmp_path / "an archive").as_uri()
+    log = ArchiveLog(HadoopFiles(spark), root)
+    empty = log.read()
+    first = log.commit(empty, (status(1),))
+
+    assert (empty, first) == (Snapshot(), Snapshot(0, (status(1),)))
+    with pytest.raises(FileExistsError):
+        log.commit(empty, (status(2),))
+    assert ArchiveLog(HadoopFiles(spark), root).read() == first
+
+
+def test_old_commits_go(spark, tmp_path):
+    """The newest stay, for readers that are at work."""
+    log = ArchiveLog(HadoopFiles(spark), str(tmp_path))
+    snapshot = log.read()
+    for number in range(COMMITS_KEPT + 3):
+        snapshot = log.commit(snapshot, (status(number),))
+
+    names = {path.name for path in (tmp_path / FOLDER).glob("*.compact")}
+    assert names == {f"{number}.compact" for number in range(3, COMMITS_KEPT + 3)}
+    assert log.read() == Snapshot(COMMITS_KEPT + 2, (status(COMMITS_KEPT + 2),))
+
+
+def test_a_log_of_sparks_own_sink_is_continued(spark, tmp_path):
+    """And Spark reads the whole, though its commits in between are not complete."""
+    source = tmp_path / "in"
+    spark.range(5).write.parquet(str(source))
+    root = str(tmp_path / "archive")
+    query = (
+        spark.readStream.schema("id BIGINT").parquet(str(source))
+        .writeStream.format("parquet").option("path", root)
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    files = HadoopFiles(spark)
+    log = ArchiveLog(files, root)
+    before = log.read()
+    spark.range(5, 7).coalesce(1).write.mode("append").option(
+        "mapreduce.output.basename", "more").parquet(root)  # fmt: skip
+    more = [one for one in files.list(root) if one.name.startswith("more")]
+    log.commit(before, before.changed(added=more))
+
+    assert sorted(row.id for row in spark.read.parquet(root).collect()) == list(range(7))
+    assert log.read().files == (*before.files, *more)

@@ -1,0 +1,239 @@
+"""Merging the archive's files: what is due, and that no reader sees a click twice or not at all."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline import compaction
+from sparq.pipeline.archive_log import ArchiveLog
+from sparq.pipeline.compaction import FOLDER, PREFIX, Compaction, Sizes, batch_of, due
+from sparq.pipeline.hadoop_files import FileStatus, HadoopFiles
+
+NOW_MS = 10**12
+SIZES = Sizes(
+    small_bytes=64,
+    target_bytes=128,
+    merge_bytes_max=1024,
+    settle_s=600,
+    final_s=86_400,
+    small_count=4,
+)
+HOUR = "file:/a/date=2026-03-02/hour=10"
+
+
+def made(*sizes, age_s=0, hour=HOUR):
+    """Files of some sizes, written so long ago."""
+    return [
+        FileStatus(f"{hour}/{at}-{size}.parquet", size, NOW_MS - age_s * 1000)
+        for at, size in enumerate(sizes)
+    ]
+
+
+def merged(files):
+    """The sizes of what is due, a list an hour."""
+    return [sorted(one.size for one in hour) for hour in due(files, SIZES, NOW_MS)]
+
+
+def test_an_hour_that_goes_on_waits_for_enough():
+    """Until its small files are as much as a large one should be."""
+    assert merged(made(40, 40)) == []
+    assert merged(made(40, 40, 50)) == [[40, 40, 50]]
+    assert merged(made(40, 40, 50, 200)) == [[40, 40, 50]]
+
+
+def test_an_hour_that_is_over_becomes_one_file():
+    """However little it is; one file is enough."""
+    assert merged(made(1, 2, age_s=601)) == [[1, 2]]
+    assert merged(made(1, 2, age_s=599)) == []
+    assert merged(made(1, age_s=10**6)) == []
+    assert merged(made(64, 200, age_s=10**6)) == []
+
+
+def test_late_clicks_do_not_make_an_hour_anew_each_time():
+    """Beside a large file small ones wait until they are several, or much, or a day old."""
+    assert merged(made(1, 2, 3, 200, age_s=3600)) == []
+    assert merged(made(1, 2, 3, 4, 200, age_s=3600)) == [[1, 2, 3, 4]]
+    assert merged(made(40, 41, 200, age_s=3600)) == [[40, 41]]
+    assert merged(made(1, 100, 200, age_s=86_400)) == [[1, 100]]
+
+
+def test_hours_are_apart_and_the_worst_comes_first():
+    """Only so much at a time."""
+    others = made(1, 2, 3, age_s=700, hour=HOUR.replace("10", "11"))
+
+    assert merged(made(4, 5, age_s=700) + others) == [[1, 2, 3], [4, 5]]
+    assert len(due(made(*[60] * 30), SIZES, NOW_MS)[0]) == 1024 // 60
+    assert len(due(made(*[60] * 30), Sizes(64, 128, 1), NOW_MS)[0]) == 2
+
+
+@given(st.lists(st.integers(1, 300), max_size=30), st.integers(0, 100_000))
+def test_merging_what_is_due_comes_to_an_end(sizes, age_s):
+    """Each merge leaves fewer files; in the end a day's old hour has at most one small one."""
+    files = made(*sizes, age_s=age_s)
+    for _ in range(40):
+        chosen = next(iter(due(files, SIZES, NOW_MS)), None)
+        if chosen is None:
+            break
+        assert len(chosen) > 1
+        together = sum(one.size for one in chosen)
+        count = max(1, together // SIZES.target_bytes)
+        files = [one for one in files if one not in chosen]
+        files += [FileStatus(f"{HOUR}/{len(files)}m{at}", together // count, NOW_MS - age_s * 1000)
+                  for at in range(count)]  # fmt: skip
+    else:
+        pytest.fail("it goes on for ever")
+    small = [one for one in files if one.size < SIZES.small_bytes]
+    if age_s >= SIZES.final_s:
+        assert len(small) <= 1
+        assert not small or len(files) == 1
+
+
+def test_the_batch_that_a_file_is_of():
+    """By its name; a merged file is of none."""
+    assert batch_of(FileStatus(f"{HOUR}/0a1b2c3d-17-ffff-00000-x.parquet", 1, 1)) == (
+        "0a1b2c3d",
+        17,
+    )
+    assert batch_of(FileStatus(f"{HOUR}/{PREFIX}17-x.parquet", 1, 1)) is None
+    assert batch_of(FileStatus(f"{HOUR}/part-00000-x.parquet", 1, 1)) is not None
+
+
+@pytest.fixture
+def archive(spark, tmp_path):
+    """An archive of three batches of one hour: its folder, its log, and what it holds."""
+    root = str(tmp_path / "an archive")
+    files = HadoopFiles(spark)
+    log = ArchiveLog(files, root)
+    hour = f"{root}/date=2026-03-02/hour=10"
+    for batch in range(3):
+        frame = spark.range(batch * 10, batch * 10 + 10).coalesce(1)
+        frame.write.mode("append").option("mapreduce.output.basename", f"q-{batch}-").parquet(hour)
+        found = [one for one in files.list(hour) if one.name.startswith(f"q-{batch}-")]
+        before = log.read()
+        log.commit(before, before.changed(added=found))
+    return root
+
+
+def ids(spark, root):
+    """What a reader sees, in order."""
+    spark.catalog.clearCache()
+    return sorted(row.id for row in spark.read.parquet(root).select("id").collect())
+
+
+def parquet_files(tmp_path):
+    """All that lie there, whether they count or not."""
+    return sorted(path.name for path in tmp_path.rglob("*.parquet"))
+
+
+SMALL = Sizes(settle_s=0, keep_s=3600)
+LATER_MS = 4 * 10**12  # long after anything that these tests write
+
+
+def test_small_files_become_one_and_the_newest_batch_stays(spark, archive, tmp_path):
+    """A reader sees each row once, before and after; what was replaced goes later."""
+    before = parquet_files(tmp_path)
+    merges = Compaction(spark, archive, SMALL)
+    live = ArchiveLog(HadoopFiles(spark), archive)
+    newest = next(one for one in live.read().files if one.name.startswith("q-2-"))
+    now_ms = newest.modified_ms + 1000
+
+    assert merges.between_batches("q-2-", now_ms) == 2
+    assert ids(spark, archive) == list(range(30))
+    files = live.read().files
+    assert newest in files
+    assert [one.name.startswith(PREFIX) for one in files] == [False, True]
+    assert set(before) < set(parquet_files(tmp_path))
+
+    assert merges.between_batches("q-2-", LATER_MS) == 0
+    assert parquet_files(tmp_path) == sorted(one.name for one in files)
+    assert list((tmp_path / "an archive" / FOLDER).glob("*.json")) == []
+    assert ids(spark, archive) == list(range(30))
+
+
+def test_a_merge_that_is_killed_leaves_nothing(spark, archive, tmp_path, monkeypatch):
+    """Neither before its commit nor after it."""
+    before = parquet_files(tmp_path)
+    commit = ArchiveLog.commit
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    def killed_after(*arguments):
+        commit(*arguments)
+        raise KeyboardInterrupt
+
+    for stop, live in ((killed, before), (killed_after, None)):
+        monkeypatch.setattr(ArchiveLog, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            Compaction(spark, archive, SMALL).between_batches("q-2-", NOW_MS * 3)
+        monkeypatch.setattr(ArchiveLog, "commit", commit)
+        assert ids(spark, archive) == list(range(30))
+        assert Compaction(spark, archive, SMALL).clean_up(LATER_MS) > 0
+        assert ids(spark, archive) == list(range(30))
+        if live is not None:
+            assert parquet_files(tmp_path) == live
+    assert len(parquet_files(tmp_path)) == 2
+
+
+def test_a_merge_and_a_writer_at_once(spark, archive, monkeypatch):
+    """The merge looks again; it gives up where another merge was first."""
+    log = ArchiveLog(HadoopFiles(spark), archive)
+    merges = Compaction(spark, archive, SMALL)
+    chosen = list(log.read().files[:2])
+    commit = ArchiveLog.commit
+    writer_first = [True]
+
+    def commit_after_a_writer(self, before, files):
+        if writer_first.pop() if writer_first else False:
+            commit(self, before, before.files)
+        return commit(self, before, files)
+
+    monkeypatch.setattr(ArchiveLog, "commit", commit_after_a_writer)
+    assert merges.merge(chosen, NOW_MS) is True
+    assert merges.merge(chosen, NOW_MS) is False
+    assert ids(spark, archive) == list(range(30))
+
+
+def test_all_that_is_due_but_the_newest_batch(spark, archive):
+    """What `compact` does, and says."""
+    found = Compaction(spark, archive, SMALL).all_due(LATER_MS)
+
+    assert (found.files_before, found.files_after) == (3, 2)
+    assert ids(spark, archive) == list(range(30))
+
+
+def test_columns_that_came_later_are_kept(spark, archive):
+    """Where one file has them, the merged one has."""
+    files = HadoopFiles(spark)
+    log = ArchiveLog(files, archive)
+    hour = f"{archive}/date=2026-03-02/hour=10"
+    wider = spark.range(30, 31).selectExpr("id", "'x' AS further")
+    wider.write.mode("append").option("mapreduce.output.basename", "q-3-").parquet(hour)
+    before = log.read()
+    found = [one for one in files.list(hour) if one.name.startswith("q-3-")]
+    log.commit(before, before.changed(added=found))
+    Compaction(spark, archive, SMALL).between_batches("q-4-", LATER_MS)
+
+    rows = spark.read.parquet(archive).collect()
+    assert {row.id: row.further for row in rows} == {**dict.fromkeys(range(30)), 30: "x"}
+
+
+def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
+    """It says so, and readers see what was there."""
+    monkeypatch.setattr(compaction.Compaction, "_made", lambda self, hour, _token: [
+        one for one in self._files.list(hour) if one.name.startswith("q-0-")])  # fmt: skip
+    with pytest.raises(RuntimeError, match="has 10 rows and not 20"):
+        Compaction(spark, archive, SMALL).between_batches("q-2-", NOW_MS * 3)
+
+    assert ids(spark, archive) == list(range(30))
+
+
+def test_the_note_names_what_is_replaced(spark, archive, tmp_path):
+    """So that a clean-up needs no other memory."""
+    Compaction(spark, archive, SMALL).between_batches("q-2-", NOW_MS * 3)
+
+    (note,) = (tmp_path / "an archive" / FOLDER).glob("*.json")
+    replaced = json.loads(note.read_text())["replaced"]
+    assert [one.rpartition("/")[2][:4] for one in replaced] == ["q-0-", "q-1-"]
