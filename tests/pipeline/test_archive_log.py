@@ -83,12 +83,9 @@ def test_a_log_of_sparks_own_sink_is_continued(spark, tmp_path):
     source = tmp_path / "in"
     spark.range(5).write.parquet(str(source))
     root = str(tmp_path / "archive")
-    query = (
-        spark.readStream.schema("id BIGINT").parquet(str(source))
-        .writeStream.format("parquet").option("path", root)
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
-    query.awaitTermination()
+    stream = spark.readStream.schema("id BIGINT").parquet(str(source))
+    writer = stream.writeStream.format("parquet").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "c")).start(root).awaitTermination()
     files = HadoopFiles(spark)
     log = ArchiveLog(files, root)
     before = log.read()

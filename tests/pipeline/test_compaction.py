@@ -20,6 +20,7 @@ SIZES = Sizes(
     final_s=86_400,
     small_count=4,
 )
+QUERY = "0a1b2c3d"
 HOUR = "file:/a/date=2026-03-02/hour=10"
 
 
@@ -78,7 +79,7 @@ def test_merging_what_is_due_comes_to_an_end(sizes, age_s):
             break
         assert len(chosen) > 1
         together = sum(one.size for one in chosen)
-        count = max(1, together // SIZES.target_bytes)
+        count = max(1, min(together // SIZES.target_bytes, len(chosen) - 1))
         files = [one for one in files if one not in chosen]
         files += [FileStatus(f"{HOUR}/{len(files)}m{at}", together // count, NOW_MS - age_s * 1000)
                   for at in range(count)]  # fmt: skip
@@ -109,8 +110,10 @@ def archive(spark, tmp_path):
     hour = f"{root}/date=2026-03-02/hour=10"
     for batch in range(3):
         frame = spark.range(batch * 10, batch * 10 + 10).coalesce(1)
-        frame.write.mode("append").option("mapreduce.output.basename", f"q-{batch}-").parquet(hour)
-        found = [one for one in files.list(hour) if one.name.startswith(f"q-{batch}-")]
+        frame.write.mode("append").option("mapreduce.output.basename", f"{QUERY}-{batch}-").parquet(
+            hour
+        )
+        found = [one for one in files.list(hour) if one.name.startswith(f"{QUERY}-{batch}-")]
         before = log.read()
         log.commit(before, before.changed(added=found))
     return root
@@ -136,17 +139,17 @@ def test_small_files_become_one_and_the_newest_batch_stays(spark, archive, tmp_p
     before = parquet_files(tmp_path)
     merges = Compaction(spark, archive, SMALL)
     live = ArchiveLog(HadoopFiles(spark), archive)
-    newest = next(one for one in live.read().files if one.name.startswith("q-2-"))
+    newest = next(one for one in live.read().files if one.name.startswith(f"{QUERY}-2-"))
     now_ms = newest.modified_ms + 1000
 
-    assert merges.between_batches("q-2-", now_ms) == 2
+    assert merges.between_batches(f"{QUERY}-2-", now_ms) == 2
     assert ids(spark, archive) == list(range(30))
     files = live.read().files
     assert newest in files
     assert [one.name.startswith(PREFIX) for one in files] == [False, True]
     assert set(before) < set(parquet_files(tmp_path))
 
-    assert merges.between_batches("q-2-", LATER_MS) == 0
+    assert merges.between_batches(f"{QUERY}-2-", LATER_MS) == 0
     assert parquet_files(tmp_path) == sorted(one.name for one in files)
     assert list((tmp_path / "an archive" / FOLDER).glob("*.json")) == []
     assert ids(spark, archive) == list(range(30))
@@ -167,7 +170,7 @@ def test_a_merge_that_is_killed_leaves_nothing(spark, archive, tmp_path, monkeyp
     for stop, live in ((killed, before), (killed_after, None)):
         monkeypatch.setattr(ArchiveLog, "commit", stop)
         with pytest.raises(KeyboardInterrupt):
-            Compaction(spark, archive, SMALL).between_batches("q-2-", NOW_MS * 3)
+            Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-2-", NOW_MS * 3)
         monkeypatch.setattr(ArchiveLog, "commit", commit)
         assert ids(spark, archive) == list(range(30))
         assert Compaction(spark, archive, SMALL).clean_up(LATER_MS) > 0
@@ -210,11 +213,11 @@ def test_columns_that_came_later_are_kept(spark, archive):
     log = ArchiveLog(files, archive)
     hour = f"{archive}/date=2026-03-02/hour=10"
     wider = spark.range(30, 31).selectExpr("id", "'x' AS further")
-    wider.write.mode("append").option("mapreduce.output.basename", "q-3-").parquet(hour)
+    wider.write.mode("append").option("mapreduce.output.basename", f"{QUERY}-3-").parquet(hour)
     before = log.read()
-    found = [one for one in files.list(hour) if one.name.startswith("q-3-")]
+    found = [one for one in files.list(hour) if one.name.startswith(f"{QUERY}-3-")]
     log.commit(before, before.changed(added=found))
-    Compaction(spark, archive, SMALL).between_batches("q-4-", LATER_MS)
+    Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-4-", LATER_MS)
 
     rows = spark.read.parquet(archive).collect()
     assert {row.id: row.further for row in rows} == {**dict.fromkeys(range(30)), 30: "x"}
@@ -223,17 +226,17 @@ def test_columns_that_came_later_are_kept(spark, archive):
 def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
     """It says so, and readers see what was there."""
     monkeypatch.setattr(compaction.Compaction, "_made", lambda self, hour, _token: [
-        one for one in self._files.list(hour) if one.name.startswith("q-0-")])  # fmt: skip
+        one for one in self._files.list(hour) if one.name.startswith(f"{QUERY}-0-")])  # fmt: skip
     with pytest.raises(RuntimeError, match="has 10 rows and not 20"):
-        Compaction(spark, archive, SMALL).between_batches("q-2-", NOW_MS * 3)
+        Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-2-", NOW_MS * 3)
 
     assert ids(spark, archive) == list(range(30))
 
 
 def test_the_note_names_what_is_replaced(spark, archive, tmp_path):
     """So that a clean-up needs no other memory."""
-    Compaction(spark, archive, SMALL).between_batches("q-2-", NOW_MS * 3)
+    Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-2-", NOW_MS * 3)
 
     (note,) = (tmp_path / "an archive" / FOLDER).glob("*.json")
     replaced = json.loads(note.read_text())["replaced"]
-    assert [one.rpartition("/")[2][:4] for one in replaced] == ["q-0-", "q-1-"]
+    assert [one.rpartition("/")[2][:11] for one in replaced] == [f"{QUERY}-0-", f"{QUERY}-1-"]

@@ -64,8 +64,8 @@ def archived(messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: PLC0415 - reading needs no Spark
 
     clicks = click.readable(click.parse(messages)).select(*ARCHIVE_COLUMNS)
-    day = F.date_format("time", "yyyy-MM-dd")
-    return clicks.withColumns({"date": day, "hour": F.date_format("time", "HH")})
+    hour = F.lpad(F.hour("time").cast("string"), 2, "0")
+    return clicks.withColumns({"date": F.to_date("time"), "hour": hour})
 
 
 class ArchiveSink:
@@ -106,14 +106,14 @@ class ArchiveSink:
 
         attempt = f"{prefix}{uuid.uuid4().hex[:8]}"
         hours = Observation()
-        places = F.collect_set(F.concat(F.lit("date="), "date", F.lit("/hour="), "hour"))
-        writer = clicks.observe(hours, places.alias("places")).write.mode("append")
+        places = F.collect_set(F.struct(*PARTITIONS)).alias("places")
+        writer = clicks.observe(hours, places).write.mode("append")
         writer = writer.option("mapreduce.output.basename", attempt)
         writer.partitionBy(*PARTITIONS).parquet(self._root)
         found = [
             one
-            for place in hours.get["places"]
-            for one in files.list(f"{self._root}/{place}")
+            for date, hour in hours.get["places"]
+            for one in files.list(f"{self._root}/date={date}/hour={hour}")
             if one.name.startswith(prefix)
         ]
         for one in found:

@@ -57,14 +57,17 @@ class ArchiveLog:
         self._folder = f"{root.rstrip('/')}/{FOLDER}"
 
     def read(self) -> Snapshot:
-        """What counts now."""
-        while True:
-            names = [one.name for one in self._files.list(self._folder)]
-            try:
-                return self._snapshot(names)
-            except FileNotFoundError:
-                # Another writer has made so many commits since that this one is gone.
-                continue
+        """What counts now.
+
+        Raises:
+            FileNotFoundError: a part of the log is missing.
+        """
+        names = [one.name for one in self._files.list(self._folder)]
+        try:
+            return self._snapshot(names)
+        except FileNotFoundError:
+            # Another writer has made so many commits since that this one is gone: look once more.
+            return self._snapshot([one.name for one in self._files.list(self._folder)])
 
     def _snapshot(self, names: list[str]) -> Snapshot:
         parts = parts_of(names)

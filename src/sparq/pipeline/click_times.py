@@ -66,7 +66,7 @@ def event_micros(text: str | None, is_json: bool) -> int | None:
 
 
 def _micros(clock: Iterable[str], fraction: str, offset: Iterable[str]) -> int | None:
-    """Of year to second, the digits behind the point, and the offset's sign, hours and minutes."""
+    """From year to second, the digits of a fraction, and an offset's sign, hours and minutes."""
     year, month, day, hour, minute, second = (int(part or 0) for part in clock)
     sign, hours, minutes = offset
     shift = int(hours or 0) * 60 + int(minutes or 0)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
 
-# What `parse` adds behind the columns it is given, in this order.
+# What `parse` adds after the columns it is given, in this order.
 CLICK_SCHEMA = pa.schema(
     [
         ("time", pa.timestamp("us", "UTC")),  # event time

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 FOLDER = "_compaction"
 PREFIX = "compacted-"
 MIB = 1 << 20
+
+_OF_A_BATCH = re.compile(r"([0-9a-f]{8})-(\d+)-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,9 @@ class Compaction:
         # All columns that any of the files has, also one that came later.
         reader = self._spark.read.option("mergeSchema", "true")
         clicks = reader.parquet(*map(self._files.path_of, uris))
-        count = max(1, sum(one.size for one in chosen) // self._sizes.target_bytes)
+        # Fewer files than before in any case, so that merging comes to an end.
+        in_all = sum(one.size for one in chosen)
+        count = max(1, min(in_all // self._sizes.target_bytes, len(chosen) - 1))
         writer = clicks.coalesce(count).write.mode("append")
         writer.option("mapreduce.output.basename", f"{PREFIX}{token}").parquet(hour)
         made = self._made(hour, token)
@@ -225,6 +230,5 @@ def _settled(snapshot: Snapshot) -> list[FileStatus]:
 
 def batch_of(file: FileStatus) -> tuple[str, int] | None:
     """The query and the batch that have written a file; None for a merged one."""
-    query, _, rest = file.name.partition("-")
-    batch = rest.partition("-")[0]
-    return (query, int(batch)) if batch.isdecimal() and f"{query}-" != PREFIX else None
+    found = _OF_A_BATCH.match(file.name)
+    return (found[1], int(found[2])) if found else None

@@ -122,7 +122,7 @@ def _skeletons(text: Text) -> tuple[pa.BinaryArray, _Values, Mask]:
     digit[:-1] = (signs - np.uint8(_ZERO) < 10) & outside
     before = np.zeros(len(signs) + 1, bool)
     before[1:] = digit[:-1]
-    first, behind = np.flatnonzero(digit & ~before), np.flatnonzero(before & ~digit)
+    first, after = np.flatnonzero(digit & ~before), np.flatnonzero(before & ~digit)
     keep &= ~(digit & before)[:-1]
     sizes = np.add.reduceat(keep, text.starts, dtype=np.int64)
     offsets = np.zeros(len(text) + 1, np.int32)
@@ -132,10 +132,10 @@ def _skeletons(text: Text) -> tuple[pa.BinaryArray, _Values, Mask]:
         pa.binary(), len(text), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
     valid = sizes <= SKELETON_BYTES_MAX
-    zeros = (behind - first > 1) & (signs[first] == _ZERO) & ~text.is_byte(first - 1, _POINT)
-    valid[text.rows_of(first[zeros | (behind - first > DIGITS_MAX)])] = False
+    zeros = (after - first > 1) & (signs[first] == _ZERO) & ~text.is_byte(first - 1, _POINT)
+    valid[text.rows_of(first[zeros | (after - first > DIGITS_MAX)])] = False
     starts = np.sort(np.concatenate([opening[~is_key] + 1, first]), kind="stable")
-    ends = np.sort(np.concatenate([closing[~is_key], behind]), kind="stable")
+    ends = np.sort(np.concatenate([closing[~is_key], after]), kind="stable")
     return skeletons, _Values(starts, ends, np.searchsorted(starts, text.starts)), valid
 
 

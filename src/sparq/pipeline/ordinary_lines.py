@@ -60,7 +60,7 @@ class _Lines:
     quote_count: Integers
 
     def where(self, chosen: Mask) -> _Lines:
-        """Fewer rows."""
+        """The chosen rows."""
         if chosen.all():
             return self
         return _Lines(

@@ -41,7 +41,10 @@ ADDRESS_SIGNS = bytes_table(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN
 
 
 def next_place(places: Integers, after: Integers) -> Integers:
-    """Of some ascending places the first that is not before each other one; else NOWHERE."""
+    """For each of `after` the first place at or after it; NOWHERE if there is none.
+
+    `places` must be ascending.
+    """
     if not len(places):
         return np.full(len(after), NOWHERE)
     number = np.searchsorted(places, after)
@@ -49,7 +52,7 @@ def next_place(places: Integers, after: Integers) -> Integers:
 
 
 def numbered_place(places: Integers, numbers: Integers) -> Integers:
-    """The places of some numbers; any place where there are fewer."""
+    """`places[numbers]`; a number that is too high gives the last place, or 0 if there are none."""
     if not len(places):
         return np.zeros(len(numbers), np.int64)
     return places[np.minimum(numbers, len(places) - 1)]
@@ -61,7 +64,7 @@ class Spans:
 
     Attributes:
         starts: the first byte's place in the buffer, int64[rows].
-        ends: one behind the last byte's.
+        ends: the place after the last byte.
     """
 
     starts: Integers
@@ -111,7 +114,7 @@ class FoundClicks:
     spans: dict[str, Spans]
 
     def where(self, chosen: Mask) -> FoundClicks:
-        """Fewer of them."""
+        """The chosen ones."""
         if chosen.all():
             return self
         spans = {name: span.at(chosen) for name, span in self.spans.items()}
@@ -124,8 +127,8 @@ class TextsApart:
 
     Attributes:
         rows: the rows' numbers.
-        buffer: the messages, and behind them the texts.
-        offsets: where each text begins in it, and where the last one ends.
+        buffer: the messages, followed by the texts.
+        offsets: where each text begins in the buffer, and where the last one ends.
         present: whether there is a text; else the row is null.
     """
 
@@ -148,7 +151,7 @@ class Text:
         stored = stored[bodies.offset : bodies.offset + len(bodies) + 1]
         offsets: Integers = stored.astype(np.int64)
         data = bodies.buffers()[2] or pa.py_buffer(b"")
-        # What lies before the first row and behind the last, a slice's neighbours, is left out.
+        # A slice shares its buffer with rows before and after it, which are left out.
         self.buffer = data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         self.bytes: Bytes = np.frombuffer(self.buffer, np.uint8)
         # One mask for all questions about the bytes: making it anew took longer than the answer.
@@ -161,7 +164,7 @@ class Text:
         return len(self.starts)
 
     def _trimmed(self, offsets: Integers) -> Integers:
-        """Where each row ends without the line ends behind it."""
+        """Where each row ends, line ends at its end not counted."""
         starts, ends = offsets[:-1], offsets[1:].copy()
         rows = np.flatnonzero(ends > starts)
         while len(rows):
@@ -250,11 +253,11 @@ class Text:
         present = spans.present()
         # Offsets never go back: a row without text has an empty stretch where the last one ended.
         ends = np.maximum.accumulate(np.where(present, spans.ends, 0))
-        further = apart.offsets if apart else np.zeros(0, np.int64)
-        offsets = np.empty(2 * count + len(further), np.int32)
+        added = apart.offsets if apart else np.zeros(0, np.int64)
+        offsets = np.empty(2 * count + len(added), np.int32)
         offsets[: 2 * count : 2] = np.where(present, spans.starts, ends)
         offsets[1 : 2 * count : 2] = ends
-        offsets[2 * count :] = further
+        offsets[2 * count :] = added
         # The stretches are every second element, what lies between them the others: nothing is
         # copied but what `take` takes.
         taken = np.arange(0, 2 * count, 2)
@@ -274,12 +277,12 @@ class Text:
     def texts_apart(
         self, rows: Integers, columns: dict[str, list[str | None]]
     ) -> dict[str, TextsApart]:
-        """Texts for some rows of some columns, behind the messages in one common buffer."""
+        """Texts for some rows of some columns, in one buffer after the messages."""
         encoded = {
             name: [(text or "").encode() for text in texts] for name, texts in columns.items()
         }
-        behind = (text for texts in encoded.values() for text in texts)
-        buffer = pa.py_buffer(b"".join([memoryview(self.buffer), *behind]))
+        further = (text for texts in encoded.values() for text in texts)
+        buffer = pa.py_buffer(b"".join([memoryview(self.buffer), *further]))
         found, at = {}, self.buffer.size
         for name, texts in encoded.items():
             offsets = np.cumsum([at, *map(len, texts)], dtype=np.int64)
