@@ -93,12 +93,13 @@ def test_merging_what_is_due_comes_to_an_end(sizes, age_s):
 
 def test_the_batch_that_a_file_is_of():
     """By its name; a merged file is of none."""
-    assert batch_of(FileStatus(f"{HOUR}/0a1b2c3d-17-ffff-00000-x.parquet", 1, 1)) == (
-        "0a1b2c3d",
-        17,
-    )
-    assert batch_of(FileStatus(f"{HOUR}/{PREFIX}17-x.parquet", 1, 1)) is None
-    assert batch_of(FileStatus(f"{HOUR}/part-00000-x.parquet", 1, 1)) is not None
+
+    def of(name):
+        return batch_of(FileStatus(f"{HOUR}/{name}-00000-x.parquet", 1, 1))
+
+    assert of("0a1b2c3d-17-ffff") == ("0a1b2c3d", 17)
+    assert of(f"{PREFIX}17") is None
+    assert of("part") is None
 
 
 @pytest.fixture
@@ -235,7 +236,8 @@ def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
 
 def test_the_note_names_what_is_replaced(spark, archive, tmp_path):
     """So that a clean-up needs no other memory."""
-    Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-2-", NOW_MS * 3)
+    newest = ArchiveLog(HadoopFiles(spark), archive).read().files[-1].modified_ms
+    Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-2-", newest + 1000)
 
     (note,) = (tmp_path / "an archive" / FOLDER).glob("*.json")
     replaced = json.loads(note.read_text())["replaced"]
