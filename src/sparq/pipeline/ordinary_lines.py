@@ -145,7 +145,8 @@ def _has_ordinary_tail(lines: _Lines) -> Mask:
     text, count = lines.text, lines.quote_count
     named = count > _SHORT
     referer, middle, agent, end = (lines.quote(number) for number in (2, 3, 4, 5))
-    ok = text.is_byte(referer - 1, SPACE) & text.is_byte(middle + 1, SPACE) & (agent == middle + 2)
+    ok: Mask = text.is_byte(referer - 1, SPACE) & text.is_byte(middle + 1, SPACE)
+    ok &= agent == middle + 2
     tail = named & (end + 1 < lines.ends)
     if tail.any():
         last = lines.ends - 1
