@@ -162,7 +162,7 @@ def test_identify_reply_and_stats(house: House) -> None:
     granted = json.loads(consumer.answers()[0])
     channel = house.channel("t", "c")
 
-    assert (granted["sparq_range"], granted["max_rdy_count"]) == (1, 2500)
+    assert (granted["sparq_range"], granted["max_rdy_count"]) == (2, 2500)
     assert channel.clients is not None
     client = channel.clients[0]
     assert (client.client_id, client.hostname, client.user_agent) == ("me", "host", "ua/1")

@@ -178,6 +178,39 @@ def test_ends(house: House) -> None:
     assert beyond["at"] == ends["end"]
 
 
+def test_ends_within_a_size(house: House) -> None:
+    """How far so many bytes reach: whole stretches of the log, the first in any case; their size."""
+    for n in range(4):
+        house.publish("t", bytes([n]) * 70_000, b"-")
+    client = house.connect()
+    house.consumer("t", "c")
+    ends = ask(client, commands.ends("t"))
+    first, end = int(ends["first"]), int(ends["end"])
+    _, _, bodies = read(client, ends["log"], first, end, 1)
+    assert len(bodies) == 2  # each publish is a stretch of its own
+
+    found = [
+        ask(client, commands.ends_within("t", first + begin, size))
+        for begin, size in ((0, 0), (0, 140_000), (0, 150_000), (1, 999_999), (8, 5))
+    ]
+    assert [2, 2, 4, 8, 8] == [int(answer["at"]) - first for answer in found]
+    assert [2, 2, 4, 8, 8] == [answer["at_ordinal"] for answer in found]
+    assert [0, 0, 0, 1, 8] == [answer["from_ordinal"] for answer in found]
+    one = found[0]["size"]
+    assert 70_001 < one < 70_300
+    assert [one, one, 2 * one, 4 * one, 0] == [answer["size"] for answer in found]
+
+
+def test_attach_says_whether_it_has_created_the_channel(house: House) -> None:
+    """Only then the channel's place is no one's choice."""
+    house.publish("t", b"1")
+    reader = house.connect()
+
+    assert [True, False] == [
+        ask(reader, commands.attach("t", "new"))["created"] for _ in range(2)
+    ]
+
+
 def test_ends_at_a_time_of_cold_messages() -> None:
     """The answer may need the disk, and keeps its place among the replies."""
     house = House(cache_bytes=1)

@@ -61,6 +61,21 @@ def test_places_by_count_and_time(server, reader):
     assert 14 == reader.place_at_time("clicks", 5).at
 
 
+def test_places_by_size(server, reader):
+    """ENDS leads over so many bytes, and says what they are; an older nsqd is named."""
+    server.add([b"a", b"b", b"c"])
+    server.add([b"d"], gap=10)
+
+    within = reader.place_within("clicks", 1, 5)
+
+    assert (3, 3, 1) == (within.at, within.at_ordinal, within.from_ordinal)
+    assert within.size == server.size_of(0)
+    server.ranges = 1
+    reader.close()
+    with pytest.raises(NoRangesError, match="too old to tell the sizes of ranges"):
+        reader.place_within("clicks", 1, 5)
+
+
 def test_a_range_comes_in_pieces_and_the_next_is_asked_for_ahead(server, reader):
     """All of the range arrives, each READ beginning where the one before it ended."""
     for number in range(5):
@@ -116,7 +131,7 @@ def test_nobody_there_is_an_os_error(server, reader):
 
 def test_an_nsqd_without_ranges_is_named():
     """Go's nsqd does not announce ranges: the error says which nsqd, before any question."""
-    with RangeServer(ranges=False) as plain:
+    with RangeServer(ranges=0) as plain:
         with pytest.raises(NoRangesError, match=rf"{plain.address} \(version 1.3.0\)"):
             RangeReader(plain.address).ends("clicks")
 

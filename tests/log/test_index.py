@@ -22,7 +22,8 @@ def indexes(draw: st.DrawFn) -> tuple[Index, int]:
             at += draw(st.sampled_from([0, 0, 1, 5]))
             ordinal += draw(st.sampled_from([0, 0, 2]))
             count = draw(st.integers(1, 6))
-            segment.extents.append(Extent(at, at + count, ordinal, 0, 1, 0), fresh=True)
+            size = draw(st.sampled_from([1, 2, 7]))
+            segment.extents.append(Extent(at, at + count, ordinal, 0, size, 0), fresh=True)
             at, ordinal = at + count, ordinal + count
         index.add(segment)
         at += draw(st.integers(1, 4))
@@ -53,3 +54,24 @@ def test_runs_of_stored_indexes(made: tuple[Index, int], first: int, end: int) -
 
     assert stored == [at for low, high in runs for at in range(low, high)]
     assert all(left[1] < right[0] for left, right in pairwise(runs))
+
+
+def plain_within(index: Index, first: int, end: int, max_bytes: int) -> tuple[int, int]:
+    """The extents one by one."""
+    reached, size = first, 0
+    for _, extent in index.extents_from(first):
+        if extent.first >= end or (size and size + extent.size > max_bytes):
+            break
+        reached, size = min(extent.end, end), size + extent.size
+    return reached, size
+
+
+@settings(max_examples=500)
+@given(indexes(), st.integers(0, 60), st.integers(0, 80), st.integers(0, 40))
+def test_how_far_bytes_reach(
+    made: tuple[Index, int], first: int, end: int, max_bytes: int
+) -> None:
+    """Whole extents as far as they fit, over all segments; the first whatever it takes."""
+    index = made[0]
+
+    assert plain_within(index, first, end, max_bytes) == index.within(first, end, max_bytes)

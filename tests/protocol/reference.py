@@ -240,14 +240,14 @@ class Reference:
         self.at_least(words, 1)
         topic = self.topic(words, "ENDS")
         kind = words[2] if len(words) > 2 else ""
-        if kind not in ("", "time", "after"):
+        if kind not in ("", "time", "after", "within"):
             self.fail(f"E_INVALID ENDS could not parse kind {kind}")
         value = count = 0
         if kind:
             self.at_least(words, 3 if kind == "time" else 4)
             value = self.int64(words, 3, "time" if kind == "time" else "index")
-        if kind == "after":
-            count = self.int64(words, 4, "count")
+        if kind in ("after", "within"):
+            count = self.int64(words, 4, "count" if kind == "after" else "bytes")
         self.events.append(("Ends", topic, kind, value, count))
 
     def do_commit(self, words: list[str]) -> None:

@@ -32,6 +32,7 @@ def parsed(data: bytes, state: int) -> c.Command | None:
         (c.ends("t"), 0, c.Ends("t")),
         (c.ends_at_time("t", 5), 0, c.Ends("t", "time", 5)),
         (c.ends_after("t", 5, 6), 0, c.Ends("t", "after", 5, 6)),
+        (c.ends_within("t", 5, 6), 0, c.Ends("t", "within", 5, 6)),
         (c.read("t", "ab01", 5, 6, 7), 0, c.Read("t", "ab01", 5, 6, 7)),
         (c.commit("t", "c", 5, 6), 0, c.CommitRange("t", "c", 5, 6)),
     ],

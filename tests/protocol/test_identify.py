@@ -175,7 +175,7 @@ def test_the_reply_has_every_key_of_nsq() -> None:
         "topology_region": "r",
         "topology_zone": "z",
         "sparq_version": "9.9",
-        "sparq_range": 1,
+        "sparq_range": 2,
     }
     assert list(json.loads(granted.reply_data()).items()) == list(expected.items())
     assert (granted.topology_region, granted.topology_zone) == ("mine", "mine")

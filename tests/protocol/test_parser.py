@@ -198,6 +198,8 @@ WRONG = [
     (INIT, b"ENDS t time x\n", "E_INVALID ENDS could not parse time x"),
     (INIT, b"ENDS t after -1 1\n", "E_INVALID ENDS could not parse index -1"),
     (INIT, b"ENDS t after 1 \n", "E_INVALID ENDS could not parse count "),
+    (INIT, b"ENDS t within 1\n", "E_INVALID ENDS insufficient number of parameters"),
+    (INIT, b"ENDS t within 1 x\n", "E_INVALID ENDS could not parse bytes x"),
     (INIT, b"READ t log 1 2\n", "E_INVALID READ insufficient number of parameters"),
     (INIT, b"READ t log x 2 3\n", "E_INVALID READ could not parse first x"),
     (INIT, b"READ t log 1 x 3\n", "E_INVALID READ could not parse end x"),

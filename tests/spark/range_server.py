@@ -27,13 +27,16 @@ class RangeServer:
         first: the index before which nothing is left.
         lost: what each READ says damage has cost.
         refuse: for a command's name, the error it is refused with.
+        ranges: the version of range reading that it announces; 0: none.
+        created: what ATTACH says of the channel.
+        times: for "time", the answer by wall time in ns; the log's end where it has none.
         hang_up_after: for a command's name, how many of it are answered before the connection is
             cut off instead of answering; counts down.
         published: (topic, body) of each message of each MPUB.
         heard: the commands, in order.
     """
 
-    def __init__(self, port: int = 0, ranges: bool = True) -> None:
+    def __init__(self, port: int = 0, ranges: int = 2) -> None:
         self.log = "ab" * 16
         self.batches: list[tuple[int, list[bytes]]] = []
         self.first = 0
@@ -43,9 +46,11 @@ class RangeServer:
         self.read_batches_max = 2
         self.refuse: dict[str, RemoteError] = {}
         self.hang_up_after: dict[str, int] = {}
+        self.times: dict[int, int] = {}
+        self.created = False
         self.published: list[tuple[str, bytes]] = []
         self.heard: list[commands.Command] = []
-        self._ranges = ranges
+        self.ranges = ranges
         self._sockets: list[socket.socket] = []
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
@@ -137,8 +142,8 @@ class RangeServer:
 
     def _identify(self, _: commands.Identify) -> bytes:
         reply = {"version": "1.3.0", "max_rdy_count": 2500}
-        if self._ranges:
-            reply |= {"sparq_range": 1, "sparq_version": "0.1.0"}
+        if self.ranges:
+            reply |= {"sparq_range": self.ranges, "sparq_version": "0.1.0"}
         return frames.response(json.dumps(reply).encode())
 
     def _ends_object(self) -> dict[str, object]:
@@ -157,6 +162,7 @@ class RangeServer:
             "epoch": self.epoch,
             "committed": str(self.committed),
             "committed_ordinal": self.ordinal_at(self.committed),
+            "created": self.created,
         }
         return frames.response(json.dumps(self._ends_object() | own).encode())
 
@@ -167,8 +173,30 @@ class RangeServer:
             at = self._index_at(ordinal + command.count)
             answer |= {"from_ordinal": ordinal, "at": str(at), "at_ordinal": self.ordinal_at(at)}
         elif command.kind == "time":
-            answer |= {"at": str(self.end), "at_ordinal": self.ordinal_at(self.end)}
+            at = self.times.get(command.value, self.end)
+            answer |= {"at": str(at), "at_ordinal": self.ordinal_at(at)}
+        elif command.kind == "within":
+            answer |= self._within(command.value, command.count)
         return frames.response(json.dumps(answer).encode())
+
+    def size_of(self, position: int) -> int:
+        """What a batch takes."""
+        at, bodies = self.batches[position]
+        return len(stored_batch(bodies, at))
+
+    def _within(self, first: int, max_bytes: int) -> dict[str, object]:
+        """Each batch is a stretch of its own."""
+        reached, size = first, 0
+        for position, (at, bodies) in enumerate(self.batches):
+            if at + len(bodies) <= max(first, self.first):
+                continue
+            more = self.size_of(position)
+            if size and size + more > max_bytes:
+                break
+            reached, size = at + len(bodies), size + more
+        ordinal = self.ordinal_at(max(first, self.first))
+        answer = {"at": str(reached), "at_ordinal": self.ordinal_at(reached), "size": size}
+        return {**answer, "from_ordinal": ordinal}
 
     def _read(self, command: commands.Read) -> bytes:
         if command.log != self.log:

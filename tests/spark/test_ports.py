@@ -78,7 +78,7 @@ def test_what_does_not_answer_is_left_to_the_query():
 
 def test_an_nsqd_without_ranges_is_refused_as_a_source_only():
     """Go's nsqd can be written to; read from it cannot be."""
-    with RangeServer(ranges=False) as plain:
+    with RangeServer(ranges=0) as plain:
         cluster = Cluster((plain.address,), (), 1000)
         ports.check(cluster)
         with pytest.raises(NoRangesError, match=f"nsqd {plain.address} .* cannot read ranges"):

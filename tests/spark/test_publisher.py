@@ -15,7 +15,7 @@ from tests.spark.range_server import RangeServer
 
 @pytest.fixture
 def servers():
-    with RangeServer() as first, RangeServer(ranges=False) as second:
+    with RangeServer() as first, RangeServer(ranges=0) as second:
         yield first, second
 
 

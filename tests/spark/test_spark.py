@@ -245,7 +245,7 @@ def test_a_row_that_is_no_message_leaves_nothing_behind(spark, nsqds, topic):
 
 def test_an_nsqd_without_ranges_is_named_before_a_query_runs(spark, topic):
     """Go's nsqd publishes and delivers, but cannot be a source: load() says so."""
-    with RangeServer(ranges=False) as plain:
+    with RangeServer(ranges=0) as plain:
         options = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": plain.address}
         for source in (spark.readStream, spark.read):
             with pytest.raises(Exception, match=f"nsqd {plain.address} .* cannot read ranges"):

@@ -313,9 +313,9 @@ class Conversation:
 
     def _attach(self, session: Session, command: commands.Attach, now: Instant) -> None:
         self._check(session, "ATTACH", command.topic, command.channel)
-        topic, channel, _ = self._open(command.topic, command.channel, "ATTACH", now)
-        self._last_epoch = max(now.wall_ns, self._last_epoch + 1)
-        answer = range_mode.attach(topic, channel, session, self._last_epoch)
+        topic, channel, created = self._open(command.topic, command.channel, "ATTACH", now)
+        epoch = self._last_epoch = max(now.wall_ns, self._last_epoch + 1)
+        answer = range_mode.attach(topic, channel, session, epoch, created=created)
         self._answer_when_kept(session, topic, True, frames.response(answer), "ATTACH")
 
     def _reader(self, session: Session) -> range_mode.RangeReader:

@@ -58,8 +58,10 @@ def _log(topic: Topic, command: str) -> Log:
 # ATTACH and COMMIT
 
 
-def attach(topic: Topic, channel: Channel, session: Session, epoch: int) -> bytes:
-    """Take hold of a channel; returns the answer.
+def attach(
+    topic: Topic, channel: Channel, session: Session, epoch: int, *, created: bool = False
+) -> bytes:
+    """Take hold of a channel, which this attach may have created; returns the answer.
 
     Raises:
         RemoteError: the channel has subscribers, or nothing to read by ranges.
@@ -76,7 +78,8 @@ def attach(topic: Topic, channel: Channel, session: Session, epoch: int) -> byte
     unfinished = channel.unfinished()
     if len(unfinished):
         channel.seek(min(int(unfinished[0]), channel.cursor))
-    return json.dumps({"epoch": epoch, **_described(topic, channel)}).encode()
+    answer = {"epoch": epoch, **_described(topic, channel), "created": created}
+    return json.dumps(answer).encode()
 
 
 def _described(topic: Topic, channel: Channel) -> dict[str, object]:
@@ -147,7 +150,7 @@ class RangeReader:
         session.on_taken = self._next_read
 
     def ends(self, topic: Topic, command: Ends) -> None:
-        """ENDS: where the log begins and ends, and where a time or a count leads."""
+        """ENDS: where the log begins and ends, and where a time, a count or a size leads."""
         _log(topic, "ENDS")
         self._ends(topic, command, self._session.slot())
 
@@ -222,7 +225,10 @@ class RangeReader:
 
 
 def _ends(topic: Topic, command: Ends, at: int | None) -> dict[str, object]:
-    log, end = topic.stream.log, readable_end(topic)
+    log, end, size = topic.stream.log, readable_end(topic), 0
+    if command.kind == "within":
+        first = max(command.value, log.first_index)
+        at, size = log.index_within(first, end, command.count)
     described: dict[str, object] = {
         "log": log.log_id.hex(),
         "node": log.node_id,
@@ -234,8 +240,10 @@ def _ends(topic: Topic, command: Ends, at: int | None) -> dict[str, object]:
     if at is not None:
         at = min(at, end)
         described |= {"at": str(at), "at_ordinal": log.ordinal_at(at)}
-    if command.kind == "after":
+    if command.kind in ("after", "within"):
         described["from_ordinal"] = log.ordinal_at(command.value)
+    if command.kind == "within":
+        described["size"] = size
     return described
 
 

@@ -22,6 +22,9 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_RANGE
 
 RANGE_FEATURE: Final = "sparq_range"
+SIZES_VERSION: Final = 2
+"""The version of the feature that tells sizes (`place_within`) and whether ATTACH created."""
+
 READ_BYTES: Final = 4 << 20
 """How much one READ asks for: some ten thousand messages of a usual size."""
 
@@ -31,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 class NoRangesError(SparqClientError):
-    """An nsqd that cannot read ranges; the text names it."""
+    """An nsqd that cannot read ranges, or not as it is asked to; the text names it."""
 
 
 class Ends(NamedTuple):
@@ -62,12 +65,14 @@ class Attached(NamedTuple):
         ends: the log's ends.
         committed: where the channel's cursor stands.
         committed_ordinal: messages before `committed`.
+        created: whether this attachment has created the channel.
     """
 
     epoch: int
     ends: Ends
     committed: int
     committed_ordinal: int
+    created: bool = False
 
 
 class Place(NamedTuple):
@@ -78,12 +83,14 @@ class Place(NamedTuple):
         at_ordinal: messages before `at`.
         from_ordinal: messages before the index that was counted from; 0 when none was.
         ends: the log's ends.
+        size: bytes of the stored batches up to `at`; 0 when they were not asked for.
     """
 
     at: int
     at_ordinal: int
     from_ordinal: int
     ends: Ends
+    size: int = 0
 
 
 class RangeData(NamedTuple):
@@ -148,6 +155,21 @@ class RangeReader:
     def place_after(self, topic: str, index: int, count: int) -> Place:
         """The place `count` messages behind `index`, at most the log's end."""
         return self._understood(_place, self._ask_json(commands.ends_after(topic, index, count)))
+
+    def place_within(self, topic: str, index: int, max_bytes: int) -> Place:
+        """How far stored batches of at most `max_bytes` reach from `index` on.
+
+        They are counted by stretches of 64 to 128 KiB, or of one larger batch, each as a whole. The
+        first stretch is passed whatever it takes.
+
+        Raises:
+            NoRangesError: nsqd is of a version that does not tell sizes.
+        """
+        version = self._connected().identity[RANGE_FEATURE]
+        if not isinstance(version, int) or version < SIZES_VERSION:
+            raise NoRangesError(f"nsqd {self.address} is too old to tell the sizes of ranges")
+        command = commands.ends_within(topic, index, max_bytes)
+        return self._understood(_place, self._ask_json(command))
 
     def commit(self, topic: str, channel: str, epoch: int, index: int) -> None:
         """Moves the held channel's cursor: everything before `index` is done."""
@@ -257,6 +279,7 @@ def _attached(answer: Mapping[str, Any]) -> Attached:
         ends=_ends(answer),
         committed=int(answer["committed"]),
         committed_ordinal=int(answer["committed_ordinal"]),
+        created=answer.get("created") is True,
     )
 
 
@@ -266,4 +289,5 @@ def _place(answer: Mapping[str, Any]) -> Place:
         at_ordinal=int(answer["at_ordinal"]),
         from_ordinal=int(answer.get("from_ordinal", 0)),
         ends=_ends(answer),
+        size=int(answer.get("size", 0)),
     )

@@ -111,6 +111,17 @@ class Extents:
         """Which extent is the last that begins at or before this ordinal; -1 if none does."""
         return bisect_right(self._ordinals, ordinal) - 1
 
+    def within(self, position: int, end: int, max_bytes: int) -> tuple[int, int]:
+        """How many extents from a position on, before the index `end`, take at most `max_bytes`.
+
+        Returns:
+            Their number, and the bytes that they take.
+        """
+        stop = max(position, bisect_left(self.firsts, end))
+        filled = np.cumsum(np.array(self._sizes[position:stop], np.int64))
+        count = int(np.searchsorted(filled, max_bytes, "right"))
+        return count, int(filled[count - 1]) if count else 0
+
     def at_time(self, wall_ns: int) -> int:
         """Which extent is the first with a message published at or after; len(self) if none."""
         for position, time_ns in enumerate(self._times):

@@ -88,6 +88,33 @@ class Index:
             places.append(place_of(segment, extent))
         return places, end
 
+    def within(self, first: int, end: int, max_bytes: int) -> tuple[int, int]:
+        """How far the extents that overlap [first, end) reach that take at most `max_bytes`.
+
+        The first of them counts with all of its bytes, and is passed whatever it takes: else a
+        reader that may take less would never get on.
+
+        Returns:
+            The index behind the last of them, at most `end`, and the bytes that they take.
+        """
+        reached, size = first, 0
+        at = max(bisect_right(self._firsts, first) - 1, 0)
+        for segment in self.segments[at:]:
+            extents = segment.extents
+            position = extents.position(first)
+            if position == len(extents):
+                continue
+            if extents.firsts[position] >= end:
+                break
+            count, taken = extents.within(position, end, max_bytes - size)
+            if not count and not size:
+                count, taken = 1, extents[position].size
+            if count:
+                reached, size = min(extents.ends[position + count - 1], end), size + taken
+            if position + count < len(extents):
+                break
+        return reached, size
+
     def next_stored(self, index: int) -> int | None:
         """The smallest stored index >= index; None if there is none."""
         for _, extent in self.extents_from(index):

@@ -450,13 +450,12 @@ class Log:
     def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead:
         """Reads the stored batches that overlap [first, end) as they are, up to `max_bytes`."""
         places, stop = self._index.places(first, end, max_bytes)
-        return RangeRead(
-            self.place.disk,
-            places,
-            (first, self.ordinal_at(first)),
-            (stop, self.ordinal_at(stop)),
-            max_bytes,
-        )
+        bounds = (first, self.ordinal_at(first)), (stop, self.ordinal_at(stop))
+        return RangeRead(self.place.disk, places, *bounds, max_bytes)
+
+    def index_within(self, first: int, end: int, max_bytes: int) -> tuple[int, int]:
+        """`Index.within`: how far `max_bytes` of stored batches reach, and what these take."""
+        return self._index.within(first, end, max_bytes)
 
     # Trimming
 

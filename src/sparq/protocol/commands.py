@@ -76,7 +76,7 @@ COMMANDS: Final[dict[bytes, CommandKind]] = {
     b"NOP": CommandKind((), _ALWAYS),
     # sparq's own: range reading.
     b"ATTACH": CommandKind(("topic", "channel"), _INIT),
-    b"ENDS": CommandKind(("topic", "[time|after]", "[value]", "[count]"), _ALWAYS),
+    b"ENDS": CommandKind(("topic", "[time|after|within]", "[value]", "[count]"), _ALWAYS),
     b"READ": CommandKind(("topic", "log", "first", "end", "max_bytes"), _ALWAYS),
     b"COMMIT": CommandKind(("topic", "channel", "epoch", "index"), _ALWAYS),
 }
@@ -210,13 +210,13 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """ENDS: where a topic's log begins and ends, and where a time or a count leads.
+    """ENDS: where a topic's log begins and ends, and where a time, a count or a size leads.
 
     Attributes:
         topic: the topic.
-        kind: "" for the ends alone, "time" or "after".
-        value: for "time" the wall time in ns, for "after" the index.
-        count: for "after" how many messages behind the index.
+        kind: "" for the ends alone, "time", "after" or "within".
+        value: for "time" the wall time in ns, else the index to begin at.
+        count: for "after" how many messages behind the index, for "within" how many bytes.
     """
 
     topic: str
@@ -383,6 +383,11 @@ def ends_at_time(topic: str, wall_ns: int) -> bytes:
 def ends_after(topic: str, index: int, count: int) -> bytes:
     """ENDS: and the index `count` messages behind `index`."""
     return _line(b"ENDS", topic, "after", index, count)
+
+
+def ends_within(topic: str, index: int, max_bytes: int) -> bytes:
+    """ENDS: and how far stored batches of `max_bytes` reach from `index` on."""
+    return _line(b"ENDS", topic, "within", index, max_bytes)
 
 
 def read(topic: str, log: str, first: int, end: int, max_bytes: int) -> bytes:

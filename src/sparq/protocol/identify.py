@@ -310,5 +310,5 @@ def _reply(granted: Granted, limits: Limits, server: Mapping[str, object]) -> di
         "topology_region": server.get("topology_region", ""),
         "topology_zone": server.get("topology_zone", ""),
         "sparq_version": server.get("sparq_version", ""),
-        "sparq_range": 1,
+        "sparq_range": 2,
     }

@@ -379,6 +379,10 @@ class Parser:
             _expect(words, 4, "ENDS")
             index = _number(words, 3, "ENDS", "index")
             return c.Ends(topic, "after", index, _number(words, 4, "ENDS", "count"))
+        if kind == b"within":
+            _expect(words, 4, "ENDS")
+            index = _number(words, 3, "ENDS", "index")
+            return c.Ends(topic, "within", index, _number(words, 4, "ENDS", "bytes"))
         _invalid(f"ENDS could not parse kind {_text(kind)}")
 
     def _read(self, words: list[bytes], line_at: int) -> c.Command:
