@@ -206,9 +206,7 @@ def test_attach_says_whether_it_has_created_the_channel(house: House) -> None:
     house.publish("t", b"1")
     reader = house.connect()
 
-    assert [True, False] == [
-        ask(reader, commands.attach("t", "new"))["created"] for _ in range(2)
-    ]
+    assert [True, False] == [ask(reader, commands.attach("t", "new"))["created"] for _ in range(2)]
 
 
 def test_ends_at_a_time_of_cold_messages() -> None:

@@ -68,9 +68,7 @@ def plain_within(index: Index, first: int, end: int, max_bytes: int) -> tuple[in
 
 @settings(max_examples=500)
 @given(indexes(), st.integers(0, 60), st.integers(0, 80), st.integers(0, 40))
-def test_how_far_bytes_reach(
-    made: tuple[Index, int], first: int, end: int, max_bytes: int
-) -> None:
+def test_how_far_bytes_reach(made: tuple[Index, int], first: int, end: int, max_bytes: int) -> None:
     """Whole extents as far as they fit, over all segments; the first whatever it takes."""
     index = made[0]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from sparq.spark.decode import SCHEMA
-from sparq.spark.options import SourceOptions
 from sparq.spark.source import NsqStreamReader
+from sparq.spark.source_options import SourceOptions
 from tests.spark.range_server import RangeServer
 
 

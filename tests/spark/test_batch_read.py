@@ -4,10 +4,11 @@ import pytest
 
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
+from sparq.spark.batch_source import NsqBatchReader
 from sparq.spark.decode import SCHEMA
 from sparq.spark.errors import SparkNsqError
-from sparq.spark.options import OptionError, SourceOptions
-from sparq.spark.source import NsqBatchReader
+from sparq.spark.options import OptionError
+from sparq.spark.source_options import SourceOptions
 from tests.spark.range_server import RangeServer, key
 
 

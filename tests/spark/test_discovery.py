@@ -11,6 +11,7 @@ from sparq.client.layer_options import LayerOptions
 from sparq.spark import discovery
 from sparq.spark.discovery import Discovery
 from sparq.spark.options import Cluster
+from sparq.spark.topics import Topics
 from tests.client.certificates import certificates, server_context
 from tests.servers import free_port
 
@@ -70,7 +71,7 @@ def nobody() -> str:
 
 def test_nsqds_that_are_named_need_no_question():
     """A list is what it is."""
-    found = Discovery.of_topic(Cluster(("h:1", "h:2"), (), 1), "clicks")
+    found = Discovery.of_topics(Cluster(("h:1", "h:2"), (), 1), Topics.of_one("clicks"))
 
     assert found.addresses() == ("h:1", "h:2")
 
@@ -79,7 +80,9 @@ def test_nsqlookupd_is_asked_for_the_topic(lookupd):
     """The producers' TCP addresses, also of IPv6; the topic's name is quoted."""
     lookupd.knows(("a", 4150), ("::1", 4152))
 
-    assert Discovery.of_topic(Cluster((), (lookupd.address,), 1), "t#ephemeral").addresses() == (
+    assert Discovery.of_topics(
+        Cluster((), (lookupd.address,), 1), Topics.of_one("t#ephemeral")
+    ).addresses() == (
         "a:4150",
         "[::1]:4152",
     )
@@ -95,7 +98,7 @@ def test_a_sink_asks_for_all_nsqds(lookupd):
 
 def test_what_was_found_stays(lookupd):
     """An nsqd that nsqlookupd has forgotten, and one that it learnt since, are both there."""
-    found = Discovery.of_topic(Cluster((), (lookupd.address,), 1), "clicks")
+    found = Discovery.of_topics(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks"))
     lookupd.knows(("a", 1))
     found.addresses()
     lookupd.knows(("b", 2))
@@ -109,13 +112,18 @@ def test_an_unknown_topic_has_no_nsqds_yet(lookupd):
     """404 TOPIC_NOT_FOUND is an answer: nothing was published yet."""
     lookupd.status, lookupd.body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
 
-    assert Discovery.of_topic(Cluster((), (lookupd.address,), 1), "clicks").addresses() == ()
+    assert (
+        Discovery.of_topics(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses()
+        == ()
+    )
 
 
 def test_one_nsqlookupd_is_enough(lookupd):
     """Of two nsqlookupds one is down: the other's answer counts."""
     lookupd.knows(("a", 1))
-    found = Discovery.of_topic(Cluster((), (nobody(), lookupd.address), 1), "clicks")
+    found = Discovery.of_topics(
+        Cluster((), (nobody(), lookupd.address), 1), Topics.of_one("clicks")
+    )
 
     assert found.addresses() == ("a:1",)
 
@@ -124,7 +132,7 @@ def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
     """Before the first answer nobody can say that there are no nsqds."""
     lookupd.status, lookupd.body = 500, b"oh"
     gone = nobody()
-    found = Discovery.of_topic(Cluster((), (gone, lookupd.address), 1), "clicks")
+    found = Discovery.of_topics(Cluster((), (gone, lookupd.address), 1), Topics.of_one("clicks"))
 
     with pytest.raises(OSError, match=f"(?s){gone}.*{lookupd.address}: HTTP status 500"):
         found.addresses()
@@ -140,7 +148,7 @@ def test_another_program_at_the_address_is_said(lookupd, body):
     lookupd.body = body
 
     with pytest.raises(WrongPeerError, match="no nsqlookupd"):
-        Discovery.of_topic(Cluster((), (lookupd.address,), 1), "clicks").addresses()
+        Discovery.of_topics(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses()
 
 
 def test_https_and_the_secret(tmp_path):
@@ -151,7 +159,7 @@ def test_https_and_the_secret(tmp_path):
         running = Lookupd(server_context(files, cert))
         running.knows(("127.0.0.1", 4150))
         url = f"https://{running.address}/behind/lookup"
-        found = Discovery.of_topic(Cluster((), (url,), 1000, layers), "clicks")
+        found = Discovery.of_topics(Cluster((), (url,), 1000, layers), Topics.of_one("clicks"))
         try:
             if trusted:
                 assert ("127.0.0.1:4150",) == found.addresses()

@@ -1,8 +1,6 @@
 """Offsets: what may stand in a checkpoint or an option, and how work is shared out."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparq.spark import offsets
 from sparq.spark.cut import Cut
@@ -26,7 +24,12 @@ def test_a_key_names_an_address_and_a_log():
     key = Key("[::1]:4150", LOG)
 
     assert key == offsets.parse_key(str(key))
-    assert ("127.0.0.1:4150", "") == offsets.parse_key("127.0.0.1:4150")
+    assert Key("127.0.0.1:4150", "") == offsets.parse_key("127.0.0.1:4150")
+    for address in ("[::1]:4150", "h:1", "/run/nsqd.sock"):
+        for topic in ("", "clicks", "a.b-c_d"):
+            key = Key(address, LOG, topic)
+            assert key == offsets.parse_key(str(key))
+    assert f"h:1/clicks:{LOG}" == str(Key("h:1", LOG, "clicks"))
 
 
 def test_an_offset_is_what_it_was_in_the_checkpoint():
@@ -78,7 +81,7 @@ def test_an_offset_of_another_source_is_refused(wrong):
 @pytest.mark.parametrize("word", STREAM)
 def test_a_word_is_a_position_everywhere(word):
     """earliest, latest and committed hold for every log."""
-    assert word == parse_positions(f" {word.upper()} ", STREAM, EARLIEST).of("h:1", LOG)
+    assert word == parse_positions(f" {word.upper()} ", STREAM, EARLIEST).of(Key("h:1", LOG, "t"))
 
 
 def test_json_names_nsqds_and_logs():
@@ -86,12 +89,14 @@ def test_json_names_nsqds_and_logs():
     text = f'{{"h:1": 7, "h:2": "latest", "h:3": -1, "h:4": -2, "h:5": "9", "h:6/{LOG}": 11}}'
     positions = parse_positions(text, STREAM, EARLIEST)
 
-    found = [positions.of(f"h:{number}", LOG) for number in range(1, 8)]
+    found = [positions.of(Key(f"h:{number}", LOG, "clicks")) for number in range(1, 8)]
     seven, nine, eleven = (LogPosition(index, None) for index in (7, 9, 11))
 
     assert [seven, LATEST, LATEST, EARLIEST, nine, eleven, EARLIEST] == found
-    assert EARLIEST == positions.of("h:6", "cd" * 16)
-    assert {"h:5", f"h:6/{LOG}"} == positions.unknown({f"h:{n}/x": 0 for n in range(1, 5)}.keys())
+    assert EARLIEST == positions.of(Key("h:6", "cd" * 16, "clicks"))
+    assert {"h:5", f"h:6/{LOG}"} == positions.unknown(
+        Key(f"h:{number}", LOG, "clicks") for number in range(1, 5)
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,23 +114,31 @@ def test_a_position_that_has_no_meaning_there_is_refused():
         parse_positions('{"h:1": -2}', (LATEST,), LATEST)
 
 
-backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 10_000))
+def test_json_names_topics():
+    """A topic alone, or a topic at an address; the most exact name counts."""
+    text = (
+        f'{{"a": {{"h:1": 7, "h:2": "latest"}}, "b": "committed", "h:1": "latest", "c": {{}}, '
+        f'"h:3/b:{LOG}": {{"index": 9, "ordinal": 8}}, "cut": "latest"}}'
+    )
+    positions = parse_positions(text, STREAM, EARLIEST)
 
-
-@given(st.integers(1, 20_000), backlogs)
-def test_shares_are_within_limit_and_backlogs(limit, counts):
-    """All of the limit is used if there is enough, none gets more than it has or nothing at all."""
-    shares = offsets.share(limit, counts)
-
-    assert sum(shares.values()) == min(limit, sum(counts.values()))
-    assert all(0 < shares[key] <= counts[key] for key in shares)
-    if limit >= len(counts):
-        assert shares.keys() == {key for key, count in counts.items() if count}
-
-
-def test_shares_follow_the_backlogs():
-    """Three times the backlog gets three times the share."""
-    assert {"a": 250, "b": 750} == offsets.share(1000, {"a": 100_000, "b": 300_000})
+    for address, topic, expected in (
+        ("h:1", "a", LogPosition(7, None)),
+        ("h:2", "a", LATEST),
+        ("h:3", "a", EARLIEST),
+        ("h:1", "b", LATEST),
+        ("h:2", "b", COMMITTED),
+        ("h:3", "b", LogPosition(9, 8)),
+        ("h:1", "c", LATEST),
+        ("h:2", "cut", LATEST),
+    ):
+        assert expected == positions.of(Key(address, LOG, topic)), (address, topic)
+    assert {"a at h:1", "a at h:2", "b", f"h:3/b:{LOG}", "cut"} == positions.unknown(
+        [Key("h:1", LOG, "c")]
+    )
+    assert {"a at h:1", "a at h:2", "h:1"} == positions.unknown(
+        [Key("h:3", LOG, "b"), Key("h:9", LOG, "cut")]
+    )
 
 
 def test_an_offset_that_was_copied_is_a_position():
@@ -133,7 +146,7 @@ def test_an_offset_that_was_copied_is_a_position():
     text = f'{{"h:1/{LOG}": {{"index": 7, "ordinal": 5}}, "cut": {{"parts": 1, "records_max": 9}}}}'
     positions = parse_positions(text, STREAM, EARLIEST)
 
-    assert LogPosition(7, 5) == positions.of("h:1", LOG)
+    assert LogPosition(7, 5) == positions.of(Key("h:1", LOG, "clicks"))
     assert {f"h:1/{LOG}"} == set(positions.named)
 
 

@@ -3,8 +3,11 @@
 import pytest
 
 from sparq.client.layer_options import PLAIN, LayerOptions
+from sparq.spark.admission import Limits
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions
-from sparq.spark.options import OptionError, SinkOptions, SourceOptions, check_names
+from sparq.spark.options import OptionError, SinkOptions, check_names
+from sparq.spark.source_options import SourceOptions
+from sparq.spark.topics import Topics
 from tests.client.certificates import certificates
 
 NSQD = {"nsqd_tcp_addresses": "127.0.0.1:4150"}
@@ -15,15 +18,15 @@ def test_defaults_of_a_stream():
     """A stream begins where its channel stands, and fails when messages are gone."""
     options = SourceOptions.of(STREAM, stream=True)
 
-    assert ("clicks", "archive") == (options.topic, options.channel)
+    assert (Topics(("clicks",)), "archive") == (options.topics, options.channel)
     assert Positions(COMMITTED) == options.starting
-    assert (-1, 0, 0) == (
+    assert (-1, Limits(), 0) == (
         options.starting_timestamp_ms,
-        options.offsets_per_trigger_max,
+        options.limits,
         options.partitions_min,
     )
     assert options.fail_on_data_loss
-    assert 60_000 == options.cluster.timeout_ms
+    assert (60_000, 5_000) == (options.cluster.timeout_ms, options.cluster.begin_timeout_ms)
 
 
 def test_defaults_of_a_batch():
@@ -48,7 +51,7 @@ def test_names_are_known_in_any_case():
 
     assert ("[::1]:4161", "h:1") == options.cluster.lookupd_http_addresses
     assert (5, 3, False, 1763687000000) == (
-        options.offsets_per_trigger_max,
+        options.limits.messages_max,
         options.partitions_min,
         options.fail_on_data_loss,
         options.starting_timestamp_ms,
@@ -65,6 +68,10 @@ def test_names_are_known_in_any_case():
         ("maxOffsetPerTrigger", "did you mean maxOffsetsPerTrigger"),
         ("failOnDataloss2", "did you mean failOnDataLoss"),
         ("subscribe", "there is no option subscribe: Kafka's source has it, here it is topic"),
+        ("subscribePattern", "Kafka's source has it, here it is topicsPattern"),
+        ("endingOffsetsByTimestamp", "Kafka's source has it, here it is endingTimestamp"),
+        ("maxBytePerTrigger", "did you mean maxBytesPerTrigger"),
+        ("topicPattern", "did you mean topicsPattern"),
         ("kafka.bootstrap.servers", "here it is nsqd_tcp_addresses or lookupd_http_addresses"),
         ("zzz", "there is no option zzz: there are topic, nsqd_tcp_addresses, "),
     ],
@@ -110,6 +117,32 @@ def test_options_of_spark_and_of_the_other_direction_pass():
         ({"startingOffsets": "soon"}, "option startingOffsets: expected earliest, latest"),
         ({"startingTimestamp": "today"}, "option startingTimestamp"),
         ({"nsqdTimeoutMs": "0"}, "option nsqdTimeoutMs"),
+        ({"endingTimestamp": "5"}, "option endingTimestamp: a stream has no end"),
+        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "endingTimestamp: 5 is before start"),
+        ({"endingTimestamp": "-1"}, "option endingTimestamp: expected a whole number"),
+        ({"pushDownPredicate": "true"}, "option pushDownPredicate: .* in batch reads only"),
+        ({"pushDownPredicate": "1"}, "option pushDownPredicate: expected true or false"),
+        ({"topics": "a"}, "options topic and topics exclude each other"),
+        ({"topicsPattern": "a.*"}, "options topic and topicsPattern exclude each other"),
+        ({"topic": "", "topics": "a,b d"}, 'option topics: not a legal topic name: "b d"'),
+        ({"topic": "", "topics": " ,"}, "option topics: expected names with commas"),
+        ({"topic": "", "topicsPattern": "a("}, r"topicsPattern: 'a\(' is not a regular expression"),
+        ({"topic": "", "topicsPattern": "a"}, "topicsPattern: the option lookupd_http_addresses"),
+        ({"topic": "a#ephemeral"}, "option topic: a#ephemeral is ephemeral and has no log"),
+        ({"topic": "", "topics": "b,a#ephemeral"}, "option topics: a#ephemeral is ephemeral"),
+        ({"minOffsetsPerTrigger": "0"}, "option minOffsetsPerTrigger: expected a whole number"),
+        (
+            {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "option minOffsetsPerTrigger: 9 is more than maxOffsetsPerTrigger, 8",
+        ),
+        ({"maxTriggerDelay": "5s"}, "option maxTriggerDelay: .*minOffsetsPerTrigger.* missing"),
+        (
+            {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "5 weeks"},
+            "option maxTriggerDelay: expected a time like 500ms, 30s, 15m or 2h, not '5 weeks'",
+        ),
+        ({"maxBytesPerTrigger": "lots"}, "option maxBytesPerTrigger: expected a size like"),
+        ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger: expected a size like"),
+        ({"startingOffsets": '{"a": 5}'}, "option startingOffsets: expected earliest, latest"),
         ({"tls_v1": "yes"}, "option tls_v1: expected true or false"),
         ({"deflate_level": "10"}, "option deflate_level is 10, not within 1 to 9"),
         ({"snappy": "true", "deflate": "true"}, "option snappy and deflate exclude each other"),
@@ -125,6 +158,64 @@ def test_what_is_wrong_is_named(changed, text):
         return
     with pytest.raises(OptionError, match=text):
         SourceOptions.of(STREAM | changed, stream=True)
+
+
+def test_limits_of_a_batch():
+    """Counts, sizes and times as Spark writes them; the delay only with the minimum it limits."""
+    for given, expected in (
+        ({"maxOffsetsPerTrigger": "7"}, Limits(messages_max=7)),
+        ({"minOffsetsPerTrigger": "7"}, Limits(messages_min=7, delay_seconds=900)),
+        (
+            {"minOffsetsPerTrigger": "7", "maxTriggerDelay": "1500"},
+            Limits(messages_min=7, delay_seconds=1.5),
+        ),
+        ({"minOffsetsPerTrigger": "7", "maxTriggerDelay": "0s"}, Limits(messages_min=7)),
+        *(
+            (
+                {"minOffsetsPerTrigger": "7", "maxTriggerDelay": text},
+                Limits(messages_min=7, delay_seconds=seconds),
+            )
+            for text, seconds in (("10 s", 10), ("2m", 120), ("2MIN", 120), ("1h", 3600))
+        ),
+        *(
+            ({"maxBytesPerTrigger": text}, Limits(bytes_max=size))
+            for text, size in (("99", 99), ("2k", 2048), ("3MiB", 3 << 20), ("1gb", 1 << 30))
+        ),
+    ):
+        assert expected == SourceOptions.of(STREAM | given, stream=True).limits
+
+
+def test_topics_are_named_in_one_of_three_ways():
+    """One, several with commas between them, or a pattern over what nsqlookupd lists."""
+    several = {"topic": "", "topics": " a , b,a,"}
+    lookupd = {"topic": "", "nsqd_tcp_addresses": "", "lookupd_http_addresses": "h:1"}
+
+    assert Topics(("clicks",)) == SourceOptions.of(STREAM, stream=True).topics
+    assert (
+        Topics(("a", "b"), several=True) == SourceOptions.of(STREAM | several, stream=True).topics
+    )
+    found = SourceOptions.of(STREAM | lookupd | {"topicsPattern": "clicks_.*"}, stream=True)
+    assert Topics((), "clicks_.*", several=True) == found.topics
+
+
+def test_only_a_batch_read_ends_and_pushes_down():
+    """A time to end at, and predicates."""
+    given = {"topic": "t", "endingTimestamp": "5", "startingTimestamp": "5", **NSQD}
+    assert 5 == SourceOptions.of(given, stream=False).ending_timestamp_ms
+    assert not SourceOptions.of(given, stream=False).pushes_predicates
+    pushing = SourceOptions.of({**given, "pushDownPredicate": "true"}, stream=False)
+    assert pushing.pushes_predicates
+
+
+def test_an_index_is_of_one_topic():
+    """With several topics an address alone says nothing; a word does, and so does a copied key."""
+    several = {**STREAM, "topic": "", "topics": "a,b"}
+    for text in ('{"h:1": 7}', '{"/run/nsqd.sock": 7}'):
+        with pytest.raises(OptionError, match="startingOffsets: an index is a place in one topic"):
+            SourceOptions.of({**several, "startingOffsets": text}, stream=True)
+    key = f'"h:1/a:{"ab" * 16}": {{"index": 7, "ordinal": 5}}'
+    for text in ('{"h:1": "latest"}', '{"a": {"h:1": 7}, "b": "latest"}', f"{{{key}}}"):
+        assert SourceOptions.of({**several, "startingOffsets": text}, stream=True).starting.named
 
 
 def test_layers_are_known_in_any_case(tmp_path):

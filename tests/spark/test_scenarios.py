@@ -16,6 +16,7 @@ from sparq.client.range_reader import RangeReader
 from sparq.spark.discovery import Discovery
 from sparq.spark.offsets import Offset
 from sparq.spark.options import Cluster
+from sparq.spark.topics import Topics
 from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.spark.witness import WAIT_SECONDS, Witness, wipe
 from tests.waiting import wait_for
@@ -84,8 +85,9 @@ def witness(request, spark, spark_log, lookupd, tmp_path):
 
 def lookupd_knows(witness: Witness, nsqd: NsqdServer) -> bool:
     """Whether the query would find an nsqd now."""
-    found = Discovery.of_topic(
-        Cluster((), (witness.options["lookupd_http_addresses"],), 1000), witness.options["topic"]
+    found = Discovery.of_topics(
+        Cluster((), (witness.options["lookupd_http_addresses"],), 1000),
+        Topics.of_one(witness.options["topic"]),
     )
     return nsqd.tcp in found.addresses()
 

@@ -13,6 +13,7 @@ from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import fleet, source
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
+from sparq.spark.offsets import Key
 from sparq.spark.options import OptionError
 from tests.servers import free_port
 from tests.spark.range_server import key
@@ -196,7 +197,7 @@ def test_a_new_nsqd_joins_in_a_step_of_its_own(servers, readers, monkeypatch):
     reader = readers(servers[0])
     start = reader.latestOffset(reader.initialOffset(), ALL)
     servers[1].committed = 6
-    reader._fleet.remember([servers[1].address])
+    reader._fleet.remember([Key(servers[1].address, "")])
     joined = reader.latestOffset(start, ALL)
 
     assert indexes(start) | {key(servers[1]): 0} == indexes(joined)

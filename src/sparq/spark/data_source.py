@@ -10,10 +10,12 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from sparq.spark.options import OptionError, SinkOptions, SourceOptions, check_names
+from sparq.spark.batch_source import NsqBatchReader, NsqFilteredReader
+from sparq.spark.options import OptionError, SinkOptions, check_names
 from sparq.spark.ports import check
 from sparq.spark.sink import NsqStreamWriter, NsqWriter, body_column
-from sparq.spark.source import NsqBatchReader, NsqStreamReader, RefusedStreamReader
+from sparq.spark.source import NsqStreamReader, RefusedStreamReader
+from sparq.spark.source_options import SourceOptions
 
 COLUMNS: Final = {
     "topic": "string",
@@ -193,19 +195,21 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
                 option takes. One that does not answer is left to the query.
         """
         options = SourceOptions.checked(self.options)
-        check(options.cluster, options.topic)
+        check(options.cluster, next(iter(options.topics.names), ""))
         return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 
     def streamReader(self, schema: StructType) -> NsqStreamReader | RefusedStreamReader:
-        """Reads a topic's logs as they grow."""
+        """Reads topics' logs as they grow."""
         try:
             return NsqStreamReader(SourceOptions.of(self.options, stream=True), _columns(schema))
         except OptionError as error:
             return RefusedStreamReader(error)
 
     def reader(self, schema: StructType) -> NsqBatchReader:
-        """Reads what a topic's logs hold."""
-        return NsqBatchReader(SourceOptions.of(self.options, stream=False), _columns(schema))
+        """Reads what topics' logs hold."""
+        options = SourceOptions.of(self.options, stream=False)
+        made = NsqFilteredReader if options.pushes_predicates else NsqBatchReader
+        return made(options, _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> NsqWriter:
         """Publishes rows."""

@@ -1,15 +1,17 @@
-"""Which nsqds there are: those named in the options, or those that nsqlookupd knows.
+"""Which nsqds have which topics: as the options say, or as nsqlookupd knows.
 
-1. An address that was found once stays: an nsqd that is down drops out of nsqlookupd, but what it
-   holds has not been read.
+1. What was found once stays: an nsqd that is down drops out of nsqlookupd, but what it holds has
+   not been read. Only a topic that an nsqd says it does not have is forgotten.
 2. One nsqlookupd that answers is enough, since each nsqd registers with all of them.
+3. One question finds all: ``/lookup`` for one topic, ``/nodes``, which lists the topics of each
+   nsqd, for several. A topic that is tombstoned at an nsqd is left out in both.
 """
 
 import http.client
 import json
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from sparq.client.address import Address, lookupd_url
@@ -17,6 +19,7 @@ from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.spark.options import Cluster
 from sparq.spark.ports import wrong_lookupd
+from sparq.spark.topics import Topics
 
 INTERVAL_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 0.2
@@ -24,29 +27,60 @@ TIMEOUT_SECONDS: Final = 5.0
 ANSWER_BYTES_MAX: Final = 16 << 20
 
 
-class Discovery:
-    """Finds nsqds; asks the nsqlookupds again at an interval."""
+class TopicAt(NamedTuple):
+    """A topic at an nsqd; without a topic it is the nsqd alone."""
 
-    def __init__(self, cluster: Cluster, path: str) -> None:
+    address: str
+    topic: str
+
+
+class Discovery:
+    """Finds nsqds; asks the nsqlookupds again at an interval.
+
+    Args:
+        cluster: where to ask.
+        path: what to ask for.
+        topics: what to look for; None: all nsqds, whatever their topics.
+    """
+
+    def __init__(self, cluster: Cluster, path: str, topics: Topics | None) -> None:
         self._lookupds = cluster.lookupd_http_addresses
         self._layers = cluster.layers
         self._path = path
-        self._found = dict.fromkeys(cluster.nsqd_tcp_addresses)
+        self._topics = topics
+        names = ("",) if topics is None else topics.names
+        self._found = {
+            TopicAt(address, name): None for address in cluster.nsqd_tcp_addresses for name in names
+        }
         self._ask_at = float("-inf")
         self._answered = False
         self._failure: OSError | None = None
 
     @classmethod
-    def of_topic(cls, cluster: Cluster, topic: str) -> "Discovery":
-        """The nsqds that hold a topic."""
-        return cls(cluster, f"/lookup?topic={quote(topic, safe='')}")
+    def of_topics(cls, cluster: Cluster, topics: Topics) -> "Discovery":
+        """The nsqds that hold the topics."""
+        if len(topics.names) == 1:
+            return cls(cluster, f"/lookup?topic={quote(topics.names[0], safe='')}", topics)
+        return cls(cluster, "/nodes", topics)
 
     @classmethod
     def of_all(cls, cluster: Cluster) -> "Discovery":
         """All nsqds."""
-        return cls(cluster, "/nodes")
+        return cls(cluster, "/nodes", None)
 
     def addresses(self) -> tuple[str, ...]:
+        """The nsqds, in the order in which they were found.
+
+        Raises:
+            OSError: no nsqlookupd has answered yet.
+        """
+        return tuple(dict.fromkeys(found.address for found in self.found()))
+
+    def forget(self, gone: TopicAt) -> None:
+        """An nsqd says that it has no such topic; nsqlookupd may tell of it again."""
+        self._found.pop(gone, None)
+
+    def found(self) -> tuple[TopicAt, ...]:
         """All that were ever found, in the order in which they were.
 
         Raises:
@@ -69,7 +103,8 @@ class Discovery:
         failures: list[str] = []
         for address in self._lookupds:
             try:
-                self._found |= dict.fromkeys(_addresses(_get(address, self._path, self._layers)))
+                answer = _get(address, self._path, self._layers)
+                self._found |= dict.fromkeys(_told(answer, self._topics))
             except OSError as error:
                 failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
         if len(failures) < len(self._lookupds):
@@ -116,7 +151,24 @@ def _connection(
     return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=context)
 
 
-def _addresses(answer: Mapping[str, Any]) -> Iterable[str]:
-    producers = answer.get("producers") or answer.get("data", {}).get("producers") or ()
-    for producer in producers:
-        yield str(Address(producer["broadcast_address"], int(producer["tcp_port"])))
+def _told(answer: Mapping[str, Any], topics: Topics | None) -> Iterator[TopicAt]:
+    """What nsqlookupd says."""
+    for producer in answer.get("producers") or answer.get("data", {}).get("producers") or ():
+        address = str(Address(producer["broadcast_address"], int(producer["tcp_port"])))
+        for name in _names(producer, topics):
+            yield TopicAt(address, name)
+
+
+def _names(producer: Mapping[str, Any], topics: Topics | None) -> Iterable[str]:
+    """Those of a producer's topics that are looked for."""
+    if topics is None:
+        return ("",)
+    if len(topics.names) == 1:
+        return topics.names  # the question was for this one
+    listed = producer.get("topics") or ()
+    hidden = producer.get("tombstones") or [False] * len(listed)
+    return [
+        name
+        for name, is_hidden in zip(listed, hidden, strict=False)
+        if not is_hidden and topics.has(name)
+    ]

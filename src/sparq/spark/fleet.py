@@ -1,4 +1,7 @@
-"""The driver's side of a query: one connection to each nsqd, which holds the query's channel there.
+"""The driver's side of a query: it holds the query's channel in each topic at each nsqd.
+
+There is a connection for each topic at each nsqd, since a hold ends with its connection: one that
+broke costs one log its hold, and the others nothing.
 
 1. What is out of reach is tried again, with growing pauses, and never forgotten. Nothing here waits
    for it but `wait_for`.
@@ -7,6 +10,8 @@
    two queries that take the channel from each other would each lose its place in it.
 3. Logs are known by their id: an nsqd that comes back at another address is found by its log.
 4. Without a channel (a batch read) nothing is held; only the logs' ends are asked for.
+5. ATTACH creates a topic that is missing. A topic that was found by a pattern is asked for first,
+   by ENDS, which does not.
 """
 
 import time
@@ -18,12 +23,12 @@ from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.client.range_reader import Attached, Ends, Place, RangeReader
 from sparq.protocol.errors import RemoteError
-from sparq.spark.discovery import Discovery
+from sparq.spark.discovery import Discovery, TopicAt
 from sparq.spark.errors import SupersededError, may_pass
-from sparq.spark.offsets import LogPosition, parse_key
-from sparq.spark.options import SourceOptions
+from sparq.spark.offsets import Key, LogPosition, parse_key
 from sparq.spark.patience import Patience
 from sparq.spark.ports import wrong_nsqd
+from sparq.spark.source_options import SourceOptions
 
 RETRY_FIRST_SECONDS: Final = 0.1
 RETRY_MAX_SECONDS: Final = 3.0
@@ -33,10 +38,11 @@ _LOG = getLogger("sparq.spark")
 
 
 class Member:
-    """One nsqd of the fleet.
+    """One topic at one nsqd.
 
     Attributes:
-        address: its ``host:port``.
+        address: the nsqd's ``host:port``.
+        topic: the topic.
         reader: asks it.
         attached: what is held there; None while it is out of reach or has no such topic.
         ends: the log's ends when they were last asked for.
@@ -46,9 +52,9 @@ class Member:
         given_up: nothing waits for it until it is back.
     """
 
-    def __init__(self, address: str, layers: LayerOptions) -> None:
-        self.address = address
-        self.reader = RangeReader(address, user_agent="sparq spark source", layers=layers)
+    def __init__(self, place: TopicAt, layers: LayerOptions) -> None:
+        self.address, self.topic = place
+        self.reader = RangeReader(place.address, user_agent="sparq spark source", layers=layers)
         self.attached: Attached | None = None
         self.ends: Ends | None = None
         self.committed = 0
@@ -63,12 +69,21 @@ class Member:
         """Whether it is not in use and should be tried again."""
         return self.attached is None and time.monotonic() >= self._retry_at
 
-    def open(self, topic: str, channel: str) -> str:
-        """Attaches, or without a channel just asks for the log's ends; returns the log's id."""
-        if channel:
-            self.attached = self.reader.attach(topic, channel)
+    def may_hold(self, key: Key) -> bool:
+        """Whether a log may be here, by what was last known."""
+        return self.log == key.log or (not self.log and key.topic in ("", self.topic))
+
+    def open(self, channel: str, *, creates: bool) -> str:
+        """Attaches, or without a channel just asks for the log's ends; returns the log's id.
+
+        Args:
+            channel: the channel; empty for none.
+            creates: whether the topic may be created.
+        """
+        ends = None if channel and creates else self.reader.ends(self.topic)
+        if ends is None or channel:
+            self.attached = self.reader.attach(self.topic, channel)
         else:
-            ends = self.reader.ends(topic)
             self.attached = Attached(0, ends, ends.first, ends.first_ordinal)
         self.ends, self.committed = self.attached.ends, self.attached.committed
         self.failure, self._pause, self.given_up = None, RETRY_FIRST_SECONDS, False
@@ -94,11 +109,11 @@ class Fleet:
     """All nsqds of one query."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._topic, self._channel = options.topic, options.channel
-        self._timeout_ms = options.cluster.timeout_ms
-        self._layers = options.cluster.layers
-        self._discovery = Discovery.of_topic(options.cluster, options.topic)
-        self._members: dict[str, Member] = {}
+        self._topics, self._channel = options.topics, options.channel
+        self._cluster = options.cluster
+        self._discovery = Discovery.of_topics(options.cluster, options.topics)
+        self._members: dict[TopicAt, Member] = {}
+        self._by_log: dict[str, Member] = {}
         self._undiscovered: OSError | None = None
 
     # Who is there
@@ -111,47 +126,63 @@ class Fleet:
             NoRangesError, WrongPeerError: what was found is no sparq nsqd.
         """
         try:
-            self.remember(self._discovery.addresses())
+            for place in self._discovery.found():
+                self._remember(place)
             self._undiscovered = None
         except OSError as error:
             self._undiscovered = error
-        for member in self._members.values():
+        for member in list(self._members.values()):
             if member.due:
                 self._open(member)
 
-    def remember(self, addresses: Iterable[str]) -> None:
-        """Adds nsqds, such as those of a checkpoint, which nsqlookupd may have forgotten."""
-        for address in addresses:
-            if address not in self._members:
-                self._members[address] = Member(address, self._layers)
+    def remember(self, keys: Iterable[Key]) -> None:
+        """Adds what a checkpoint names and nsqlookupd may have forgotten."""
+        for key in keys:
+            for topic in self._topics.of_key(key):
+                self._remember(TopicAt(key.address, topic))
 
-    def wait_for(self, logs: Collection[str] | None = None) -> None:
+    def _remember(self, place: TopicAt) -> None:
+        if place not in self._members:
+            self._members[place] = Member(place, self._cluster.layers)
+
+    def wait_to_begin(self) -> None:
+        """Refreshes until all is in reach that a query without a checkpoint begins with.
+
+        Raises:
+            UnreachableError: it took too long; a mistyped address is named soon.
+        """
+        self._wait(None, self._cluster.begin_timeout_ms or self._cluster.timeout_ms)
+
+    def wait_for(self, keys: Collection[Key] | None = None) -> None:
         """Refreshes until these logs (None: all that may be anywhere) are in reach.
 
         Raises:
             UnreachableError: it took too long.
         """
-        patience = Patience("what holds the topic", self._timeout_ms)
+        self._wait(keys, self._cluster.timeout_ms)
+
+    def _wait(self, keys: Collection[Key] | None, timeout_ms: int) -> None:
+        patience = Patience("what holds the topic", timeout_ms)
         while True:
             self.refresh()
             if not self.out_of_reach:
                 return
-            if logs is not None and not self._expects(set(logs) - self.attached.keys()):
+            attached = self.attached
+            if keys is not None and not self._expects([k for k in keys if k.log not in attached]):
                 return
             patience.wait("; ".join(self.out_of_reach))
 
-    def _expects(self, logs: Collection[str]) -> bool:
+    def _expects(self, keys: Collection[Key]) -> bool:
         """Whether one of these logs may be where the query cannot look now but soon will."""
-        return bool(logs) and (
+        return bool(keys) and (
             self._undiscovered is not None
-            or any(member.log in logs or not member.log for member in self._out_of_reach)
+            or any(member.may_hold(key) for member in self._out_of_reach for key in keys)
         )
 
-    def may_have(self, log: str) -> bool:
+    def may_have(self, key: Key) -> bool:
         """Whether a log may be where the query cannot look now."""
         return self._undiscovered is not None or any(
-            member.failure is not None and member.log in ("", log)
-            for member in self._members.values()
+            member.failure is not None and member.may_hold(key) for member in self._members.values()
         )
 
     def give_up(self) -> bool:
@@ -168,7 +199,8 @@ class Fleet:
     @property
     def out_of_reach(self) -> list[str]:
         """What cannot be reached, and why: nsqds, and the nsqlookupds before one has answered."""
-        nsqds = [f"nsqd {member.address}: {member.failure}" for member in self._out_of_reach]
+        failures = [f"nsqd {member.address}: {member.failure}" for member in self._out_of_reach]
+        nsqds = list(dict.fromkeys(failures))
         return nsqds if self._undiscovered is None else [*nsqds, str(self._undiscovered)]
 
     @property
@@ -183,7 +215,7 @@ class Fleet:
     def _open(self, member: Member) -> None:
         before = self.attached
         try:
-            log = member.open(self._topic, self._channel)
+            log = member.open(self._channel, creates=not self._topics.pattern)
         except OSError as error:
             member.down(error)
         except WrongPeerError as error:
@@ -192,13 +224,22 @@ class Fleet:
             if member.log and may_pass(refusal):
                 member.down(refusal)
                 return
-            if self._channel or refusal.code != "E_RANGE_FAILED":
+            if refusal.code != "E_RANGE_FAILED":
                 raise
-            member.rest(RETRY_MAX_SECONDS)  # a batch read of a topic that this nsqd does not have
+            self._miss(member)
         else:
+            self._by_log[log] = member
             if log in before:
                 # One nsqd under two addresses: the attachment that we made just now counts.
                 before[log].rest(DUPLICATE_REST_SECONDS)
+
+    def _miss(self, member: Member) -> None:
+        """An nsqd does not have the topic, which must not be created there."""
+        member.rest(RETRY_MAX_SECONDS)
+        if self._topics.pattern:
+            place = TopicAt(member.address, member.topic)
+            self._discovery.forget(place)
+            del self._members[place]
 
     # Asking those in reach
 
@@ -207,7 +248,7 @@ class Fleet:
         found = {}
         for member in self.attached.values():
             try:
-                member.ends = ends = member.reader.ends(self._topic)
+                member.ends = ends = member.reader.ends(member.topic)
             except (OSError, RemoteError) as error:
                 # A refusal means that the topic was deleted; attaching creates it, with a new log.
                 member.down(error)
@@ -217,18 +258,29 @@ class Fleet:
 
     def place_after(self, log: str, index: int, count: int) -> Place | None:
         """The place `count` messages behind `index`; None when the log is out of reach."""
-        return self._ask(log, lambda reader: reader.place_after(self._topic, index, count))
+        return self._ask(log, lambda reader, topic: reader.place_after(topic, index, count))
+
+    def place_within(self, log: str, index: int, max_bytes: int) -> Place | None:
+        """How far so many bytes of a log reach; None when the log is out of reach."""
+        return self._ask(log, lambda reader, topic: reader.place_within(topic, index, max_bytes))
 
     def place_at_time(self, log: str, wall_ns: int) -> Place | None:
         """The first message published at or after a time; None when the log is out of reach."""
-        return self._ask(log, lambda reader: reader.place_at_time(self._topic, wall_ns))
+        return self._ask(log, lambda reader, topic: reader.place_at_time(topic, wall_ns))
 
-    def _ask(self, log: str, question: Callable[[RangeReader], Place]) -> Place | None:
-        member = self.attached.get(log)
+    def member(self, log: str) -> Member | None:
+        """Where a log is; None when it is out of reach."""
+        member = self._by_log.get(log)
+        if member is None or member.attached is None or member.attached.ends.log != log:
+            return None
+        return member
+
+    def _ask(self, log: str, question: Callable[[RangeReader, str], Place]) -> Place | None:
+        member = self.member(log)
         if member is None:
             return None
         try:
-            return question(member.reader)
+            return question(member.reader, member.topic)
         except OSError as error:
             member.down(error)
         except RemoteError as refusal:
@@ -243,10 +295,9 @@ class Fleet:
         Raises:
             SupersededError: another query has attached to the channel.
         """
-        attached = self.attached
         for key, position in positions.items():
             index = position.index
-            member = attached.get(parse_key(key).log)
+            member = self.member(parse_key(key).log)
             if member is None or member.attached is None or member.ends is None:
                 continue
             # Just restarted, nsqd holds the log's end back for a while; and before its first
@@ -256,7 +307,7 @@ class Fleet:
 
     def _commit(self, member: Member, epoch: int, index: int) -> None:
         try:
-            member.reader.commit(self._topic, self._channel, epoch, index)
+            member.reader.commit(member.topic, self._channel, epoch, index)
         except OSError as error:
             member.down(error)
         except RemoteError as refusal:
@@ -266,7 +317,7 @@ class Fleet:
             if "superseded" not in refusal.text:
                 raise
             raise SupersededError(
-                f"another query reads channel {self._channel} of topic {self._topic} "
+                f"another query reads channel {self._channel} of topic {member.topic} "
                 f"at nsqd {member.address}: {refusal}"
             ) from refusal
         else:

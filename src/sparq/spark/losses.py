@@ -11,18 +11,19 @@
 from sparq.client.range_reader import Ends
 from sparq.spark.offsets import LogPosition, parse_key
 from sparq.spark.ranges import Loss
+from sparq.spark.topics import Topics
 
 
 class Losses:
-    """What was lost of one topic, as the driver sees it.
+    """What was lost of the topics, as the driver sees it.
 
     Args:
-        topic: the topic.
+        topics: the topics.
         loss: an error, or a line in the log.
     """
 
-    def __init__(self, topic: str, loss: Loss) -> None:
-        self._topic = topic
+    def __init__(self, topics: Topics, loss: Loss) -> None:
+        self._topics = topics
         self._loss = loss
         self._reported: dict[str, int] = {}
 
@@ -86,4 +87,6 @@ class Losses:
 
     def place(self, key: str) -> str:
         """A log in words."""
-        return f"topic {self._topic} at nsqd {parse_key(key).address}"
+        parts = parse_key(key)
+        topic = f"topic {parts.topic}" if parts.topic else str(self._topics)
+        return f"{topic} at nsqd {parts.address}"

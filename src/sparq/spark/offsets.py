@@ -3,8 +3,9 @@
 The offset of a query is ``{"<address>/<log>": {"index": 17, "ordinal": 12}}``: everything before
 this place of that log has been read. `<log>` is the log's id, which no other log ever has; it alone
 says what the index means. `<address>` is where the log was first found: the log is looked for there
-first, and readers of the checkpoint see it as the nsqd's name. The entry ``"cut"`` says how the
-batch that ends at this offset is cut into partitions (`cut.Cut`).
+first, and readers of the checkpoint see it as the nsqd's name. A source of several topics has keys
+``"<address>/<topic>:<log>"``. The entry ``"cut"`` says how the batch that ends at this offset is
+cut into partitions (`cut.Cut`).
 
 1. A key never leaves the map, and its index never falls.
 2. A log joins the map in a step of its own, with the index at which it will be read first: so both
@@ -18,9 +19,10 @@ batch that ends at this offset is cut into partitions (`cut.Cut`).
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sparq.spark.cut import CUT, Cut
 
@@ -33,19 +35,22 @@ _WORDS: Final = {-2: EARLIEST, -1: LATEST}
 
 
 class Key(NamedTuple):
-    """The two parts of an offset's key."""
+    """The parts of an offset's key; the topic is empty in an offset of one topic."""
 
     address: str
     log: str
+    topic: str = ""
 
     def __str__(self) -> str:
-        return f"{self.address}/{self.log}"
+        topic = f"{self.topic}:" if self.topic else ""
+        return f"{self.address}/{topic}{self.log}"
 
 
 def parse_key(text: str) -> Key:
     """The parts of a key; a bare address has an empty log."""
-    address, slash, log = text.rpartition("/")
-    return Key(address, log) if slash else Key(text, "")
+    address, slash, rest = text.rpartition("/")
+    topic, _, log = rest.rpartition(":")
+    return Key(address, log, topic) if slash else Key(text, "")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,27 +128,46 @@ class Positions:
 
     Attributes:
         elsewhere: a word for every log that is not named.
-        named: for an nsqd's address, or an offset's key: a place or a word.
+        named: a place or a word for an nsqd's address, a topic, a topic at an address (see
+            `names_of`), or an offset's key.
     """
 
     elsewhere: str
     named: Mapping[str, LogPosition | str] = field(default_factory=dict)
 
-    def of(self, address: str, log: str) -> LogPosition | str:
-        """The position for one log."""
-        for name in (str(Key(address, log)), address):
+    def of(self, key: Key) -> LogPosition | str:
+        """The position for one log, whose topic the key names."""
+        for name in names_of(key):
             if name in self.named:
                 return self.named[name]
         return self.elsewhere
 
-    def unknown(self, keys: Mapping[str, object] | set[str]) -> set[str]:
-        """Those of the names that are no log's among these offset keys."""
-        known = set(keys) | {parse_key(key).address for key in keys}
-        return set(self.named) - known
+    def unknown(self, keys: Iterable[Key]) -> set[str]:
+        """Those of the names that are no log's among these."""
+        return set(self.named).difference(*map(names_of, keys))
+
+    def of_no_topic(self) -> set[str]:
+        """Addresses that an index is given for: of one topic it says which message, else not."""
+        return {
+            name
+            for name, position in self.named.items()
+            if isinstance(position, LogPosition) and not _OF_ONE_LOG.search(name)
+        }
+
+
+_OF_ONE_LOG: Final = re.compile(r" at |/[^/]*[0-9a-f]{32}$")
+
+
+def names_of(key: Key) -> tuple[str, ...]:
+    """What a log may be called in an option, the most exact first; its topic is known."""
+    address, log, topic = key
+    return str(key), str(Key(address, log)), f"{topic} at {address}", address, topic
 
 
 def parse_positions(text: str, words: tuple[str, ...], elsewhere: str) -> Positions:
     """A word, or JSON like ``{"127.0.0.1:4150": 12345}``; what it does not name is `elsewhere`.
+
+    By topics it is like ``{"clicks": {"127.0.0.1:4150": 12345}, "views": "latest"}``.
 
     Raises:
         ValueError: it is neither; the text says what is expected.
@@ -152,14 +176,29 @@ def parse_positions(text: str, words: tuple[str, ...], elsewhere: str) -> Positi
     if word in words:
         return Positions(word)
     try:
-        given = dict(json.loads(text).items())
-        named = {name: _position(given[name], words) for name in given if name != CUT}
+        named = dict(_named(json.loads(text).items(), words))
     except (ValueError, KeyError, AttributeError):
         expected = ", ".join(words)
         raise ValueError(
             f'expected {expected} or JSON like {{"127.0.0.1:4150": 12345}}, not {text!r}'
         ) from None
     return Positions(elsewhere, named)
+
+
+def _named(
+    given: Iterable[tuple[str, Any]], words: tuple[str, ...]
+) -> Iterator[tuple[str, LogPosition | str]]:
+    """Each name with its position; those of a topic one by one."""
+    for name, value in given:
+        is_topic = not {":", "/"} & set(name)
+        if not isinstance(value, Mapping) or not is_topic:
+            position = _position(value, words)
+            if is_topic and isinstance(position, LogPosition):
+                raise ValueError(value)  # an index is a place at one nsqd
+            yield name, position
+        elif name != CUT or "parts" not in value:  # else copied from a progress, with its cut
+            for address, position in value.items():
+                yield f"{name} at {address}", _position(position, words)
 
 
 def _position(value: object, words: tuple[str, ...]) -> LogPosition | str:
@@ -176,25 +215,3 @@ def _position(value: object, words: tuple[str, ...]) -> LogPosition | str:
             raise ValueError(value)
         return word
     return LogPosition(index, None)
-
-
-def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
-    """How many messages each log may give when there may be `limit` in all.
-
-    In proportion to the backlogs, but one at least for each log that has any (as long as the limit
-    allows), lest a busy nsqd starve a quiet one.
-    """
-    backlogs = {key: count for key, count in backlogs.items() if count > 0}
-    if sum(backlogs.values()) <= limit:
-        return backlogs
-    if limit <= len(backlogs):
-        longest = sorted(backlogs, key=lambda key: (-backlogs[key], key))[:limit]
-        return dict.fromkeys(longest, 1)
-    spare = limit - len(backlogs)
-    rest = {key: count - 1 for key, count in backlogs.items()}
-    total = sum(rest.values())
-    shares = {key: 1 + spare * count // total for key, count in rest.items()}
-    remainders = sorted(rest, key=lambda key: (-(spare * rest[key] % total), key))
-    for key in remainders[: limit - sum(shares.values())]:
-        shares[key] += 1
-    return shares

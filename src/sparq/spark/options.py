@@ -1,4 +1,6 @@
-"""What the user asks of the source and the sink: the options, checked.
+"""What the user asks: options by name and type, those of the cluster, and those of the sink.
+
+The options of the source are in `source_options`.
 
 1. Names are NSQ's where NSQ has them (as in its configuration files) and those of Spark's Kafka
    source elsewhere. Case does not matter, as everywhere in Spark.
@@ -11,6 +13,7 @@
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
@@ -18,13 +21,13 @@ from typing import Any, Final, TypeVar
 from sparq.client.address import lookupd_url, parse_addresses, split_texts
 from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol.names import is_valid_name, quote
-from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions, parse_positions
 
 NSQD_TIMEOUT_MS: Final = 60_000
 """A restart of nsqd, recovery of its logs included, takes seconds."""
 
-RECORDS_PER_PARTITION: Final = 1_000_000
-"""What a task that fails repeats at most."""
+BEGIN_TIMEOUT_MS: Final = 5_000
+"""How long a query that has not begun waits, unless `nsqdTimeoutMs` is given: an address that was
+mistyped should be named soon, and a query that has read nothing can simply be started again."""
 
 MAX_MSG_SIZE: Final = 1_048_576
 MAX_BODY_SIZE: Final = 5_242_880
@@ -45,11 +48,18 @@ SHARED_OPTIONS: Final = (
     *(option.name for option in fields(LayerOptions)),
 )
 SOURCE_OPTIONS: Final = (
+    "topics",
+    "topicsPattern",
     "channel",
     "startingOffsets",
     "startingTimestamp",
     "endingOffsets",
+    "endingTimestamp",
+    "pushDownPredicate",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
@@ -65,17 +75,20 @@ SPARK_OPTIONS: Final = frozenset(
 """What Spark adds by itself, in lower case; names with a dot (`option.topic`) are Spark's, too."""
 
 KAFKA_OPTIONS: Final = {
-    "subscribe": "topic",
-    "subscribepattern": "topic",
-    "assign": "topic",
+    "subscribe": "topic or topics",
+    "subscribepattern": "topicsPattern",
+    "assign": "topic or topics",
     "kafka.bootstrap.servers": "nsqd_tcp_addresses or lookupd_http_addresses",
     "kafka.group.id": "channel",
     "groupidprefix": "channel",
-    "maxtriggerdelay": "maxOffsetsPerTrigger",
-    "minoffsetspertrigger": "maxOffsetsPerTrigger",
     "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
 }
 """What Spark's source for Kafka calls what is here called otherwise."""
+
+UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNITS_BYTES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+"""As Spark writes times and sizes: ``15m``, ``64m``."""
 
 NEAR: Final = 0.6
 """How alike two names must be for one to be taken for the other misspelt (difflib's ratio)."""
@@ -128,6 +141,28 @@ class Given:
 
         return self.read(name, default, parse)
 
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time like ``15m``; without a unit it is in ms."""
+
+        def parse(text: str) -> int:
+            found = re.fullmatch(r"([0-9]+) ?(ms|s|m|min|h|d)?", text.lower())
+            if found is None:
+                raise ValueError(f"expected a time like 500ms, 30s, 15m or 2h, not {text!r}")
+            return int(found[1]) * UNITS_MS[found[2] or "ms"]
+
+        return self.read(name, default, parse)
+
+    def size(self, name: str) -> int:
+        """A number of bytes like ``64m``, at least 1; 0 when it is not given."""
+
+        def parse(text: str) -> int:
+            found = re.fullmatch(r"([0-9]+) ?([kmgt]?)i?b?", text.lower())
+            if found is None or not int(found[1]):
+                raise ValueError(f"expected a size like 67108864, 512k, 64m or 1g, not {text!r}")
+            return int(found[1]) * UNITS_BYTES[found[2]]
+
+        return self.read(name, 0, parse)
+
     def flag(self, name: str, default: bool) -> bool:
         """`true` or `false`."""
 
@@ -140,13 +175,29 @@ class Given:
 
     def name(self, option: str) -> str:
         """A topic's or a channel's name; empty when it is not given."""
+        return self.read(option, "", lambda text: _legal(text, option))
 
-        def parse(text: str) -> str:
-            if not is_valid_name(text):
-                raise ValueError(f"not a legal {option} name: {quote(text)}")
-            return text
+    def names(self, option: str, kind: str) -> tuple[str, ...]:
+        """Names of topics with commas between them, each once; none when it is not given."""
 
-        return self.read(option, "", parse)
+        def parse(text: str) -> tuple[str, ...]:
+            found = tuple(dict.fromkeys(_legal(name, kind) for name in split_texts(text)))
+            if not found:
+                raise ValueError(f"expected names with commas between them, not {text!r}")
+            return found
+
+        return self.read(option, (), parse)
+
+
+def _legal(text: str, kind: str) -> str:
+    """A name.
+
+    Raises:
+        ValueError: NSQ does not allow it.
+    """
+    if not is_valid_name(text):
+        raise ValueError(f"not a legal {kind} name: {quote(text)}")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +209,14 @@ class Cluster:
         lookupd_http_addresses: as ``host:port``; empty when nsqds are given.
         timeout_ms: how long an nsqd may be out of reach before what needs it fails.
         layers: TLS, compression and AUTH on the way to each.
+        begin_timeout_ms: the same for a query that has not begun; 0: `timeout_ms`.
     """
 
     nsqd_tcp_addresses: tuple[str, ...]
     lookupd_http_addresses: tuple[str, ...]
     timeout_ms: int
     layers: LayerOptions = PLAIN
+    begin_timeout_ms: int = 0
 
     @classmethod
     def of(cls, given: Given) -> "Cluster":
@@ -181,7 +234,8 @@ class Cluster:
                 + (", not both" if nsqds else "")
             )
         timeout_ms = given.whole("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1)
-        return cls(tuple(nsqds), tuple(lookupds), timeout_ms, _layers(given))
+        begin_ms = given.whole("nsqdTimeoutMs", BEGIN_TIMEOUT_MS, 1)
+        return cls(tuple(nsqds), tuple(lookupds), timeout_ms, _layers(given), begin_ms)
 
 
 def _lookupds(text: str) -> list[str]:
@@ -207,72 +261,6 @@ def _layers(given: Given) -> LayerOptions:
         return LayerOptions(**values)
     except ValueError as error:
         raise OptionError(f"option {error}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The options of a stream or batch read; NsqDataSource says what each means."""
-
-    cluster: Cluster
-    topic: str
-    channel: str
-    starting: Positions
-    starting_timestamp_ms: int
-    ending: Positions
-    offsets_per_trigger_max: int
-    partitions_min: int
-    records_per_partition_max: int
-    fail_on_data_loss: bool
-
-    @classmethod
-    def of(cls, options: Mapping[str, str], *, stream: bool) -> "SourceOptions":
-        """Reads the options.
-
-        Raises:
-            OptionError: one is missing or wrong.
-        """
-        found = cls.checked(options, stream=stream)
-        if stream and not found.channel:
-            raise OptionError("the option channel is needed: it holds what is not yet read")
-        if stream and found.ending != Positions(LATEST):
-            raise OptionError("option endingOffsets: a stream has no end, only a batch read has")
-        if not stream and COMMITTED in (found.starting.elsewhere, *found.starting.named.values()):
-            raise OptionError(
-                "option startingOffsets: committed is for streams, a batch read has no channel"
-            )
-        return found
-
-    @classmethod
-    def checked(cls, options: Mapping[str, str], *, stream: bool = False) -> "SourceOptions":
-        """Reads the options as far as they mean the same in a stream and in a batch read.
-
-        Raises:
-            OptionError: one is missing or wrong.
-        """
-        given = Given(options)
-        topic, channel = given.name("topic"), given.name("channel")
-        if not topic:
-            raise OptionError("the option topic is needed")
-        words = (EARLIEST, LATEST, COMMITTED)
-        start, end = Positions(COMMITTED if stream else EARLIEST), Positions(LATEST)
-        return cls(
-            cluster=Cluster.of(given),
-            topic=topic,
-            channel=channel,
-            starting=given.read(
-                "startingOffsets", start, lambda text: parse_positions(text, words, EARLIEST)
-            ),
-            starting_timestamp_ms=given.whole("startingTimestamp", -1, 0),
-            ending=given.read(
-                "endingOffsets", end, lambda text: parse_positions(text, (LATEST,), LATEST)
-            ),
-            offsets_per_trigger_max=given.whole("maxOffsetsPerTrigger", 0, 1),
-            partitions_min=given.whole("minPartitions", 0, 1),
-            records_per_partition_max=given.whole(
-                "maxRecordsPerPartition", RECORDS_PER_PARTITION, 1
-            ),
-            fail_on_data_loss=given.flag("failOnDataLoss", True),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from sparq.spark.cut import Cut
 from sparq.spark.fleet import Fleet
 from sparq.spark.losses import Losses
 from sparq.spark.offsets import LogPosition, Offset, parse_key
-from sparq.spark.options import SourceOptions
 from sparq.spark.patience import Patience
 from sparq.spark.ranges import Range
+from sparq.spark.source_options import SourceOptions
 
 
 class Span(NamedTuple):
@@ -24,6 +24,7 @@ class Span(NamedTuple):
 
     Attributes:
         key: the log's key in the offset.
+        topic: its topic.
         address: the nsqd to read it from.
         first_ordinal: messages in the log before the batch.
         begin: the first place that is still there; `end` when all of it is lost.
@@ -31,6 +32,7 @@ class Span(NamedTuple):
     """
 
     key: str
+    topic: str
     address: str
     first_ordinal: int
     begin: LogPosition
@@ -85,17 +87,19 @@ class Planner:
             first.ordinal is not None and first.ordinal == last.ordinal
         ):
             return None
-        address, log = parse_key(key)
-        self._fleet.remember([address])
+        parts = parse_key(key)
+        address, log = parts.address, parts.log
+        self._fleet.remember([parts])
         patience = Patience(f"nsqd {address}", self._options.cluster.timeout_ms)
         while True:
-            self._fleet.wait_for([log])
-            member = self._fleet.attached.get(log)
+            self._fleet.wait_for([parts])
+            member = self._fleet.member(log)
             if member is None:
                 self._losses.gone(key, first, last.ordinal)
                 if first.ordinal is None or last.ordinal is None:
                     return None
-                return Span(key, address, first.ordinal, last, last)
+                topic = parts.topic or self._options.topics.listed
+                return Span(key, topic, address, first.ordinal, last, last)
             begin = self._fleet.place_after(log, first.index, 0)
             stop = self._fleet.place_after(log, last.index, 0)
             # Just restarted, nsqd holds the log's end back until it knows all channels.
@@ -109,7 +113,7 @@ class Planner:
         self._losses.overtaken(key, first, begin.ends, last.ordinal)
         assert first.ordinal is not None
         kept = LogPosition(max(first.index, begin.ends.first), begin.from_ordinal)
-        return Span(key, member.address, first.ordinal, min(kept, last), last)
+        return Span(key, member.topic, member.address, first.ordinal, min(kept, last), last)
 
     def known(self, key: str, position: LogPosition, place: Place) -> LogPosition:
         """A position with its ordinal, which offsets of earlier versions lack.
@@ -124,7 +128,7 @@ class Planner:
         """
         if position.ordinal is not None:
             return position
-        member = self._fleet.attached.get(parse_key(key).log)
+        member = self._fleet.member(parse_key(key).log)
         if member is not None and member.attached is not None:
             # A cursor before the log's first message has passed all that was deleted. One that is
             # ahead of the query was moved by a lag limit: what it has not passed, nsqd keeps.
@@ -137,14 +141,14 @@ class Planner:
         """The ranges of one log."""
         ordinals = [span.first_ordinal + count for count in accumulate(counts[:-1])]
         places = [span.begin, *(self._place(span, ordinal) for ordinal in ordinals), span.end]
-        address, log = parse_key(span.key)
+        key = parse_key(span.key)
         for begin, end in pairwise(places):
             assert begin.ordinal is not None and end.ordinal is not None
             yield Range(
-                topic=self._options.topic,
-                nsqd=address,
+                topic=span.topic,
+                nsqd=key.address,
                 address=span.address,
-                log=log,
+                log=key.log,
                 first=begin.index,
                 end=end.index,
                 ordinal=begin.ordinal,
@@ -161,7 +165,7 @@ class Planner:
             place = self._fleet.place_after(log, begin.index, ordinal - before)
             if place is None:
                 patience.wait("it went away while a batch was planned")
-                self._fleet.wait_for([log])
+                self._fleet.wait_for([parse_key(span.key)])
             elif place.from_ordinal == before:
                 return min(LogPosition(place.at, place.at_ordinal), span.end)
             else:  # more was deleted just now: the tasks will say so

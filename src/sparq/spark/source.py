@@ -1,4 +1,4 @@
-"""The source `nsq`: reads topics' logs as a stream, or once as a batch.
+"""The source `nsq` as a stream.
 
 What Spark calls, in its order: `initialOffset` (of a query without a checkpoint), `latestOffset`
 and `partitions` in one process of the driver that lives as long as the query; `read` in the
@@ -8,15 +8,17 @@ executors, on a copy of the reader that has never been connected.
    there already, since `commit` comes only with the next batch that has data.
 2. An nsqd out of reach keeps its last offset, and the others go on. Only a drained run
    (availableNow) waits for it: it must not end without what it was to read.
+3. A topic that has left the options keeps its place in the offset, unread; a batch that was planned
+   with it is still run again as it was.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from logging import getLogger
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -24,25 +26,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from sparq.client.range_reader import Attached, Ends, Place
+from sparq.client.range_reader import Ends
+from sparq.spark.admission import Limits, admit
+from sparq.spark.backlog import Reach
 from sparq.spark.cut import Cut
-from sparq.spark.errors import SparkNsqError, UnreachableError
-from sparq.spark.fleet import Fleet, Member
-from sparq.spark.losses import Losses
-from sparq.spark.offsets import (
-    COMMITTED,
-    EARLIEST,
-    LATEST,
-    Key,
-    LogPosition,
-    Offset,
-    Positions,
-    parse_key,
-    share,
-)
-from sparq.spark.options import OptionError, SourceOptions
-from sparq.spark.planner import Planner
-from sparq.spark.ranges import Loss, read_range
+from sparq.spark.errors import UnreachableError
+from sparq.spark.offsets import Key, LogPosition, Offset, parse_key
+from sparq.spark.options import OptionError
+from sparq.spark.reader import NsqReader
+from sparq.spark.source_options import SourceOptions
 
 NEWS_WAIT_SECONDS: Final = 0.3
 """How long an idle query waits in `latestOffset` for news; Spark would ask again at once."""
@@ -52,178 +44,76 @@ NEWS_POLL_SECONDS: Final = 0.02
 MOVING_SECONDS: Final = 5.0
 """How long a log may be nowhere while its nsqd moves to another address, as nsqlookupd tells."""
 
-_NO_LIMIT: Final = 1 << 62
-
 _LOG = getLogger("sparq.spark")
 
-
-class _Reader:
-    """What the stream and the batch reader have in common."""
-
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = tuple(columns)
-        self._loss = Loss(options.fail_on_data_loss)
-        self._losses = Losses(options.topic, self._loss)
-        self._connected: Fleet | None = None
-
-    @property
-    def _fleet(self) -> Fleet:
-        """Connected when it is first needed, in the driver: readers are copied to executors."""
-        if self._connected is None:
-            self._connected = Fleet(self._options)
-        return self._connected
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one range, as Arrow record batches."""
-        if partition.value is None:
-            return iter(())  # what Spark makes of a batch read without any partitions
-        cluster, columns = self._options.cluster, self._columns
-        return read_range(
-            partition.value, columns, cluster.timeout_ms, self._loss, layers=cluster.layers
-        )
-
-    def _starts(self) -> dict[str, LogPosition]:
-        """Where reading begins in each log."""
-        attached = self._fleet.attached.items()
-        keys = {log: str(Key(member.address, log)) for log, member in attached}
-        self._check_names("startingOffsets", self._options.starting, set(keys.values()))
-        return {keys[log]: self._start(keys[log], member) for log, member in attached}
-
-    def _start(self, key: str, member: Member) -> LogPosition:
-        """Where reading begins in one log."""
-        attached = known(member.attached)
-        ends = attached.ends
-        if self._options.starting_timestamp_ms >= 0:
-            return self._start_at_time(member, ends)
-        position = self._options.starting.of(*parse_key(key))
-        if position == EARLIEST:
-            return LogPosition(ends.first, ends.first_ordinal)
-        if position == LATEST:
-            return LogPosition(ends.end, ends.end_ordinal)
-        if position == COMMITTED:
-            return committed(attached)
-        assert isinstance(position, LogPosition)
-        self._check_within("startingOffsets", key, position, ends)
-        if position.ordinal is None:
-            if position.index < ends.first:
-                self._losses.deleted(key, position.index, ends)
-            place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
-            return LogPosition(max(position.index, ends.first), place.from_ordinal)
-        return self._kept(key, position, ends)
-
-    def _start_at_time(self, member: Member, ends: Ends) -> LogPosition:
-        wall_ns = self._options.starting_timestamp_ms * 1_000_000
-        place = reached(member, self._fleet.place_at_time(ends.log, wall_ns))
-        return LogPosition(place.at, place.at_ordinal)
-
-    def _kept(self, key: str, position: LogPosition, ends: Ends) -> LogPosition:
-        """The position, or the log's beginning when messages in between are lost.
-
-        Raises:
-            DataLossError: they are, and the query is to fail then.
-        """
-        if position.ordinal is None or position.ordinal >= ends.first_ordinal:
-            return position
-        self._losses.overtaken(key, position, ends, ends.first_ordinal)
-        return LogPosition(ends.first, ends.first_ordinal)
-
-    def _check_within(self, option: str, key: str, position: LogPosition, ends: Ends) -> None:
-        if position.index > ends.end:
-            raise OptionError(
-                f"option {option}: index {position.index} is beyond the end, {ends.end}, of "
-                f"{self._losses.place(key)}"
-            )
-
-    def _check_names(self, option: str, positions: Positions, keys: set[str]) -> None:
-        unknown = positions.unknown(keys)
-        if unknown:
-            raise OptionError(
-                f"option {option}: no log of topic {self._options.topic} was found for "
-                f"{', '.join(sorted(unknown))} (found: {', '.join(sorted(keys)) or 'none'})"
-            )
-
-    def _plan(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """The messages between two offsets, cut into partitions."""
-        planner = Planner(self._fleet, self._options, self._losses)
-        return [InputPartition(part) for part in planner.ranges(start, end)]
-
-
-def known(attached: Attached | None) -> Attached:
-    """What is held at an nsqd that is in reach."""
-    assert attached is not None
-    return attached
-
-
-def reached(member: Member, place: Place | None) -> Place:
-    """An nsqd's answer.
-
-    Raises:
-        ConnectionError: it gave none.
-    """
-    if place is None:
-        raise ConnectionError(f"nsqd {member.address} went away")
-    return place
-
-
-def committed(attached: Attached) -> LogPosition:
-    """Where a channel stands."""
-    ends = attached.ends
-    if attached.committed <= ends.first:
-        return LogPosition(ends.first, ends.first_ordinal)
-    return LogPosition(attached.committed, attached.committed_ordinal)
+Found = dict[str, LogPosition]
+"""By key, how far each log has been or may be read."""
 
 
 class NsqStreamReader(
-    _Reader,
+    NsqReader,
     DataSourceStreamReader,  # type: ignore[misc] # mypy does not follow pyspark
     SupportsTriggerAvailableNow,  # type: ignore[misc] # likewise
 ):
-    """Reads a topic's logs as they grow; holds one channel meanwhile."""
+    """Reads topics' logs as they grow; holds one channel in each meanwhile."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         super().__init__(options, columns)
-        self._initial: dict[str, LogPosition] | None = None
+        self._initial: Found | None = None
+        self._is_resumed = False
         self._reported: dict[str, object] | None = None
+        self._is_drained = False
         self._targets: dict[str, Ends] | None = None
         self._missing_since: dict[str, float] = {}
+        self._last_batch_at = float("-inf")
 
     # What Spark calls
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remembers where the logs end: the query is to read up to there."""
-        self._wait_for(None)
-        self._targets = self._fleet.ends()
-        self._warn_of_silence()
+        """Remembers where the logs end: the query is to read up to there.
+
+        While an nsqd is out of reach that has to wait for the next call, which knows for how long.
+        """
+        self._is_drained = True
+        self._fleet.refresh()
+        if not self._fleet.out_of_reach:
+            self._aim()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """At most maxOffsetsPerTrigger messages in one batch."""
-        limit = self._options.offsets_per_trigger_max
-        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+        """The limits of the options; as Spark knows one limit only, it hears of the messages'."""
+        limits = self._options.limits
+        return ReadAllAvailable() if limits == Limits() else ReadMaxRows(limits.messages_max)
 
     def initialOffset(self) -> dict[str, object]:
         """Where a query without a checkpoint begins; Spark asks twice."""
         if self._initial is None:
-            self._fleet.wait_for()
-            self._initial = self._starts()
+            self._wait(self._fleet.wait_to_begin)
+            self._aim()
+            self._initial = self._bounds.starts()
             self._fleet.commit(self._initial)
         return Offset(self._initial).as_json()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """How far the next batch goes; the start itself when there is nothing new."""
         begin = Offset.parse(start).positions
-        self._fleet.remember(parse_key(key).address for key in begin)
+        self._resume(begin)
+        if self._is_drained and self._targets is None:
+            self._wait(self._fleet.wait_for)
+            self._aim()
         idle_until = time.monotonic() + NEWS_WAIT_SECONDS
         while True:
-            latest = self._step(begin, limit)
+            asked_at = time.monotonic()
+            latest = self._step(begin, self._limits(limit))
             if latest != begin:
                 return Offset(latest, self._cut(begin, latest)).as_json()
             # A log that may be on its way to another address is waited for, lest a run that reads
             # what is there and ends (availableNow) takes it for one without messages.
-            drained = self._targets is not None or time.monotonic() >= idle_until
+            answered_at = time.monotonic()
+            drained = self._targets is not None or answered_at >= idle_until
             if drained and not self._missing_since:
                 return start
-            time.sleep(NEWS_POLL_SECONDS)
+            # Many logs take long to ask: the driver and the nsqds get as long to rest.
+            time.sleep(max(NEWS_POLL_SECONDS, answered_at - asked_at))
 
     def reportLatestOffset(self) -> dict[str, object] | None:
         """Where the logs end, for the query's progress."""
@@ -244,28 +134,55 @@ class NsqStreamReader(
 
     # One look at the logs
 
-    def _step(self, start: dict[str, LogPosition], limit: ReadLimit) -> dict[str, LogPosition]:
+    def _resume(self, begin: Found) -> None:
+        """Learns from a checkpoint what nsqlookupd may have forgotten, and what is read no more."""
+        if self._is_resumed:
+            return
+        self._is_resumed = True
+        keys = {key: parse_key(key) for key in begin}
+        topics = self._options.topics
+        self._fleet.remember(
+            parts for key, parts in keys.items() if topics.reads(parts) and not begin[key].gone
+        )
+        left = sorted({parts.topic for parts in keys.values() if not topics.reads(parts)})
+        if left:
+            _LOG.warning(
+                "the options of this query name topic %s no more: it is not read, and keeps its "
+                "place in the checkpoint. Its channel %s still holds what comes after that place: "
+                "delete the channel if the topic will not be read again",
+                ", ".join(left),
+                self._options.channel,
+            )
+
+    def _limits(self, limit: ReadLimit) -> Limits:
+        """The limits of the next batch."""
+        if isinstance(limit, ReadAllAvailable):
+            return Limits()  # the trigger `once`, which is to read all, whatever the options say
+        limits = self._options.limits
+        if isinstance(limit, ReadMaxRows):
+            limits = limits._replace(messages_max=limit.max_rows)
+        # What a drained run is to read is there already: it would wait for nothing.
+        return limits if self._targets is None else limits._replace(messages_min=0)
+
+    def _step(self, start: Found, limits: Limits) -> Found:
+        topics = self._options.topics
+        keys = {key: parts for key in start if topics.reads(parts := parse_key(key))}
         if self._targets is None:
             self._fleet.refresh()
         else:
-            self._wait_for({parse_key(key).log for key in start if not start[key].gone})
+            wanted = [parts for key, parts in keys.items() if not start[key].gone]
+            self._wait(lambda: self._fleet.wait_for(wanted))
         ends = self._fleet.ends()
-        self._fleet.commit(start)
-        latest = {
-            key: self._found(key, position, ends.get(parse_key(key).log))
-            for key, position in start.items()
-        }
-        joining = self._joining(latest, ends)
+        self._fleet.commit({key: start[key] for key in keys})
+        found = {key: self._found(key, start[key], ends.get(keys[key].log)) for key in keys}
+        joining = self._joining(found, ends)
         self._fleet.commit(joining)
         self._reported = {
-            key: LogPosition(found.end, found.end_ordinal).as_json()
-            for key in (*latest, *joining)
-            if (found := ends.get(parse_key(key).log))
+            key: LogPosition(log.end, log.end_ordinal).as_json()
+            for key in (*found, *joining)
+            if (log := ends.get(parse_key(key).log))
         }
-        backlogs = {key: self._backlog(key, latest[key], ends) for key in latest}
-        for key, count in share(_rows_max(limit), backlogs).items():
-            latest[key] = self._after(key, latest[key], count, backlogs[key], ends)
-        return latest | joining
+        return start | found | self._admitted(found, ends, limits) | joining
 
     def _found(self, key: str, position: LogPosition, ends: Ends | None) -> LogPosition:
         """A log's position by what there is of the log now."""
@@ -276,16 +193,15 @@ class NsqStreamReader(
             place = self._fleet.place_after(ends.log, position.index, 0)
             if place is None:
                 return position
-            position = Planner(self._fleet, self._options, self._losses).known(key, position, place)
-        return self._kept(key, replace(position, gone=False), ends)
+            position = self._planner.known(key, position, place)
+        return self._bounds.kept(key, replace(position, gone=False), ends)
 
     def _awaited(self, key: str, position: LogPosition) -> bool:
         """Whether a log that is nowhere may still be found; reports it as lost if not."""
         if position.gone:
             return False
         now = time.monotonic()
-        log = parse_key(key).log
-        if self._fleet.may_have(log):
+        if self._fleet.may_have(parse_key(key)):
             self._missing_since.pop(key, None)
             return True
         grace = MOVING_SECONDS if self._options.cluster.lookupd_http_addresses else 0.0
@@ -295,104 +211,94 @@ class NsqStreamReader(
         self._losses.gone(key, position)
         return False
 
-    def _wait_for(self, logs: set[str] | None) -> None:
-        """Waits for nsqds, so that a drained run does not end without what it is to read.
+    def _aim(self) -> None:
+        """Sets the ends of a drained run."""
+        if self._is_drained and self._targets is None:
+            self._targets = self._fleet.ends()
+            self._warn_of_silence()
+
+    def _wait(self, wait_for: Callable[[], None]) -> None:
+        """Waits for nsqds; a drained run must not end without what it is to read.
 
         Raises:
             UnreachableError: one stayed out of reach, and the query is to fail then.
         """
         try:
-            self._fleet.wait_for(logs)
+            wait_for()
         except UnreachableError as error:
+            if not self._is_drained:
+                raise
             hint = "if it has left for good, the option failOnDataLoss=false goes on without it"
             if self._options.fail_on_data_loss or not self._fleet.give_up():
                 raise UnreachableError(f"{error}; {hint}") from error
             _LOG.warning("%s. The query goes on without it (failOnDataLoss is false)", error)
 
-    def _joining(
-        self, found: dict[str, LogPosition], ends: dict[str, Ends]
-    ) -> dict[str, LogPosition]:
+    def _joining(self, found: Found, ends: dict[str, Ends]) -> Found:
         """Logs that are new, each with its first place; not in place of one that is awaited."""
         logs = {parse_key(key).log for key in found}
+        living = {key: parse_key(key) for key in found if not found[key].gone}
         awaited = {
-            parse_key(key).address
-            for key, position in found.items()
-            if not position.gone and parse_key(key).log not in ends
+            (parts.address, self._topic(parts))
+            for parts in living.values()
+            if parts.log not in ends
         }
-        return {
-            str(Key(member.address, log)): self._join(member)
-            for log, member in self._fleet.attached.items()
-            if log in ends
-            and log not in logs
-            and member.address not in awaited
-            and (self._targets is None or log in self._targets)
-        }
+        read = {self._topic(parts) for parts in living.values()}
+        joining = {}
+        for log, member in self._fleet.attached.items():
+            is_new = log in ends and log not in logs and self._options.topics.has(member.topic)
+            is_due = self._targets is None or log in self._targets
+            replaces = {(member.address, member.topic), (member.address, "")} & awaited
+            if is_new and is_due and not replaces:
+                place = self._bounds.joined(member, is_topic_read=member.topic in read)
+                joining[str(self._bounds.key(member))] = place
+        return joining
 
-    def _join(self, member: Member) -> LogPosition:
-        """Where a log is read first that was not there when the query began.
+    def _topic(self, key: Key) -> str:
+        """A log's topic; empty where it is not known while the log is out of reach."""
+        names = self._options.topics.of_key(key)
+        if len(names) == 1:
+            return names[0]
+        member = self._fleet.member(key.log)
+        return "" if member is None else member.topic
 
-        Without a place that was asked for, that is the channel's own: what it had finished before
-        does not come again, and its cursor does not go back.
-        """
-        attached = known(member.attached)
-        if self._options.starting_timestamp_ms >= 0:
-            return self._start_at_time(member, attached.ends)
-        if self._options.starting.elsewhere == EARLIEST:
-            return LogPosition(attached.ends.first, attached.ends.first_ordinal)
-        return committed(attached)
+    def _admitted(self, found: Found, ends: dict[str, Ends], limits: Limits) -> Found:
+        """How far the next batch goes in the logs that it reads; none while it is held back."""
+        reach = Reach(self._fleet, found, {log: self._stop(log, ends[log]) for log in ends})
+        waited = time.monotonic() - self._last_batch_at
+        counts = admit(reach.backlogs(limits.bytes_max), limits, waited)
+        if counts:
+            self._last_batch_at = time.monotonic()
+        return {key: reach.after(key, count) for key, count in counts.items()}
 
-    def _cut(self, begin: dict[str, LogPosition], latest: dict[str, LogPosition]) -> Cut:
+    def _stop(self, log: str, found: Ends) -> Ends:
+        """How far a log may be read now."""
+        if self._targets is None:
+            return found
+        target = self._targets.setdefault(log, found)
+        return min(found, target, key=lambda each: each.end)
+
+    def _cut(self, begin: Found, latest: Found) -> Cut:
         """How the batch from `begin` to `latest` is cut."""
         messages = 0
         for key, position in begin.items():
             end = latest[key].ordinal
             if position.ordinal is not None and end is not None:
                 messages += end - position.ordinal
-        return Planner(self._fleet, self._options, self._losses).cut(messages)
-
-    def _stop(self, log: str, ends: dict[str, Ends]) -> Ends | None:
-        """How far a log may be read now; None when it is out of reach."""
-        found = ends.get(log)
-        if found is None or self._targets is None:
-            return found
-        target = self._targets.setdefault(log, found)
-        return min(found, target, key=lambda each: each.end)
-
-    def _backlog(self, key: str, position: LogPosition, ends: dict[str, Ends]) -> int:
-        """Messages of a log that may be read from a position on."""
-        stop = self._stop(parse_key(key).log, ends)
-        if stop is None or position.ordinal is None or stop.end <= position.index:
-            return 0
-        return stop.end_ordinal - position.ordinal
-
-    def _after(
-        self, key: str, position: LogPosition, count: int, backlog: int, ends: dict[str, Ends]
-    ) -> LogPosition:
-        """The place `count` messages behind a position."""
-        log = parse_key(key).log
-        stop = self._stop(log, ends)
-        if stop is not None and count >= backlog:
-            return LogPosition(stop.end, stop.end_ordinal)
-        place = self._fleet.place_after(log, position.index, count)
-        return position if place is None else LogPosition(place.at, place.at_ordinal)
+        return self._planner.cut(messages)
 
     def _warn_of_silence(self) -> None:
-        """Says when no nsqd has had a message of the topic: its name may be wrong."""
+        """Says when no nsqd has had a message of the topics: their names may be wrong."""
         if any(ends.end_ordinal for ends in (self._targets or {}).values()):
             return
-        cluster = self._options.cluster
-        where = ", ".join(member.address for member in self._fleet.attached.values())
-        lookupds = ", ".join(cluster.lookupd_http_addresses)
+        members = self._fleet.attached.values()
+        nsqds = ", ".join(dict.fromkeys(member.address for member in members))
+        lookupds = ", ".join(self._options.cluster.lookupd_http_addresses)
         _LOG.warning(
-            "topic %s has never had a message at %s: there is nothing to read. "
-            "Check the option topic if you expected messages",
-            self._options.topic,
-            f"nsqd {where}" if where else f"any nsqd that nsqlookupd {lookupds} knows",
+            "%s has never had a message at %s: there is nothing to read. "
+            "Check the option if you expected messages",
+            self._options.topics,
+            f"nsqd {nsqds}" if nsqds else f"any nsqd that nsqlookupd {lookupds} knows",
         )
-
-
-def _rows_max(limit: ReadLimit) -> int:
-    return limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
 
 
 class RefusedStreamReader(DataSourceStreamReader):  # type: ignore[misc] # mypy skips pyspark
@@ -419,39 +325,3 @@ class RefusedStreamReader(DataSourceStreamReader):  # type: ignore[misc] # mypy 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Raises the error."""
         raise self._error
-
-
-class NsqBatchReader(_Reader, DataSourceReader):  # type: ignore[misc] # mypy skips pyspark
-    """Reads what a topic's logs hold between two places."""
-
-    def partitions(self) -> list[InputPartition]:
-        """The ranges to read; where the logs end is looked up once, here."""
-        try:
-            return self._partitions()
-        finally:
-            self._fleet.close()
-
-    def _partitions(self) -> list[InputPartition]:
-        self._fleet.wait_for()
-        attached = self._fleet.attached
-        if not attached:
-            raise SparkNsqError(f"no nsqd has a topic {self._options.topic}")
-        starts = self._starts()
-        self._check_names("endingOffsets", self._options.ending, set(starts))
-        ends = {key: self._end(key, attached[parse_key(key).log], starts[key]) for key in starts}
-        return self._plan(Offset(starts), Offset(ends))
-
-    def _end(self, key: str, member: Member, start: LogPosition) -> LogPosition:
-        """Where reading ends in one log."""
-        ends = known(member.attached).ends
-        position = self._options.ending.of(*parse_key(key))
-        if not isinstance(position, LogPosition):
-            return LogPosition(ends.end, ends.end_ordinal)
-        self._check_within("endingOffsets", key, position, ends)
-        if position.index < start.index:
-            raise OptionError(
-                f"option endingOffsets: index {position.index} is before index {start.index}, at "
-                f"which reading {self._losses.place(key)} begins"
-            )
-        place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
-        return LogPosition(position.index, place.from_ordinal)

@@ -1,0 +1,200 @@
+"""Where reading begins and ends in each log, by the options.
+
+A log that is there when a query begins is read from where the options say. One that joins later is
+read from:
+
+1. the time of `startingTimestamp`, or its first message with ``earliest``;
+2. else from its first message, too, if the query itself has just created the channel there and
+   reads no other log of the topic: the topic is new to it, and all of its messages are;
+3. else from where the channel stands: what it had finished does not come again, its cursor does
+   not go back, and an nsqd that was away at the start is not read from its beginning.
+"""
+
+from collections.abc import Mapping
+
+from sparq.client.range_reader import Attached, Ends, Place
+from sparq.spark.fleet import Fleet, Member
+from sparq.spark.losses import Losses
+from sparq.spark.offsets import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    Key,
+    LogPosition,
+    Positions,
+    parse_key,
+)
+from sparq.spark.options import OptionError
+from sparq.spark.source_options import SourceOptions
+
+NS_PER_MS = 1_000_000
+
+
+class Bounds:
+    """Finds first and last places.
+
+    Args:
+        fleet: the nsqds.
+        options: the query's.
+        losses: told of what is lost.
+    """
+
+    def __init__(self, fleet: Fleet, options: SourceOptions, losses: Losses) -> None:
+        self._fleet = fleet
+        self._options = options
+        self._losses = losses
+
+    def starts(self) -> dict[str, LogPosition]:
+        """Where reading begins in each log, by its key.
+
+        Raises:
+            OptionError: startingOffsets names what is not there.
+            DataLossError: it names what was deleted, and the query is to fail then.
+        """
+        self._check_names("startingOffsets", self._options.starting)
+        return {
+            str(self.key(member)): self._start(member) for member in self._fleet.attached.values()
+        }
+
+    def ends(self, starts: Mapping[str, LogPosition]) -> dict[str, LogPosition]:
+        """Where a batch read ends in each log, by its key.
+
+        Args:
+            starts: where it begins.
+
+        Raises:
+            OptionError: endingOffsets names what is not there, or a place before the start.
+        """
+        self._check_names("endingOffsets", self._options.ending)
+        attached = self._fleet.attached
+        return {
+            key: self._end(key, attached[parse_key(key).log], start)
+            for key, start in starts.items()
+        }
+
+    def key(self, member: Member) -> Key:
+        """The key of a log in offsets."""
+        return self._options.topics.key(member.address, member.topic, member.log)
+
+    def joined(self, member: Member, *, is_topic_read: bool) -> LogPosition:
+        """Where a log is read first that was not there when the query began.
+
+        Args:
+            member: where it is.
+            is_topic_read: whether another log of its topic is read already.
+        """
+        attached = known(member.attached)
+        if self._options.starting_timestamp_ms >= 0:
+            return self.at_time(member, self._options.starting_timestamp_ms * NS_PER_MS)
+        is_new = attached.created and not is_topic_read
+        if is_new or self._options.starting.elsewhere == EARLIEST:
+            return LogPosition(attached.ends.first, attached.ends.first_ordinal)
+        return committed(attached)
+
+    def at_time(self, member: Member, wall_ns: int) -> LogPosition:
+        """The first message of a log that was published at or after a time, else its end."""
+        place = reached(member, self._fleet.place_at_time(member.log, wall_ns))
+        return LogPosition(place.at, place.at_ordinal)
+
+    def kept(self, key: str, position: LogPosition, ends: Ends) -> LogPosition:
+        """The position, or the log's beginning when messages in between are lost.
+
+        Raises:
+            DataLossError: they are, and the query is to fail then.
+        """
+        if position.ordinal is None or position.ordinal >= ends.first_ordinal:
+            return position
+        self._losses.overtaken(key, position, ends, ends.first_ordinal)
+        return LogPosition(ends.first, ends.first_ordinal)
+
+    def _start(self, member: Member) -> LogPosition:
+        """Where reading begins in one log."""
+        attached = known(member.attached)
+        ends = attached.ends
+        if self._options.starting_timestamp_ms >= 0:
+            return self.at_time(member, self._options.starting_timestamp_ms * NS_PER_MS)
+        position = self._options.starting.of(_named(member))
+        if position == EARLIEST:
+            return LogPosition(ends.first, ends.first_ordinal)
+        if position == LATEST:
+            return LogPosition(ends.end, ends.end_ordinal)
+        if position == COMMITTED:
+            return committed(attached)
+        assert isinstance(position, LogPosition)
+        key = str(self.key(member))
+        self._check_within("startingOffsets", key, position, ends)
+        if position.ordinal is None:
+            if position.index < ends.first:
+                self._losses.deleted(key, position.index, ends)
+            place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
+            return LogPosition(max(position.index, ends.first), place.from_ordinal)
+        return self.kept(key, position, ends)
+
+    def _end(self, key: str, member: Member, start: LogPosition) -> LogPosition:
+        """Where reading ends in one log."""
+        ends = known(member.attached).ends
+        if self._options.ending_timestamp_ms >= 0:
+            end = self.at_time(member, self._options.ending_timestamp_ms * NS_PER_MS)
+            return max(start, end, key=_index)
+        position = self._options.ending.of(_named(member))
+        if not isinstance(position, LogPosition):
+            return LogPosition(ends.end, ends.end_ordinal)
+        self._check_within("endingOffsets", key, position, ends)
+        if position.index < start.index:
+            raise OptionError(
+                f"option endingOffsets: index {position.index} is before index {start.index}, at "
+                f"which reading {self._losses.place(key)} begins"
+            )
+        place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
+        return LogPosition(position.index, place.from_ordinal)
+
+    def _check_within(self, option: str, key: str, position: LogPosition, ends: Ends) -> None:
+        if position.index > ends.end:
+            raise OptionError(
+                f"option {option}: index {position.index} is beyond the end, {ends.end}, of "
+                f"{self._losses.place(key)}"
+            )
+
+    def _check_names(self, option: str, positions: Positions) -> None:
+        members = self._fleet.attached.values()
+        unknown = positions.unknown(map(_named, members))
+        if unknown:
+            found = sorted(str(self.key(member)) for member in members)
+            raise OptionError(
+                f"option {option}: no log of {self._options.topics} was found for "
+                f"{', '.join(sorted(unknown))} (found: {', '.join(found) or 'none'})"
+            )
+
+
+def _named(member: Member) -> Key:
+    """A log's key with its topic, by which an option may name it."""
+    return Key(member.address, member.log, member.topic)
+
+
+def _index(position: LogPosition) -> int:
+    return position.index
+
+
+def known(attached: Attached | None) -> Attached:
+    """What is held at an nsqd that is in reach."""
+    assert attached is not None
+    return attached
+
+
+def reached(member: Member, place: Place | None) -> Place:
+    """An nsqd's answer.
+
+    Raises:
+        ConnectionError: it gave none.
+    """
+    if place is None:
+        raise ConnectionError(f"nsqd {member.address} went away")
+    return place
+
+
+def committed(attached: Attached) -> LogPosition:
+    """Where a channel stands."""
+    ends = attached.ends
+    if attached.committed <= ends.first:
+        return LogPosition(ends.first, ends.first_ordinal)
+    return LogPosition(attached.committed, attached.committed_ordinal)

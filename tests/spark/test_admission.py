@@ -1,0 +1,108 @@
+"""How much of the backlog one batch takes: counts, bytes and time, without any nsqd."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.spark.admission import NO_LIMIT, Backlog, Limits, admit, share, share_bytes
+
+NEVER = math.inf
+"""How long ago the last batch was before the first."""
+
+
+def messages(**counts: int) -> dict[str, Backlog]:
+    """Backlogs that no limit in bytes cuts."""
+    return {key: Backlog(count, count) for key, count in counts.items()}
+
+
+@pytest.mark.parametrize(
+    ("limits", "counts", "waited", "expected"),
+    [
+        (Limits(), {"a": 3, "b": 4}, 0, {"a": 3, "b": 4}),
+        (Limits(messages_max=4), {"a": 3, "b": 9}, 0, {"a": 1, "b": 3}),
+        (Limits(messages_min=8, delay_seconds=5), {"a": 3, "b": 4}, 4.9, {}),
+        (Limits(messages_min=7, delay_seconds=5), {"a": 3, "b": 4}, 0, {"a": 3, "b": 4}),
+        (Limits(messages_min=8, delay_seconds=5), {"a": 3, "b": 4}, 5, {"a": 3, "b": 4}),
+        (Limits(messages_min=8, delay_seconds=5), {"a": 1}, NEVER, {"a": 1}),
+        (Limits(messages_min=8, delay_seconds=5), {"a": 0}, NEVER, {}),
+        (Limits(messages_min=8, messages_max=8, delay_seconds=5), {"a": 20}, 0, {"a": 8}),
+    ],
+)
+def test_a_batch_waits_for_messages_or_for_time(limits, counts, waited, expected):
+    """minOffsetsPerTrigger holds a batch back until maxTriggerDelay has passed since the last."""
+    assert expected == admit(messages(**counts), limits, waited)
+
+
+def test_a_batch_that_is_full_does_not_wait():
+    """Beyond maxBytesPerTrigger it would not grow, however few messages that is."""
+    limits = Limits(messages_min=100, delay_seconds=5, bytes_max=1)
+
+    assert {"a": 2, "b": 5} == admit({"a": Backlog(9, 2), "b": Backlog(5, 5)}, limits, 0)
+    assert {} == admit({"a": Backlog(9, 9)}, limits, 0)
+    assert {"a": 1, "b": 2} == admit(
+        {"a": Backlog(9, 2), "b": Backlog(5, 5)}, limits._replace(messages_max=3), 0
+    )
+
+
+backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 10_000))
+
+
+@given(st.integers(1, 20_000), backlogs)
+def test_shares_are_within_limit_and_backlogs(limit, counts):
+    """All of the limit is used if there is enough, none gets more than it has or nothing at all."""
+    shares = share(limit, counts)
+
+    assert sum(shares.values()) == min(limit, sum(counts.values()))
+    assert all(0 < shares[key] <= counts[key] for key in shares)
+    if limit >= len(counts):
+        assert shares.keys() == {key for key, count in counts.items() if count}
+
+
+def test_shares_follow_the_backlogs():
+    """Three times the backlog gets three times the share."""
+    assert {"a": 250, "b": 750} == share(1000, {"a": 100_000, "b": 300_000})
+
+
+@given(st.integers(1, 10_000), backlogs)
+def test_shares_of_bytes_never_exceed_the_limit(limit, sizes):
+    """What is there is given whole if it fits, else in proportion and rounded down."""
+    shares = share_bytes(limit, sizes)
+
+    assert shares.keys() == sizes.keys()
+    assert sum(shares.values()) <= limit or shares == {}
+    assert all(shares[key] <= sizes[key] for key in sizes)
+    if sum(sizes.values()) <= limit:
+        assert sizes == shares
+    else:
+        assert sum(shares.values()) > limit - len(sizes)
+
+
+counted = st.dictionaries(
+    st.text("abc", min_size=1, max_size=2),
+    st.integers(0, 50).flatmap(lambda n: st.builds(Backlog, st.just(n), st.integers(0, n))),
+)
+
+
+@given(
+    counted,
+    st.builds(
+        Limits,
+        st.sampled_from([1, 7, 60, NO_LIMIT]),
+        st.integers(0, 80),
+        st.sampled_from([0.0, 2.0]),
+    ),
+    st.sampled_from([0.0, 1.0, 2.0, NEVER]),
+)
+def test_a_batch_is_within_all_limits_or_held_back_for_one_reason(backlogs, limits, waited):
+    """A plain reading of the rules: nothing at all, or as much as every limit allows."""
+    taken = admit(backlogs, limits, waited)
+    there = sum(backlog.messages for backlog in backlogs.values())
+    allowed = sum(backlog.allowed for backlog in backlogs.values())
+    too_few = there < limits.messages_min and allowed == there
+    if too_few and waited < limits.delay_seconds:
+        assert {} == taken
+    else:
+        assert min(allowed, limits.messages_max) == sum(taken.values())
+    assert all(0 < taken[key] <= backlogs[key].allowed for key in taken)
