@@ -1,13 +1,17 @@
 """A batch read in the driver: what it reads, and what is wrong with its bounds."""
 
+from datetime import UTC, datetime
+
 import pytest
+from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThanOrEqual
 
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.spark.batch_source import NsqBatchReader
+from sparq.spark.batch_source import NsqBatchReader, NsqFilteredReader
 from sparq.spark.decode import SCHEMA
 from sparq.spark.errors import SparkNsqError
 from sparq.spark.options import OptionError
+from sparq.spark.predicates import CLOCK_SET_BACK_NS
 from sparq.spark.source_options import SourceOptions
 from tests.spark.range_server import RangeServer, key
 
@@ -18,7 +22,7 @@ def batch_reader(*servers: RangeServer, **options: str) -> NsqBatchReader:
         "nsqd_tcp_addresses": ",".join(server.address for server in servers),
         "nsqdTimeoutMs": "10000",
     }
-    return NsqBatchReader(SourceOptions.of(given | options, stream=False), SCHEMA.names)
+    return NsqFilteredReader(SourceOptions.of(given | options, stream=False), SCHEMA.names)
 
 
 def batch_rows(reader: NsqBatchReader) -> list[bytes]:
@@ -74,3 +78,47 @@ def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
     reader = batch_reader(servers[0], endingOffsets='{"h:1": 5}')
     with pytest.raises(OptionError, match=r"^option endingOffsets: no log of topic clicks .* h:1"):
         reader.partitions()
+
+
+def test_a_batch_may_end_at_a_time(servers):
+    """endingTimestamp: before the first message at or after it, in each log; a start is a floor."""
+    first, second = servers
+    for server, index in ((first, 201), (second, 2)):
+        server.times[5_000_000] = index
+    bodies = batch_rows(batch_reader(*servers, endingTimestamp="5"))
+    assert [b"0a", b"0a", b"0b", b"0b", b"0c"] == sorted([*bodies, b"0c"])
+
+    named = f'{{"{second.address}": 4}}'
+    rows = batch_rows(batch_reader(*servers, startingOffsets=named, endingTimestamp="5"))
+    assert [b"0a", b"0b"] == sorted(rows)
+
+
+def test_predicates_on_the_time_cut_ranges(servers):
+    """What is before the lower bound is not read, nor what is an hour beyond the upper one."""
+    server = servers[1]
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    begin_ns = int(at.timestamp()) * 10**9
+    end_ns = begin_ns + 1000 + CLOCK_SET_BACK_NS
+    server.times |= {begin_ns: 2, end_ns: 5}
+    predicates = [
+        GreaterThanOrEqual(("timestamp",), at),
+        LessThanOrEqual(("timestamp",), at),
+        GreaterThan(("index",), 3),
+    ]
+    reader = batch_reader(server, pushDownPredicate="true")
+
+    assert predicates == list(reader.pushFilters(predicates))
+    assert [b"0c", b"1a", b"1b"] == batch_rows(reader)
+    assert 6 == len(batch_rows(batch_reader(server, pushDownPredicate="true")))
+
+    bounded = batch_reader(
+        server,
+        startingOffsets=f'{{"{server.address}": 3}}',
+        endingOffsets=f'{{"{server.address}": 4}}',
+        pushDownPredicate="true",
+    )
+    bounded.pushFilters(predicates)
+    assert [b"1a"] == batch_rows(bounded)
+    server.times |= {begin_ns: 5, end_ns: 2}
+    reader.pushFilters(predicates)
+    assert [] == batch_rows(reader)

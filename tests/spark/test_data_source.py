@@ -4,7 +4,7 @@ import pickle
 import pkgutil
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 from pyspark.sql.types import StructType
 
 import pyspark_nsq
@@ -65,6 +65,15 @@ def test_readers_and_writers_are_copied_to_executors():
         source_of().streamWriter(body, True),
     ):
         assert type(made) is type(pickle.loads(pickle.dumps(made)))
+
+
+def test_only_a_reader_that_is_asked_to_takes_predicates():
+    """Spark refuses a reader with `pushFilters` unless its own setting is on."""
+    plain, pushing = (source_of(pushDownPredicate=text).reader(FULL) for text in ("false", "true"))
+
+    assert DataSourceReader.pushFilters is type(plain).pushFilters
+    assert DataSourceReader.pushFilters is not type(pushing).pushFilters
+    assert type(pushing) is type(pickle.loads(pickle.dumps(pushing)))
 
 
 @pytest.mark.parametrize("text", ["body string", "clicks string", "body binary never"])

@@ -46,6 +46,19 @@ class Lookupd:
         producers = [{"broadcast_address": host, "tcp_port": port} for host, port in addresses]
         self.body = json.dumps({"channels": [], "producers": producers}).encode()
 
+    def has_nodes(self, **topics: dict[str, bool]) -> None:
+        """These nsqds at port 1, each with its topics and whether they are tombstoned."""
+        producers = [
+            {
+                "broadcast_address": host,
+                "tcp_port": 1,
+                "topics": list(found),
+                "tombstones": list(found.values()),
+            }
+            for host, found in topics.items()
+        ]
+        self.body = json.dumps({"producers": producers}).encode()
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
@@ -87,6 +100,42 @@ def test_nsqlookupd_is_asked_for_the_topic(lookupd):
         "[::1]:4152",
     )
     assert lookupd.paths == ["/lookup?topic=t%23ephemeral"]
+
+
+def test_several_topics_are_one_question(lookupd):
+    """By names or by a pattern, from the topics of each nsqd, but for tombstoned ones."""
+    cluster = Cluster((), (lookupd.address,), 1)
+    plain = {"x2": False, "x#ephemeral": False}
+    lookupd.has_nodes(a={"x1": False, "y": False, "x2": True}, b=plain)
+    for topics, expected in (
+        (Topics((), "x.*", several=True), [("a:1", "x1"), ("b:1", "x2")]),
+        (Topics(("x2", "y"), several=True), [("a:1", "y"), ("b:1", "x2")]),
+    ):
+        found = Discovery.of_topics(cluster, topics)
+        assert expected == list(found.found())
+
+    assert ["/nodes", "/nodes"] == lookupd.paths
+
+
+def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
+    """Until nsqlookupd tells of it again."""
+    found = Discovery.of_topics(Cluster((), (lookupd.address,), 1), Topics((), ".*", several=True))
+    lookupd.has_nodes(a={"x": False, "y": False})
+    first, second = found.found()
+    lookupd.has_nodes(a={"y": False})
+    found.forget(first)
+    assert (second,) == found.found()
+    lookupd.has_nodes(a={"x": False})
+
+    assert (second, first) == found.found()
+
+
+def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
+    """Without nsqlookupd nothing is asked."""
+    found = Discovery.of_topics(Cluster(("h:1", "h:2"), (), 1), Topics(("a", "b"), several=True))
+
+    assert [("h:1", "a"), ("h:1", "b"), ("h:2", "a"), ("h:2", "b")] == list(found.found())
+    assert ("h:1", "h:2") == found.addresses()
 
 
 def test_a_sink_asks_for_all_nsqds(lookupd):

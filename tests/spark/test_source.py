@@ -9,9 +9,12 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from sparq.client.range_reader import NoRangesError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import fleet, source
+from sparq.spark import options as option_limits
+from sparq.spark.admission import NO_LIMIT
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from sparq.spark.offsets import Key
 from sparq.spark.options import OptionError
@@ -93,6 +96,23 @@ def test_a_query_does_not_begin_without_one_of_its_nsqds(servers, readers):
         reader.initialOffset()
 
 
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_mistyped_address_is_named_soon(servers, readers, monkeypatch, drained):
+    """A query that has read nothing need not wait for a minute: it can be started again."""
+    monkeypatch.setattr(option_limits, "BEGIN_TIMEOUT_MS", 200)
+    gone = f"127.0.0.1:{free_port()}"
+    given = {"nsqd_tcp_addresses": f"{servers[0].address},{gone}", "nsqdTimeoutMs": ""}
+    reader = readers(**given)
+    begun = time.monotonic()
+    if drained:
+        reader.prepareForTriggerAvailableNow()
+
+    with pytest.raises(UnreachableError, match=f"nsqd {gone}: .*refused"):
+        reader.initialOffset()
+    assert time.monotonic() - begun < 5
+    assert 60_000 == reader._options.cluster.timeout_ms
+
+
 def test_a_channel_with_consumers_is_an_error(servers, readers):
     """nsqd's own words say why the channel can't be had."""
     text = "ATTACH failed channel clicks:archive has 2 consumers"
@@ -133,6 +153,8 @@ def test_a_limit_is_shared_out_and_all_is_read_in_the_end(servers, readers):
 
     assert [3, 3, 3, 1] == counts
     assert 10 == len(set(found))
+    for options in ({"minOffsetsPerTrigger": "3"}, {"maxBytesPerTrigger": "3"}):
+        assert ReadMaxRows(NO_LIMIT) == readers(**options).getDefaultReadLimit()
     assert ALL == readers().getDefaultReadLimit()
 
 
@@ -189,6 +211,112 @@ def test_another_query_on_the_channel_ends_this_one(servers, readers):
     assert 2 == servers[1].committed
 
 
+def drain(reader, limit=None) -> list[int]:
+    """Reads to the end; how many rows each batch had."""
+    limit = limit or reader.getDefaultReadLimit()
+    start, counts = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, limit)) != start:
+        counts.append(len(rows_of(reader, start, end)))
+        start = end
+    return counts
+
+
+def bytes_between(servers, start, end) -> int:
+    """What the stored batches between two offsets take."""
+    return sum(
+        server.size_of(position)
+        for server in servers
+        for position, (at, _) in enumerate(server.batches)
+        if start[key(server)]["index"] <= at < end[key(server)]["index"]
+    )
+
+
+def test_bytes_bound_a_batch(servers, readers):
+    """maxBytesPerTrigger: whole stretches of the logs, in proportion, one of each log at least."""
+    first = servers[0]
+    for number in range(6):
+        first.add([bytes([number]) * 500])
+    limit = 2 * first.size_of(2)
+    reader = readers(maxBytesPerTrigger=str(limit))
+    start, rows = reader.initialOffset(), 0
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        assert 0 < bytes_between(servers, start, end) <= limit
+        rows += len(rows_of(reader, start, end))
+        start = end
+    assert 16 == rows
+
+    for given, counts in (
+        ({"maxBytesPerTrigger": str(limit)}, [5, 2, 2, 1]),
+        ({"maxBytesPerTrigger": "1"}, [2, 2, 1, 1, 1, 1, 1, 1]),
+        ({"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, [1] * 10),
+        ({"maxBytesPerTrigger": "1m"}, [10]),
+    ):
+        assert counts == drain(readers(first, **given))
+    assert [10] == drain(readers(first, maxBytesPerTrigger="1"), ALL)  # the trigger once
+
+
+def test_an_older_nsqd_cannot_bound_bytes(servers, readers):
+    """It is named: the bound must not silently be none."""
+    servers[1].ranges = 1
+    reader = readers(servers[1], maxBytesPerTrigger="1k")
+
+    with pytest.raises(NoRangesError, match=f"nsqd {servers[1].address} is too old to tell"):
+        reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+
+
+def test_a_batch_waits_for_enough_messages(servers, readers, monkeypatch):
+    """minOffsetsPerTrigger: the first batch goes at once, the next waits for messages or time."""
+    server = servers[1]
+    reader = readers(server, minOffsetsPerTrigger="4", maxTriggerDelay="1h")
+    limit = reader.getDefaultReadLimit()
+    start = reader.initialOffset()
+    start, begun = reader.latestOffset(start, limit), start
+    assert 6 == len(rows_of(reader, begun, start))
+
+    server.add([b"2a", b"2b", b"2c"])
+    assert start == reader.latestOffset(start, limit)
+    monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 30)
+    threading.Timer(0.1, server.add, [[b"2d"]]).start()
+    end = reader.latestOffset(start, limit)
+    assert 4 == len(rows_of(reader, start, end))
+
+
+def test_a_batch_waits_only_so_long(servers, readers, monkeypatch):
+    """maxTriggerDelay: what is there by then is read, however little it is."""
+    monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 30)
+    server = servers[1]
+    reader = readers(server, minOffsetsPerTrigger="4", maxTriggerDelay="300ms")
+    limit = reader.getDefaultReadLimit()
+    start = reader.latestOffset(reader.initialOffset(), limit)
+    begun = time.monotonic()
+    server.add([b"2a"])
+    end = reader.latestOffset(start, limit)
+
+    assert 1 == len(rows_of(reader, start, end))
+    assert 0.2 < time.monotonic() - begun < 20
+
+
+def test_a_drained_run_waits_for_no_minimum(servers, readers):
+    """availableNow reads what is there and ends: nothing more would come."""
+    reader = readers(minOffsetsPerTrigger="100", maxOffsetsPerTrigger="100")
+    reader.prepareForTriggerAvailableNow()
+
+    assert [10] == drain(reader)
+
+
+def test_a_log_joins_while_a_batch_is_held_back(servers, readers):
+    """A new nsqd enters the offset at once: only its messages wait."""
+    first, second = servers
+    reader = readers(first, minOffsetsPerTrigger="99")
+    limit = reader.getDefaultReadLimit()
+    start = reader.latestOffset(reader.initialOffset(), limit)
+    reader._fleet.remember([Key(second.address, "")])
+    joined = reader.latestOffset(start, limit)
+
+    assert indexes(start) | {key(second): 0} == indexes(joined)
+    assert joined == reader.latestOffset(joined, limit)
+
+
 # nsqds come and go
 
 
@@ -205,6 +333,31 @@ def test_a_new_nsqd_joins_in_a_step_of_its_own(servers, readers, monkeypatch):
     assert 0 == servers[1].committed
     end = reader.latestOffset(joined, ALL)
     assert 6 == len(rows_of(reader, joined, end))
+
+
+def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
+    """The query has created the channel there: nobody has said what it need not see.
+
+    Of an nsqd that was away, and has the topic that is read elsewhere, only what is new is read.
+    """
+    for server in servers:
+        server.created, server.committed = True, server.end
+    absent = f"127.0.0.1:{free_port()}"
+    reader = readers(servers[0], startingOffsets="committed")
+    reader._fleet.remember([Key(servers[1].address, "")])
+    start = reader.latestOffset({}, ALL)
+    assert {key(servers[0]): 0, key(servers[1]): 0} == indexes(start)
+    assert [0, 0] == [server.committed for server in servers]
+
+    servers[1].committed = servers[1].end
+    reader = readers(servers[0], startingOffsets="committed")
+    start = reader.latestOffset({f"{absent}/{servers[0].log}": 202}, ALL)
+    reader._fleet.remember([Key(servers[1].address, "")])
+    assert 6 == indexes(reader.latestOffset(start, ALL))[key(servers[1])]
+
+    servers[1].created = False
+    reader = readers(servers[1], startingOffsets="committed")
+    assert {key(servers[1]): 6} == indexes(reader.latestOffset({}, ALL))
 
 
 def test_an_nsqd_out_of_reach_keeps_its_offset(servers, readers):
