@@ -1,9 +1,10 @@
-"""What stream readers of tests answer, in short form."""
+"""What stream readers of tests answer, in short form; and a query without Spark."""
 
 import pickle
 
 from sparq.spark.decode import SCHEMA
 from sparq.spark.source import NsqStreamReader
+from tests.waiting import wait_for
 
 
 def indexes(offset) -> dict[str, int]:
@@ -11,13 +12,52 @@ def indexes(offset) -> dict[str, int]:
     return {name: place["index"] for name, place in offset.items() if name != "cut"}
 
 
-def rows_of(reader, start, end) -> list[tuple[str, bytes]]:
-    """(nsqd, body) of each row between two offsets, as the executors would read them."""
+def rows_of(reader, start, end, columns=("nsqd", "body")) -> list[tuple]:
+    """Some columns of each row between two offsets, as the executors would read them."""
     found = []
     for partition in pickle.loads(pickle.dumps(reader.partitions(start, end))):
         copy = pickle.loads(pickle.dumps(NsqStreamReader(reader._options, SCHEMA.names)))
         for rows in copy.read(partition):
-            found += zip(
-                rows.column("nsqd").to_pylist(), rows.column("body").to_pylist(), strict=True
-            )
+            found += zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
     return found
+
+
+class Follower:
+    """Does what Spark does with a reader, one micro-batch after the other.
+
+    Attributes:
+        reader: the reader.
+        offset: up to where it has read: what a checkpoint would hold.
+        rows: (topic, nsqd, body) of each row.
+        batches: (start, end) of each micro-batch.
+    """
+
+    def __init__(self, reader: NsqStreamReader, offset=None) -> None:
+        self.reader = reader
+        self.offset = reader.initialOffset() if offset is None else offset
+        self.rows: list[tuple] = []
+        self.batches: list[tuple] = []
+
+    def step(self) -> bool:
+        """One micro-batch; whether there was one."""
+        end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())
+        if end == self.offset:
+            return False
+        self.rows += self.read_range(self.offset, end)
+        self.batches.append((self.offset, end))
+        self.offset = end
+        return True
+
+    def read_range(self, start, end) -> list[tuple]:
+        """The rows of a micro-batch."""
+        return rows_of(self.reader, start, end, ("topic", "nsqd", "body"))
+
+    def read(self, count: int) -> None:
+        """Reads on until there are so many rows."""
+        while len(self.rows) < count:
+            wait_for(self.step, told=lambda: f"{count} rows: {self.rows}")
+        assert count == len(self.rows), self.rows
+
+    def bodies(self, topic: str) -> list[bytes]:
+        """The bodies of one topic, in order."""
+        return sorted(body for name, _, body in self.rows if name == topic)
