@@ -179,7 +179,7 @@ def test_ends(house: House) -> None:
 
 
 def test_ends_within_a_size(house: House) -> None:
-    """How far so many bytes reach: whole stretches of the log, the first in any case; their size."""
+    """How far so many bytes reach: whole stretches of the log, one at least; and their size."""
     for n in range(4):
         house.publish("t", bytes([n]) * 70_000, b"-")
     client = house.connect()

@@ -413,3 +413,42 @@ def test_a_drained_run_waits_for_all_topics_of_an_nsqd(both, made, prefix, fail)
     else:
         follower.read(2)
         assert not follower.step()
+
+
+def test_what_appears_after_a_drained_run_began_is_left_for_the_next(lookupd, steady, made, prefix):
+    """The run ends where the logs ended when it began, and with the logs that there were."""
+    publish(steady, prefix + "old", b"1")
+    is_known(lookupd, (steady, prefix + "old"))
+    given = {"topicsPattern": re.escape(prefix) + ".*"}
+    offset = made(**given).offset
+    run = made(**given, offset=offset)
+    run.reader.prepareForTriggerAvailableNow()
+    publish(steady, prefix + "new", b"2", channel="first")
+    publish(steady, prefix + "old", b"3")
+    is_known(lookupd, (steady, prefix + "new"))
+    run.read(1)
+    assert not run.step()
+    run.reader.stop()
+
+    following = made(**given, offset=run.offset)
+    following.reader.prepareForTriggerAvailableNow()
+    following.read(2)
+    assert ([b"2"], [b"3"]) == tuple(following.bodies(prefix + name) for name in ("new", "old"))
+
+
+def test_a_topic_that_is_tombstoned_is_read_on(lookupd, steady, made, prefix):
+    """A running query, or one with a checkpoint, finishes what is there; a new one leaves it."""
+    topic = prefix + "a"
+    publish(steady, topic, b"1")
+    is_known(lookupd, (steady, topic))
+    given = {"topicsPattern": re.escape(prefix) + ".*"}
+    follower = made(**given)
+    node = f"127.0.0.1:{steady.http_port}"
+    lookupd.post(f"/topic/tombstone?topic={topic}&node={node}")
+    follower.read(1)
+    publish(steady, topic, b"2")
+    assert {} == made(**given, channel="another").offset
+    again = made(**given, offset=follower.offset)
+    again.read(1)
+
+    assert [b"2"] == again.bodies(topic)

@@ -38,7 +38,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     A read gives one row a message; a write takes `body` (or `value`) and, if it is there, `topic`.
 
     =========  =========  =====================================================================
-    topic      STRING     the topic
+    topic      STRING     the topic; always there, so that a query keeps its schema when topics join
     nsqd       STRING     ``host:port`` of the nsqd that holds the message, as it was found first
     id         STRING     the message id: 16 hex digits, unique over all nsqds
     index      BIGINT     the message's place in its nsqd's log of the topic; rises, with gaps
@@ -47,7 +47,8 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     body       BINARY     the message
     =========  =========  =====================================================================
 
-    A reader given a schema with fewer of these columns makes only those.
+    A reader that is given a schema with fewer of these columns makes only those; ``.select`` alone
+    does not reach a Python source, which makes all columns then.
 
     Options
     -------
@@ -59,7 +60,8 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         ``host:port`` or URL of nsqlookupds, their HTTP port. New nsqds join a running query.
     nsqdTimeoutMs : int, default 60000
         How long an nsqd that is needed may be out of reach before the query fails. With
-        failOnDataLoss=false an availableNow query goes on without it then.
+        failOnDataLoss=false an availableNow query goes on without it then. Unless this option is
+        given, a query without a checkpoint waits 5 s only: a mistyped address is named soon.
     tls_v1 : bool, default false
         Speak TLS with the nsqds. Their certificates are verified, and the hosts' names in them.
     tls_root_ca_file, tls_cert, tls_key : str
@@ -82,25 +84,48 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     Reading:
 
     topic : str
-        The topic to read.
+        The topic to read. Either this or:
+    topics : str
+        Topics with commas between them; each row says in `topic` which one it is of.
+    topicsPattern : str
+        A regular expression (Python's) that the whole of a topic's name must match, over all topics
+        that nsqlookupd lists; ephemeral topics have no log and are passed over. Topics that appear
+        while the query runs join it. Needs lookupd_http_addresses.
     channel : str
-        The channel whose cursor follows what the query has committed: its depth is the query's
-        lag, and what lies behind it stays in the log. Needed by streams; a batch read has none.
-        It cannot have consumers at the same time.
+        The channel whose cursor follows what the query has committed, in each topic: its depth is
+        the query's lag, and what comes after it stays in the log. Needed by streams; a batch read
+        has none. It cannot have consumers at the same time.
     startingOffsets : str
         Where a query without a checkpoint begins: ``earliest``, ``latest``, ``committed`` (where
         the channel stands) or JSON with an index or a word for nsqds,
-        ``{"127.0.0.1:4150": 12345}``; nsqds that are not named begin at the earliest.
-        Default: ``committed`` for a stream, ``earliest`` for a batch. A channel whose consumers
-        finished messages out of order stands at its first unfinished one: what they had finished
-        after it comes again. An nsqd that joins later begins at the earliest, or with
-        ``committed`` and ``latest`` where its channel stands.
+        ``{"127.0.0.1:4150": 12345}``, with several topics
+        ``{"clicks": {"127.0.0.1:4150": 12345}, "views": "latest"}``; what is not named begins at
+        the earliest. Default: ``committed`` for a stream, ``earliest`` for a batch. A channel
+        whose consumers finished messages out of order stands at its first unfinished one: what
+        they had finished after it comes again. An nsqd that joins later begins at the earliest,
+        or with ``committed`` and ``latest`` where its channel stands; a topic that joins later,
+        without that channel, begins at its first message.
     startingTimestamp : int
         Instead: at the first message published at or after this time, in ms since 1970.
     endingOffsets : str, default latest
         Where a batch read ends: ``latest`` or JSON as above.
+    endingTimestamp : int
+        Instead: before the first message published at or after this time, in ms since 1970.
+    pushDownPredicate : bool, default false
+        Whether a batch read leaves out what predicates on the column `timestamp` exclude, without
+        reading it. Spark asks for its own setting, too:
+        ``spark.sql.python.filterPushdown.enabled=true``. See docs/spark.md about clocks.
     maxOffsetsPerTrigger : int
-        At most so many messages in one micro-batch, over all nsqds. Default: no limit.
+        The most messages in one micro-batch, over all nsqds and topics. Default: no limit.
+    maxBytesPerTrigger : size like ``64m``
+        The most bytes in one micro-batch, as messages are stored: the bodies, 38 bytes for each,
+        and headers. Counted by stretches of the log, 64 to 128 KiB or one larger MPUB; each log
+        with unread messages gives one stretch at least. Default: no limit.
+    minOffsetsPerTrigger : int
+        A micro-batch waits until so many messages are there, or maxTriggerDelay is over, or
+        maxBytesPerTrigger is reached. The first after a start does not wait, nor does availableNow.
+    maxTriggerDelay : time like ``30s``, default 15m
+        How long a micro-batch waits for minOffsetsPerTrigger, counted from the one before.
     minPartitions : int
         The number of partitions in a batch, about: set it to the number of the executors' cores
         (``spark.sparkContext.defaultParallelism``), which Spark does not tell a source. Default:
@@ -110,7 +135,7 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         A longer range is cut.
     failOnDataLoss : bool, default true
         Whether the query fails when messages are lost that it has not read: deleted, damaged, or
-        with a topic that was deleted and created again. If false, it logs how many and goes on.
+        with a topic that was deleted. If false, it logs how many and goes on.
 
     Writing:
 

@@ -263,7 +263,8 @@ class NsqStreamReader(
 
     def _admitted(self, found: Found, ends: dict[str, Ends], limits: Limits) -> Found:
         """How far the next batch goes in the logs that it reads; none while it is held back."""
-        reach = Reach(self._fleet, found, {log: self._stop(log, ends[log]) for log in ends})
+        logs = [log for key in found if (log := parse_key(key).log) in ends]
+        reach = Reach(self._fleet, found, {log: self._stop(log, ends[log]) for log in logs})
         waited = time.monotonic() - self._last_batch_at
         counts = admit(reach.backlogs(limits.bytes_max), limits, waited)
         if counts:
