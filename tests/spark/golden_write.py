@@ -36,9 +36,11 @@ def query(address: str, checkpoint: Path) -> None:
     """Reads what is there in batches of 100."""
     ensure_java()
     use_this_python()
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - only once there is a Java
+    from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     options = {
         "topic": TOPIC,
         "channel": "archive",
@@ -63,7 +65,10 @@ def main(target: str) -> None:
         folder = Path(name)
         checkpoint = folder / "checkpoint"
         with spawn_nsqd(folder, name="data") as nsqd:
-            for path in (f"topic/create?topic={TOPIC}", f"channel/create?topic={TOPIC}&channel=keeps"):
+            for path in (
+                f"topic/create?topic={TOPIC}",
+                f"channel/create?topic={TOPIC}&channel=keeps",
+            ):
                 nsqd.post(f"/{path}")
             publish(nsqd, 0, PLANNED)
             query(nsqd.tcp, checkpoint)

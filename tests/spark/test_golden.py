@@ -41,7 +41,9 @@ def test_there_are_golden_checkpoints():
 
 def test_its_offsets_are_what_they_were(folder):
     """Each is read, and would be written as it stands there."""
-    offsets = [path for path in (folder / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
+    offsets = [
+        path for path in (folder / "checkpoint" / "offsets").iterdir() if path.name.isdigit()
+    ]
 
     assert 3 == len(offsets)
     for path in offsets:

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from sparq.client.range_reader import RangeReader
 from sparq.spark import discovery, fleet, source
 from sparq.spark.batch_source import NsqBatchReader
 from sparq.spark.decode import SCHEMA
@@ -391,6 +392,33 @@ def test_an_nsqd_that_moves_is_found_by_its_logs(lookupd, nsqd, made, prefix):
 
     assert {(first, nsqd.tcp, b"2"), (second, nsqd.tcp, b"2")} == set(follower.rows[2:])
     assert {nsqd.tcp} == {parse_key(key).address for key in indexes(follower.offset)}
+
+
+def test_a_silent_nsqd_is_not_asked_for_each_topic(lookupd, steady, made, prefix, monkeypatch):
+    """Its timeout is waited for once in a look, not once for each of its topics."""
+    topics = [prefix + name for name in "abc"]
+    for topic in topics:
+        publish(steady, topic, b"1")
+        is_known(lookupd, (steady, topic))
+    follower = made(topics=",".join(topics))
+    follower.read(3)
+    nsqds, asked = follower.reader._fleet, []
+
+    def silent(_reader, topic, *_channel):
+        asked.append(topic)
+        raise TimeoutError("timed out")
+
+    with monkeypatch.context() as patched:
+        for question in ("ends", "attach"):
+            patched.setattr(RangeReader, question, silent)
+        assert {} == nsqds.ends()
+        assert 1 == len(asked)
+        wait_for(lambda: all(member.due for member in nsqds._members.values()))
+        nsqds.refresh()
+        assert 2 == len(asked)
+    for topic in topics:
+        publish(steady, topic, b"2")
+    follower.read(6)
 
 
 @pytest.mark.parametrize("fail", [True, False])

@@ -253,6 +253,21 @@ def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
     assert {key(servers[1]): 6} == indexes(reader.latestOffset({}, ALL))
 
 
+def test_a_log_that_joins_from_a_time_may_go_away_meanwhile(servers, readers):
+    """It joins when it is back; the others go on."""
+    first, second = servers
+    reader = readers(first, startingTimestamp="5")
+    start = reader.latestOffset(reader.initialOffset(), ALL)
+    first.add([b"new"])
+    reader._fleet.remember([Key(second.address, "")])
+    second.hang_up_after["Ends"] = 1
+    assert {key(first): first.end} == indexes(reader.latestOffset(start, ALL))
+    start, deadline = reader.latestOffset(start, ALL), time.monotonic() + 30
+    while key(second) not in start:
+        start = reader.latestOffset(start, ALL)
+        assert time.monotonic() < deadline
+
+
 def test_an_nsqd_out_of_reach_keeps_its_offset(servers, readers):
     """The others go on; when it is back it is attached anew, and read where it was left."""
     first, second = servers

@@ -112,6 +112,17 @@ def test_predicates_on_the_time_are_pushed_down(spark, nsqd, topic):
         spark.conf.unset(PUSHDOWN)
 
 
+def wait_for_rows(query, rows: list, count: int) -> None:
+    """Waits until a query's sink has so many; raises what it fails with."""
+
+    def look() -> bool:
+        if query.exception() is not None:
+            raise query.exception()
+        return len(rows) >= count
+
+    wait_for(look, WAIT_SECONDS, lambda: rows, 0.05)
+
+
 def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tmp_path):
     """By a pattern; only the columns of the schema are made; a restart goes on."""
     found: list[tuple[str, bytes]] = []
@@ -134,20 +145,12 @@ def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tm
             .start()
         )
 
-    def read(query, count: int) -> None:
-        def look() -> bool:
-            if query.exception() is not None:
-                raise query.exception()
-            return len(found) >= count
-
-        wait_for(look, WAIT_SECONDS, lambda: found, 0.05)
-
     publish(nsqd, f"{topic}.old", b"1", channel="spark")
     query = start()
     try:
-        read(query, 1)
+        wait_for_rows(query, found, 1)
         publish(nsqd, f"{topic}.new", b"2", b"3", channel="another")
-        read(query, 3)
+        wait_for_rows(query, found, 3)
         offset = json.loads(query.lastProgress.sources[0].endOffset)
     finally:
         query.stop()
@@ -155,7 +158,7 @@ def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tm
     publish(nsqd, f"{topic}.newer", b"5", channel="another")
     query = start()
     try:
-        read(query, 5)
+        wait_for_rows(query, found, 5)
     finally:
         query.stop()
 

@@ -10,7 +10,9 @@ broke costs one log its hold, and the others nothing.
    two queries that take the channel from each other would each lose its place in it.
 3. Logs are known by their id: an nsqd that comes back at another address is found by its log.
 4. Without a channel (a batch read) nothing is held; only the logs' ends are asked for.
-5. ATTACH creates a topic that is missing. A topic that was found by a pattern is asked for first,
+5. An nsqd that does not answer for one topic is not asked for its other topics in the same look: a
+   hundred topics would take a hundred times the timeout.
+6. ATTACH creates a topic that is missing. A topic that was found by a pattern is asked for first,
    by ENDS, which does not.
 """
 
@@ -131,9 +133,14 @@ class Fleet:
             self._undiscovered = None
         except OSError as error:
             self._undiscovered = error
+        silent: dict[str, OSError] = {}
         for member in list(self._members.values()):
-            if member.due:
+            if member.due and member.address in silent:
+                member.down(silent[member.address])
+            elif member.due:
                 self._open(member)
+                if isinstance(member.failure, OSError):
+                    silent[member.address] = member.failure
 
     def remember(self, keys: Iterable[Key]) -> None:
         """Adds what a checkpoint names and nsqlookupd may have forgotten."""
@@ -224,7 +231,7 @@ class Fleet:
             if member.log and may_pass(refusal):
                 member.down(refusal)
                 return
-            if refusal.code != "E_RANGE_FAILED":
+            if refusal.code != "E_RANGE_FAILED" or "not found" not in refusal.text:
                 raise
             self._miss(member)
         else:
@@ -246,12 +253,18 @@ class Fleet:
     def ends(self) -> dict[str, Ends]:
         """The ends of every log in reach, by log id."""
         found = {}
+        silent: dict[str, OSError] = {}
         for member in self.attached.values():
+            if member.address in silent:
+                member.down(silent[member.address])
+                continue
             try:
                 member.ends = ends = member.reader.ends(member.topic)
             except (OSError, RemoteError) as error:
                 # A refusal means that the topic was deleted; attaching creates it, with a new log.
                 member.down(error)
+                if isinstance(error, TimeoutError):
+                    silent[member.address] = error
             else:
                 found[ends.log] = ends
         return found

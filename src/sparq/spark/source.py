@@ -12,6 +12,7 @@ executors, on a copy of the reader that has never been connected.
    with it is still run again as it was.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -249,8 +250,10 @@ class NsqStreamReader(
             is_due = self._targets is None or log in self._targets
             replaces = {(member.address, member.topic), (member.address, "")} & awaited
             if is_new and is_due and not replaces:
-                place = self._bounds.joined(member, is_topic_read=member.topic in read)
-                joining[str(self._bounds.key(member))] = place
+                # An nsqd that goes away just now joins when it is back.
+                with contextlib.suppress(ConnectionError):
+                    place = self._bounds.joined(member, is_topic_read=member.topic in read)
+                    joining[str(self._bounds.key(member))] = place
         return joining
 
     def _topic(self, key: Key) -> str:
