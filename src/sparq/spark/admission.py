@@ -11,7 +11,8 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-NO_LIMIT: Final = 1 << 62
+NO_LIMIT: Final = 1 << 53
+"""More than any log will hold; and every reader of JSON keeps this number exactly."""
 
 
 class Limits(NamedTuple):
