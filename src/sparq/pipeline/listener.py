@@ -1,0 +1,90 @@
+"""What Spark tells of its queries, passed on: to Prometheus' figures and to the report's charts.
+
+    metrics, timeline = QueryMetrics(), Timeline()
+    spark.streams.addListener(ProgressListener(metrics, timeline))
+    server = MetricsServer(metrics, "127.0.0.1:4180")
+
+1. Nothing is asked of Spark and nothing of the executors: a listener costs a call through Spark's
+   gateway for each batch.
+2. What it keeps is bounded: sums a query, and the timeline.
+3. Spark's progress knows no publish times and no late clicks. A query tells them by `observed`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQueryListener
+
+from sparq.pipeline.query_metrics import QueryMetrics
+from sparq.pipeline.query_progress import COUNTS, NEWEST_PUBLISHED, parse, time_of
+from sparq.pipeline.samples import Timeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+READ, WRITTEN = "sparq_read", "sparq_written"
+"""Names of observations: Spark wants each to be another one within a query."""
+
+
+class ProgressListener(
+    StreamingQueryListener  # type: ignore[misc] # mypy does not follow pyspark
+):
+    """Takes in what happens to all queries of a session."""
+
+    def __init__(self, metrics: QueryMetrics, timeline: Timeline) -> None:
+        self._metrics = metrics
+        self._timeline = timeline
+
+    def onQueryStarted(self, event: Any) -> None:
+        """A query begins; Spark waits for this."""
+        at_s = time_of(event.timestamp)
+        self._metrics.started(str(event.id), str(event.runId), event.name, at_s)
+
+    def onQueryProgress(self, event: Any) -> None:
+        """A batch is done."""
+        progress = parse(json.loads(event.progress.json))
+        if self._metrics.progressed(progress):
+            self._timeline.add(progress.sample())
+
+    def onQueryIdle(self, event: Any) -> None:
+        """A query has looked for messages for ten seconds and found none."""
+        self._metrics.rested(str(event.id), time_of(event.timestamp))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """A query has ended."""
+        self._metrics.ended(str(event.id), str(event.runId), failed=event.exception is not None)
+
+
+def observed(
+    rows: DataFrame,
+    name: str = READ,
+    *,
+    newest_published: Column | None = None,
+    **counts: Column,
+) -> DataFrame:
+    """The same rows, with figures of each batch for the listener.
+
+    The greatest publish time is right however often a batch's plan is executed. A sum is not: what
+    follows the rows must execute their plan once a batch (in `foreachBatch`: after `persist`).
+
+    Args:
+        rows: of a stream.
+        name: another one for each call within a query.
+        newest_published: of a row, when its newest message was published: a timestamp.
+        counts: by name of `query_progress.COUNTS`: what to sum up, a whole number a row.
+    Raises:
+        ValueError: a count is not of COUNTS, or there is nothing to observe.
+    """
+    unknown = sorted(counts.keys() - COUNTS.keys())
+    if unknown:
+        raise ValueError(f"observed: unknown count {unknown[0]}; known: {', '.join(COUNTS)}")
+    figures = [F.sum(column).alias(count) for count, column in counts.items()]
+    if newest_published is not None:
+        micros = F.unix_micros(newest_published.cast("timestamp"))
+        figures.append((F.max(micros) / 1e6).alias(NEWEST_PUBLISHED))
+    if not figures:
+        raise ValueError("observed: give newest_published or a count")
+    return rows.observe(name, *figures)

@@ -1,0 +1,288 @@
+"""The queries' figures for Prometheus (docs/monitoring.md lists them).
+
+What happened to queries goes in by the methods of `QueryMetrics`, metric families come out by
+`collect`; no Spark and no network is needed for that. `listener` feeds it, `serve` shows it.
+
+1. Counters begin at 0 with the process; a batch is counted once, whoever tells it again.
+2. Labels are a query's name, a part of a batch, an operator: nothing that comes from clicks, and
+   nothing that grows with them.
+3. Events come on threads of Spark's gateway, scrapes on those of the HTTP server: a lock holds each
+   whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from sparq.pipeline.query_progress import COUNTS, QueryProgress, StateFigures
+
+PREFIX: Final = "sparq_query_"
+DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
+"""Of a batch's duration in seconds: from an idle machine's small batch to one that needs help."""
+
+
+@dataclass
+class Query:
+    """What is known of one query.
+
+    Attributes:
+        run_id: of its newest run; events of an older one may come after it has begun.
+        heard_s: when Spark last spoke of it, in seconds since 1970.
+        newest: its newest batch, with what has been learnt of the lag since.
+    """
+
+    run_id: str = ""
+    active: bool = False
+    starts: int = 0
+    restarts: int = 0
+    failures: int = 0
+    heard_s: float = 0.0
+    newest: QueryProgress | None = None
+    idle: bool = False
+    batches: int = 0
+    rows: int = 0
+    dropped: int = 0
+    seconds: float = 0.0
+    durations: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BOUNDS) + 1))
+    parts: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def start(self, run_id: str, at_s: float) -> None:
+        """A run of the query begins."""
+        self.run_id, self.active, self.heard_s = run_id, True, at_s
+        self.starts += 1
+        self.restarts += self.starts > 1
+
+    def end(self, run_id: str, *, failed: bool) -> None:
+        """A run has ended."""
+        self.failures += failed
+        if run_id == self.run_id:
+            self.active = False
+
+    def rest(self, at_s: float) -> None:
+        """There was nothing to read: nothing lies before the query."""
+        self.heard_s, self.idle = at_s, True
+        if self.newest is not None and not self.newest.logs_out_of_reach:
+            self.newest = replace(self.newest, lag_messages=0, lag_seconds=0.0)
+
+    def take(self, progress: QueryProgress) -> bool:
+        """Count a batch; False if it was counted before."""
+        before, self.newest = self.newest, progress
+        self.heard_s, self.idle = progress.ended_s, False
+        if before is None:
+            # The process is new, the query is not: it goes on from a checkpoint.
+            self.restarts += progress.batch_id > 0 and self.starts <= 1
+        elif before.query_id == progress.query_id and before.batch_id >= progress.batch_id:
+            return False
+        self._count(progress)
+        return True
+
+    def _count(self, progress: QueryProgress) -> None:
+        self.batches += 1
+        self.rows += progress.rows
+        self.seconds += progress.seconds
+        self.durations[bisect_left(DURATION_BOUNDS, progress.seconds)] += 1
+        self.dropped += sum(state.dropped for state in progress.states)
+        for part, seconds in progress.parts.items():
+            self.parts[part] = self.parts.get(part, 0.0) + seconds
+        for name, count in progress.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
+
+class Shown(NamedTuple):
+    """A figure of a query as a metric; None shows nothing."""
+
+    name: str
+    text: str
+    value: Callable[[Query], float | None]
+
+
+def _of_newest(value: Callable[[QueryProgress], float | None]) -> Callable[[Query], float | None]:
+    return lambda query: None if query.newest is None else value(query.newest)
+
+
+_COUNTERS: Final = (
+    Shown("starts", "Runs of the query that this process has begun", lambda q: q.starts),
+    Shown("restarts", "Runs that went on where an earlier one had ended", lambda q: q.restarts),
+    Shown("failures", "Runs that ended with an error", lambda q: q.failures),
+    Shown("batches", "Batches", lambda q: q.batches),
+    Shown("rows", "Messages read", lambda q: q.rows),
+    Shown("rows_dropped", "Rows that Spark's watermark took away", lambda q: q.dropped),
+)
+_GAUGES: Final = (
+    Shown("active", "1 while the query runs", lambda q: int(q.active)),
+    Shown("heard_timestamp_seconds", "When Spark last spoke of it", lambda q: q.heard_s or None),
+    Shown("batch_id", "Its newest batch", _of_newest(lambda p: p.batch_id)),
+    Shown(
+        "rows_per_second",
+        "Messages of the newest batch divided by its duration; 0 while there is nothing to read",
+        lambda q: 0.0 if q.idle else _of_newest(lambda p: p.rows_per_second)(q),
+    ),
+    Shown(
+        "lag_messages",
+        "Messages that the logs held beyond the newest batch when it was planned",
+        _of_newest(lambda p: p.lag_messages),
+    ),
+    Shown(
+        "lag_seconds",
+        "Age of the newest message read when its batch was done; 0 while there is nothing to read",
+        _of_newest(lambda p: p.lag_seconds),
+    ),
+    Shown(
+        "logs_out_of_reach",
+        "Logs that are being read and whose nsqd did not answer: their lag is not known",
+        _of_newest(lambda p: p.logs_out_of_reach),
+    ),
+    Shown(
+        "event_time_seconds",
+        "The newest event time, since 1970",
+        _of_newest(lambda p: p.event_time_s),
+    ),
+    Shown(
+        "watermark_seconds", "Spark's watermark, since 1970", _of_newest(lambda p: p.watermark_s)
+    ),
+)
+_STATE: Final = (
+    ("rows", "Rows of an operator's state", lambda s: s.rows),
+    ("memory_bytes", "What its state stores hold in memory", lambda s: s.memory_bytes),
+    ("disk_bytes", "RocksDB's files of the state", lambda s: s.disk_bytes),
+    ("updated_rows", "Rows that the newest batch wrote", lambda s: s.updated),
+    ("removed_rows", "Rows that the newest batch removed", lambda s: s.removed),
+    ("commit_seconds", "Committing the state, summed over its tasks", lambda s: s.commit_seconds),
+)
+
+
+class QueryMetrics(Collector):
+    """All queries of a Spark session, for a registry of Prometheus' client."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, Query] = {}
+        self._names: dict[str, str] = {}
+
+    def started(self, query_id: str, run_id: str, name: str | None, at_s: float) -> None:
+        """A query was started, or started again, at a time since 1970."""
+        with self._lock:
+            self._names[query_id] = name or query_id
+            self._query(query_id).start(run_id, at_s)
+
+    def progressed(self, progress: QueryProgress) -> bool:
+        """A batch is done; False if it was told before."""
+        with self._lock:
+            self._names[progress.query_id] = progress.query
+            return self._query(progress.query_id).take(progress)
+
+    def rested(self, query_id: str, at_s: float) -> None:
+        """A query looked for messages at a time since 1970, and there were none."""
+        with self._lock:
+            self._query(query_id).rest(at_s)
+
+    def ended(self, query_id: str, run_id: str, *, failed: bool) -> None:
+        """A run of a query is over."""
+        with self._lock:
+            self._query(query_id).end(run_id, failed=failed)
+
+    def _query(self, query_id: str) -> Query:
+        return self._queries.setdefault(self._names.get(query_id, query_id), Query())
+
+    def describe(self) -> list[Metric]:
+        """Nothing: a registry would ask for all figures only to know their names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The families of metrics, each with a sample a query."""
+        with self._lock:
+            families = list(_families(self._queries))
+        yield from families
+
+
+def _families(queries: dict[str, Query]) -> Iterator[Metric]:
+    for shown in _COUNTERS:
+        yield _filled(
+            CounterMetricFamily(PREFIX + shown.name, shown.text, labels=["query"]),
+            queries,
+            shown.value,
+        )
+    for shown in _GAUGES:
+        yield _filled(
+            GaugeMetricFamily(PREFIX + shown.name, shown.text, labels=["query"]),
+            queries,
+            shown.value,
+        )
+    yield _durations(queries)
+    yield _parts(queries)
+    yield from _counts(queries)
+    yield from _states(queries)
+
+
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily,
+    queries: dict[str, Query],
+    value: Callable[[Query], float | None],
+) -> Metric:
+    for name, query in queries.items():
+        found = value(query)
+        if found is not None:
+            family.add_metric([name], found)
+    return family
+
+
+def _durations(queries: dict[str, Query]) -> Metric:
+    text = "How long batches took, from the trigger to the commit"
+    family = HistogramMetricFamily(f"{PREFIX}batch_duration_seconds", text, labels=["query"])
+    bounds = [*(str(bound) for bound in DURATION_BOUNDS), "+Inf"]
+    for name, query in queries.items():
+        below, buckets = 0, []
+        for bound, count in zip(bounds, query.durations, strict=True):
+            below += count
+            buckets.append((bound, float(below)))
+        family.add_metric([name], buckets, query.seconds)
+    return family
+
+
+def _parts(queries: dict[str, Query]) -> Metric:
+    text = "Parts of batches by Spark's names: latestOffset, queryPlanning, addBatch and so on"
+    labels = ["query", "part"]
+    family = CounterMetricFamily(f"{PREFIX}batch_part_seconds", text, labels=labels)
+    for name, query in queries.items():
+        for part, seconds in query.parts.items():
+            family.add_metric([name, part], seconds)
+    return family
+
+
+def _counts(queries: dict[str, Query]) -> Iterator[Metric]:
+    for count, text in COUNTS.items():
+        family = CounterMetricFamily(PREFIX + count, text, labels=["query"])
+        for name, query in queries.items():
+            if count in query.counts:
+                family.add_metric([name], query.counts[count])
+        yield family
+
+
+def _states(queries: dict[str, Query]) -> Iterator[Metric]:
+    for suffix, text, value in _STATE:
+        labels = ["query", "operator", "place"]
+        family = GaugeMetricFamily(f"{PREFIX}state_{suffix}", text, labels=labels)
+        for name, query in queries.items():
+            for state in query.newest.states if query.newest else ():
+                _add_state(family, name, state, value(state))
+        yield family
+
+
+def _add_state(
+    family: GaugeMetricFamily, query: str, state: StateFigures, value: float | None
+) -> None:
+    if value is not None:
+        family.add_metric([query, state.operator, str(state.place)], value)
