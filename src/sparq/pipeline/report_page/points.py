@@ -102,10 +102,10 @@ def window(minutes: Integers, clicks: Integers, points_max: int) -> tuple[int, i
 
 
 def step_of(minutes: int, points_max: int) -> int:
-    """The shortest step with which so many minutes are at most `points_max` points.
-
-    One point less, in truth: points begin at multiples of the step, which may add one.
-    """
+    """The shortest step with which so many minutes are at most `points_max` points."""
+    if minutes <= points_max:
+        return 1
+    # One point is kept free: points begin at multiples of the step, which may add one.
     for step in STEPS:
         if minutes <= step * (points_max - 1):
             return step

@@ -1,0 +1,83 @@
+"""Times as the page shows them, all in UTC: labels of axes and of points.
+
+Pure. A time is a number of minutes since 1970, or of seconds since a run began.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from sparq.pipeline.report_page.points import DAY, HOUR
+
+MINUTE_TICKS: Final = (1, 2, 5, 10, 15, 30, *(HOUR * n for n in (1, 2, 3, 6, 12)))
+DAY_TICKS: Final = tuple(DAY * n for n in (1, 2, 7, 14, 28, 91, 182, 364))
+SECOND_TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 86400)
+
+Ticks = list[tuple[float, str]]
+
+
+def at(minute: float) -> datetime:
+    """The time of a minute."""
+    return datetime.fromtimestamp(minute * 60, UTC)
+
+
+def minute_text(minute: float) -> str:
+    """21 Nov 2026 10:05."""
+    return f"{at(minute):%-d %b %Y %H:%M}"
+
+
+def span_text(begin: int, step: int) -> str:
+    """When a point is: its minute, or its first and the one after its last."""
+    first, end = at(begin), at(begin + step)
+    if step == 1:
+        return f"{first:%-d %b %H:%M}"
+    if step < DAY:
+        return f"{first:%-d %b %H:%M}-{end:%H:%M}"
+    return f"{first:%-d %b %Y}" if step == DAY else f"{first:%-d %b} - {end:%-d %b %Y}"
+
+
+def step_text(step: int) -> str:
+    """A number of minutes in words."""
+    for length, word in ((7 * DAY, "week"), (DAY, "day"), (HOUR, "hour")):
+        if step >= length and step % length == 0:
+            return f"{step // length} {word}s" if step > length else word
+    return f"{step} minutes" if step > 1 else "minute"
+
+
+def minute_ticks(first: float, last: float, count: int) -> Ticks:
+    """At most `count` labelled places between two minutes."""
+    step = _step((*MINUTE_TICKS, *DAY_TICKS), last - first, count)
+    style = "%-d %b" if step >= DAY else "%H:%M"
+    if step >= 28 * DAY:
+        style = "%b %Y"
+    places = range(-int(-first // step) * step, int(last) + 1, step)
+    labels = [(float(place), f"{at(place):{style}}") for place in places]
+    # Midnight says the day: the one place where the time of day says nothing.
+    return [(place, f"{at(place):%-d %b}" if text == "00:00" else text) for place, text in labels]
+
+
+def second_ticks(last: float, count: int) -> Ticks:
+    """At most `count` labelled places from 0 to a number of seconds."""
+    step = _step(SECOND_TICKS, last, count)
+    return [(float(place), seconds_text(place)) for place in range(0, int(last) + 1, step)]
+
+
+def seconds_text(seconds: float) -> str:
+    """45 s, 2:05, 1:00:00."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _step(steps: tuple[int, ...], length: float, count: int) -> int:
+    for step in steps:
+        if length <= step * (count - 1):
+            return step
+    step = steps[-1]
+    while length > step * (count - 1):
+        step *= 2
+    return step

@@ -1,0 +1,170 @@
+"""Chromium without a window, spoken to by its DevTools protocol: what a reader's browser does.
+
+It has a profile of its own that goes with it, and resolves no name: what a page asks of another
+host fails, and is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+START_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    "--remote-debugging-port=0",
+)
+
+
+class Tab:
+    """One page of the browser, and all that it has said."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._number = 0
+        self.events: list[dict] = []
+
+    async def call(self, method: str, **parameters):
+        """A command of the protocol; what it answers."""
+        self._number += 1
+        await self._socket.send_json({"id": self._number, "method": method, "params": parameters})
+        while True:
+            said = await self._receive()
+            if said.get("id") == self._number:
+                assert "error" not in said, (method, said)
+                return said["result"]
+
+    async def _receive(self) -> dict:
+        said = json.loads((await self._socket.receive(ANSWER_SECONDS)).data)
+        if "method" in said:
+            self.events.append(said)
+        return said
+
+    async def event(self, method: str) -> dict:
+        """The first event of a kind, heard before or waited for."""
+        while True:
+            for event in self.events:
+                if event["method"] == method:
+                    return event["params"]
+            await self._receive()
+
+    def heard(self, *methods: str) -> list[dict]:
+        """All events of these kinds, so far."""
+        return [event["params"] for event in self.events if event["method"] in methods]
+
+    async def open(self, url: str) -> None:
+        """Go to a page and wait until it is whole."""
+        self.events.clear()
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+            await self.call(f"{domain}.enable")
+        await self.call("Page.navigate", url=url)
+        await self.event("Page.loadEventFired")
+
+    async def look(self, width: int, height: int = 800, scheme: str = "light", media: str = ""):
+        """Be a screen of that size for a reader with that preference; or paper."""
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self.call("Emulation.setEmulatedMedia", media=media, features=features)
+
+    async def value(self, expression: str):
+        """What a JavaScript expression is in the page."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    async def press(self, key: str, code: int) -> None:
+        """Press and release a key."""
+        text = {"Enter": "\r"}.get(key)
+        which = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        await self.call(
+            "Input.dispatchKeyEvent", type="keyDown", **which, **({"text": text} if text else {})
+        )
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **which)
+
+    async def picture(self, path: Path, *, whole: bool = True) -> None:
+        """A screenshot as PNG."""
+        shot = await self.call("Page.captureScreenshot", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def complaints(self) -> list[object]:
+        """What went wrong in the page: console, exceptions, refused loads, dialogs."""
+        return [
+            *self.heard("Runtime.consoleAPICalled"),
+            *self.heard("Runtime.exceptionThrown"),
+            *self.heard("Log.entryAdded"),
+            *self.heard("Network.loadingFailed"),
+            *self.heard("Page.javascriptDialogOpening"),
+        ]
+
+    def requests(self) -> list[str]:
+        """Every address that the page has asked for, what stands in the address itself left out."""
+        asked = self.heard("Network.requestWillBeSent")
+        urls = [request["request"]["url"] for request in asked]
+        return [url for url in urls if not url.startswith("data:")]
+
+
+def chromium() -> str:
+    """The program; the test is skipped where there is none."""
+    for name in NAMES:
+        if found := shutil.which(name):
+            return found
+    pytest.skip("needs chromium")
+
+
+@asynccontextmanager
+async def running_tab(profile: Path):
+    """A browser with one page, ended afterwards."""
+    process = await asyncio.create_subprocess_exec(
+        chromium(),
+        *FLAGS,
+        f"--user-data-dir={profile}",
+        "about:blank",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        port = await _port(profile / "DevToolsActivePort")
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                pages = [one for one in await answer.json() if one["type"] == "page"]
+            url = pages[0]["webSocketDebuggerUrl"]
+            async with session.ws_connect(url, max_msg_size=0) as socket:
+                yield Tab(socket)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def _port(file: Path) -> int:
+    async with asyncio.timeout(START_SECONDS):
+        while True:
+            if file.exists() and (text := file.read_text()).count("\n"):
+                return int(text.split("\n")[0])
+            await asyncio.sleep(0.05)
