@@ -16,6 +16,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.waiting import wait_for
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 START_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
@@ -107,10 +109,14 @@ class Tab:
         )
         await self.call("Input.dispatchKeyEvent", type="keyUp", **which)
 
-    async def picture(self, path: Path, *, whole: bool = True) -> None:
+    async def picture(self, *, whole: bool = True) -> bytes:
         """A screenshot as PNG."""
         shot = await self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
+        return base64.b64decode(shot["data"])
+
+    async def point(self, x: float, y: float) -> None:
+        """Move the pointer."""
+        await self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def complaints(self) -> list[object]:
         """What went wrong in the page: console, exceptions, refused loads, dialogs."""
@@ -150,7 +156,7 @@ async def running_tab(profile: Path):
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        port = await _port(profile / "DevToolsActivePort")
+        port = await asyncio.to_thread(_port, profile / "DevToolsActivePort")
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
                 pages = [one for one in await answer.json() if one["type"] == "page"]
@@ -162,9 +168,11 @@ async def running_tab(profile: Path):
         await process.wait()
 
 
-async def _port(file: Path) -> int:
-    async with asyncio.timeout(START_SECONDS):
-        while True:
-            if file.exists() and (text := file.read_text()).count("\n"):
-                return int(text.split("\n")[0])
-            await asyncio.sleep(0.05)
+def _port(file: Path) -> int:
+    """Where the browser listens: it writes a line with it once it does."""
+
+    def written() -> str:
+        text = file.read_text() if file.exists() else ""
+        return text if "\n" in text else ""
+
+    return int(wait_for(written, START_SECONDS, every=0.05).split("\n")[0])

@@ -82,10 +82,12 @@ class Chart:
 
     Attributes:
         summary: in words, for those who do not see it.
+        span: the first and the last x of the axis, which are not the same.
         ticks: of the x axis: place and label.
     """
 
     summary: str
+    span: tuple[float, float]
     layers: Sequence[Layer]
     ticks: Sequence[tuple[float, str]]
     hits: Sequence[Hit] = ()
@@ -123,7 +125,7 @@ def short_number(value: float) -> str:
 def draw(chart: Chart, size: Size, label: Callable[[float], str] = short_number) -> Html:
     """The chart as an SVG element."""
     plot = _plot(chart, size, label)
-    to_px = _scale(plot, chart)
+    to_px = _scale(plot, chart.layers[0])
     box = plot.find("rect")
     assert box is not None
     width, height = float(box.get("width", "0")), float(box.get("height", "0"))
@@ -155,10 +157,7 @@ def _plot(chart: Chart, size: Size, label: Callable[[float], str]) -> Any:
         margin=6,
         margin_right=14,
         range=(0, guides[-1]),
-        xrange=(
-            min(float(layer.xs[0]) for layer in chart.layers),
-            max(float(layer.xs[-1]) for layer in chart.layers),
-        ),
+        xrange=chart.span,
     )
     drawn.y_labels = [{"value": guide, "label": label(guide)} for guide in guides]
     drawn.x_labels = [{"value": at, "label": text} for at, text in chart.ticks]
@@ -168,12 +167,11 @@ def _plot(chart: Chart, size: Size, label: Callable[[float], str]) -> Any:
     return drawn.render_tree().find(".//g[@class='plot']")
 
 
-def _scale(plot: Any, chart: Chart) -> Callable[[float], float]:
+def _scale(plot: Any, layer: Layer) -> Callable[[float], float]:
     """Where an x lies within the plot: as the first layer's first and last points were drawn."""
     path = plot.find(".//g[@class='series serie-0 color-0']/path").get("d")
     places = [float(place) for place in re.findall(r"([\d.]+) [\d.]+", path)]
     first, last = min(places), max(places)
-    layer = chart.layers[0]
     begin, end = float(layer.xs[0]), float(layer.xs[-1])
     return lambda x: first + (x - begin) / (end - begin) * (last - first)
 

@@ -239,7 +239,9 @@ def _strongest(reason: str, newest: Sequence[Mapping[str, Any]]) -> Html | None:
 
 def _finding(finding: Mapping[str, Any]) -> Html:
     who = [visible(finding["address"], 60), element("br"), visible(finding["user_agent"])]
-    times = [element("td", _time(finding[name])) for name in ("first_time", "last_time")]
+    times = [
+        element("td", _time(finding[name]), class_="when") for name in ("first_time", "last_time")
+    ]
     evidence = element("td", visible(finding["evidence"]), class_="text")
     return element("tr", row_head(who), number(int(finding["amount"])), *times, evidence)
 

@@ -63,6 +63,7 @@ thead th { color: var(--muted); font-weight: 600; font-size: .85rem; white-space
 tbody th { font-weight: 400; }
 details thead th { position: sticky; top: 0; background: var(--paper); }
 .number { text-align: right; white-space: nowrap; }
+.when { white-space: nowrap; }
 .text { overflow-wrap: anywhere; min-width: 9rem; }
 .text .note { overflow-wrap: normal; }
 .bar { width: 30%; min-width: 6rem; }
@@ -107,6 +108,7 @@ summary { cursor: pointer; color: var(--focus); padding: .2rem 0; }
 .narrow { display: none; }
 @media (max-width: 40rem) {
   body { padding: .75rem .75rem 2rem; }
+  .figures { grid-template-columns: 1fr 1fr; }
   .wide { display: none; }
   .narrow { display: block; }
   .bar { width: 25%; min-width: 3rem; }

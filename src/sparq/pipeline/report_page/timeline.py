@@ -37,7 +37,7 @@ LAYERS_OF_QUERIES: Final = 4
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "1xx", "other")
 """From the bottom of the chart to its top."""
 
-Draw = Callable[[Points, Size], list[Layer]]
+Draw = Callable[[Points], list[Layer]]
 
 
 def minutes_sections(minutes: pa.Table) -> list[Html]:
@@ -62,17 +62,21 @@ def _by_minute(name: str, title: str, minutes: pa.Table, columns: list[str], lay
     charts = []
     for size, points_max in ((WIDE, POINTS_MAX), (NARROW, NARROW_POINTS)):
         points = points_of(minutes, columns, points_max)
-        first, last = _middles(points)[[0, -1]]
+        span = (float(points.starts[0]), float(points.starts[-1] + points.step))
         chart = Chart(
             _summary(title, few, columns),
-            layers(points, size),
-            times.minute_ticks(float(first), float(last), size.ticks),
+            span,
+            layers(points),
+            times.minute_ticks(*span, size.ticks),
             _hits(few, columns),
         )
         charts += [element("p", _note(points), class_=f"note {size.name}"), draw(chart, size)]
     keys = [_key(column) for column in columns]
     return section(
-        name, title, element("figure", legend(keys, keys, filled=layers is _areas), *charts), _table(title, few, columns)
+        name,
+        title,
+        element("figure", legend(keys, keys, filled=layers is _areas), *charts),
+        _table(title, few, columns),
     )
 
 
@@ -93,7 +97,7 @@ def _of_line(points: Points, column: str) -> Floats:
     return np.repeat(values, 2) if len(points) == 1 else values
 
 
-def _lines(points: Points, _size: Size) -> list[Layer]:
+def _lines(points: Points) -> list[Layer]:
     xs = _middles(points)
     return [
         Layer("clicks", xs, _of_line(points, "clicks"), filled=True),
@@ -101,7 +105,7 @@ def _lines(points: Points, _size: Size) -> list[Layer]:
     ]
 
 
-def _areas(points: Points, _size: Size) -> list[Layer]:
+def _areas(points: Points) -> list[Layer]:
     columns = list(points.values)
     keys = [_key(column) for column in columns]
     return stacked(keys, _middles(points), [_of_line(points, column) for column in columns])
@@ -237,9 +241,9 @@ def _by_run(
 
 
 def _drawn(key: str, xs: Floats, ys: Floats) -> Layer:
-    """A line; of a single sample one of a second's length."""
-    if len(xs) == 1:
-        xs, ys = np.array([xs[0], xs[0] + 1.0]), np.repeat(ys, 2)
+    """A line; where all samples are of one time, one of a second's length."""
+    if xs[0] == xs[-1]:
+        xs, ys = np.array([xs[0], xs[0] + 1.0]), np.repeat(ys[-1:], 2)
     return Layer(key, xs, ys)
 
 
@@ -256,7 +260,8 @@ def _run_chart(
         for query, layer in zip(queries, layers, strict=True)
     ]
     summary = f"{title}, {times.seconds_text(last)}. {'. '.join(said)}. The table has the figures."
-    return draw(Chart(summary, layers, times.second_ticks(last, size.ticks), _run_hits(rows)), size)
+    ticks = times.second_ticks(last, size.ticks)
+    return draw(Chart(summary, (0.0, last), layers, ticks, _run_hits(rows)), size)
 
 
 def _few(rows: list[tuple[float, str, float]]) -> list[tuple[float, str, float]]:

@@ -75,9 +75,9 @@ def seconds_text(seconds: float) -> str:
 
 def _step(steps: tuple[int, ...], length: float, count: int) -> int:
     for step in steps:
-        if length <= step * (count - 1):
+        if length < step * count:
             return step
     step = steps[-1]
-    while length > step * (count - 1):
+    while length >= step * count:
         step *= 2
     return step
