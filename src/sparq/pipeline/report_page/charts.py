@@ -19,6 +19,7 @@ given up: zooming. For that there are `data/metrics` and Grafana.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +32,9 @@ from pygal.style import Style  # type: ignore[import-untyped] # likewise
 
 from sparq.pipeline.report_page.markup import Html, element, trusted
 from sparq.pipeline.report_page.points import Floats
+
+# pygal adds an import hook of an old kind, for its maps: Python warns of it at each later import.
+sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, pygal.PluginImportFixer)]
 
 GUIDES_MAX: Final = 5
 LONG_NUMBER: Final = re.compile(r"\d+\.\d{2,}")

@@ -97,8 +97,12 @@ def window(minutes: Integers, clicks: Integers, points_max: int) -> tuple[int, i
     outside = running[-1] * LEFT_OUT_SHARE
     low = int(minutes[order][np.searchsorted(running, outside, side="right")])
     high = int(minutes[order][np.searchsorted(running, running[-1] - outside, side="left")])
-    is_shorter = (high - low + 1) * SHORTER_TIMES < last - first + 1
-    return (low, high) if is_shorter else (first, last)
+    length = high - low + 1
+    if length * SHORTER_TIMES >= last - first + 1:
+        return first, last
+    # What lies beside it, as near as it is long, belongs to it.
+    near = minutes[(minutes >= low - length) & (minutes <= high + length)]
+    return int(near.min()), int(near.max())
 
 
 def step_of(minutes: int, points_max: int) -> int:

@@ -112,6 +112,8 @@ summary { cursor: pointer; color: var(--focus); padding: .2rem 0; }
   .wide { display: none; }
   .narrow { display: block; }
   .bar { width: 25%; min-width: 3rem; }
+  section[aria-labelledby="findings"] .bar { display: none; }
+  th, td { padding-right: .5rem; }
 }
 @media print {
   :root { color-scheme: light; }

@@ -1,0 +1,162 @@
+"""Charts as SVG: the scale is right, and nothing but shapes and text is in them."""
+
+import math
+import re
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline.report_page import times
+from sparq.pipeline.report_page.charts import (
+    NARROW,
+    WIDE,
+    Chart,
+    Hit,
+    Layer,
+    draw,
+    halved_between,
+    nice_guides,
+    short_number,
+    stacked,
+)
+from tests.pipeline.report_page.made import BEGIN_MINUTE
+
+XS = np.arange(0.0, 100.0)
+LINE = Layer("clicks", XS, XS % 10, filled=True)
+OTHER = Layer("q1", XS, XS % 3)
+
+
+def drawn(chart, size=WIDE):
+    """The chart as a tree of elements."""
+    return ET.fromstring(draw(chart, size))
+
+
+def path_of(tree, key):
+    """The points of a layer in pixels."""
+    (group,) = (one for one in tree.iter("g") if f"layer-{key}" in one.get("class", "").split())
+    pairs = re.findall(r"([\d.]+) ([\d.]+)", group.find("path").get("d"))
+    return np.array(pairs, np.float64)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_points_lie_where_their_values_say(size):
+    """x and y of a line are linear in its values; 0 is at the bottom."""
+    tree = drawn(Chart("s", (0.0, 99.0), [LINE, OTHER], [(0.0, "0"), (50.0, "50")]), size)
+    points = path_of(tree, "q1")
+
+    across, down = np.diff(points[:, 0]), points[:, 1]
+    assert len(XS) == len(points)
+    assert across == pytest.approx(np.full(99, across.mean()), abs=0.11)
+    levels = [down[OTHER.ys == value] for value in (0, 1, 2)]
+    assert all(np.ptp(level) < 0.11 for level in levels)
+    assert levels[0][0] - levels[1][0] == pytest.approx(levels[1][0] - levels[2][0], abs=0.2)
+    assert levels[0][0] > levels[2][0]
+
+
+def test_the_figures_under_the_pointer_lie_where_their_points_are():
+    """A strip for an x covers the line's point at that x, and only its text is in it."""
+    hits = [Hit(at - 0.5, at + 0.5, f"{at}: <b>7") for at in (0, 25, 50, 99)]
+    tree = drawn(Chart("s", (0.0, 99.0), [OTHER, LINE], [], hits))
+    points = path_of(tree, "q1")
+
+    strips = [one for one in tree.iter("g") if one.get("class") == "hit"]
+    assert [hit.text for hit in hits] == [strip.find("text").text for strip in strips]
+    for at, strip in zip((0, 25, 50, 99), strips, strict=True):
+        box = strip.find("rect")
+        left = float(box.get("x"))
+        assert left - 0.1 <= points[at][0] <= left + float(box.get("width")) + 0.1
+
+
+def test_nothing_of_the_librarys_own_script_and_looks_is_left():
+    """Shapes, groups and texts; no script, no style, no links, and a name for who does not see."""
+    tree = drawn(Chart("In words.", (0.0, 99.0), [LINE, OTHER], [(0.0, "0")], [Hit(0, 1, "h")]))
+
+    assert {"svg", "g", "rect", "path", "text"} == {one.tag for one in tree.iter()}
+    assert ("img", "In words.") == (tree.get("role"), tree.get("aria-label"))
+    allowed = {"d", "class", "x", "y", "width", "height", "transform", "text-anchor"}
+    found = {name for one in tree.iter() if one is not tree for name in one.attrib}
+    assert found <= allowed
+
+
+def test_areas_stand_on_each_other():
+    """Each begins where the one below ends; the tallest is drawn first."""
+    layers = stacked(["a", "b"], XS, [XS, XS * 2])
+
+    assert ["b", "a"] == [layer.key for layer in layers]
+    assert (XS * 3).tolist() == layers[0].ys.tolist()
+    assert all(layer.filled for layer in layers)
+
+
+@given(st.floats(0.001, 1e12))
+def test_guides_are_round_and_reach_the_highest(highest):
+    """From 0, at most six steps of 1, 2 or 5 times a power of ten."""
+    guides = nice_guides(highest)
+    step = guides[1] - guides[0]
+
+    assert 0.0 == guides[0]
+    assert guides[-1] >= highest * (1 - 1e-9)
+    assert len(guides) <= 7
+    digit = step / 10 ** math.floor(math.log10(step) + 1e-9)
+    assert any(digit == pytest.approx(one, rel=1e-6) for one in (1, 2, 5, 10))
+
+
+@given(st.integers(0, 2_000_000), st.integers(1, 3_000_000), st.integers(3, 9))
+def test_ticks_of_time_are_few_and_within(start, length, count):
+    """At most as many as there is room for, each with a label, in order."""
+    begin = BEGIN_MINUTE + start
+    ticks = times.minute_ticks(begin, begin + length, count)
+    places = [place for place, _ in ticks]
+
+    assert len(ticks) <= count
+    assert places == sorted(set(places))
+    assert all(begin <= place <= begin + length and text for place, text in ticks)
+
+
+@given(st.floats(0.1, 1e7), st.integers(3, 9))
+def test_ticks_of_a_run_begin_at_0(last, count):
+    """At most as many as there is room for."""
+    ticks = times.second_ticks(last, count)
+
+    assert (0.0, "0 s") == ticks[0]
+    assert len(ticks) <= count
+    assert ticks[-1][0] <= last
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (times.seconds_text(59.2), "59 s"),
+        (times.seconds_text(125), "2:05"),
+        (times.seconds_text(3_600), "1:00:00"),
+        (times.step_text(1), "minute"),
+        (times.step_text(5), "5 minutes"),
+        (times.step_text(60), "hour"),
+        (times.step_text(14 * 1_440), "2 weeks"),
+        (times.span_text(BEGIN_MINUTE, 1), "21 Nov 00:00"),
+        (times.span_text(BEGIN_MINUTE, 30), "21 Nov 00:00-00:30"),
+        (times.span_text(BEGIN_MINUTE, 1_440), "21 Nov 2026"),
+        (times.minute_text(BEGIN_MINUTE + 605), "21 Nov 2026 10:05"),
+        (short_number(0.5), "0.5"),
+        (short_number(12_000), "12,000"),
+        (short_number(2_500_000), "2.5 M"),
+    ],
+)
+def test_words_for_times_and_numbers(said, expected):
+    """As people write them."""
+    assert expected == said
+
+
+def test_midnight_says_the_day():
+    """In a chart of a day one sees which it is."""
+    ticks = times.minute_ticks(BEGIN_MINUTE, BEGIN_MINUTE + 1_440, 9)
+
+    assert ["21 Nov", "03:00"] == [text for _, text in ticks[:2]]
+    assert "22 Nov" == ticks[-1][1]
+
+
+def test_places_share_the_axis_between_them():
+    """Every part of the axis belongs to the place that is nearest."""
+    assert [(0, 1), (1, 5), (5, 8)] == halved_between(np.array([0, 2, 8]))

@@ -1,0 +1,152 @@
+"""The report as a page, read as text: what stands in it, in which order, and how much."""
+
+import re
+
+import numpy as np
+import pytest
+
+from sparq.pipeline.report_page.page import POLICY, page_of
+from sparq.pipeline.samples import Sample
+from tests.pipeline.report_page import made
+from tests.pipeline.report_page.test_markup import Seen
+
+
+def page(table=None, found=None, progress=(), **more):
+    """The page of a made-up run."""
+    table = made.day() if table is None else table
+    found = made.findings() if found is None else found
+    return page_of(made.report(table, found, **more), table, found, progress)
+
+
+def sections_of(text):
+    """The headings in their order."""
+    return re.findall(r'<h2 id="(\w+)"', text)
+
+
+def test_the_audits_result_comes_first():
+    """Before any figure stands whether the books come out even."""
+    text = page(progress=made.samples())
+
+    assert [
+        *("audit", "clicks", "statuses", "pages", "findings", "rate", "lag", "age"),
+        *("rejected", "stages"),
+    ] == sections_of(text)
+    assert "Audit passed" in text
+    assert text.index("Audit passed") < text.index("Published")
+
+
+def test_a_failed_audit_says_what_does_not_hold():
+    """In words, in the title too; nothing says that it passed."""
+    text = page(exactly_once=False, failures=["3 acknowledged messages are not there"])
+
+    assert "<title>Clicks: AUDIT FAILED</title>" in text
+    assert "<li>3 acknowledged messages are not there</li>" in text
+    assert "passed" not in text
+
+
+def test_equal_input_gives_equal_pages():
+    """No clock, no chance and no name of this machine is in it."""
+    progress = made.samples()
+
+    assert page(progress=progress) == page(progress=progress)
+
+
+def test_what_did_not_go_by_itself_is_said():
+    """Late clicks, visits that left the memory, restarts."""
+    text = page(late=12, evicted_visits=4_000, restarts=["nsqd-1", "spark"])
+
+    assert "12 clicks came after their minute was closed" in text
+    assert "4,000 visits left the memory" in text
+    assert "Started again during the run: nsqd-1, spark" in text
+    assert 'class="warnings"' not in page()
+
+
+def test_a_report_of_the_users_own_clicks_has_no_scores():
+    """Nobody knows who was planted: precision and recall are not there."""
+    table, found = made.day(), made.findings()
+    report = made.report(table, found)
+    del report["scores"]
+
+    text = page_of(report, table, found)
+
+    assert "Precision" not in text
+    assert "Precision" in page()
+
+
+@pytest.mark.parametrize("text", made.HOSTILE)
+def test_what_clicks_say_makes_no_element(text):
+    """The tags and attributes are those of a report with harmless names."""
+    harmless, hostile = ("Mozilla/5.0", "/"), text.replace("\ud800", "")
+    pages = [
+        Seen(page(found=made.findings(10, (one,)), pages=(one,), source=one))
+        for one in (harmless[1], hostile)
+    ]
+
+    assert pages[0].tags == pages[1].tags
+    assert pages[0].attributes == pages[1].attributes
+
+
+def test_the_page_forbids_scripts_and_requests():
+    """Its policy allows nothing but its own style and the empty icon; it has no script and no link
+    to anywhere."""
+    seen = Seen(page(found=made.findings(10, made.HOSTILE), pages=made.HOSTILE))
+    attributes = dict(seen.attributes)
+
+    assert POLICY.startswith("default-src 'none';")
+    assert POLICY in [value for _, value in seen.attributes]
+    assert not {"script", "img", "iframe", "object", "form", "base"} & set(seen.tags)
+    assert not [name for name in attributes if name.startswith("on") or name == "src"]
+    assert all(v[0] == "#" or v == "data:," for n, v in seen.attributes if n == "href")
+
+
+def test_many_days_and_findings_make_no_large_page():
+    """A year of minutes and 5,000 findings: less than a megabyte, and the page says the means."""
+    at = made.BEGIN_MINUTE + np.arange(365 * 1_440)
+    year = page(made.minutes(at, 100 + at % 97), made.findings(5_000), made.samples(1_000))
+
+    assert len(year) < 1_000_000
+    assert "A point is the mean per minute of 6 hours." in year
+    assert "the 20 strongest of 1,000 findings" in year
+
+
+def test_clicks_that_are_not_shown_are_counted():
+    """Where a wrong clock is left out of a chart, the chart says so."""
+    at = [5, *(made.BEGIN_MINUTE + np.arange(1_440))]
+    text = page(made.minutes(at, [3, *([100] * 1_440)]))
+
+    assert "3 clicks far away in time are not shown." in text
+
+
+def test_a_run_without_anything_has_a_page():
+    """No minutes, no findings, no pages, no samples."""
+    text = page(made.minutes([], []), made.findings(0), pages=(), scores=None)
+
+    assert ["audit", "clicks", "findings", "rejected", "stages"] == sections_of(text)
+    assert "No minutes." in text
+
+
+def test_one_minute_and_one_batch_are_drawn():
+    """The shortest run there is: a line has two ends."""
+    text = page(
+        made.minutes([made.BEGIN_MINUTE], [7]), progress=[Sample(1.8e9, "archive", 10.0, 5, 0.5)]
+    )
+
+    assert 2 * 5 == text.count("<svg viewBox=") - text.count('<svg viewBox="0 0 26 10"')
+    assert "nan" not in text
+
+
+def test_lag_that_nobody_knows_is_not_drawn():
+    """Without publish times there is no chart of seconds."""
+    text = page(progress=[Sample(1.8e9 + at, "archive", 10.0, 5, None) for at in range(9)])
+
+    assert ["rate", "lag"] == [one for one in sections_of(text) if one in ("rate", "lag", "age")]
+
+
+def test_newest_revisions_alone_are_shown():
+    """A minute that was corrected has its last figures, not the sum of all."""
+    at = np.repeat(made.BEGIN_MINUTE + np.arange(3), 2)
+    table = made.minutes(at, [1, 40, 2, 50, 3, 60], revision=np.tile([1, 2], 3))
+
+    text = page(table)
+
+    assert "clicks: mean 50.0, most 60.0" in text

@@ -1,0 +1,103 @@
+"""The minutes of a run as points of a chart: never too many, never wrong."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline.report_page.points import DAY, LEFT_OUT_SHARE, points_of, step_of
+from tests.pipeline.report_page.made import BEGIN_MINUTE, minutes
+
+COLUMNS = ["clicks", "visitors"]
+# Minutes side by side, far apart, and some with a wrong clock.
+TIMES = st.sets(
+    st.one_of(st.integers(0, 50), st.integers(0, 5_000), st.integers(0, 30_000_000)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(TIMES, st.integers(1, 1_000), st.integers(2, 40))
+def test_points_are_few_and_hold_every_click(times, clicks, points_max):
+    """Means times their minutes are the clicks that are shown; with those left out, all of them."""
+    at = np.array(sorted(times))
+    table = minutes(at, clicks + at % 7)
+
+    points = points_of(table, COLUMNS, points_max)
+
+    first, last = (
+        max(points.starts[0], at.min()),
+        min(points.starts[-1] + points.step, at.max() + 1),
+    )
+    assert len(points) <= points_max
+    assert set(np.diff(points.starts)) <= {points.step}
+    total = int((clicks + at % 7).sum())
+    assert points.left_out <= 2 * LEFT_OUT_SHARE * total
+    if not points.left_out:
+        lengths = np.minimum(points.starts + points.step, last) - np.maximum(points.starts, first)
+        assert round(float((points.values["clicks"] * lengths).sum())) == total
+
+
+@given(TIMES)
+def test_a_minute_is_what_it_was_where_all_are_shown(times):
+    """With a point a minute, values are the rows, and a minute without a row is 0."""
+    at = np.array(sorted(times))
+    points = points_of(minutes(at, 5 + at % 11), COLUMNS, int(at.max()) + 1)
+
+    shown = dict(zip(points.starts.tolist(), points.values["clicks"].tolist(), strict=True))
+    plain = dict.fromkeys(range(at.min(), at.max() + 1), 0)
+    plain |= {int(minute): int(5 + minute % 11) for minute in at}
+    assert plain == shown
+
+
+def test_more_minutes_than_points_become_means():
+    """Three days are points of five minutes, each the mean of its minutes, at round times."""
+    at = BEGIN_MINUTE + np.arange(3 * DAY)
+    points = points_of(minutes(at, np.arange(3 * DAY)), COLUMNS)
+
+    assert points.step == 5
+    assert len(points) == 3 * DAY // 5
+    assert points.values["clicks"][:3].tolist() == [2.0, 7.0, 12.0]
+    assert not (points.starts % 5).any()
+
+
+def test_a_point_that_is_partly_outside_is_the_mean_of_what_is_inside():
+    """A rate does not fall at the ends because the last hour was not over."""
+    at = BEGIN_MINUTE + 3 + np.arange(3 * DAY)
+    points = points_of(minutes(at, np.full(3 * DAY, 60)), COLUMNS)
+
+    assert set(points.values["clicks"].tolist()) == {60.0}
+
+
+def test_a_few_wrong_clocks_do_not_press_the_day_into_one_point():
+    """Clicks of 1970 and of 2099 are left out and counted, where they are next to nothing."""
+    at = [3, *(BEGIN_MINUTE + np.arange(DAY)), 68_000_000]
+    points = points_of(minutes(at, [2, *([100] * DAY), 5]), COLUMNS)
+
+    assert (1, DAY, 7) == (points.step, len(points), points.left_out)
+
+
+def test_two_busy_days_a_year_apart_are_both_shown():
+    """What is not next to nothing is not left out, however far away it is."""
+    day = BEGIN_MINUTE + np.arange(DAY)
+    at = np.concatenate([day - 365 * DAY, day])
+    points = points_of(minutes(at, np.full(2 * DAY, 10)), COLUMNS)
+
+    assert 0 == points.left_out
+    assert len(points) <= 1_500
+    assert points.values["clicks"][0] > 0
+    assert points.values["clicks"][-1] > 0
+
+
+@pytest.mark.parametrize(
+    ("minutes_shown", "step"),
+    [(1_500, 1), (1_501, 2), (90 * DAY, 120), (5_000 * DAY, 7 * DAY), (50_000 * DAY, 56 * DAY)],
+)
+def test_steps_are_those_of_a_clock_and_a_calendar(minutes_shown, step):
+    """Minutes that divide an hour, hours that divide a day, then whole weeks."""
+    assert step == step_of(minutes_shown, 1_500)
+
+
+def test_no_minutes_are_no_points():
+    """A run in which nothing was counted has a report, too."""
+    assert 0 == len(points_of(minutes([], []), COLUMNS))
