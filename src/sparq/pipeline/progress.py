@@ -1,14 +1,97 @@
-"""Progress on a terminal: one line that is rewritten; elsewhere a line every few seconds."""
+"""Progress on a terminal: one line that is rewritten; elsewhere a line every few seconds.
+
+It says what was published, how far each query has come, and of the slowest query how fast it is,
+how many clicks lie before it, and when it will have them at that rate.
+
+1. A rate is that of the last WINDOW_SECONDS: a first batch that waited for Spark is soon forgotten.
+2. A query whose count falls was started again: its rate begins anew.
+3. A line that does not fit loses its counts by query first, then its end.
+"""
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import TextIO
 
 REWRITE_SECONDS = 0.25
 REPEAT_SECONDS = 5.0
+WINDOW_SECONDS = 15.0
+LEFT_MAX_SECONDS = 1_000 * 3_600.0
+"""A time left beyond this says only that nothing moves."""
+
 WIDTH = 100
+"""Columns of a terminal that does not say how many it has."""
+
+
+class Speed:
+    """How fast a count grows."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, now: float, count: int) -> None:
+        """The count at a time in seconds."""
+        if self._seen and count < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, count))
+        while self._seen[0][0] < now - WINDOW_SECONDS and len(self._seen) > 2:
+            self._seen.popleft()
+
+    def per_second(self) -> float:
+        """Over the window; 0 while there is nothing to compare with."""
+        if not self._seen:
+            return 0.0
+        (began, first), (ended, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (ended - began) if ended > began else 0.0
+
+
+def time_left(behind: int, per_second: float) -> str:
+    """When so many will be done, in words; empty where it cannot be said."""
+    if not behind or per_second <= 0:
+        return ""
+    seconds = behind / per_second
+    if seconds > LEFT_MAX_SECONDS:
+        return ""
+    minutes, rest = divmod(max(round(seconds), 1), 60)
+    if not minutes:
+        return f"{rest} s left"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min left" if hours else f"{minutes}:{rest:02d} min left"
+
+
+def line(
+    stage: str,
+    published: int,
+    total: int,
+    rows: Mapping[str, int],
+    *,
+    behind: int,
+    per_second: float,
+    width: int,
+) -> str:
+    """How far a run has come, in `width` columns at most.
+
+    Args:
+        published: clicks that were acknowledged.
+        total: clicks that there will be; 0: not known.
+        rows: clicks that each query has taken in.
+        behind: published clicks that lie before the slowest query.
+        per_second: its rate.
+    """
+    of = f" of {total:,}" if total else ""
+    first = f"{stage}: published {published:,}{of}"
+    queries = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+    ahead = max(total - published, 0)
+    last = [f"{per_second:,.0f}/s", f"{behind:,} behind", time_left(behind + ahead, per_second)]
+    if not any(rows.values()):
+        last = []
+    whole = " | ".join(part for part in (first, queries, *last) if part)
+    if len(whole) > width:
+        whole = " | ".join(part for part in (first, *last) if part)
+    return whole[:width]
 
 
 class Progress:
@@ -19,6 +102,8 @@ class Progress:
         self._rewrites = stream.isatty()
         self._began = self._said = time.monotonic()
         self._stage = ""
+        self._shown = 0
+        self._speeds: dict[str, Speed] = {}
 
     def show(
         self,
@@ -28,18 +113,30 @@ class Progress:
         rows: Mapping[str, int],
         depths: Mapping[str, int] | None,
     ) -> None:
-        """Say it, but not too often."""
+        """Say it, but not too often.
+
+        Args:
+            stage: what is going on.
+            published: clicks that were acknowledged.
+            total: clicks that there will be; 0: not known.
+            rows: clicks that each query has taken in since it was started.
+            depths: clicks before each query, as nsqd counts them; None: not known just now.
+        """
         now = time.monotonic()
+        for name, count in rows.items():
+            self._speeds.setdefault(name, Speed()).note(now, count)
         pause = REWRITE_SECONDS if self._rewrites else REPEAT_SECONDS
         if now - self._said < pause and stage == self._stage:
             return
         self._said, self._stage = now, stage
-        of = f" of {total:,}" if total else ""
-        parts = [f"published {published:,}{of}"]
-        parts += [f"{name} {count:,}" for name, count in rows.items()]
-        if depths is not None:
-            parts.append(f"waiting {sum(depths.values()):,}")
-        self._write(f"[{now - self._began:5.1f} s] {stage}: " + " | ".join(parts))
+        before = depths or {name: published - count for name, count in rows.items()}
+        slowest = max(before, key=lambda name: before[name], default="")
+        speed = self._speeds.get(slowest, Speed()).per_second()
+        behind = max(before.get(slowest, 0), 0)
+        head = f"[{now - self._began:5.1f} s] "
+        width = self._width() - len(head)
+        text = line(stage, published, total, rows, behind=behind, per_second=speed, width=width)
+        self._write(head + text)
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -50,9 +147,19 @@ class Progress:
     def clear(self) -> None:
         """Take the rewritten line away."""
         if self._rewrites:
-            self._stream.write("\r" + " " * WIDTH + "\r")
+            self._stream.write("\r" + " " * self._shown + "\r")
             self._stream.flush()
+            self._shown = 0
 
-    def _write(self, line: str) -> None:
-        self._stream.write(f"\r{line[:WIDTH]:<{WIDTH}}" if self._rewrites else line + "\n")
+    def _width(self) -> int:
+        """One column less than there are: a full line would move to the next."""
+        return shutil.get_terminal_size((WIDTH, 24)).columns - 1 if self._rewrites else 10 * WIDTH
+
+    def _write(self, text: str) -> None:
+        if self._rewrites:
+            # A narrower window shows less of what was there.
+            self._stream.write("\r" + text.ljust(min(self._shown, self._width())))
+            self._shown = len(text)
+        else:
+            self._stream.write(text + "\n")
         self._stream.flush()

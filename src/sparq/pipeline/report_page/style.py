@@ -15,7 +15,7 @@ STYLE: Final = """
   --blue: #2f6fde; --orange: #c2570c; --violet: #7b53c4; --green: #2b8a6e;
   --amber: #b57b00; --red: #cf3f4f; --grey: #7f8a99;
 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root {
     --paper: #10151c; --card: #1a212b; --ink: #e7ecf3; --muted: #a3afbf; --line: #323d4b;
     --good: #6fdc98; --good-card: #12301f; --bad: #ff8d98; --bad-card: #3c171c;

@@ -1,0 +1,193 @@
+"""The listener in a real session: what Spark says of queries over a real nsqd."""
+
+import json
+import urllib.request
+
+import pytest
+from pyspark.sql import functions as F
+
+from sparq.pipeline.listener import READ, WRITTEN, ProgressListener, observed
+from sparq.pipeline.metrics_server import MetricsServer
+from sparq.pipeline.query_metrics import QueryMetrics
+from sparq.pipeline.query_progress import COUNTS
+from sparq.pipeline.samples import Timeline
+from tests.pipeline.test_query_metrics import samples_of
+from tests.pipeline.told_by_spark import recorded
+from tests.servers import spawn_nsqd
+from tests.spark.test_spark import numbered, publish
+from tests.waiting import wait_for
+
+pytestmark = [
+    # The first test also waits for the JVM, whatever else the machine is doing.
+    pytest.mark.timeout(400),
+    # Py4J leaves closing its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WAIT_SECONDS = 150
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+SETTINGS = {
+    # An idle query says so after this, not after ten seconds.
+    "spark.sql.streaming.noDataProgressEventInterval": "300",
+    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+}
+
+
+class Told(ProgressListener):
+    """The listener, with what Spark told it."""
+
+    def __init__(self, metrics, timeline):
+        super().__init__(metrics, timeline)
+        self.said = []
+
+    def onQueryProgress(self, event):
+        self.said.append(json.loads(event.progress.json))
+        super().onQueryProgress(event)
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory):
+    """One nsqd for all tests: topics keep them apart."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as running:
+        yield running
+
+
+@pytest.fixture
+def listener(spark):
+    """A listener at work, and its figures behind HTTP."""
+    before = {name: spark.conf.get(name) for name in SETTINGS}
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    made = Told(metrics := QueryMetrics(), Timeline())
+    made.timeline, made.server = made._timeline, MetricsServer(metrics, "127.0.0.1:0")
+    spark.streams.addListener(made)
+    yield made
+    spark.streams.removeListener(made)
+    made.server.close()
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def value(listener, name, *labels):
+    """One figure, as Prometheus scrapes it; None while it is not there."""
+    with urllib.request.urlopen(listener.server.url) as answer:
+        return samples_of(answer.read().decode()).get((f"sparq_query_{name}", *labels))
+
+
+def messages(spark, nsqd, topic, limit=300):
+    """A topic as a stream, some messages a batch."""
+    return (
+        spark.readStream.format("nsq")
+        .options(topic=topic, channel="c", nsqd_tcp_addresses=nsqd.tcp)
+        .options(startingOffsets="earliest", maxOffsetsPerTrigger=limit)
+        .load()
+    )
+
+
+def start(writer, folder, name):
+    """A query with its checkpoint in a folder of its own."""
+    named = writer.queryName(name).option("checkpointLocation", str(folder / name))
+    return named.trigger(processingTime="0 seconds").start()
+
+
+def test_a_backlog_is_seen_to_shrink(spark, nsqd, listener, tmp_path):
+    """Lag in messages and in time, rates, parts of batches, then rest; a restart is counted."""
+    publish(nsqd, "shrinking", numbered(0, 1_000))
+    rows = messages(spark, nsqd, "shrinking")
+
+    def begin():
+        watched = observed(rows, newest_published=F.col("timestamp"))
+        return start(watched.writeStream.format("noop"), tmp_path, "shrinking")
+
+    query = begin()
+    wait_for(lambda: value(listener, "rows_total") == 1_000, WAIT_SECONDS)
+    wait_for(lambda: value(listener, "lag_seconds") == 0, WAIT_SECONDS)
+    query.stop()
+    wait_for(lambda: value(listener, "active") == 0, WAIT_SECONDS)
+
+    batches = [one for one in listener.timeline.samples if one.rows_per_second]
+    assert [700, 400, 100, 0] == [one.lag_messages for one in batches]
+    assert all(one.lag_seconds > 0 for one in batches)
+    assert 0 == value(listener, "lag_messages")
+    assert 0 == value(listener, "restarts_total")
+    assert value(listener, "batch_part_seconds_total", "addBatch") > 0
+
+    publish(nsqd, "shrinking", numbered(1_000, 1_100))
+    again = begin()
+    wait_for(lambda: value(listener, "rows_total") == 1_100, WAIT_SECONDS)
+    again.stop()
+    assert (2, 1) == (value(listener, "starts_total"), value(listener, "restarts_total"))
+    assert 0 == value(listener, "failures_total")
+
+
+def test_state_and_counts_are_seen(spark, nsqd, listener, tmp_path):
+    """RocksDB's rows and bytes, and sums that a query observes on what it writes."""
+    publish(nsqd, "counting", numbered(0, 500))
+    counted = messages(spark, nsqd, "counting", 1_000).groupBy(F.length("body").alias("n")).count()
+    told = observed(counted, WRITTEN, late=F.col("count"), evicted_visits=F.lit(1))
+    kept = []
+
+    def write(frame, batch_id):
+        held = frame.persist()
+        kept.append((held.count(), held.count()))
+        held.unpersist()
+
+    query = start(told.writeStream.outputMode("update").foreachBatch(write), tmp_path, "counting")
+    wait_for(lambda: value(listener, "late_total") == 500, WAIT_SECONDS)
+    query.stop()
+
+    assert (3, 3) == kept[0]
+    assert 3 == value(listener, "evicted_visits_total")
+    assert 3 == value(listener, "state_rows", "stateStoreSave", "0")
+    assert value(listener, "state_memory_bytes", "stateStoreSave", "0") > 0
+    assert value(listener, "state_disk_bytes", "stateStoreSave", "0") >= 0
+    assert value(listener, "lag_seconds") in (None, 0)
+
+
+def test_a_query_that_fails_is_counted(spark, nsqd, listener, tmp_path):
+    """It no longer runs, and it did not end by itself."""
+    publish(nsqd, "failing", numbered(0, 5))
+
+    def write(frame, batch_id):
+        raise RuntimeError("broken on purpose")
+
+    rows = messages(spark, nsqd, "failing")
+    query = start(rows.writeStream.foreachBatch(write), tmp_path, "failing")
+    wait_for(lambda: value(listener, "failures_total") == 1, WAIT_SECONDS)
+
+    assert not query.isActive
+    assert 0 == value(listener, "active")
+
+
+def test_what_was_recorded_is_what_spark_says(spark, nsqd, listener, tmp_path):
+    """The recordings that other tests stand on have the keys that this version of Spark has."""
+    publish(nsqd, "recorded", numbered(0, 50))
+    rows = observed(messages(spark, nsqd, "recorded"), newest_published=F.col("timestamp"))
+    query = start(rows.writeStream.format("noop"), tmp_path, "recorded")
+    wait_for(lambda: listener.said, WAIT_SECONDS)
+    query.stop()
+    said, known = listener.said[0], recorded()["plain"][0]
+
+    assert known.keys() == said.keys()
+    assert known["sources"][0].keys() == said["sources"][0].keys()
+    assert known["observedMetrics"][READ].keys() == said["observedMetrics"][READ].keys()
+    assert set(known["durationMs"]) == set(said["durationMs"])
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({}, "observed: give newest_published or a count"),
+        (
+            {"lost": 1},
+            f"observed: unknown count lost; known: {', '.join(COUNTS)}",
+        ),
+    ],
+)
+def test_a_mistake_in_what_is_observed_is_said(spark, counts, expected):
+    """Before a query runs, in one sentence."""
+    with pytest.raises(ValueError, match="observed") as caught:
+        observed(spark.range(1), **counts)
+
+    assert expected == str(caught.value)

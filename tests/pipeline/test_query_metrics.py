@@ -1,0 +1,208 @@
+"""The queries' figures for Prometheus, from progress to the text that is scraped."""
+
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sparq.pipeline.metrics_server import MetricsAddressError, MetricsServer
+from sparq.pipeline.query_metrics import QueryMetrics
+from sparq.pipeline.query_progress import NEWEST_PUBLISHED, parse
+from tests.pipeline.told_by_spark import FIRST, QUERY_ID, STATE, place, progress
+
+NOON_S = 1_795_348_800.0
+RUN, AGAIN = "run-1", "run-2"
+
+
+def scraped(metrics):
+    """Every sample of the text that Prometheus reads: name and labels -> value."""
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return samples_of(generate_latest(registry).decode())
+
+
+def samples_of(text):
+    """By name and labels, without those of the query's own name."""
+    return {
+        (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "query")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def started():
+    """A query that has begun and has had no batch."""
+    metrics = QueryMetrics()
+    metrics.started(QUERY_ID, RUN, "metrics", NOON_S)
+    return metrics
+
+
+def value(metrics, name, *labels):
+    """One sample of the query; None where there is none."""
+    return scraped(metrics).get((f"sparq_query_{name}", *labels))
+
+
+def test_a_batch_in_figures():
+    """Rate, lag, duration and its parts."""
+    metrics = started()
+    observed = {"r": {NEWEST_PUBLISHED: NOON_S - 1, "late": 5}}
+    metrics.progressed(parse(progress(observedMetrics=observed, stateOperators=[STATE])))
+    found = scraped(metrics)
+
+    expected = {
+        ("active",): 1,
+        ("rows_total",): 400,
+        ("batches_total",): 1,
+        ("rows_per_second",): 200,
+        ("lag_messages",): 550,
+        ("lag_seconds",): 3,
+        ("heard_timestamp_seconds",): NOON_S + 2,
+        ("batch_id",): 3,
+        ("late_total",): 5,
+        ("batch_duration_seconds_sum",): 2,
+        ("batch_duration_seconds_count",): 1,
+        ("batch_duration_seconds_bucket", "1.0"): 0,
+        ("batch_duration_seconds_bucket", "2.0"): 1,
+        ("batch_duration_seconds_bucket", "+Inf"): 1,
+        ("batch_part_seconds_total", "addBatch"): 1.5,
+        ("state_rows", "transformWithStateInPandasExec", "0"): 48,
+        ("state_memory_bytes", "transformWithStateInPandasExec", "0"): 1_000_000,
+        ("state_disk_bytes", "transformWithStateInPandasExec", "0"): 4_000_000,
+        ("rows_dropped_total",): 2,
+    }
+    shown = {key: found.get((f"sparq_query_{key[0]}", *key[1:])) for key in expected}
+    assert expected == shown
+
+
+def test_a_batch_is_counted_once():
+    """Told again, it changes no counter; the next one does."""
+    metrics = started()
+    seen = [metrics.progressed(parse(progress(batch))) for batch in (3, 3, 2, 4)]
+
+    assert [True, False, False, True] == seen
+    assert 800 == value(metrics, "rows_total")
+    assert 2 == value(metrics, "batches_total")
+
+
+def test_an_idle_query_has_no_lag():
+    """It has looked, and there was nothing: 0 messages, 0 seconds, and a rate of 0."""
+    metrics = started()
+    metrics.progressed(parse(progress()))
+    metrics.rested(QUERY_ID, NOON_S + 30)
+
+    names = ("lag_messages", "lag_seconds", "rows_per_second", "heard_timestamp_seconds")
+    assert [0, 0, 0, NOON_S + 30] == [value(metrics, name) for name in names]
+
+
+def test_an_idle_query_that_cannot_see_an_nsqd_is_not_called_up_to_date():
+    """What lies there is not known: the last known lag stays."""
+    metrics = started()
+    metrics.progressed(parse(progress(latest={FIRST: place(900)})))
+    metrics.rested(QUERY_ID, NOON_S + 30)
+
+    assert (400, 1) == (value(metrics, "lag_messages"), value(metrics, "logs_out_of_reach"))
+
+
+def test_a_query_that_has_seen_no_batch_has_no_lag():
+    """Not known is not 0: no sample is there."""
+    found = scraped(started())
+
+    assert ("sparq_query_lag_messages",) not in found
+    assert NOON_S == found["sparq_query_heard_timestamp_seconds",]
+
+
+def test_a_first_start_is_no_restart():
+    """A query that begins with batch 0 has not been there before."""
+    metrics = started()
+    metrics.progressed(parse(progress(0)))
+    metrics.progressed(parse(progress(1)))
+
+    assert (1, 0) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
+
+
+def test_a_new_driver_that_goes_on_from_a_checkpoint_is_a_restart():
+    """Its first batch is not batch 0: somebody was here before."""
+    metrics = started()
+    metrics.progressed(parse(progress(7)))
+    metrics.progressed(parse(progress(8)))
+
+    assert (1, 1) == (value(metrics, "starts_total"), value(metrics, "restarts_total"))
+
+
+def test_a_query_started_again_in_the_same_driver_is_a_restart():
+    """One restart, whatever batch it goes on with."""
+    metrics = started()
+    metrics.progressed(parse(progress(0)))
+    metrics.ended(QUERY_ID, RUN, failed=True)
+    metrics.started(QUERY_ID, AGAIN, "metrics", NOON_S + 60)
+    metrics.progressed(parse(progress(1)))
+
+    names = ("starts_total", "restarts_total", "failures_total", "active")
+    assert [2, 1, 1, 1] == [value(metrics, name) for name in names]
+
+
+def test_the_end_of_an_old_run_does_not_stop_the_new_one():
+    """Spark tells of ends in its own time: the new run may have begun."""
+    metrics = started()
+    metrics.started(QUERY_ID, AGAIN, "metrics", NOON_S)
+    metrics.ended(QUERY_ID, RUN, failed=False)
+    still = value(metrics, "active")
+    metrics.ended(QUERY_ID, AGAIN, failed=False)
+
+    assert (1, 0) == (still, value(metrics, "active"))
+
+
+def test_figures_do_not_grow_with_batches():
+    """A thousand batches have as many series as one."""
+    metrics = started()
+    metrics.progressed(parse(progress(1, stateOperators=[STATE])))
+    few = len(scraped(metrics))
+    for batch in range(2, 1_000):
+        metrics.progressed(parse(progress(batch, stateOperators=[STATE])))
+
+    assert few == len(scraped(metrics))
+
+
+def test_the_server_answers_prometheus():
+    """Over HTTP, with the figures of the process beside those of the queries."""
+    metrics = started()
+    server = MetricsServer(metrics, "127.0.0.1:0")
+    try:
+        with urllib.request.urlopen(server.url) as answer:
+            text = answer.read().decode()
+    finally:
+        server.close()
+    found = samples_of(text)
+
+    assert 1 == found["sparq_query_active",]
+    assert found["process_resident_memory_bytes",] > 0
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(server.url)
+
+
+@pytest.mark.parametrize("address", ["", "4180", "localhost:", ":4180", "a:b", "127.0.0.1:70000"])
+def test_what_is_no_address_is_said(address):
+    """One sentence that names the option and says what is expected."""
+    with pytest.raises(MetricsAddressError) as caught:
+        MetricsServer(QueryMetrics(), address)
+
+    assert f"--metrics-address: expected host:port, such as 127.0.0.1:4180, not {address!r}" == str(
+        caught.value
+    )
+
+
+def test_an_address_that_is_taken_is_said():
+    """With the reason of the system."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(MetricsAddressError) as caught:
+            MetricsServer(QueryMetrics(), f"127.0.0.1:{port}")
+
+    assert f"--metrics-address: cannot listen on 127.0.0.1:{port}: Address already in use" == str(
+        caught.value
+    )

@@ -1,0 +1,154 @@
+"""What Spark says of a batch, as lag, duration and counts."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline.query_progress import NEWEST_PUBLISHED, lag, parse, time_of
+from tests.pipeline.told_by_spark import FIRST, SECOND, STATE, place, progress
+
+NOON_S = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
+PLACES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10**15), max_size=6)
+
+
+def test_lag_is_what_the_logs_held_beyond_the_batch():
+    """Counted in messages of both nsqds: differences of ordinals, not of indexes."""
+    assert 400 + 150 == parse(progress()).lag_messages
+
+
+@given(PLACES, PLACES)
+def test_lag_of_any_two_offsets(end, latest):
+    """As a plain loop counts it; what stands in one of them alone is not counted."""
+    source = {
+        "endOffset": {f"127.0.0.1:4150/{log}": place(at) for log, at in end.items()},
+        "latestOffset": {f"127.0.0.1:4150/{log}": place(at) for log, at in latest.items()},
+    }
+    plain = sum(max(latest[log] - end[log], 0) for log in end if log in latest)
+
+    assert (plain, len(end.keys() - latest.keys())) == lag(source)
+
+
+def test_a_log_whose_nsqd_does_not_answer_is_said():
+    """Its lag is not known, and that is not the same as none."""
+    found = parse(progress(latest={FIRST: place(900)}))
+
+    assert (400, 1) == (found.lag_messages, found.logs_out_of_reach)
+
+
+def test_a_log_that_was_given_up_is_no_lag():
+    """Its loss was reported; it is not waited for."""
+    found = parse(progress(end={FIRST: place(500), SECOND: place(300, gone=True)}))
+
+    assert (400, 0) == (found.lag_messages, found.logs_out_of_reach)
+
+
+@pytest.mark.parametrize("latest", [None, "17", 17, []])
+def test_a_source_that_is_not_ours_has_no_lag(latest):
+    """A rate source, files, or a first batch that has not looked: nothing is claimed."""
+    told = progress()
+    told["sources"][0]["latestOffset"] = latest
+    found = parse(told)
+
+    assert (None, 0) == (found.lag_messages, found.logs_out_of_reach)
+
+
+def test_offsets_of_earlier_versions_have_no_ordinals():
+    """An index alone says nothing of how many messages there are."""
+    found = parse(progress(end={FIRST: 17, SECOND: place(300)}))
+
+    assert 150 == found.lag_messages
+
+
+def test_lag_in_time_is_the_age_of_the_newest_message_read():
+    """The end of the batch minus its publish time; of several observations the newest counts."""
+    observed = {
+        "sparq_read": {NEWEST_PUBLISHED: NOON_S - 3.25},
+        "other": {NEWEST_PUBLISHED: NOON_S - 9},
+        "theirs": {"n": 4},
+    }
+    found = parse(progress(observedMetrics=observed))
+
+    assert 2 + 3.25 == found.lag_seconds
+    assert NOON_S + 2 == found.ended_s
+
+
+def test_a_publishers_clock_that_is_ahead_makes_no_negative_lag():
+    """Two clocks are never the same."""
+    observed = {"sparq_read": {NEWEST_PUBLISHED: NOON_S + 60}}
+
+    assert 0.0 == parse(progress(observedMetrics=observed)).lag_seconds
+
+
+def test_a_batch_without_messages_has_no_lag_in_time():
+    """The greatest of no publish times is null."""
+    observed = {"sparq_read": {NEWEST_PUBLISHED: None, "late": None}}
+    found = parse(progress(rows=0, observedMetrics=observed))
+
+    assert (None, {"late": 0}) == (found.lag_seconds, found.counts)
+
+
+def test_counts_are_summed_over_observations():
+    """Late clicks of one, evicted visits of the other; what is not of ours is left alone."""
+    observed = {"a": {"late": 3, "mine": 8}, "b": {"late": 4, "evicted_visits": 1}}
+
+    assert {"late": 7, "evicted_visits": 1} == parse(progress(observedMetrics=observed)).counts
+
+
+def test_the_parts_of_a_batch_do_not_count_the_whole():
+    """In seconds, by Spark's names."""
+    found = parse(progress())
+
+    assert (2.0, 200.0) == (found.seconds, found.rows_per_second)
+    assert {"addBatch": 1.5, "latestOffset": 0.01, "queryPlanning": 0.2, "walCommit": 0.09} == (
+        found.parts
+    )
+
+
+def test_state_by_operator():
+    """Rows, bytes in memory and on disk, what was written, removed and dropped."""
+    without = {**STATE, "customMetrics": {}}
+    first, second = parse(progress(stateOperators=[STATE, without])).states
+
+    assert (0, 48, 1_000_000, 4_000_000) == (
+        first.place,
+        first.rows,
+        first.memory_bytes,
+        first.disk_bytes,
+    )
+    assert (32, 3, 2, 0.25) == (first.updated, first.removed, first.dropped, first.commit_seconds)
+    assert (1, None) == (second.place, second.disk_bytes)
+
+
+def test_a_watermark_of_1970_is_none():
+    """So Spark writes one that has not moved."""
+    times = {"max": "2026-11-22T11:59:00.000Z", "watermark": "1970-01-01T00:00:00.000Z"}
+    found = parse(progress(eventTime=times))
+
+    assert (NOON_S - 60, None) == (found.event_time_s, found.watermark_s)
+
+
+def test_a_query_without_a_name_is_known_by_its_id():
+    """Spark lets it be unnamed."""
+    told = progress(name=None)
+
+    assert told["id"] == parse(told).query
+
+
+def test_the_sample_of_a_batch():
+    """What the report's charts draw."""
+    sample = parse(progress(rows=401)).sample()
+
+    assert (NOON_S + 2, "metrics", 200.5, 550, None) == (
+        sample.time_s,
+        sample.query,
+        sample.rows_per_second,
+        sample.lag_messages,
+        sample.lag_seconds,
+    )
+
+
+def test_times_as_spark_writes_them():
+    """In UTC, whatever the zone of this machine."""
+    assert NOON_S + 0.5 == time_of("2026-11-22T12:00:00.500Z")

@@ -1,0 +1,81 @@
+"""Progress as Spark 4.3 tells it: recorded from real queries, and made up in the same form.
+
+`progress.json` holds what a session said of three queries over two nsqds: plain rows to Parquet, a
+stateful one with RocksDB, and one with observations. Its addresses and log ids are those of then.
+"""
+
+import copy
+import json
+from pathlib import Path
+
+RECORDED = Path(__file__).with_name("progress.json")
+FIRST, SECOND = "127.0.0.1:4150/aa", "127.0.0.1:4250/bb"
+QUERY_ID = "00000000-0000-0000-0000-000000000001"
+RUN_ID = "00000000-0000-0000-0000-0000000000ff"
+
+STATE = {
+    "operatorName": "transformWithStateInPandasExec",
+    "numRowsTotal": 48,
+    "numRowsUpdated": 32,
+    "allUpdatesTimeMs": 10,
+    "numRowsRemoved": 3,
+    "allRemovalsTimeMs": 0,
+    "commitTimeMs": 250,
+    "memoryUsedBytes": 1_000_000,
+    "numRowsDroppedByWatermark": 2,
+    "numShufflePartitions": 2,
+    "numStateStoreInstances": 2,
+    "customMetrics": {"rocksdbSstFileSize": 4_000_000, "rocksdbGetCount": 12},
+}
+
+
+def recorded():
+    """By query name, every progress in the order in which it came."""
+    found = {}
+    for one in json.loads(RECORDED.read_text(encoding="utf-8")):
+        found.setdefault(one["name"], []).append(one)
+    return found
+
+
+def place(ordinal, index=None, **more):
+    """A place of a log in an offset; indexes have gaps, ordinals have none."""
+    return {"index": 7 * ordinal if index is None else index, "ordinal": ordinal, **more}
+
+
+def progress(batch_id=3, end=None, latest=None, rows=400, **more):
+    """One batch of 2 s that ended 12:00:02 UTC."""
+    end = {FIRST: place(500), SECOND: place(300)} if end is None else end
+    latest = {FIRST: place(900), SECOND: place(450)} if latest is None else latest
+    return copy.deepcopy(
+        {
+            "id": QUERY_ID,
+            "runId": RUN_ID,
+            "name": "metrics",
+            "timestamp": "2026-11-22T12:00:00.000Z",
+            "batchId": batch_id,
+            "batchDuration": 2_000,
+            "numInputRows": rows,
+            "inputRowsPerSecond": 100.0,
+            "processedRowsPerSecond": rows / 2,
+            "durationMs": {
+                "addBatch": 1_500,
+                "latestOffset": 10,
+                "queryPlanning": 200,
+                "triggerExecution": 2_000,
+                "walCommit": 90,
+            },
+            "stateOperators": [],
+            "sources": [
+                {
+                    "description": "nsq",
+                    "startOffset": {FIRST: place(100)},
+                    "endOffset": {**end, "cut": {"parts": 2, "records_max": 1_000_000}},
+                    "latestOffset": latest,
+                    "numInputRows": rows,
+                }
+            ],
+            "sink": {"description": "ForeachBatchSink", "numOutputRows": -1},
+            "observedMetrics": {},
+            **more,
+        }
+    )
