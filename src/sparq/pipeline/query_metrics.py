@@ -154,7 +154,7 @@ _GAUGES: Final = (
         "watermark_seconds", "Spark's watermark, since 1970", _of_newest(lambda p: p.watermark_s)
     ),
 )
-_STATE: Final = (
+_STATE: Final[tuple[tuple[str, str, Callable[[StateFigures], float | None]], ...]] = (
     ("rows", "Rows of an operator's state", lambda s: s.rows),
     ("memory_bytes", "What its state stores hold in memory", lambda s: s.memory_bytes),
     ("disk_bytes", "RocksDB's files of the state", lambda s: s.disk_bytes),

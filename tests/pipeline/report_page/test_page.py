@@ -1,6 +1,7 @@
 """The report as a page, read as text: what stands in it, in which order, and how much."""
 
 import re
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -133,6 +134,14 @@ def test_one_minute_and_one_batch_are_drawn():
 
     assert 2 * 5 == text.count("<svg viewBox=") - text.count('<svg viewBox="0 0 26 10"')
     assert "nan" not in text
+
+
+@pytest.mark.parametrize("years", [(1, 2026), (2026, 9998), (1,), (1, 9998)])
+def test_any_year_a_log_can_name_is_drawn(years):
+    """A clock that is wrong by two thousand years breaks no calendar."""
+    at = [int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) // 60 for year in years]
+
+    assert "Clicks and visitors per minute" in page(made.minutes(at, [50] * len(at)))
 
 
 def test_lag_that_nobody_knows_is_not_drawn():

@@ -25,6 +25,7 @@ WARNINGS: Final = (
         "{:,} visits left the memory before they were over: not every rule saw them",
     ),
     ("evicted_clicks", "{:,} clicks were of such visits"),
+    ("evicted_findings", "{:,} findings were forgotten: seen again, they are told as new ones"),
     ("closed_early", "{:,} minutes were closed before their time, for want of memory"),
     ("resent", "{:,} messages were sent again after a send without an answer"),
 )
@@ -155,7 +156,9 @@ def top_pages(report: Report) -> Html | None:
 
 def rejected(report: Report) -> Html | None:
     """Why messages could not be read."""
-    return _counted("rejected", "Rejected messages", "Reason", report.get("rejected_by_reason"))
+    counts = report.get("rejected_by_reason") or {}
+    ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return _counted("rejected", "Rejected messages", "Reason", ordered)
 
 
 def stages(report: Report) -> Html | None:

@@ -89,7 +89,7 @@ def _middles(points: Points) -> Floats:
     """Where points are drawn; of a single point its ends, since a line has two."""
     if len(points) == 1:
         return np.array([points.starts[0], points.starts[0] + points.step], np.float64)
-    return points.starts + points.step / 2
+    return points.starts.astype(np.float64) + points.step / 2
 
 
 def _of_line(points: Points, column: str) -> Floats:

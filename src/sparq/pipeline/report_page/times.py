@@ -16,10 +16,13 @@ SECOND_TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 
 
 Ticks = list[tuple[float, str]]
 
+ENDS: Final = tuple(datetime(year, 1, 1, tzinfo=UTC).timestamp() // 60 for year in (1, 9999))
+"""Python's calendar has no minutes beyond these; a point of many weeks may begin before them."""
+
 
 def at(minute: float) -> datetime:
-    """The time of a minute."""
-    return datetime.fromtimestamp(minute * 60, UTC)
+    """The time of a minute, or the nearest that a calendar has."""
+    return datetime.fromtimestamp(min(max(minute, ENDS[0]), ENDS[1]) * 60, UTC)
 
 
 def minute_text(minute: float) -> str:
