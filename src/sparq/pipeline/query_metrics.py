@@ -72,7 +72,7 @@ class Query:
             self.active = False
 
     def rest(self, at_s: float) -> None:
-        """There was nothing to read: nothing lies before the query."""
+        """There was nothing to read, or too little for a batch (`minOffsetsPerTrigger`)."""
         self.heard_s, self.idle = at_s, True
         if self.newest is not None and not self.newest.logs_out_of_reach:
             self.newest = replace(self.newest, lag_messages=0, lag_seconds=0.0)
