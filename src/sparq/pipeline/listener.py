@@ -1,13 +1,12 @@
-"""What Spark tells of its queries, passed on: to Prometheus' figures and to the report's charts.
+"""A listener that turns the progress of streaming queries into metrics and samples for charts.
 
     metrics, timeline = QueryMetrics(), Timeline()
     spark.streams.addListener(ProgressListener(metrics, timeline))
     server = MetricsServer(metrics, "127.0.0.1:4180")
 
-1. Nothing is asked of Spark and nothing of the executors: a listener costs a call through Spark's
-   gateway for each batch.
-2. What it keeps is bounded: sums a query, and the timeline.
-3. Spark's progress knows no publish times and no late clicks. A query tells them by `observed`.
+1. It starts no job: it costs one call through Spark's gateway per batch.
+2. Its memory is bounded: some sums per query, and the timeline.
+3. Spark's progress has no publish times and no late clicks. A query adds them with `observed`.
 """
 
 from __future__ import annotations

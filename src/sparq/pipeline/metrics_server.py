@@ -1,7 +1,7 @@
 """HTTP for Prometheus: `GET /metrics` on an address of choice.
 
-It answers with the queries' figures and with those of this process. It asks nobody who he is, so
-its address is one of this machine unless one is given.
+It answers with the metrics of the queries and of this process. It has no authentication, so it
+listens on loopback unless it is given another address.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Progress on a terminal: one line that is rewritten; elsewhere a line every few seconds.
 
-It says what was published, how far each query has come, and of the slowest query how fast it is,
-how many clicks lie before it, and when it will have them at that rate.
+It shows what was published, how far each query has come, and for the slowest query its rate, the
+clicks that wait for it, and how long they will take at that rate.
 
 1. A rate is that of the last WINDOW_SECONDS: a first batch that waited for Spark is soon forgotten.
 2. A query whose count falls was started again: its rate begins anew.

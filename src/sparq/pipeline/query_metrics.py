@@ -1,13 +1,13 @@
-"""The queries' figures for Prometheus (docs/monitoring.md lists them).
+"""Metrics of the streaming queries for Prometheus (docs/monitoring.md lists them).
 
-What happened to queries goes in by the methods of `QueryMetrics`, metric families come out by
-`collect`; no Spark and no network is needed for that. `listener` feeds it, `serve` shows it.
+`QueryMetrics` takes the events of queries and returns metric families from `collect`. It needs
+neither Spark nor a network: `listener` feeds it, `metrics_server` serves it.
 
-1. Counters begin at 0 with the process; a batch is counted once, whoever tells it again.
-2. Labels are a query's name, a part of a batch, an operator: nothing that comes from clicks, and
-   nothing that grows with them.
-3. Events come on threads of Spark's gateway, scrapes on those of the HTTP server: a lock holds each
-   whole.
+1. Counters start at 0 with the process. A batch is counted once, even if Spark reports it twice.
+2. Labels are a query's name, a part of a batch or an operator: never text from clicks, and never
+   more of them because there are more clicks.
+3. Events arrive on threads of Spark's gateway, scrapes on threads of the HTTP server. A lock keeps
+   them apart.
 """
 
 from __future__ import annotations

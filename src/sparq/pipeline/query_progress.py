@@ -1,4 +1,4 @@
-"""What Spark says of a batch, as the figures that people ask for.
+"""Spark's progress of a batch as rate, duration, lag, state and counts.
 
 Pure: the JSON of a `StreamingQueryProgress` in, a `QueryProgress` out.
 

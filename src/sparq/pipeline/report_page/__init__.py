@@ -4,8 +4,8 @@
 drawn, `charts` draws it, `markup` writes HTML, `sections` are the parts of the page, `style` its
 looks.
 
-The page has no script and asks nobody for anything: charts are SVG drawn here, the figures under
-the pointer are shown by CSS, and each chart has its figures as a table. What comes from clicks is
-text wherever it stands, and the page's own policy (`Content-Security-Policy`) forbids it to be
-anything else. Why pygal draws, and what else was tried, is said in `charts`.
+The page has no script and makes no request: charts are SVG drawn here, CSS shows the figures under
+the pointer, and each chart has its figures as a table. Text from clicks is escaped everywhere, and
+the page's Content-Security-Policy would stop it from being anything else. `charts` says why pygal
+draws them, and what else was tried.
 """

@@ -11,9 +11,9 @@ Why pygal (measured, 1,440 points, 2 busy cores; CPU with the import, size of on
 | matplotlib 3.11 | 0.5 s | 102 KB | 87 MB | 12 s at the first use, for its font cache |
 | vl-convert 1.9 | 0.7 s | 52 KB | 84 MB | static SVG; 5 s a chart of wall time |
 
-A page without a script prints as it is, opens where scripts are forbidden (a mail, a CI server's
-artifacts), needs no code for dark mode, and has nothing that a click's text could run. What is
-given up: zooming. For that there are `data/metrics` and Grafana.
+A page without a script prints as it is, opens where scripts are forbidden (a mail, the artifacts of
+a CI server), needs no code for dark mode, and has nothing that a click's text could run. The price
+is that a chart cannot be zoomed: use `data/metrics` or Grafana for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTML that cannot be written wrong: what is not markup by its type is escaped.
+"""HTML from Python, escaped by type: text that is not `Html` is escaped wherever it is put.
 
 1. `Html` is made here alone: by `element`, and by `trusted` of text that this package has written.
 2. Text of clicks is shown by `visible`: a character that has no shape of its own, or that turns the

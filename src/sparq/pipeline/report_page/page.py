@@ -1,7 +1,7 @@
 """The page: all parts in their order, the audit's result first.
 
-Pure: a function of what it is given, equal text for equal input. It asks nobody for anything, has
-no script, and its policy allows neither, whatever a click's text may be.
+Pure: equal input gives equal text. The page has no script and makes no request, and its policy
+allows neither, whatever the text of a click is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The parts of the page that are words and numbers: the audit, the figures, pages, findings.
 
-Pure: the report's dictionary in, HTML out. A key that a report does not have is not shown, so that
-an older report still makes a page. Bars stand in the tables that they illustrate: their figures are
-text, for eyes and for screen readers alike.
+Pure: the report's dictionary in, HTML out. Optional keys that a report lacks are not shown. Bars
+are cells of the tables that they illustrate, so their figures are text, also for screen readers.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def verdict(report: Report) -> Html:
 
 
 def warnings(report: Report) -> Html | None:
-    """What did not go by itself; None where everything did."""
+    """What needs attention; None if nothing does."""
     said = [text.format(report[key]) for key, text in WARNINGS if report.get(key)]
     if report.get("restarts"):
         said.append(f"Started again during the run: {', '.join(report['restarts'])}")
