@@ -7,10 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.pipeline.query_progress import NEWEST_PUBLISHED, lag, parse, time_of
-from tests.pipeline.told_by_spark import FIRST, SECOND, STATE, place, progress
+from tests.pipeline.told_by_spark import FIRST, SECOND, STATE, place, progress, recorded
 
 NOON_S = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 PLACES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10**15), max_size=6)
+
+
+def test_what_spark_really_said():
+    """Recorded batches: lag shrinks to nothing, and rows, times, state and counts are read."""
+    plain, stateful = ([parse(one) for one in recorded()[name]] for name in ("plain", "stateful"))
+
+    for batches in (plain, stateful):
+        assert [(0, 400, 600), (1, 400, 200), (2, 200, 0)] == [
+            (one.batch_id, one.rows, one.lag_messages) for one in batches
+        ]
+        assert all("addBatch" in one.parts and one.seconds > 0 for one in batches)
+        assert not any(one.logs_out_of_reach for one in batches)
+    assert all(one.lag_seconds > one.seconds for one in plain)
+    assert [400, 700, 900] == [one.counts["late"] for one in stateful]
+    assert stateful[2].watermark_s + 1 == stateful[2].event_time_s
+    (state,) = stateful[2].states
+    assert ("stateStoreSave", 3) == (state.operator, state.rows)
+    assert state.memory_bytes > state.disk_bytes > 0
 
 
 def test_lag_is_what_the_logs_held_beyond_the_batch():

@@ -1,7 +1,8 @@
 """Progress as Spark 4.3 tells it: recorded from real queries, and made up in the same form.
 
-`progress.json` holds what a session said of three queries over two nsqds: plain rows to Parquet, a
-stateful one with RocksDB, and one with observations. Its addresses and log ids are those of then.
+`progress.json` holds what a session said of two queries over two nsqds with 700 and 300 messages,
+at most 400 a batch: `plain`, rows to Parquet with their publish times observed, and `stateful`,
+counts in RocksDB with a watermark and an observed sum.
 """
 
 import copy

@@ -30,7 +30,7 @@ COUNTS = {
     "late": "Clicks of minutes that were closed, and of visits that were over",
     "rejected": "Messages that could not be read as a click",
     "evicted_visits": "Visits that left the state before they were over; not every rule saw them",
-    "evicted_clicks": "Clicks of such visits, and clicks of visits of too many",
+    "evicted_clicks": "Clicks that left the state before their visit was over",
     "evicted_findings": "Findings that were forgotten; seen again, they are new ones",
     "closed_early": "Minutes that were closed before their time, for want of memory",
     "findings": "Findings and revisions of findings",
