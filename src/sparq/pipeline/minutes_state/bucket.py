@@ -4,7 +4,9 @@
    partitions the clicks fell. A replayed batch gives equal bytes and equal rows.
 2. A click of an open minute makes a new revision of its row, however late it comes.
 3. A minute closes `horizon_s` behind the low mark, or when the bucket is full (the oldest first;
-   then it is also written as `closed_early`), and never opens again. A click of a closed minute, or
+   then it is counted as `closed_early`, and its last row is kept: other buckets may have the
+   minute open, and the row is written with each batch that touches or closes it there), and never
+   opens again. A click of a closed minute, or
    of one more than AHEAD_MAX_S ahead of the batch's newest publish time, is written as `late`.
 """
 
@@ -25,11 +27,13 @@ from sparq.pipeline.minutes_state.bucket_state import (
     Held,
     Meta,
     Writes,
+    early_of,
     load,
     minutes_of,
     writes,
 )
 from sparq.pipeline.minutes_state.minutes import Minutes, added_up, joined
+from sparq.pipeline.minutes_state.output import MINUTE_SCHEMA
 from sparq.pipeline.minutes_state.packer import received
 from sparq.pipeline.minutes_state.page_texts import PageTexts
 from sparq.pipeline.packing import Received
@@ -97,22 +101,26 @@ def apply(
     """
     held = load(state.recent())
     added, texts, refused = received(batch.blobs)
+    touched = added.minute
     is_late = _is_late(added, held.meta["closed_before"], batch.header.published_s)
     late = added.where(is_late & (added.sum_of("clicks") > 0))
     added = added.where(~is_late)
     texts = texts.only(added.pages)  # of late clicks nothing stays
     mark = LowMark(held.meta["low_mark"])
     mark.advance(batch.header.marks, batch.header.batch_ms)
-    due = max(held.meta["closed_before"], (mark.low_s - limits.horizon_s) // 60)
+    over = (mark.low_s - limits.horizon_s) // 60
+    due = max(held.meta["closed_before"], over)
     closing = _closing(held, added, due, limits.bucket_bytes_max)
 
     changed = _changed(state, held, added, texts, closing)
     is_open = changed.minutes.minute >= closing
     still_open, closed = changed.minutes.where(is_open), changed.minutes.where(~is_open)
     early = closed.where(closed.minute >= due)
+    last = output.minute_rows(bucket, closed, changed.texts, final=True)
+    last = pa.concat_tables([held.early, last.select(MINUTE_SCHEMA.names)])
     rows = output.joined(
         output.minute_rows(bucket, still_open, changed.texts, final=False),
-        output.minute_rows(bucket, closed, changed.texts, final=True),
+        output.last_rows(bucket, last, touched, over),
         output.counted_rows(output.LATE, bucket, late),
         output.counted_rows(output.CLOSED_EARLY, bucket, early),
         output.rejected_rows(bucket, refused),
@@ -123,7 +131,7 @@ def apply(
         "closed_before": closing,
         "counts": _counted(held.meta["counts"], added, late, len(refused), len(early)),
     }
-    after = _after(held, changed, still_open, meta)
+    after = _after(held, changed, still_open, meta, output.since(last, over))
     cold = np.isin(still_open.minute, changed.cold)
     gone = [minute for minute in changed.cold if minute < closing]
     return (
@@ -142,7 +150,11 @@ def close(bucket: int, blobs: Iterable[bytes]) -> pa.Table:
     Returns:
         Rows of `output.SCHEMA`, all final.
     """
-    return output.minute_rows(bucket, *minutes_of(blobs), final=True)
+    held = list(blobs)
+    return output.joined(
+        output.minute_rows(bucket, *minutes_of(held), final=True),
+        output.rows_of(bucket, early_of(held)),
+    )
 
 
 def _is_late(added: Minutes, closed_before: int, published_s: int) -> Flags:
@@ -184,7 +196,7 @@ def _changed(
     )
 
 
-def _after(held: Held, changed: _Changed, still_open: Minutes, meta: Meta) -> Held:
+def _after(held: Held, changed: _Changed, still_open: Minutes, meta: Meta, early: pa.Table) -> Held:
     """The bucket after the batch; minutes that were in `cold` stay there."""
     recent = joined(
         [
@@ -195,7 +207,7 @@ def _after(held: Held, changed: _Changed, still_open: Minutes, meta: Meta) -> He
     texts = changed.texts
     if changed.cold or len(still_open) < len(changed.minutes):
         texts = texts.only(recent.pages)
-    return Held(meta, recent, texts, held.cold)
+    return Held(meta, recent, texts, held.cold, early)
 
 
 def _counted(counts: Counts, added: Minutes, late: Minutes, refused: int, early: int) -> Counts:

@@ -5,8 +5,9 @@
 
 `recent` is read and written in each batch, so it is kept small: beyond `recent_bytes_max` its
 oldest minutes go to `cold`, where a minute costs nothing until it is touched or closes. A blob has
-the same three tables in both, so whoever reads the state store reads them alike: minutes, the texts
-of their pages, and the list of the cold minutes (empty in a cold one).
+the same four tables in both, so whoever reads the state store reads them alike: minutes, the texts
+of their pages, the list of the cold minutes, and the last rows of minutes that closed early (the
+last two are empty in a cold one).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow as pa
 from sparq.pipeline.low_mark import LowMarkBooks
 from sparq.pipeline.minutes_state import minutes, page_texts
 from sparq.pipeline.minutes_state.minutes import Minutes
+from sparq.pipeline.minutes_state.output import MINUTE_SCHEMA
 from sparq.pipeline.minutes_state.page_texts import PageTexts
 from sparq.pipeline.packing import from_blob, to_blob
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 COLD_SCHEMA = pa.schema([("minute", pa.int64()), ("bytes", pa.int64())])
-BLOB_SCHEMAS = (minutes.SCHEMA, page_texts.SCHEMA, COLD_SCHEMA)
+BLOB_SCHEMAS = (minutes.SCHEMA, page_texts.SCHEMA, COLD_SCHEMA, MINUTE_SCHEMA)
 META_VERSION = 1
 
 
@@ -87,12 +89,15 @@ class Held:
         minutes: those of `recent`.
         texts: of their pages.
         cold: of each minute in `cold`, the bytes of its blob.
+        early: the last rows, of MINUTE_SCHEMA, of minutes that closed early in this bucket: in
+            other buckets they may be open, and whoever adds up the buckets needs them again.
     """
 
     meta: Meta
     minutes: Minutes
     texts: PageTexts
     cold: dict[int, int]
+    early: pa.Table
 
 
 def load(recent: tuple[str, bytes] | None) -> Held:
@@ -102,20 +107,22 @@ def load(recent: tuple[str, bytes] | None) -> Held:
         ValueError: another version of sparq wrote the state.
     """
     if recent is None:
-        return Held(_first_meta(), minutes.EMPTY, page_texts.EMPTY, {})
+        early = MINUTE_SCHEMA.empty_table()
+        return Held(_first_meta(), minutes.EMPTY, page_texts.EMPTY, {}, early)
     meta = json.loads(recent[0])
     if meta["version"] != META_VERSION:
         raise ValueError(
             f"the state of metrics has version {meta['version']}, this sparq reads version "
             f"{META_VERSION}: go on with the sparq that wrote it, or start with a new checkpoint"
         )
-    open_minutes, texts, cold = from_blob(recent[1], BLOB_SCHEMAS)
+    open_minutes, texts, cold, early = from_blob(recent[1], BLOB_SCHEMAS)
     sizes = zip(cold["minute"].to_pylist(), cold["bytes"].to_pylist(), strict=True)
     return Held(
         meta,
         minutes.from_table(open_minutes),
         page_texts.from_table(texts),
         dict(sizes),
+        early,
     )
 
 
@@ -130,6 +137,12 @@ def minutes_of(blobs: Iterable[bytes]) -> tuple[Minutes, PageTexts]:
     tables = pa.concat_tables([minutes.EMPTY_TABLE, *(part[0] for part in parts)])
     texts = page_texts.EMPTY.with_more([page_texts.from_table(part[1]) for part in parts])
     return minutes.from_table(tables), texts
+
+
+def early_of(blobs: Iterable[bytes]) -> pa.Table:
+    """The last rows of minutes that closed early, of MINUTE_SCHEMA."""
+    tables = [from_blob(blob, BLOB_SCHEMAS)[3] for blob in blobs]
+    return pa.concat_tables([MINUTE_SCHEMA.empty_table(), *tables])
 
 
 def writes(
@@ -148,14 +161,14 @@ def writes(
     blobs = _cold_blobs(touched_cold, texts)
     cold = {minute: size for minute, size in held.cold.items() if minute not in gone}
     cold |= {minute: len(blob) for minute, blob in blobs.items()}
-    blob = _recent_blob(held.minutes, held.texts, cold)
+    blob = _recent_blob(held.minutes, held.texts, cold, held.early)
     if len(blob) > recent_bytes_max and len(held.minutes) > 1:
         stays = _newest_half(held.minutes)
         moved = _cold_blobs(held.minutes.where(~stays), held.texts)
         blobs |= moved
         cold |= {minute: len(blob) for minute, blob in moved.items()}
         kept = held.minutes.where(stays)
-        blob = _recent_blob(kept, held.texts.only(kept.pages), cold)
+        blob = _recent_blob(kept, held.texts.only(kept.pages), cold, held.early)
     return Writes((json.dumps(held.meta, sort_keys=True), blob), blobs, gone)
 
 
@@ -174,10 +187,11 @@ def _cold_blobs(held: Minutes, texts: PageTexts) -> dict[int, bytes]:
     blobs = {}
     for at, minute in enumerate(held.minute.tolist()):
         mine = texts.only(held.pages[ends[at] - held.page_counts[at] : ends[at]])
-        blobs[minute] = to_blob([table.slice(at, 1), mine.table(), COLD_SCHEMA.empty_table()])
+        none = [schema.empty_table() for schema in (COLD_SCHEMA, MINUTE_SCHEMA)]
+        blobs[minute] = to_blob([table.slice(at, 1), mine.table(), *none])
     return blobs
 
 
-def _recent_blob(held: Minutes, texts: PageTexts, cold: dict[int, int]) -> bytes:
+def _recent_blob(held: Minutes, texts: PageTexts, cold: dict[int, int], early: pa.Table) -> bytes:
     listed = {"minute": sorted(cold), "bytes": [cold[minute] for minute in sorted(cold)]}
-    return to_blob([held.table(), texts.table(), pa.table(listed, schema=COLD_SCHEMA)])
+    return to_blob([held.table(), texts.table(), pa.table(listed, schema=COLD_SCHEMA), early])

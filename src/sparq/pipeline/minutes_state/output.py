@@ -10,7 +10,7 @@
 1. The newest revision of each (minute, bucket) counts; a minute is the sum over its buckets.
 2. Clicks of all newest revisions + late clicks + rejected messages = messages.
 3. In a batch every bucket writes a row of each minute that the batch touched, zeros included. So
-   the rows of one batch are whole minutes as well, unless a bucket closed one early.
+   the rows of one batch are whole minutes as well.
 """
 
 from __future__ import annotations
@@ -87,6 +87,37 @@ def minute_rows(bucket: int, minutes: Minutes, texts: PageTexts, *, final: bool)
     }
     sums = {name: pa.array(minutes.sum_of(name)) for name in FIGURES if name not in filled}
     return _rows(MINUTE, bucket, len(minutes), filled | sums)
+
+
+def rows_of(bucket: int, minutes: pa.Table) -> pa.Table:
+    """Rows of kind `minute`, of rows of MINUTE_SCHEMA."""
+    if not len(minutes):
+        return EMPTY
+    filled = dict(zip(minutes.column_names, minutes.columns, strict=True))
+    return _rows(MINUTE, bucket, len(minutes), filled)
+
+
+def last_rows(bucket: int, last: pa.Table, touched: Numbers, over: int) -> pa.Table:
+    """The last rows of closed minutes that a batch writes.
+
+    Args:
+        bucket: its number.
+        last: of MINUTE_SCHEMA, of minutes that close in this batch or have closed early.
+        touched: the minutes that the batch touches.
+        over: the first minute that is not closed in every bucket after this batch.
+    """
+    if not len(last):
+        return EMPTY
+    is_over = pc.less(last["minute"], _as_time(np.array([over]))[0])
+    return rows_of(
+        bucket, last.filter(pc.or_(is_over, pc.is_in(last["minute"], _as_time(touched))))
+    )
+
+
+def since(rows: pa.Table, minute: int) -> pa.Table:
+    """Those of some rows of MINUTE_SCHEMA that are of this minute or a later one."""
+    first = _as_time(np.array([minute]))[0]
+    return rows.filter(pc.greater_equal(rows["minute"], first)) if len(rows) else rows
 
 
 def counted_rows(kind: str, bucket: int, minutes: Minutes) -> pa.Table:

@@ -1,6 +1,7 @@
 """The query `metrics` in Spark: messages in, output rows out, its state in Spark's state store.
 
-    minute_rows(clicks, buckets)    the plan: pack, a row per bucket, the stateful stage, unpack
+    packed(messages, buckets)       read and pack: a row for each bucket
+    minute_rows(packed_rows)        the stateful stage, and its rows unpacked
     closing_rows(spark, checkpoint) the last rows of all open minutes, from a stopped query's state
 
 The stateful stage takes and gives packed rows: `transformWithStateInPandas` goes through its rows
@@ -18,14 +19,17 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
+from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.messages import with_batch_time
 from sparq.pipeline.minutes_state import output
 from sparq.pipeline.minutes_state.bucket import LIMITS, Limits, apply, close
 from sparq.pipeline.minutes_state.bucket_state import Writes
 from sparq.pipeline.minutes_state.packer import packer
+from sparq.pipeline.minutes_state.prepare import PARSED_COLUMNS, prepared
 from sparq.pipeline.packing import PACKED_DDL, from_blob, receive, to_blob
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.stateful_processor import (
         MapState,
         StatefulProcessorHandle,
@@ -93,45 +97,32 @@ class MinutesProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not
         """Nothing is open but Spark's own handles."""
 
 
-def minute_rows(clicks: DataFrame, buckets: int, limits: Limits = LIMITS) -> DataFrame:
-    """The output rows (`output.DDL`) of a stream of parsed messages.
+def packed(messages: DataFrame, buckets: int) -> DataFrame:
+    """A stream of messages as packed rows: one pass over their text, on the executors.
 
     Args:
-        clicks: streaming; the columns of `clicks.parse`, and of the source `id`, `nsqd`, `index`,
-            `timestamp` and `body`.
+        messages: streaming; the columns of `messages.MESSAGE_DDL`.
         buckets: `packing.bucket_count` of the query's shuffle partitions; the same in each start.
+    """
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tables = (prepared(parse_arrow(batch, PARSED_COLUMNS)) for batch in batches)
+        return packer(buckets)(batch for table in tables for batch in table.to_batches())
+
+    return with_batch_time(messages).mapInArrow(pack, PACKED_DDL)
+
+
+def minute_rows(packed_rows: DataFrame, limits: Limits = LIMITS) -> DataFrame:
+    """The output rows (`output.DDL`) of a stream of packed rows.
+
+    Args:
+        packed_rows: streaming; rows of `packing.PACKED_DDL`.
         limits: what a bucket may hold.
     """
-    packed = packer_columns(clicks).mapInArrow(packer(buckets), PACKED_DDL)
-    stage = packed.groupBy("bucket").transformWithStateInPandas(
+    stage = packed_rows.groupBy("bucket").transformWithStateInPandas(
         MinutesProcessor(limits), STAGE_DDL, outputMode="Append", timeMode="None"
     )
     return stage.mapInArrow(unpack, output.DDL)
-
-
-def packer_columns(clicks: DataFrame) -> DataFrame:
-    """Parsed messages as `packer` takes them; a rejected one whole."""
-    is_click = F.col("reason").isNull()
-    published_s = F.unix_seconds("timestamp")
-    event_s = F.unix_seconds("time")
-
-    def if_click(column: Column) -> Column:
-        return F.when(is_click, column)
-
-    return clicks.select(
-        if_click(F.floor(event_s / 60).cast("bigint")).alias("minute"),
-        if_click(F.xxhash64("address", F.coalesce("user_agent", F.lit("-")))).alias("visitor"),
-        if_click(F.col("page")).alias("page"),
-        if_click(F.xxhash64("page")).alias("page_hash"),
-        if_click(F.col("bytes")).alias("bytes"),
-        if_click(F.col("status")).alias("status"),
-        "nsqd",
-        # Of a rejected message there is no event time: its publish time must not pass for one.
-        if_click(F.least(event_s, published_s)).alias("newest_s"),
-        published_s.alias("published_s"),
-        F.unix_millis(F.current_timestamp()).alias("batch_ms"),
-        F.when(~is_click, F.struct(*output.REJECTED_SCHEMA.names)).alias("rejected"),
-    )
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from sparq.pipeline.open_visits.kinds import kinds_of
 from sparq.pipeline.open_visits.pack import CLICKS
 from sparq.pipeline.open_visits.rows import Ints
+from sparq.pipeline.text_hashes import hashes_of
 
 # What `prepared` needs of a parsed message, beside nsqd, id, timestamp and batch_ms.
 PARSED_COLUMNS = ("time", "address", "page", "user_agent", "reason")
@@ -40,13 +40,13 @@ def prepared(messages: pa.Table) -> pa.Table:
     kinds = np.append(kinds, kinds_of(pa.nulls(1, pa.string())))
     second, published_s = _seconds(clicks["time"]), _seconds(clicks["timestamp"])
     columns = [
-        pa.array(_hashes(visitors.dictionary)[visitors.indices.to_numpy()]),
+        pa.array(hashes_of(visitors.dictionary)[visitors.indices.to_numpy()]),
         addresses,
         agents,
         pa.array(second),
         pa.array(kinds[page]),
         texts.take(pa.array(page)),
-        pa.array(_hashes(texts)[page]),
+        pa.array(hashes_of(texts)[page]),
         clicks["id"].combine_chunks(),
         clicks["nsqd"].combine_chunks(),
         pa.array(np.minimum(second, published_s)),
@@ -59,9 +59,3 @@ def prepared(messages: pa.Table) -> pa.Table:
 def _seconds(times: pa.ChunkedArray) -> Ints:
     seconds: Ints = times.cast(pa.int64()).to_numpy() // MICROSECONDS
     return seconds
-
-
-def _hashes(texts: pa.Array) -> Ints:
-    """64 bits of each text, signed; equal in all processes and versions."""
-    digests = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
-    return np.array(digests, np.uint64).view(np.int64)

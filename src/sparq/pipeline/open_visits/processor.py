@@ -1,6 +1,6 @@
 """The query `spam_analysis` in Spark: packed rows in, the state of each bucket in Spark's store.
 
-    clicks --pack--> a row a bucket --groupBy("bucket")--> SpamProcessor --> rows of output
+    messages --pack--> a row a bucket --groupBy("bucket")--> SpamProcessor --> rows of output
 
 The state variables are those of `parts`: two lists and two values of one binary column `data`. No
 timers: visits that are over are found in the batch that moves the low mark, a batch earlier than
@@ -9,8 +9,7 @@ a timer would fire.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -19,11 +18,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from sparq.pipeline import packing
+from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.messages import with_batch_time
 from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.limits import DEFAULT_LIMITS, Limits
 from sparq.pipeline.open_visits.output import OUTPUT_DDL
 from sparq.pipeline.open_visits.pack import pack
 from sparq.pipeline.open_visits.parts import State, held_state
+from sparq.pipeline.open_visits.prepare import PARSED_COLUMNS, prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,16 +117,29 @@ def as_pandas(rows: pa.Table) -> pd.DataFrame:
     return rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
 
-def found(clicks: DataFrame, buckets: int, limits: Limits = DEFAULT_LIMITS) -> DataFrame:
-    """The rows of output of a stream of clicks.
+def packed(messages: DataFrame, buckets: int) -> DataFrame:
+    """A stream of messages as packed rows: one pass over their text, on the executors.
 
     Args:
-        clicks: a streaming frame with the columns of `pack.CLICKS`.
+        messages: streaming; the columns of `messages.MESSAGE_DDL`.
         buckets: see `packing.bucket_count`; the same in all runs of a query.
+    """
+
+    def pack_messages(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tables = (prepared(parse_arrow(batch, PARSED_COLUMNS)) for batch in batches)
+        return pack((batch for table in tables for batch in table.to_batches()), buckets)
+
+    return with_batch_time(messages).mapInArrow(pack_messages, packing.PACKED_DDL)
+
+
+def found(packed_rows: DataFrame, limits: Limits = DEFAULT_LIMITS) -> DataFrame:
+    """The rows of output of a stream of packed rows.
+
+    Args:
+        packed_rows: streaming; rows of `packing.PACKED_DDL`.
         limits: what a bucket may hold.
     """
-    packed = clicks.mapInArrow(partial(pack, buckets=buckets), packing.PACKED_DDL)
-    return packed.groupBy("bucket").transformWithStateInPandas(
+    return packed_rows.groupBy("bucket").transformWithStateInPandas(
         SpamProcessor(limits), OUTPUT_DDL, "Append", "None"
     )
 
