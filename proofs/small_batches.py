@@ -6,7 +6,7 @@ As `run ...` it is `sparq run` with the application below; with other words it i
 import sys
 
 from sparq import cli
-from sparq.pipeline import app
+from sparq.pipeline import command
 from sparq.pipeline import main as pipeline
 
 MESSAGES = 6_000
@@ -17,8 +17,7 @@ def main(words: list[str], module: str = "proofs.small_batches") -> int:
     if words[0] == "run":
         setattr(pipeline, "APPLICATION", module)  # noqa: B010 - a replacement
         return cli.main(words)
-    setattr(app, "MESSAGES_PER_TRIGGER", MESSAGES)  # noqa: B010 - a replacement as well
-    return app.main(words)
+    return command.main([*words, f"--max-offsets-per-trigger={MESSAGES}"])
 
 
 if __name__ == "__main__":

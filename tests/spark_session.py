@@ -13,6 +13,8 @@ import pytest
 from sparq.pipeline.workers_python import use_this_python
 from sparq.spark.java import ensure_java
 
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
 
 @pytest.fixture(scope="session")
 def spark_log(tmp_path_factory) -> Path:
@@ -56,6 +58,8 @@ def spark(tmp_path_factory, spark_log):
         # A query that does not stop is waited for without end by default.
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         # A local disk needs no renames through Hadoop: a third of a small batch's time.

@@ -1,4 +1,4 @@
-"""The query `metrics`, batch by batch as Spark calls it, held to a plain count."""
+"""The query `metrics` in Spark, batch by batch, held to a plain count."""
 
 from collections import Counter, defaultdict
 
@@ -9,6 +9,10 @@ from sparq.pipeline.audit import newest_rows
 from sparq.pipeline.cluster import Cluster
 from sparq.pipeline.folders import Folders
 from sparq.pipeline.generator import generate
+from sparq.pipeline.minutes_state import processor
+from sparq.pipeline.packing import bucket_count
+from sparq.pipeline.places import Places
+from sparq.pipeline.result_topics import ResultTopics
 from tests.pipeline import plain
 
 SIZE, BATCH = 1200, 500
@@ -16,7 +20,7 @@ SIZE, BATCH = 1200, 500
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A real nsqd: rejected messages go to its topic."""
+    """A real nsqd: results go to its topics."""
     folder = tmp_path_factory.mktemp("cluster")
     cluster = Cluster(folder, folder, nsqds=1)
     cluster.start()
@@ -24,26 +28,27 @@ def cluster(tmp_path_factory):
     cluster.stop()
 
 
-class Topic:
-    """Takes what is published; fails when told to."""
-
-    def __init__(self):
-        self.bodies = []
-        self.fails = False
-
-    def __call__(self, topic, bodies):
-        if self.fails:
-            self.fails = False
-            raise ConnectionError("killed")
-        self.bodies += [(topic, body) for body in bodies]
-
-
 @pytest.fixture
-def sink(tmp_path, cluster):
-    """Makes sinks on one folder: a second one is what a restarted driver has."""
-    options = {"nsqd_tcp_addresses": cluster.nsqds[0].tcp}
-    topic = Topic()
-    return topic, lambda: metrics.MetricsSink(Folders(tmp_path), topic, options)
+def topics(cluster):
+    """Topics of that nsqd."""
+    return ResultTopics({"nsqd_tcp_addresses": cluster.nsqds[0].tcp})
+
+
+class OnceDown(ResultTopics):
+    """Topics that cannot be reached when a batch is published for the third time."""
+
+    published = 0
+
+    def publish(self, topic, bodies):
+        OnceDown.published += 1
+        if OnceDown.published == 3:
+            raise ConnectionError("killed")
+        super().publish(topic, bodies)
+
+
+def plan(messages):
+    """The query's rows, for the two shuffle partitions of the tests' session."""
+    return processor.minute_rows(processor.packed(messages, bucket_count(2)))
 
 
 def counted(bodies):
@@ -81,60 +86,55 @@ def written(folder):
     return {row["minute"]: {name: row[name] for name in names} for row in rows}
 
 
-def on_topic(cluster):
-    """How many messages the topic of the rejected has taken."""
-    return sum(found["message_count"] for _, found in cluster.topics(metrics.REJECTED_TOPIC))
+def on_topic(cluster, topic):
+    """How many messages a topic has taken."""
+    return sum(found["message_count"] for _, found in cluster.topics(topic))
 
 
-def test_the_figures_through_kills_and_repeats(sink, messages, tmp_path, cluster):
+def test_the_figures_through_kills_and_repeats(feed, topics, tmp_path, cluster):
     """A batch that failed half-way, and one repeated by a new driver, change nothing."""
-    topic, make = sink
     bodies = generate(SIZE, 6).lines
     bodies[10] = bodies[700] = b"no click"
-    frames = [
-        metrics.prepared(messages(bodies[at : at + BATCH], at)) for at in range(0, SIZE, BATCH)
-    ]
-    first = make()
-    first(frames[0], 0)
-    topic.fails = True
-    with pytest.raises(ConnectionError):
-        first(frames[1], 1)
-    first(frames[1], 1)
-    second = make()
-    second(frames[1], 1)
-    second(frames[2], 2)
-    second.close(3)
+    query, places = feed(metrics.QUERY), Places(str(tmp_path))
+    for at in range(0, SIZE, BATCH):
+        query.add(bodies[at : at + BATCH])
+    OnceDown.published = 0
+    with pytest.raises(Exception, match="killed"):
+        query.run(plan, metrics.MetricsSink(places, OnceDown(topics.options)))
+    query.run(plan, metrics.MetricsSink(places, topics))
+    query.forget_last_commit()
+    query.run(plan, metrics.MetricsSink(places, topics))
+    metrics.MetricsSink(places, topics).close(query.spark, query.batches)
 
     expected, unreadable = counted(bodies)
     rejected = metrics.read_rejected(Folders(tmp_path)).to_pylist()
     assert written(tmp_path) == expected
-    assert sorted(row["id"] for row in rejected) == sorted({row["id"] for row in rejected})
-    assert len(rejected) == unreadable
+    assert len({row["id"] for row in rejected}) == len(rejected) == unreadable
     assert {row["body"] for row in rejected} >= {b"no click"}
     assert all(row["final"] for row in newest_rows(metrics.read(Folders(tmp_path))).to_pylist())
-    assert on_topic(cluster) >= unreadable
-    assert {name for name, _ in topic.bodies} == {metrics.METRICS_TOPIC}
+    assert on_topic(cluster, topics.rejected) >= unreadable
+    assert on_topic(cluster, topics.minutes) >= len(expected)
 
 
-def test_a_rejected_message_fits_its_topic(sink, messages, cluster):
+def test_late_clicks_are_counted_by_minute(feed, tmp_path):
+    """A click more than a day ahead of its publish time is in no minute, and is not lost."""
+    line = '1.2.3.4 - - [%s +0000] "GET / HTTP/1.1" 200 1'
+    times = ["20/Nov/2026:10:00:00", "24/Nov/2026:10:00:07", "24/Nov/2026:10:00:59"]
+    query, places = feed(metrics.QUERY), Places(str(tmp_path))
+    query.add([(line % time).encode() for time in times])
+    query.run(plan, metrics.MetricsSink(places))
+    late = metrics.read_late(Folders(tmp_path)).to_pylist()
+
+    assert [(f"{row['minute']:%d %H:%M}", row["clicks"]) for row in late] == [("24 10:00", 2)]
+    assert [row["clicks"] for row in metrics.read(Folders(tmp_path)).to_pylist()] == [1]
+
+
+def test_a_rejected_message_fits_its_topic(feed, topics, tmp_path, cluster):
     """Whatever it is: a megabyte of control characters, or no text at all."""
-    _, make = sink
-    before = on_topic(cluster)
+    before = on_topic(cluster, topics.rejected)
     bodies = [b"\x01" * 1_000_000, b"\xff" * 1_000_000, b'"' * 1_000_000, b"x"]
-    make()(metrics.prepared(messages(bodies)), 0)
+    query = feed(metrics.QUERY)
+    query.add(bodies)
+    query.run(plan, metrics.MetricsSink(Places(str(tmp_path)), topics))
 
-    assert on_topic(cluster) - before == len(bodies)
-
-
-def test_a_long_page_keeps_its_name(messages):
-    """Long pages that differ only behind the bound stay different."""
-    lines = [
-        f'1.2.3.4 - - [10/Oct/2025:13:55:36 +0000] "GET /{"a" * 600}{end} HTTP/1.1" 200 1'.encode()
-        for end in ("x", "y", "y")
-    ]
-    groups = metrics.reduced(metrics.prepared(messages(lines))).toArrow()
-    entries = metrics.entries_of(groups).to_pylist()
-    pages = [entry["key"] for entry in entries if entry["kind"] == 2]
-
-    assert len(set(pages)) == 2
-    assert max(map(len, pages)) <= metrics.PAGE_CHARACTERS_MAX
+    assert on_topic(cluster, topics.rejected) - before == len(bodies)

@@ -1,72 +1,58 @@
 """The Spark application: one session, three streaming queries over three channels of one topic.
 
-    python -m sparq.pipeline.app --data DATA --lookupd-http HOST:PORT [--topic clicks]
+    sparq pipeline --data URI --lookupd-http-address HOST:PORT
+    spark-submit .../sparq/pipeline/app.py --data URI ...
 
-1. It may be killed at any moment and started again: each query goes on from its checkpoint.
-2. It ends by itself when the file `run/finish` is there: what has come is processed, the queries
-   stop, the books are closed (last windows, open visits), and only then is its stage `done`.
-3. A query that fails ends the application with status 1; who started it may start it again.
-4. `run/app.json` says what each query has taken in: for progress, never for the audit.
+1. It may be killed at any moment and started again: each query goes on from its checkpoint, which
+   is all that it needs.
+2. SIGTERM and Ctrl-C stop the queries between two batches; the next start goes on.
+3. With `--run-dir` it ends by itself when the file `finish` is in that folder: what has come is
+   processed, the queries stop, the open minutes and visits are closed, and only then is its stage
+   `done`. What it says of itself there is for people and supervisors; no query needs it.
+4. A query that fails ends the application with status 1; who started it may start it again.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import os
+import signal
 import sys
+import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparq.client import Producer
+from pyspark.sql import functions as F
+
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.folders import Folders, write_json
-from sparq.pipeline.workers_python import use_this_python
-from sparq.spark.java import ensure_java
+from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
+from sparq.pipeline.compaction import Sizes
+from sparq.pipeline.folders import write_json
+from sparq.pipeline.hadoop_files import HadoopFiles
+from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
+from sparq.pipeline.messages import messages
+from sparq.pipeline.metrics_server import MetricsServer
+from sparq.pipeline.minutes_state import processor as minutes_processor
+from sparq.pipeline.open_visits import processor as visits_processor
+from sparq.pipeline.packing import bucket_count
+from sparq.pipeline.places import Places
+from sparq.pipeline.query_metrics import QueryMetrics
+from sparq.pipeline.result_topics import ResultTopics
+from sparq.pipeline.samples import Timeline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from sparq.pipeline.settings import Settings
+
 POLL_SECONDS = 0.25
+SAMPLES_SECONDS = 2.0
 SOURCE_SECONDS = 60.0
-TRIGGER = "1 second"
-MESSAGES_PER_TRIGGER = 40_000
-PUBLISH_BATCH = 500
-FILE_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "2g",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A local disk needs no renames through Hadoop: a third of a small batch's time.
-    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
-}
-
-
-class TopicPublisher:
-    """Publishes findings and figures to a topic, at least once, before their batch is committed."""
-
-    def __init__(self, lookupd: str) -> None:
-        self._lookupd = lookupd
-
-    def __call__(self, topic: str, bodies: list[bytes]) -> None:
-        """Publish all bodies and return when they are acknowledged."""
-        asyncio.run(self._publish(topic, bodies))
-
-    async def _publish(self, topic: str, bodies: list[bytes]) -> None:
-        async with Producer(lookupd_http_addresses=[self._lookupd]) as producer:
-            for at in range(0, len(bodies), PUBLISH_BATCH):
-                await producer.multi_publish(topic, bodies[at : at + PUBLISH_BATCH])
+FINISH = "finish"
 
 
 class Counter:
@@ -88,65 +74,152 @@ class Counter:
         return {"batches": self.batches, "rows": self.rows}
 
 
-def session() -> SparkSession:
-    """The one session, on Java that is there or that a package brings."""
-    ensure_java()
-    use_this_python()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - needs Java's place first
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A query before it is started.
 
-    builder = SparkSession.builder.master("local[2]").appName("sparq clicks")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    spark: SparkSession = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    Attributes:
+        rows: the stream that its batches are made of.
+        sink: what foreachBatch calls.
+        close: writes what is still open, as the batch of this number; None: nothing is.
+    """
+
+    rows: DataFrame
+    sink: Callable[[DataFrame, int], None]
+    close: Callable[[SparkSession, int], None] | None = None
+
+
+@dataclass
+class RunDir:
+    """The local folder through which a supervisor looks at the application, and ends it."""
+
+    folder: Path
+    said: dict[str, Any] = field(default_factory=dict)
+    samples_at: float = 0.0
+
+    def wants_end(self) -> bool:
+        """Whether nothing more will come."""
+        return (self.folder / FINISH).exists()
+
+    def say(self, figures: dict[str, Any]) -> None:
+        """Write `app.json`."""
+        if figures != self.said:
+            write_json(self.folder / "app.json", figures)
+            self.said = figures
+
+    def keep(self, timeline: Timeline) -> None:
+        """Write `samples.json`, not more often than people can look at it."""
+        if time.monotonic() - self.samples_at >= SAMPLES_SECONDS:
+            write_json(self.folder / "samples.json", timeline.as_json())
+            self.samples_at = time.monotonic()
 
 
 class Application:
-    """The three queries, from start to closed books."""
+    """The queries, from start to end.
 
-    def __init__(self, spark: SparkSession, folders: Folders, lookupd: str, topic: str) -> None:
+    Args:
+        spark: the session.
+        settings: which queries, and how.
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark = spark
-        self._folders = folders
-        self._lookupd = lookupd
-        self._topic = topic
-        publish = TopicPublisher(lookupd)
-        self._metrics = metrics.MetricsSink(folders, publish, {"lookupd_http_addresses": lookupd})
-        self._spam = spam_analysis.SpamSink(folders, publish)
+        self._settings = settings
+        self._places = Places(settings.data)
+        self._files = HadoopFiles(spark)
+        self._topics = self._result_topics()
         self._counters: dict[str, Counter] = {}
+        self._plans: dict[str, Plan] = {}
+        self._run_dir = RunDir(Path(settings.run_dir)) if settings.run_dir else None
+        self._timeline = Timeline()
+        self._server: MetricsServer | None = None
+        self.ending = threading.Event()
+
+    def _cluster_options(self) -> dict[str, str]:
+        """Options of source and sink: where the nsqds are, and how to speak with them."""
+        addresses = ",".join(self._settings.lookupd_http_addresses)
+        return {"lookupd_http_addresses": addresses, **dict(self._settings.source)}
+
+    def _result_topics(self) -> ResultTopics | None:
+        topics = self._settings.result_topics
+        if not topics:
+            return None
+        return ResultTopics(
+            self._cluster_options(), topics["metrics"], topics["rejected"], topics["spam"]
+        )
 
     def start(self) -> None:
-        """Start the queries, each where its checkpoint says."""
+        """Start the queries, each where its checkpoint says.
+
+        Raises:
+            MetricsAddressError: nothing can listen on the address for figures.
+        """
+        figures = QueryMetrics()
+        if self._settings.metrics_address:
+            self._server = MetricsServer(figures, self._settings.metrics_address)
+        self._spark.streams.addListener(ProgressListener(figures, self._timeline))
         self._say("starting")
-        archived = archive.archived(self._messages(archive.QUERY)).writeStream.format("parquet")
-        archived = archived.option("path", str(self._folders.archive)).partitionBy("date", "hour")
-        self._begin(archive.QUERY, archived)
-        counted = metrics.prepared(self._messages(metrics.QUERY))
-        self._begin(metrics.QUERY, counted.writeStream.foreachBatch(self._metrics))
-        judged = spam_analysis.prepared(self._messages(spam_analysis.QUERY))
-        self._begin(spam_analysis.QUERY, judged.writeStream.foreachBatch(self._spam))
+        for name in self._settings.queries:
+            self._plans[name] = self._plan(name)
+            self._begin(name)
 
-    def _messages(self, channel: str) -> DataFrame:
-        return (
-            self._spark.readStream.format("nsq")
-            .option("topic", self._topic)
-            .option("channel", channel)
-            .option("lookupd_http_addresses", self._lookupd)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", MESSAGES_PER_TRIGGER)
-            .load()
+    def _plan(self, name: str) -> Plan:
+        read = messages(self._spark, self._settings.channels[name], self._source_options(name))
+        if name == archive.QUERY:
+            archived = observed(archive.archived(read), newest_published=F.col("timestamp"))
+            return Plan(archived, archive.ArchiveSink(self._places.archive, self._sizes()))
+        buckets = self._buckets(name)
+        newest = F.timestamp_seconds("published_s")
+        if name == metrics.QUERY:
+            packed = minutes_processor.packed(read, buckets)
+            packed = observed(packed, newest_published=newest)
+            counted = metrics.MetricsSink(self._places, self._topics)
+            rows = observed(
+                minutes_processor.minute_rows(packed), WRITTEN, **metrics.counts_to_observe()
+            )
+            return Plan(rows, counted, counted.close)
+        packed = observed(visits_processor.packed(read, buckets), newest_published=newest)
+        judged = spam_analysis.SpamSink(self._places, self._topics)
+        rows = observed(
+            visits_processor.found(packed), WRITTEN, **spam_analysis.counts_to_observe()
         )
+        return Plan(rows, judged, judged.close)
 
-    def _begin(self, name: str, writer: Any) -> None:
+    def _source_options(self, name: str) -> dict[str, str]:
+        settings = self._settings
+        options = {"topic": settings.topic, **self._cluster_options()}
+        if name != archive.QUERY:
+            return {**options, "maxOffsetsPerTrigger": str(settings.max_offsets_per_trigger)}
+        options["maxOffsetsPerTrigger"] = str(settings.archive_max_offsets)
+        if settings.archive_min_offsets:
+            options["minOffsetsPerTrigger"] = str(settings.archive_min_offsets)
+            options["maxTriggerDelay"] = f"{settings.archive_max_delay_ms}ms"
+        return options
+
+    def _sizes(self) -> Sizes | None:
+        """When files of the archive are merged."""
+        target = self._settings.archive_file_bytes
+        return Sizes(small_bytes=target // 2, target_bytes=target) if target else None
+
+    def _buckets(self, name: str) -> int:
+        """As many as at the query's first start, on however many cores it runs today."""
+        frozen = shuffle_partitions(self._files, self._places.checkpoint_of(name))
+        if frozen is None:
+            frozen = int(self._spark.conf.get(PARTITIONS) or 0)
+        return bucket_count(frozen)
+
+    def _begin(self, name: str, **trigger: Any) -> StreamingQuery:
+        plan = self._plans[name]
         query = (
-            writer.queryName(name)
-            .option("checkpointLocation", str(self._folders.checkpoint_of(name)))
-            .trigger(processingTime=TRIGGER)
+            plan.rows.writeStream.foreachBatch(plan.sink)
+            .queryName(name)
+            .option("checkpointLocation", self._places.checkpoint_of(name))
+            .trigger(**(trigger or {"processingTime": self._settings.trigger}))
             .start()
         )
-        self._counters[name] = Counter(query)
+        self._counters.setdefault(name, Counter(query)).query = query
         self._wait_for_source(query)
+        return query
 
     def _wait_for_source(self, query: StreamingQuery) -> None:
         """Let a source's Python process come up before the next is started.
@@ -161,23 +234,35 @@ class Application:
             time.sleep(POLL_SECONDS)
 
     def run(self) -> None:
-        """Process until told to finish, then close the books.
+        """Process until told to end.
 
         Raises:
             StreamingQueryException: a query has failed.
         """
-        finish = self._folders.run / "finish"
-        while not finish.exists():
+        while not self.ending.wait(POLL_SECONDS):
             self._watch()
             self._say("running")
-            time.sleep(POLL_SECONDS)
-        for counter in self._counters.values():
-            counter.query.processAllAvailable()
-        self._say("closing")
+            if self._run_dir is not None and self._run_dir.wants_end():
+                self._finish()
+                return
         for counter in self._counters.values():
             counter.query.stop()
-        self._metrics.close(self._next_batch(metrics.QUERY))
-        self._spam.close(self._next_batch(spam_analysis.QUERY))
+
+    def _finish(self) -> None:
+        """Process what has come, stop, and close what is open."""
+        for name, counter in self._counters.items():
+            if name != archive.QUERY:
+                counter.query.processAllAvailable()
+        for counter in self._counters.values():
+            counter.query.stop()
+        if archive.QUERY in self._plans:
+            # It may be waiting for more messages: a last run takes what is there.
+            self._begin(archive.QUERY, availableNow=True).awaitTermination()
+        self._say("closing")
+        for name, plan in self._plans.items():
+            if plan.close is not None:
+                checkpoint = self._places.checkpoint_of(name)
+                plan.close(self._spark, next_batch(self._files, checkpoint))
         self._say("done")
 
     def _watch(self) -> None:
@@ -185,30 +270,49 @@ class Application:
             if not counter.query.isActive:
                 counter.query.awaitTermination()  # raises what ended it
 
-    def _next_batch(self, name: str) -> int:
-        """The id of the batch that Spark would begin next, by its checkpoint."""
-        commits = self._folders.checkpoint_of(name) / "commits"
-        return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1
-
     def _say(self, stage: str) -> None:
+        if self._run_dir is None:
+            return
         queries = {name: counter.update() for name, counter in self._counters.items()}
-        figures = {"pid": os.getpid(), "stage": stage, "queries": queries, "error": None}
-        write_json(self._folders.run / "app.json", figures)
+        self._run_dir.say(
+            {
+                "pid": os.getpid(),
+                "stage": stage,
+                "queries": queries,
+                "ui": self._spark.sparkContext.uiWebUrl,
+                "metrics": self._server.url if self._server is not None else None,
+                "error": None,
+            }
+        )
+        self._run_dir.keep(self._timeline)
+
+    def close(self) -> None:
+        """Stop listening for scrapes."""
+        if self._server is not None:
+            self._server.close()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the application; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m sparq.pipeline.app", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the data folder")
-    parser.add_argument("--lookupd-http", required=True, help="HTTP address of an nsqlookupd")
-    parser.add_argument("--topic", default="clicks", help="the topic of the clicks")
-    options = parser.parse_args(arguments)
-    folders = Folders(options.data.resolve())
-    application = Application(session(), folders, options.lookupd_http, options.topic)
-    application.start()
-    application.run()
+def run(settings: Settings) -> int:
+    """The application, from its session to its end; the exit status.
+
+    Raises:
+        StreamingQueryException: a query has failed.
+        MetricsAddressError: nothing can listen on the address for figures.
+    """
+    from sparq.pipeline.session import session  # noqa: PLC0415 - it finds Java before pyspark runs
+
+    application = Application(session(settings), settings)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: application.ending.set())
+    try:
+        application.start()
+        application.run()
+    finally:
+        application.close()
     return 0
 
 
 if __name__ == "__main__":
+    from sparq.pipeline.command import main
+
     sys.exit(main())

@@ -82,6 +82,12 @@ class HadoopFiles:
             if one.isFile()
         ]
 
+    def glob(self, pattern: str) -> list[str]:
+        """The addresses that match a pattern of Hadoop's (`*`, `?`, `[...]`), in their order."""
+        path = self._jvm.org.apache.hadoop.fs.Path(pattern)
+        found = path.getFileSystem(self._conf).globStatus(path)
+        return sorted(str(one.getPath().toString()) for one in found or ())
+
     def path_of(self, uri: str) -> str:
         """A URI as Spark's readers and writers want it: nothing is escaped."""
         return str(self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(uri)).toString())
@@ -124,6 +130,11 @@ class HadoopFiles:
             raise
         finally:
             manager.close()
+
+    def delete_tree(self, address: str) -> None:
+        """Remove a directory with all that is in it, if it is there."""
+        path = self._jvm.org.apache.hadoop.fs.Path(address)
+        path.getFileSystem(self._conf).delete(path, True)
 
     def delete(self, address: str) -> None:
         """Remove a file, if it is there."""

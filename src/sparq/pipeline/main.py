@@ -33,6 +33,8 @@ from sparq.pipeline.generator import generate
 from sparq.pipeline.progress import Progress
 from sparq.pipeline.publisher import Published, publish, read_hashes, read_lines
 from sparq.pipeline.report import Labels, Output, Run, report_of, text_of
+from sparq.pipeline.report_page.page import page_of
+from sparq.pipeline.samples import Sample, from_json
 
 TOPIC = "clicks"
 CHANNELS = ("archive", "metrics", "spam_analysis")
@@ -74,7 +76,8 @@ class App:
     def start(self) -> None:
         """Start it, or start it again from its checkpoint."""
         command = [sys.executable, "-m", APPLICATION, "--data", str(self.folders.data)]
-        command += ["--lookupd-http", self.lookupd, "--topic", TOPIC]
+        command += ["--lookupd-http-address", self.lookupd, "--topic", TOPIC]
+        command += ["--run-dir", str(self.folders.run)]
         self.folders.logs.mkdir(parents=True, exist_ok=True)
         with (self.folders.logs / "app.log").open("ab") as log:
             # A session of its own: Ctrl-C reaches the runner, which ends the application in order.
@@ -84,9 +87,16 @@ class App:
 
     def figures(self) -> dict[str, Any]:
         """What it last said of itself; empty before it has said anything."""
+        return dict(self._told("app.json") or {})
+
+    def samples(self) -> list[Sample]:
+        """How fast and how far behind its queries have been."""
+        return from_json(self._told("samples.json") or [])
+
+    def _told(self, name: str) -> Any:
         with suppress(OSError, ValueError):
-            return dict(json.loads((self.folders.run / "app.json").read_text(encoding="utf-8")))
-        return {}
+            return json.loads((self.folders.run / name).read_text(encoding="utf-8"))
+        return None
 
     def exit_status(self) -> int | None:
         """Its exit status, None while it runs."""
@@ -232,7 +242,7 @@ class Runner:
         publishing.start()
         while publishing.is_alive():
             self.watch()
-            self._show(publishing)
+            self._show(publishing, self.depths())
             publishing.join(POLL_SECONDS)
         if publishing.failure is not None:
             raise RunError(f"publishing failed: {publishing.failure}")
@@ -249,10 +259,10 @@ class Runner:
         self.enter("closing")
         self.app.finish()
         while not self.watch():
-            self._show(publishing)
+            self._show(publishing, self.depths())
             time.sleep(POLL_SECONDS)
 
-    def _show(self, publishing: Publishing, depths: dict[str, int] | None = None) -> None:
+    def _show(self, publishing: Publishing, depths: dict[str, int] | None) -> None:
         queries = self.app.figures().get("queries", {})
         rows = {name: queries.get(name, {}).get("rows", 0) for name in CHANNELS}
         published = publishing.progress.acknowledged
@@ -291,18 +301,22 @@ def run(options: Options) -> int:
         runner.enter("draining")
         runner.drain(publishing)
         runner.enter("auditing")
-        report = _audited(runner, publishing, options)
+        report, output = _audited(runner, publishing, options)
     finally:
         runner.stop()
         lock.close()
     progress.clear()
     write_json(options.data / "report.json", report)
-    sys.stdout.write(text_of(report) + "\n")
+    page = page_of(report, output.minutes, output.findings, runner.app.samples())
+    (options.data / "report.html").write_text(page, encoding="utf-8")
+    sys.stdout.write(text_of(report) + f"\n  {options.data / 'report.html'}\n\n")
     runner.enter("done")
     return 0 if report["exactly_once"] else 1
 
 
-def _audited(runner: Runner, publishing: Publishing, options: Options) -> dict[str, Any]:
+def _audited(
+    runner: Runner, publishing: Publishing, options: Options
+) -> tuple[dict[str, Any], Output]:
     folders = runner.folders
     written = Written(
         read_hashes(folders.run / "acknowledged"), read_hashes(folders.run / "resent")
@@ -312,6 +326,7 @@ def _audited(runner: Runner, publishing: Publishing, options: Options) -> dict[s
         metrics.read_rejected(folders),
         metrics.read(folders),
         spam_analysis.read(folders),
+        spam_analysis.read_evicted(folders),
     )
     logged = sum(runner.cluster.message_counts(TOPIC).values())
     late = metrics.read_late(folders)
@@ -329,7 +344,7 @@ def _audited(runner: Runner, publishing: Publishing, options: Options) -> dict[s
     if publishing.labels is not None:
         labels = [[*who, sorted(reasons)] for who, reasons in publishing.labels.items()]
         write_json(options.data / "labels.json", labels)
-    return report_of(made, found, output)
+    return report_of(made, found, output), output
 
 
 def up(data: Path) -> int:

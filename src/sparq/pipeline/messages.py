@@ -25,7 +25,7 @@ def messages(spark: SparkSession, channel: str, options: Mapping[str, str]) -> D
     return (
         spark.readStream.format("nsq")
         .schema(MESSAGE_DDL)
-        .options(channel=channel, startingOffsets="earliest", **options)
+        .options(**{"startingOffsets": "earliest", **options, "channel": channel})
         .load()
     )
 

@@ -19,6 +19,7 @@ from sparq.pipeline.visits import REASONS
 
 TOP_PAGES = 10
 WIDTH = 78
+EVICTED = ("evicted_visits", "evicted_clicks", "evicted_findings")
 
 Labels = Mapping[tuple[str, str], frozenset[str]]
 """(address, user agent) -> the reasons for which a visitor was planted."""
@@ -65,12 +66,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What the pipeline has written: tables of archive, rejected, metrics and findings."""
+    """What the pipeline has written: tables of archive, rejected, metrics and findings.
+
+    Attributes:
+        evicted: how many visits, clicks and findings spam_analysis has dropped for lack of room.
+    """
 
     archive: pa.Table
     rejected: pa.Table
     minutes: pa.Table
     findings: pa.Table
+    evicted: Mapping[str, int] = field(default_factory=dict)
 
 
 def newest_findings(findings: pa.Table) -> list[dict[str, Any]]:
@@ -124,6 +130,7 @@ def report_of(run: Run, audit: Audit, output: Output) -> dict[str, Any]:
         "logged": audit.logged,
         "failures": audit.failures,
         "restarts": run.restarts,
+        **output.evicted,
         "minutes": len(rows),
         "bytes": pc.sum(output.archive["bytes"]).as_py() or 0,
         "visitors": _visitors(output.archive),
@@ -190,6 +197,10 @@ def _figures(report: Mapping[str, Any]) -> list[str]:
         ("seconds", f"{report['seconds']:>12,}   {report['clicks_per_second']:,} clicks a second"),
     ]
     restarts = report["restarts"]
+    if any(report.get(name) for name in EVICTED):
+        visits, clicks, findings = (report[name] for name in EVICTED)
+        text = f"visits, {clicks:,} clicks and {findings:,} findings, for lack of room"
+        lines.append(("not judged", f"{visits:>12,}   {text}: give the query more partitions"))
     if restarts:
         lines.append(("started again", f"{len(restarts):>12,}   {', '.join(restarts)}"))
     return [f"  {name:<16}{text}" for name, text in lines]

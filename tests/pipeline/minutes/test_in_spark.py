@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
+from sparq.pipeline.messages import with_batch_time
 from sparq.pipeline.minutes_state import output
 from sparq.pipeline.minutes_state.bucket import Limits
+from sparq.pipeline.minutes_state.packer import packer
+from sparq.pipeline.minutes_state.prepare import prepared
 from sparq.pipeline.minutes_state.processor import closing_rows, minute_rows
-from sparq.pipeline.packing import bucket_count
+from sparq.pipeline.packing import PACKED_DDL, bucket_count
 from tests.pipeline.minutes.buckets import by_minute, of_kind
 from tests.pipeline.minutes.test_against_twin import batches_of, generated
 from tests.pipeline.minutes.twin import Twin
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 TIME = pa.timestamp("us", "UTC")
 PARSED = pa.schema(
     [
@@ -28,14 +28,6 @@ PARSED = pa.schema(
     ]
 )
 LIMITS = Limits(horizon_s=6 * 3600, recent_bytes_max=4000)
-
-
-@pytest.fixture
-def spark(spark):
-    """The tests' session, with the state store that transformWithState needs."""
-    spark.conf.set(PROVIDER, ROCKSDB)
-    yield spark
-    spark.conf.unset(PROVIDER)
 
 
 def parsed(one):
@@ -52,6 +44,12 @@ def parsed(one):
 
 def _time(second):
     return datetime.fromtimestamp(second, UTC)
+
+
+def pack(batches):
+    """What `processor.packed` runs on the executors, behind the reading of the text."""
+    tables = (prepared(pa.Table.from_batches([batch])) for batch in batches)
+    return packer(bucket_count(2))(batch for table in tables for batch in table.to_batches())
 
 
 class Query:
@@ -72,7 +70,8 @@ class Query:
         """Takes in all that is there."""
         schema = self.spark.read.parquet(str(self.source)).schema
         stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        rows = minute_rows(stream.parquet(str(self.source)), bucket_count(2), LIMITS)
+        packed = with_batch_time(stream.parquet(str(self.source))).mapInArrow(pack, PACKED_DDL)
+        rows = minute_rows(packed, LIMITS)
         query = (
             rows.writeStream.foreachBatch(self._write)
             .option("checkpointLocation", str(self.checkpoint))

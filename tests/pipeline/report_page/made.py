@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from sparq.pipeline.findings import FINDING_SCHEMA
-from sparq.pipeline.minutes import ROW_SCHEMA, STATUS_CLASSES
+from sparq.pipeline.minutes_state.minutes import STATUS_CLASSES
+from sparq.pipeline.minutes_state.output import MINUTE_SCHEMA
+from sparq.pipeline.open_visits.output import FINDING_SCHEMA
 from sparq.pipeline.samples import Sample
 from sparq.pipeline.visits import REASONS
 
@@ -46,7 +47,7 @@ def minutes(at, clicks, **more):
         "status_4xx": clicks // 5 - clicks // 10,
         **more,
     }
-    return pa.table({name: columns[name] for name in ROW_SCHEMA.names}).cast(ROW_SCHEMA)
+    return pa.table({name: columns[name] for name in MINUTE_SCHEMA.names}).cast(MINUTE_SCHEMA)
 
 
 def day(count=1_440):

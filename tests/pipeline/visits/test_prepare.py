@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from sparq.pipeline import spam_analysis
-from sparq.pipeline.open_visits import kinds
 from sparq.pipeline.open_visits.kinds import kinds_of
 from sparq.pipeline.open_visits.pack import CLICKS, pack
 from sparq.pipeline.open_visits.prepare import prepared
@@ -94,5 +92,3 @@ def test_kinds_are_told_by_the_page():
 
     assert [*expected.values()] == kinds_of(pa.array([*expected], pa.string())).tolist()
     assert [] == kinds_of(pa.array([], pa.string())).tolist()
-    assert spam_analysis.RESOURCE_ENDINGS == kinds.RESOURCE_ENDINGS
-    assert spam_analysis.OTHER_ENDINGS == kinds.OTHER_ENDINGS

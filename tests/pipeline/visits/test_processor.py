@@ -1,6 +1,7 @@
 """The buckets inside Spark: the same output as without it, through restarts, from one state."""
 
 import shutil
+from functools import partial
 
 import pandas as pd
 import pyarrow as pa
@@ -8,16 +9,16 @@ import pytest
 
 from sparq.pipeline.open_visits.limits import Limits
 from sparq.pipeline.open_visits.output import OUTPUT_SCHEMA
-from sparq.pipeline.open_visits.pack import CLICKS
+from sparq.pipeline.open_visits.pack import CLICKS, pack
 from sparq.pipeline.open_visits.processor import (
     LISTS,
-    STATE_OPTIONS,
     VALUES,
     SpamProcessor,
     as_pandas,
     closed,
     found,
 )
+from sparq.pipeline.packing import PACKED_DDL
 from tests.pipeline.visits.machine import (
     FIRST_BATCH_MS,
     Machine,
@@ -70,21 +71,12 @@ def test_missing_numbers_stay_missing():
     assert frame["evicted_visits"].dtype == pd.Int64Dtype()
 
 
-@pytest.fixture
-def rocksdb(spark):
-    """The session with the state store that the query needs."""
-    before = {name: spark.conf.get(name, None) for name in STATE_OPTIONS}
-    for name, value in STATE_OPTIONS.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        if value is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, value)
+def packed(clicks):
+    """Clicks as the query packs them, behind the reading of the text."""
+    return clicks.mapInArrow(partial(pack, buckets=BUCKETS), PACKED_DDL)
 
 
-def test_the_query_in_spark_tells_what_the_buckets_tell(rocksdb, tmp_path):
+def test_the_query_in_spark_tells_what_the_buckets_tell(spark, tmp_path):
     """Also where a batch is repeated after a restart, and at the end of the run."""
     pytest.importorskip("google.protobuf", reason="needs protobuf")
     import pyarrow.parquet as pq
@@ -107,10 +99,10 @@ def test_the_query_in_spark_tells_what_the_buckets_tell(rocksdb, tmp_path):
 
     def run():
         clicks = (
-            rocksdb.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+            spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
         )
         query = (
-            found(clicks, BUCKETS, LIMITS)
+            found(packed(clicks), LIMITS)
             .writeStream.foreachBatch(write)
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
@@ -135,7 +127,7 @@ def test_the_query_in_spark_tells_what_the_buckets_tell(rocksdb, tmp_path):
     assert len(told) > 2
     assert findings(before) == findings(told)
     assert findings(machine.told) == findings(told)
-    ended = closed(rocksdb, str(checkpoint)).toPandas()
+    ended = closed(spark, str(checkpoint)).toPandas()
     assert findings(machine.close()) == findings(rows_of(ended))
 
 

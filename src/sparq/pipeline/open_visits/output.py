@@ -32,12 +32,15 @@ EVICTED_COLUMNS = tuple(
     (name, pa.int64()) for name in ("evicted_visits", "evicted_clicks", "evicted_findings")
 )
 OUTPUT_SCHEMA = pa.schema([("kind", pa.string()), *FINDING_COLUMNS, *EVICTED_COLUMNS])
-OUTPUT_DDL = (
-    "kind STRING, visitor STRING, address STRING, user_agent STRING, reason STRING, "
-    "revision BIGINT, amount BIGINT, first_time TIMESTAMP, last_time TIMESTAMP, evidence STRING, "
-    "message_ids ARRAY<STRING>, evicted_visits BIGINT, evicted_clicks BIGINT, "
-    "evicted_findings BIGINT"
+FINDING_SCHEMA = pa.schema(FINDING_COLUMNS)
+EVICTED_SCHEMA = pa.schema(EVICTED_COLUMNS)
+FINDING_DDL = (
+    "visitor STRING, address STRING, user_agent STRING, reason STRING, revision BIGINT, "
+    "amount BIGINT, first_time TIMESTAMP, last_time TIMESTAMP, evidence STRING, "
+    "message_ids ARRAY<STRING>"
 )
+EVICTED_DDL = ", ".join(f"{name} BIGINT" for name, _ in EVICTED_COLUMNS)
+OUTPUT_DDL = f"kind STRING, {FINDING_DDL}, {EVICTED_DDL}"
 
 
 @dataclass(slots=True)

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 PART_DDL = "data BINARY"
 LISTS, VALUES = ("hot", "names"), ("base", "findings")
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-STATE_OPTIONS = {
-    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
-"""What a session must have set before the query starts."""
 
 
 class ListPart:

@@ -1,0 +1,41 @@
+"""What Spark's own checkpoint of a query says that the next start of the query must know."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparq.pipeline.hadoop_files import HadoopFiles
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def shuffle_partitions(files: HadoopFiles, checkpoint: str) -> int | None:
+    """The number of shuffle partitions of a query, which Spark keeps from its first batch on.
+
+    None before that. It stands in the second line of each file of the offset log: a JSON object
+    whose `conf` has the settings that a query keeps over its restarts.
+
+    Raises:
+        ValueError: the newest file is not of that form.
+    """
+    address = _newest(files, f"{checkpoint}/offsets")
+    if address is None:
+        return None
+    lines = files.read(address).decode().splitlines()
+    try:
+        return int(json.loads(lines[1])["conf"][PARTITIONS])
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{address} does not say what {PARTITIONS} was at the start") from error
+
+
+def next_batch(files: HadoopFiles, checkpoint: str) -> int:
+    """The number of the batch that Spark would begin next."""
+    address = _newest(files, f"{checkpoint}/commits")
+    return 0 if address is None else int(address.rpartition("/")[2]) + 1
+
+
+def _newest(files: HadoopFiles, directory: str) -> str | None:
+    numbers = [int(one.name) for one in files.list(directory) if one.name.isdecimal()]
+    return f"{directory}/{max(numbers)}" if numbers else None

@@ -1,0 +1,68 @@
+"""A stream of messages for the pipeline's queries, batch by batch, from files in a folder."""
+
+import os
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparq.pipeline.messages import MESSAGE_DDL
+
+PUBLISHED = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def message_table(bodies, first=0, nsqds=("a", "b")):
+    """Messages as the source gives them, fifty of each nsqd in turn."""
+    places = range(first, first + len(bodies))
+    return pa.table(
+        {
+            "nsqd": pa.array([nsqds[at // 50 % len(nsqds)] for at in places], pa.string()),
+            "id": pa.array([f"{at:016x}" for at in places], pa.string()),
+            "index": pa.array(list(places), pa.int64()),
+            "timestamp": pa.array([PUBLISHED] * len(bodies), pa.timestamp("us", "UTC")),
+            "body": pa.array(bodies, pa.binary()),
+        }
+    )
+
+
+class Feed:
+    """Batches for one query, and `folder`, the query's checkpoint."""
+
+    def __init__(self, spark, folder):
+        self.spark, self.source, self.checkpoint = spark, folder.with_name("in"), folder
+        self.source.mkdir(parents=True)
+        self.messages = 0
+        self.batches = 0
+
+    def add(self, bodies):
+        """One more batch."""
+        file = self.source / f"{self.batches:04}.parquet"
+        table = message_table(bodies, self.messages)
+        pq.write_table(table, file, row_group_size=max(len(table) // 2, 1))
+        os.utime(file, (1_700_000_000 + self.batches,) * 2)
+        self.messages += len(bodies)
+        self.batches += 1
+
+    def run(self, plan, sink):
+        """Has the query take in all that is there.
+
+        Args:
+            plan: makes the query's rows of the messages.
+            sink: what foreachBatch calls.
+        """
+        files = self.spark.readStream.schema(MESSAGE_DDL).option("maxFilesPerTrigger", 1)
+        query = (
+            plan(files.parquet(str(self.source)))
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()  # raises what the query failed with
+
+    def forget_last_commit(self):
+        """What a driver leaves that dies after its sink has written."""
+        commits = self.checkpoint / "commits"
+        last = max(int(path.name) for path in commits.glob("[0-9]*"))
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink(missing_ok=True)

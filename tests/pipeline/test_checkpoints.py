@@ -1,0 +1,46 @@
+"""What a query's checkpoint says to its next start."""
+
+import pytest
+
+from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
+from sparq.pipeline.hadoop_files import HadoopFiles
+
+
+@pytest.fixture
+def partitions(spark):
+    """Sets the session's shuffle partitions for a test."""
+    before = spark.conf.get(PARTITIONS)
+    yield lambda count: spark.conf.set(PARTITIONS, str(count))
+    spark.conf.set(PARTITIONS, before)
+
+
+def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_path):
+    """Spark keeps them over a restart on another number of cores, and this reads which they are."""
+    files, checkpoint = HadoopFiles(spark), str(tmp_path / "checkpoint")
+
+    def run():
+        rows = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+        query = rows.groupBy("value").count().writeStream.outputMode("update").format("noop")
+        query = query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    assert shuffle_partitions(files, checkpoint) is None
+    assert next_batch(files, checkpoint) == 0
+
+    partitions(3)
+    run()
+    partitions(5)
+    run()
+
+    assert shuffle_partitions(files, checkpoint) == 3
+    assert next_batch(files, checkpoint) >= 1
+
+
+def test_a_checkpoint_of_another_form_is_refused(spark, tmp_path):
+    """The file is named: a guess would send clicks to buckets that do not hold their visitors."""
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("v9")
+
+    with pytest.raises(ValueError, match="offsets/0 does not say"):
+        shuffle_partitions(HadoopFiles(spark), str(tmp_path / "checkpoint"))
