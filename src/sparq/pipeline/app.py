@@ -210,6 +210,8 @@ class Application:
 
     def _begin(self, name: str, **trigger: Any) -> StreamingQuery:
         plan = self._plans[name]
+        # A pool of its own: a long job of one query leaves tasks to the others.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         query = (
             plan.rows.writeStream.foreachBatch(plan.sink)
             .queryName(name)

@@ -1,0 +1,120 @@
+"""`sparq pipeline` beside nsqds that exist: stopped, started again, told to finish."""
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from sparq.pipeline import archive, metrics, spam_analysis
+from sparq.pipeline.audit import Published, audit
+from sparq.pipeline.cluster import Cluster
+from sparq.pipeline.folders import Folders
+from sparq.pipeline.generator import generate
+from sparq.pipeline.publisher import publish, read_hashes
+from tests.waiting import wait_for
+
+CLICKS = 30_000
+SECONDS = 240
+
+pytestmark = pytest.mark.timeout(2 * SECONDS)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Two nsqds and their nsqlookupd."""
+    folder = tmp_path_factory.mktemp("cluster")
+    cluster = Cluster(folder, folder)
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+class Program:
+    """The program, and the folder through which it is watched."""
+
+    def __init__(self, folder, cluster, *flags):
+        self.data, self.run_dir = folder / "data", folder / "run"
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.log = folder / "log"
+        command = [sys.executable, "-m", "sparq.pipeline.app", "--data", str(self.data)]
+        command += ["--lookupd-http-address", cluster.lookupd.http, "--run-dir", str(self.run_dir)]
+        command += ["--master=local[2]", "--metrics-address=", "--archive-min-offsets=0", *flags]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def figures(self):
+        """What it says of itself."""
+        try:
+            return json.loads((self.run_dir / "app.json").read_text())
+        except FileNotFoundError:
+            return {"queries": {}}
+
+    def has_read(self, count):
+        """Whether each query has taken in so many messages since its start."""
+        assert self.process.poll() is None, self.log.read_text()[-4000:]
+        queries = self.figures()["queries"]
+        return len(queries) == 3 and all(one["rows"] >= count for one in queries.values())
+
+    def end(self):
+        """Ends it between two batches; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(SECONDS)
+
+    def finish(self):
+        """Has it take in the rest and close what is open; its exit status."""
+        (self.run_dir / "finish").touch()
+        return self.process.wait(SECONDS)
+
+
+def published(cluster, folder, bodies):
+    """Publishes bodies, and notes what was acknowledged."""
+    notes = {"acknowledged": folder / "acknowledged", "resent": folder / "resent"}
+    asyncio.run(publish(bodies, [one.tcp for one in cluster.nsqds], "clicks", **notes))
+    return Published(read_hashes(notes["acknowledged"]), read_hashes(notes["resent"]))
+
+
+def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
+    """Exactly once over a stop, with the driver allowed no more than small results.
+
+    What the program says of itself is removed before the second start: no query needs it. And
+    Spark fails a job whose results come to more than maxResultSize: clicks would.
+    """
+    bodies = generate(CLICKS, 5).lines
+    bodies[7] = b"no click"
+    small = "--spark=spark.driver.maxResultSize=512k"
+    half = CLICKS // 2
+    published(cluster, tmp_path, bodies[:half])
+    first = Program(tmp_path, cluster, small)
+    try:
+        wait_for(lambda: first.has_read(half), SECONDS, first.log.read_text)
+        assert first.end() == 0, first.log.read_text()[-4000:]
+    finally:
+        first.process.kill()
+    shutil.rmtree(tmp_path / "run")
+    written = published(cluster, tmp_path, bodies[half:])
+    second = Program(tmp_path, cluster, small)
+    try:
+        wait_for(lambda: second.has_read(1), SECONDS, second.log.read_text)
+        assert second.finish() == 0, second.log.read_text()[-4000:]
+    finally:
+        second.process.kill()
+
+    assert second.figures()["stage"] == "done"
+    folders = Folders(tmp_path / "data")
+    found = audit(
+        sum(cluster.message_counts("clicks").values()),
+        archive.read(folders),
+        metrics.read_rejected(folders),
+        metrics.read(folders),
+        metrics.read_late(folders),
+        published=written,
+    )
+    assert (found.failures, found.archived, found.rejected) == ([], CLICKS - 1, 1)
+    findings = Counter(row["reason"] for row in spam_analysis.read(folders).to_pylist())
+    assert findings["declared_robot"] > 0
+    assert not any((tmp_path / "data" / "checkpoint").glob("*-state"))
