@@ -209,10 +209,13 @@ def numbers(folder: Path) -> set[int]:
 def archived(folder: Path) -> tuple[int, int]:
     """Rows and distinct message ids of the archive, read without Spark.
 
-    Files count that the sink's own log names; those of a killed batch lie about and do not.
+    Files count that the archive's log names, from its newest complete entry on; those of a killed
+    batch lie about and do not.
     """
     names: set[str] = set()
-    for entry in (folder / "_spark_metadata").glob("[0-9]*"):
+    entries = {int(path.stem): path for path in (folder / "_spark_metadata").glob("[0-9]*")}
+    complete = max((at for at, path in entries.items() if path.suffix == ".compact"), default=-1)
+    for entry in (path for at, path in entries.items() if at >= complete):
         for line in entry.read_text().splitlines()[1:]:
             names.add(unquote(urlsplit(json.loads(line)["path"]).path))
     if not names:

@@ -36,17 +36,18 @@ def test_a_batch_is_under_way_between_its_offsets_and_its_commit(tmp_path: Path)
 
 
 def test_the_archive_is_what_its_log_names(tmp_path: Path) -> None:
-    """Committed files count, also those of a compacted entry; what a kill left behind does not."""
+    """Those count that its newest complete entry names, or a later one; the others do not."""
     log = tmp_path / "_spark_metadata"
     log.mkdir()
-    for name, ids in {"a 1": ["1", "2"], "b": ["3", "2"], "orphan": ["9"]}.items():
+    for name, ids in {"a 1": ["1", "2"], "b": ["3", "2"], "old": ["1"], "orphan": ["9"]}.items():
         pq.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet")
     entries = {
         name: json.dumps({"path": (tmp_path / f"{name}.parquet").as_uri(), "action": "add"})
-        for name in ("a 1", "b")
+        for name in ("a 1", "b", "old")
     }
-    (log / "0.compact").write_text("v1\n" + entries["a 1"])
-    (log / "1").write_text("v1\n" + "\n".join(entries.values()))
+    (log / "0.compact").write_text("v1\n" + entries["old"])
+    (log / "1.compact").write_text("v1\n" + entries["a 1"])
+    (log / "2").write_text("v1\n" + entries["a 1"] + "\n" + entries["b"])
 
     assert (4, 3) == archived(tmp_path)
     assert (0, 0) == archived(tmp_path / "missing")
