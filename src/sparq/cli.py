@@ -1,4 +1,5 @@
-"""`sparq run` and `sparq up`: the pipeline for people; `sparq top` and `sparq bench`: its nsqds.
+"""`sparq run` and `sparq up`: the pipeline with nsqds of its own; `sparq pipeline`: it alone, on
+nsqds and a Spark that exist; `sparq top` and `sparq bench`: looking at nsqds.
 
 Each is loaded when it is asked for: only the pipeline needs the extra `spark`.
 """
@@ -19,13 +20,14 @@ from sparq.program import mistakes
 from sparq.tools.version_action import VersionAction
 
 SEEDS = 100_000
+PIPELINE = "sparq.pipeline.command"
 TOOLS = {
     "top": "what goes on in a cluster, live in a terminal",
     "bench": "how fast an nsqd is: publishing, consuming, latency",
 }
 """Programs with flags as NSQ's tools take them; `sparq top --help` lists those of one."""
 
-COMMANDS = ("run", "up", *TOOLS)
+COMMANDS = ("run", "up", "pipeline", *TOOLS)
 
 
 class Parser(argparse.ArgumentParser):
@@ -60,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
     )
     top.add_argument("--version", action=VersionAction)
-    names = "run | up | top | bench"
+    names = " | ".join(COMMANDS)
     commands = top.add_subparsers(dest="command", required=True, metavar=names)
     run = commands.add_parser("run", help="a cluster, clicks through it into Spark, and an audit")
     run.add_argument("--clicks", type=Path, help="your own access log or JSON lines, plain or .gz")
@@ -71,7 +73,8 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--data", type=Path, default=Path("data"), help="where everything goes (default: data)"
         )
-    for name, text in TOOLS.items():
+    own_flags = {"pipeline": "the pipeline on nsqds that exist, on any Spark cluster", **TOOLS}
+    for name, text in own_flags.items():
         commands.add_parser(name, help=text, add_help=False)
     return top
 
@@ -87,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in TOOLS:
         tool = import_module(f"sparq.tools.commands.{given[0]}")
         return int(tool.main(given[1:]))
+    if given and given[0] == "pipeline":
+        return int(import_module(PIPELINE).main(given[1:]))
     if given:
         _refuse_unknown(given[0])
     words = parser()

@@ -1,0 +1,210 @@
+"""The command line of `sparq pipeline`: its flags, its file, its help.
+
+    sparq pipeline --data URI --lookupd-http-address HOST:PORT [--config FILE.toml] ...
+
+1. A flag wins over the file, the file over the default. `--spark` and `--source` win key by key.
+2. The file's keys are the names of the flags. Its tables `[spark]` and `[source]` hold what these
+   two flags hold; `spark.executor.cores = 2` at its top means what it says.
+3. Help, version and mistakes load neither Spark nor an event loop. A mistake is one sentence, with
+   status 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
+from importlib import import_module
+from typing import Any, Final
+
+from sparq.pipeline import setting_kinds as kinds
+from sparq.pipeline.settings import Settings, SettingsError, flags, settled
+from sparq.program import command_line, config_file, mistakes
+from sparq.program.flags import CONFIG, HELP, VERSION, Flag
+from sparq.program.saying import said
+from sparq.program.version import version_line
+
+PROGRAM: Final = "sparq pipeline"
+APPLICATION: Final = "sparq.pipeline.app"
+"""Its `run(settings)` does the work and returns the exit status."""
+
+INTERRUPTED: Final = 130
+INTRODUCTION: Final = """\
+The clicks pipeline on nsqds that exist. It reads the topic of the clicks and writes, below one
+folder, an archive, figures per minute and findings of spam, each exactly once, until Ctrl-C or
+SIGTERM. The next start goes on from there. --data and --lookupd-http-address are needed.
+
+  sparq pipeline --data data --lookupd-http-address 127.0.0.1:4161
+  sparq pipeline --config clicks.toml --master spark://host:7077 --spark spark.executor.cores=2
+
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program.
+
+    Args:
+        arguments: the command line without the program; None: this process's own.
+    Returns:
+        The exit status: 1 for a mistake.
+    Raises:
+        SystemExit: after `--help` and `--version`, 0.
+    """
+    try:
+        settings = parse(sys.argv[1:] if arguments is None else arguments)
+        return int(import_module(APPLICATION).run(settings))
+    except mistakes.Mistake as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "sparq":
+            raise
+        sys.stderr.write(
+            f"{PROGRAM}: {error.name} is missing: install sparq with its extra, `sparq[spark]`\n"
+        )
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        return INTERRUPTED
+    return 1
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """The settings of a command line and of the file that it names.
+
+    Raises:
+        SettingsError: one is missing or wrong.
+        Mistake: a word is no flag; a flag has no value.
+        SystemExit: after `--help` and `--version`.
+    """
+    known = {flag.name: flag for flag in (*flags(), CONFIG, HELP, VERSION)}
+    words = command_line.split(PROGRAM, _positive(arguments), known)
+    named = [flag for flag, _ in words.texts]
+    if HELP in named:
+        raise SystemExit(0 if said(page()) else 1)
+    if VERSION in named:
+        raise SystemExit(0 if said(f"{version_line(PROGRAM)}\n") else 1)
+    if words.strays:
+        raise SettingsError(command_line.stray_mistake(words, known))
+    given = _from_flags(words)
+    path = given.pop(CONFIG.name, "")
+    values = _from_file(path) if path else {}
+    for field, value in given.items():
+        both = field in _PAIR_FIELDS and field in values
+        values[field] = (*values[field], *value) if both else value
+    for field, flag in (("data", "data"), ("lookupd_http_addresses", "lookupd-http-address")):
+        if not values.get(field):
+            raise SettingsError(f"--{flag} is missing: see {PROGRAM} --help")
+    return Settings(**values)
+
+
+def page() -> str:
+    """What `--help` prints."""
+    options: str = import_module("sparq.program.help_page").page(
+        PROGRAM, [*flags(), CONFIG, HELP, VERSION]
+    )
+    return INTRODUCTION + options
+
+
+def as_arguments(settings: Settings) -> list[str]:
+    """The command line that makes these settings, for a process of their own.
+
+    It holds whatever `settings.source` holds, and other users of the machine can read it: leave a
+    secret in a file.
+    """
+    defaults = Settings(data=settings.data, topic=settings.topic)
+    words = [f"--data={settings.data}", f"--topic={settings.topic}"]
+    for flag in flags():
+        value = getattr(settings, flag.field)
+        if value == getattr(defaults, flag.field):
+            continue
+        if flag.kind in _PAIRS:
+            words += [f"--{flag.name}={key}={text}" for key, text in value]
+        elif flag.repeated:
+            words.append(f"--{flag.name}={','.join(value)}")
+        else:
+            words.append(f"--{flag.name}={flag.kind.show(value)}")
+    return words
+
+
+_PAIRS: Final = (kinds.SPARK, kinds.SOURCE)
+_PAIR_FIELDS: Final = ("spark", "source")
+
+
+def _positive(arguments: Sequence[str]) -> list[str]:
+    """The words with `--no-publish` as `--publish=false`."""
+    names = [flag.name for flag in flags() if flag.kind is kinds.TRUTH]
+    meant = {f"{dashes}no-{name}": f"--{name}=false" for name in names for dashes in ("-", "--")}
+    return [meant.get(word, word) for word in arguments]
+
+
+def _from_flags(words: command_line.Words) -> dict[str, Any]:
+    """What the command line sets, by field; of a flag that is given twice the last counts."""
+    given: dict[str, Any] = {}
+    for flag, text in words.texts:
+        if flag is CONFIG:
+            given[flag.name] = text
+            continue
+        try:
+            value = flag.kind.parse(text)
+        except ValueError as error:
+            raise SettingsError(f"--{flag.name}={mistakes.shown(text)} {error}") from None
+        if flag.repeated:
+            value = (*given.get(flag.field, ()), *([value] if flag.kind in _PAIRS else value))
+        given[flag.field] = value
+    return given
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    """What a TOML file sets, by field.
+
+    Raises:
+        SettingsError: it cannot be read, has an unknown key or a wrong value.
+    """
+    try:
+        document = config_file.read(path)
+    except config_file.FileError as error:
+        raise SettingsError(f"--config: {error}") from None
+    known = {flag.name: flag for flag in flags()}
+    values = {}
+    for key, value in document.items():
+        flag = known.get(key)
+        if flag is None:
+            raise SettingsError(f"config file {path}: {_unknown(key, value, known)}")
+        origin = f"config file {path}: {key}"
+        given = _pairs(flag, value, origin) if isinstance(value, dict) else value
+        values[flag.field] = settled(flag, given, origin)
+    return values
+
+
+def _unknown(key: str, value: Any, known: Mapping[str, Flag]) -> str:
+    found = mistakes.nearest(key.replace("_", "-").lower(), known)
+    if isinstance(value, dict) and not found:
+        return f"there is no table [{key}]: write settings at the top; see {PROGRAM} --help"
+    close = f": did you mean {found}?" if found else f": see {PROGRAM} --help"
+    return f"there is no setting {mistakes.shown(key)}{close}"
+
+
+def _pairs(flag: Flag, table: dict[str, Any], origin: str) -> dict[str, str]:
+    """The pairs of a table. Dotted keys of TOML are tables in tables."""
+    if flag.kind not in _PAIRS:
+        raise SettingsError(f"{origin} is a table: write {key_form(flag)}")
+    found: dict[str, str] = {}
+    for name, value in _flat(table):
+        is_bare = flag.kind is kinds.SPARK and not name.startswith("spark.")
+        key = f"spark.{name}" if is_bare else name
+        if isinstance(value, list | date | time):
+            raise SettingsError(f"{origin}: {name} has the wrong type: write a text or a number")
+        found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
+
+
+def key_form(flag: Flag) -> str:
+    """How a setting stands in the file."""
+    return f'{flag.name} = ["..."]' if flag.repeated else f"{flag.name} = ..."
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value

@@ -1,0 +1,342 @@
+"""The types that a setting of the pipeline may have: how each is read, checked and shown.
+
+1. Every reader takes what a user types and what it has returned itself, and returns the one
+   spelling that the rest of the pipeline sees: an absolute path, `512m`, `2 seconds`.
+2. What is wrong is a ValueError whose text is the end of a sentence that begins with the value;
+   where the value may be a secret (`--source`), the text stands alone and does not repeat it.
+3. What takes long to load (the client, TLS) is loaded when a value is there to be checked by it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sparq.pipeline.session_options import conflict
+from sparq.program.kinds import Kind
+from sparq.program.mistakes import one_of, shown, suggestion
+from sparq.protocol.names import NAME_SIZE_MAX, is_ephemeral, is_valid_name
+
+MIB: Final = 1 << 20
+HEAP_MIN: Final = 512 * MIB
+"""Spark refuses a heap of less than 450 MiB."""
+
+UNITS_BYTES: Final = {"k": 1 << 10, "m": MIB, "g": 1 << 30, "t": 1 << 40}
+UNITS_MS: Final = {
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "ms": 1,
+    "s": 1000,
+    "min": 60_000,
+    "m": 60_000,
+    "h": 3_600_000,
+}
+"""Spark's words for a trigger (each also with an s), and the short ones of its other options."""
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_PATTERN_CHARACTERS: Final = frozenset("*?[]{}\\")
+_PART: Final = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]+)")
+_MASTER: Final = re.compile(
+    r"local(?:\[(?:\*|[1-9]\d{0,4})(?:, ?[1-9]\d{0,4})?\])?|local-cluster\[[1-9\d, ]+\]"
+    r"|spark://[^\s/,]+:\d{1,5}(?:,[^\s/,]+:\d{1,5})*|yarn|k8s://\S+"
+)
+_MASTERS: Final = ("local[*]", "local[4]", "spark://host:7077", "yarn", "k8s://https://host:443")
+
+
+def data_uri(text: str) -> str:
+    """A folder as Spark is told it: a URI, or the absolute path of a local one.
+
+    A path without a scheme is meant to be on a local disk, wherever Spark's default lies.
+    """
+    if not text.strip():
+        raise ValueError("is empty: name a folder")
+    odd = next((one for one in text if one in _PATTERN_CHARACTERS or ord(one) < 0x20), "")
+    if odd:
+        raise ValueError(f"has {shown(odd)}, which Spark reads as part of a pattern: rename it")
+    scheme, colon, rest = text.partition(":")
+    if not colon or "/" in scheme:
+        return _folder(os.path.abspath(os.path.expanduser(text)))
+    if not _SCHEME.fullmatch(scheme):
+        raise ValueError("has no scheme: write one of letters before the colon, as in s3a://")
+    if not rest.startswith("/"):
+        raise ValueError(f"is no URI: write {scheme}:///path or {scheme}://host/path, or ./{text}")
+    if scheme.lower() == "file" and urlsplit(text).netloc:
+        raise ValueError(f"names a host: write file:///{rest.lstrip('/')}")
+    return _folder(text)
+
+
+def _folder(text: str) -> str:
+    """Without slashes at its end.
+
+    Raises:
+        ValueError: nothing is left but a file system.
+    """
+    bare = text.rstrip("/")
+    if not bare or bare.endswith(":"):
+        raise ValueError("is a whole file system: name a folder in it")
+    return bare
+
+
+def lookupd(text: str) -> list[str]:
+    """HTTP addresses of nsqlookupds, with commas between them."""
+    found = [one.strip() for one in text.split(",") if one.strip()]
+    for one in found or [text]:
+        try:
+            import_module("sparq.client.address").lookupd_url(one)
+        except ValueError:
+            raise ValueError("is no address: write host:port, as in 127.0.0.1:4161") from None
+    return found
+
+
+def listening(text: str) -> str:
+    """An address to listen on; empty: none."""
+    place = import_module("sparq.daemon.address").split(text)
+    if text and (place is None or not place[0]):
+        raise ValueError("is no address: write host:port, as in 127.0.0.1:4180")
+    return text
+
+
+def name(text: str, what: str, lasting: bool) -> str:
+    """The name of a topic or a channel.
+
+    Args:
+        text: the name; empty where a default follows from another setting.
+        what: what it is the name of.
+        lasting: whether it must outlive its last user.
+    """
+    if (text or lasting) and not is_valid_name(text):
+        raise ValueError(
+            f"is no name of a {what}: use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-]"
+        )
+    if lasting and is_ephemeral(text):
+        raise ValueError(f"is ephemeral: a {what} that a query reads must outlive its connections")
+    return text
+
+
+def milliseconds(text: str) -> int:
+    """A time in Spark's words (`500 milliseconds`, `1 minute 30 seconds`), or in seconds.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    words = text.strip().lower()
+    words = words.removeprefix("interval ")
+    if re.fullmatch(r"\d{1,12}(\.\d{1,6})?", words):
+        words += " s"
+    total, at = 0.0, 0
+    while part := _PART.match(words, at):
+        unit = part[2] if part[2] in UNITS_MS else part[2].removesuffix("s")
+        if unit not in UNITS_MS:
+            break
+        total += float(part[1]) * UNITS_MS[unit]
+        at = part.end()
+    if not at or words[at:].strip():
+        raise ValueError("is no time: write seconds, or 500 milliseconds, 5 seconds, 1 minute")
+    return round(total)
+
+
+def interval(text: str) -> str:
+    """A time as Spark's trigger takes it."""
+    ms = milliseconds(text)
+    count, unit = (ms, "millisecond") if ms % 1000 else (ms // 1000, "second")
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of `512m` or `4g`; 0 for an empty text and for `0`."""
+    return int(text[:-1]) * UNITS_BYTES[text[-1]] if text.rstrip("0") else 0
+
+
+def size(text: str, least: int) -> str:
+    """A size with its unit; empty: the default, `0`: none, where `least` is 0."""
+    bare = text.strip().lower()
+    if not bare or (bare == "0" and not least):
+        return bare
+    found = re.fullmatch(r"(\d{1,9}) ?([kmgt])i?b?", bare)
+    if found is None:
+        raise ValueError("is no size: write a whole number with its unit, as in 512m or 4g")
+    if int(found[1]) * UNITS_BYTES[found[2]] < least:
+        raise ValueError(f"is too small: use {least // MIB}m or more")
+    return f"{int(found[1])}{found[2]}"
+
+
+def master(text: str) -> str:
+    """Where Spark runs; empty: where spark-submit says, or here."""
+    if text and not _MASTER.fullmatch(text):
+        close = suggestion(text, _MASTERS)
+        raise ValueError(f"is no master{close or f': use {one_of(_MASTERS)}'}")
+    return text
+
+
+def choices(known: tuple[str, ...], text: str) -> list[str]:
+    """Some of the known words, with commas between them."""
+    found = [one.strip() for one in text.split(",") if one.strip()]
+    for one in found:
+        word(known, one)
+    return found
+
+
+def word(known: tuple[str, ...], text: str) -> str:
+    """One of the known words."""
+    if text not in known:
+        close = suggestion(text.lower(), known)
+        raise ValueError(f"is unknown{close or f': use {one_of(known)}'}")
+    return text
+
+
+def local_folder(text: str) -> str:
+    """The absolute path of a folder on this machine's disk; empty: none."""
+    if "://" in text:
+        raise ValueError("is a URI: name a folder on this machine's disk")
+    return os.path.abspath(os.path.expanduser(text)) if text else ""
+
+
+def pair(text: str) -> tuple[str, str]:
+    """KEY=VALUE; an empty key says that there was no `=`."""
+    key, equals, value = text.partition("=")
+    return (key.strip(), value) if equals else ("", "")
+
+
+Pairs = Iterable[tuple[str, str]]
+
+
+def _last_of_each(pairs: Pairs) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in pairs:
+        if not key:
+            raise ValueError("write KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def spark_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
+    """Options of Spark; of a key that is given twice the last counts."""
+    found = _last_of_each(pairs)
+    for key, value in found.items():
+        if not re.fullmatch(r"spark\.\S+", key):
+            raise ValueError(f"{shown(key)} is no option of Spark: it begins with spark.")
+        reason = conflict(key, value)
+        if reason:
+            raise ValueError(f"{key} {reason}")
+    return tuple(found.items())
+
+
+SET_BY_FLAGS: Final[Mapping[str, str]] = {
+    "topic": "write --topic",
+    "topics": "the pipeline reads one topic, --topic",
+    "topicspattern": "the pipeline reads one topic, --topic",
+    "channel": "write --archive-channel, --metrics-channel or --spam-analysis-channel",
+    "lookupd_http_addresses": "write --lookupd-http-address",
+    "nsqd_tcp_addresses": "the pipeline finds nsqds through --lookupd-http-address",
+    "maxoffsetspertrigger": "write --max-offsets-per-trigger or --archive-max-offsets",
+    "minoffsetspertrigger": "write --archive-min-offsets",
+    "maxtriggerdelay": "write --archive-max-delay",
+}
+"""Options of the source that the pipeline sets by itself, in lower case."""
+
+
+def source_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
+    """Options of the source `nsq` beside those that the pipeline sets, for all three queries."""
+    found = _last_of_each(pairs)
+    for key in found:
+        if key.lower() in SET_BY_FLAGS:
+            raise ValueError(f"{key} is set by the pipeline: {SET_BY_FLAGS[key.lower()]}")
+    if found:
+        options = import_module("sparq.spark.options")
+        options.check_names(found)
+        given = options.Given({**found, "lookupd_http_addresses": "127.0.0.1:4161"})
+        options.Cluster.of(given)  # TLS, compression, AUTH, times: the error names the option
+    return tuple(found.items())
+
+
+# Kinds
+
+Reader = Callable[[str], Any]
+
+
+def _from_text(read: Reader, value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("has the wrong type: write a text")
+    return read(value)
+
+
+def _from_number(read: Reader, value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return read(str(value))
+    return _from_text(read, value)
+
+
+def _whole_of_text(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise ValueError("is no whole number")
+    return int(text)
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("has the wrong type: write a whole number, without quotes")
+    return value
+
+
+def _truth_of_text(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return text == "true"
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("has the wrong type: write true or false, without quotes")
+    return value
+
+
+def _as_pair(value: Any) -> tuple[str, str]:
+    if isinstance(value, tuple) and len(value) == 2:
+        return str(value[0]), str(value[1])
+    if not isinstance(value, str):
+        raise ValueError("write KEY=VALUE")
+    return pair(value)
+
+
+def _each_once(lists: Iterable[list[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one for found in lists for one in found))
+
+
+def _text_kind(label: str, read: Reader) -> Kind:
+    """A text that is read in one way from wherever it comes; empty texts are not shown."""
+    return Kind(label, read, partial(_from_text, read), str)
+
+
+def choice(*known: str) -> Kind:
+    """One of a few words."""
+    return _text_kind("|".join(known), partial(word, known))
+
+
+def some_of(*known: str) -> Kind:
+    """Some of a few words, with commas between them."""
+    return _text_kind("name,...", partial(choices, known))._replace(gather=_each_once)
+
+
+DATA: Final = _text_kind("URI", data_uri)
+LOOKUPD: Final = _text_kind("host:port", lookupd)._replace(gather=_each_once)
+LISTENING: Final = _text_kind("host:port", listening)
+TOPIC: Final = _text_kind("name", partial(name, what="topic", lasting=True))
+RESULT_TOPIC: Final = _text_kind("name", partial(name, what="topic", lasting=False))
+CHANNEL: Final = _text_kind("name", partial(name, what="channel", lasting=True))
+MASTER: Final = _text_kind("master", master)
+FOLDER: Final = _text_kind("folder", local_folder)
+INTERVAL: Final = Kind("interval", interval, partial(_from_number, interval), str)
+HEAP: Final = _text_kind("size", partial(size, least=HEAP_MIN))
+FILE_SIZE: Final = _text_kind("size", partial(size, least=0))
+WHOLE: Final = Kind("count", _whole_of_text, _whole, str)
+TRUTH: Final = Kind("", _truth_of_text, _truth, lambda value: str(value).lower(), bare="true")
+SPARK: Final = Kind("KEY=VALUE", pair, _as_pair, str, gather=spark_options)
+SOURCE: Final = Kind("KEY=VALUE", pair, _as_pair, str, gather=source_options)

@@ -1,0 +1,302 @@
+"""`sparq pipeline`'s command line and file: who wins, what is refused, what is loaded."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparq.pipeline.command import APPLICATION, as_arguments, main, parse
+from sparq.pipeline.settings import Settings, SettingsError, flags
+from sparq.program.mistakes import Mistake
+
+NEEDED = ("--data=data", "--lookupd-http-address=127.0.0.1:4161")
+HEAVY = frozenset(
+    {
+        *("aiohttp", "asyncio", "multidict", "numpy", "pandas", "prometheus_client", "py4j"),
+        *("pyarrow", "pyspark", "ssl", "uvloop", "xxhash", "yarl"),
+    }
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path):
+    """Writes a file of settings."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "clicks.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def refused(*words: str) -> str:
+    """The sentence about a mistake."""
+    with pytest.raises(Mistake) as raised:
+        parse(words)
+    sentence = str(raised.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_flags_alone() -> None:
+    """Two are needed, the rest has defaults."""
+    expected = Settings(data="data", lookupd_http_addresses=("127.0.0.1:4161",))
+
+    assert expected == parse(NEEDED)
+
+
+def test_flags_in_every_form() -> None:
+    """Values joined or apart, lists in one text or by repetition, truth by its name alone."""
+    settings = parse(
+        [
+            *("--data", "data", "--lookupd-http-address", "a:4161,b:4161"),
+            *("--lookupd-http-address=c:4161", "--queries", "metrics,archive"),
+            *("--trigger", "2", "--no-publish", "--max-offsets-per-trigger=5"),
+            *("--spark", "spark.a=1", "--spark=spark.b=2", "--metrics-address="),
+        ]
+    )
+
+    assert ("a:4161", "b:4161", "c:4161") == settings.lookupd_http_addresses
+    assert ("metrics", "archive") == settings.queries
+    assert ("2 seconds", False, 5) == (
+        settings.trigger,
+        settings.publish,
+        settings.max_offsets_per_trigger,
+    )
+    assert {"spark.a": "1", "spark.b": "2"} == dict(settings.spark)
+    assert "" == settings.metrics_address
+    assert parse([*NEEDED, "--no-publish", "--publish"]).publish
+
+
+def test_a_file_alone(file) -> None:
+    """Its keys are the names of the flags, its types TOML's."""
+    path = file("""
+        data = "s3a://bucket/clicks"
+        lookupd-http-address = ["a:4161", "b:4161"]
+        queries = "archive,metrics"
+        trigger = 0.5
+        publish = false
+        max-offsets-per-trigger = 1_000
+        spark.executor.cores = 2
+
+        [source]
+        tls_v1 = true
+        auth_secret = "hush"
+    """)
+
+    settings = parse([f"--config={path}"])
+
+    assert "s3a://bucket/clicks" == settings.data
+    assert ("a:4161", "b:4161") == settings.lookupd_http_addresses
+    assert ("archive", "metrics") == settings.queries
+    assert "500 milliseconds" == settings.trigger
+    assert (False, 1000) == (settings.publish, settings.max_offsets_per_trigger)
+    assert (("spark.executor.cores", "2"),) == settings.spark
+    assert {"tls_v1": "true", "auth_secret": "hush"} == dict(settings.source)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'spark = ["spark.executor.cores=2", "spark.speculation=true"]',
+        '[spark]\n"spark.executor.cores" = 2\n"spark.speculation" = true',
+        "[spark]\nexecutor.cores = 2\nspeculation = true",
+        "spark.executor.cores = 2\nspark.speculation = true",
+    ],
+)
+def test_options_of_spark_in_a_file(text: str, file) -> None:
+    """A list as for the flag, a table with whole or short keys, or Spark's own names."""
+    settings = parse([*NEEDED, f"--config={file(text)}"])
+
+    assert {"spark.executor.cores": "2", "spark.speculation": "true"} == dict(settings.spark)
+
+
+def test_flags_win_over_the_file(file) -> None:
+    """Single values and lists as a whole, options of Spark and of the source key by key."""
+    path = file("""
+        data = "elsewhere"
+        lookupd-http-address = ["a:4161"]
+        trigger = "5 seconds"
+        topic = "shop"
+        spark.a = 1
+        spark.b = 1
+    """)
+
+    settings = parse([*NEEDED, "--trigger=1", "--spark=spark.b=2", "--config", str(path)])
+
+    assert (os.path.abspath("data"), ("127.0.0.1:4161",)) == (
+        settings.data,
+        settings.lookupd_http_addresses,
+    )
+    assert ("1 second", "shop", "shop.spam") == (
+        settings.trigger,
+        settings.topic,
+        settings.spam_topic,
+    )
+    assert {"spark.a": "1", "spark.b": "2"} == dict(settings.spark)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("triger = 1", "there is no setting triger: did you mean trigger?"),
+        ("max_offsets_per_trigger = 1", "there is no setting max_offsets_per_trigger: did you me"),
+        ("colour = 1", "there is no setting colour: see sparq pipeline --help"),
+        ("[archive.sizes]\na = 1", "there is no setting archive: did you mean archive-"),
+        ("[x]\na = 1", "there is no table [x]: write settings at the top; see sparq pipeline --h"),
+        ("[queries]\na = 1", 'queries is a table: write queries = ["..."]'),
+        ("[trigger]\na = 1", "trigger is a table: write trigger = ..."),
+        ("topic = 5", "topic=5 has the wrong type: write a text"),
+        ("trigger = true", "trigger=true has the wrong type: write a text"),
+        ('trigger = "soon"', "trigger=soon is no time: write seconds, or 500 milliseconds, 5 se"),
+        ('publish = "no"', "publish=no has the wrong type: write true or false, without quotes"),
+        ("max-offsets-per-trigger = 1.5", "max-offsets-per-trigger=1.5 has the wrong type: write"),
+        ("max-offsets-per-trigger = 0", "max-offsets-per-trigger=0 is too small: use 1 or more"),
+        ("queries = 3", "queries=3 has the wrong type: write a text"),
+        ("queries = [3]", "queries=3 has the wrong type: write a text"),
+        ("spark = 3", "spark: write KEY=VALUE"),
+        ("[spark]\na = [1]", "spark: a has the wrong type: write a text or a number"),
+        ('spark.master = "yarn"', "spark: spark.master has a flag of its own: write --master"),
+        ('source.auth_secrt = "hush"', "source: there is no option auth_secrt: did you mean aut"),
+    ],
+)
+def test_a_mistake_in_the_file(text: str, sentence: str, file) -> None:
+    """One sentence with the file, the key and, where a known one is close, the right word."""
+    path = file(text)
+
+    found = refused(*NEEDED, f"--config={path}")
+
+    assert found.startswith(f"config file {path}: {sentence}")
+    assert "hush" not in found
+
+
+def test_a_file_that_cannot_be_read(file, tmp_path: Path) -> None:
+    """It is missing, or it is no TOML."""
+    missing = tmp_path / "no.toml"
+
+    assert f"--config: failed to load config file {missing} - open {missing}: " in refused(
+        *NEEDED, f"--config={missing}"
+    )
+    broken = file("topic = ")
+    assert f"--config: failed to load config file {broken} - " in refused(
+        *NEEDED, f"--config={broken}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--data=x"], "--lookupd-http-address is missing: see sparq pipeline --help"),
+        (["--lookupd-http-address=a:1"], "--data is missing: see sparq pipeline --help"),
+        ([*NEEDED, "--triger=1"], "there is no flag --triger: did you mean --trigger?"),
+        ([*NEEDED, "--trigger"], "--trigger has no value: write --trigger=INTERVAL"),
+        ([*NEEDED, "trigger=1"], '"trigger=1" is not a flag: write --trigger=1'),
+        ([*NEEDED, "soon"], '"soon" is not a flag: remove it, or write it as a flag\'s value'),
+        ([*NEEDED, "--trigger=soon"], "--trigger=soon is no time: write seconds"),
+        ([*NEEDED, "--max-offsets-per-trigger=x"], "--max-offsets-per-trigger=x is no whole num"),
+        ([*NEEDED, "--publish=maybe"], "--publish=maybe is neither true nor false"),
+        ([*NEEDED, "--queries="], "--queries is empty: name one or more of"),
+    ],
+)
+def test_a_mistake_on_the_command_line(words: list[str], sentence: str) -> None:
+    """One sentence that begins with the flag."""
+    assert refused(*words).startswith(sentence)
+
+
+def test_settings_as_a_command_line() -> None:
+    """What a supervisor starts a process with: the same settings come out, defaults left out."""
+    settings = parse(
+        [
+            *NEEDED,
+            *("--topic=shop", "--queries=metrics", "--no-publish", "--trigger=0.5"),
+            *("--spark=spark.a=x y", "--source=tls_v1=true", "--driver-memory=1g"),
+            *("--metrics-address=", "--shuffle-partitions=3", "--run-dir=run"),
+        ]
+    )
+
+    words = as_arguments(settings)
+
+    assert settings == parse(words)
+    assert not any("channel" in word or "spam-topic" in word for word in words)
+
+
+def test_help_has_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what is needed, and how it is written."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+
+    said = capsys.readouterr().out
+    assert 0 == ended.value.code
+    assert "sparq pipeline --data data --lookupd-http-address 127.0.0.1:4161" in said
+    assert all(f"--{name}" in said for name in (*(flag.name for flag in flags()), "config"))
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the form of NSQ's tools."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert 0 == ended.value.code
+    assert capsys.readouterr().out.startswith("sparq pipeline v1.")
+
+
+def test_a_mistake_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """After the program's name, and nothing else."""
+    assert 1 == main([*NEEDED, "--trigger=soon"])
+
+    assert capsys.readouterr().err.startswith("sparq pipeline: --trigger=soon is no time")
+
+
+def test_the_application_gets_the_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its status is the program's; its mistakes and Ctrl-C end it without a traceback."""
+
+    class Application:
+        ends: list[int | BaseException]
+
+        def run(self, settings: Settings) -> int:
+            assert os.path.abspath("data") == settings.data
+            end = self.ends.pop()
+            if isinstance(end, BaseException):
+                raise end
+            return end
+
+    application = Application()
+    application.ends = [KeyboardInterrupt(), SettingsError("--data=x: no"), 7]
+    monkeypatch.setitem(sys.modules, APPLICATION, application)
+
+    assert [7, 1, 130] == [main(NEEDED) for _ in range(3)]
+    assert "sparq pipeline: --data=x: no\nstopped\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--no-such-flag"], [*NEEDED, "x"]])
+def test_what_flags_alone_can_answer_loads_neither_spark_nor_a_loop(words: list[str]) -> None:
+    """Help and mistakes come at once."""
+    program = (
+        "import sys\nfrom sparq.cli import main\n"
+        "try:\n    main(['pipeline', *sys.argv[1:]])\n"
+        "finally:\n    print(*sorted(sys.modules), file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "sparq.pipeline.settings" in loaded
+    assert set() == HEAVY & loaded
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    """sparq alone is installed without Spark."""
+    program = (
+        "import sys; sys.modules.update(pyspark=None, pyarrow=None, pandas=None);"
+        "from sparq.cli import main; sys.exit(main(['pipeline', *sys.argv[1:]]))"
+    )
+    command = [sys.executable, "-c", program, *NEEDED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    assert 1 == done.returncode
+    assert "is missing: install sparq with its extra, `sparq[spark]`" in done.stderr
