@@ -1,5 +1,7 @@
-"""`sparq run` and `sparq up`: the pipeline with nsqds of its own; `sparq pipeline`: it alone, on
-nsqds and a Spark that exist; `sparq top` and `sparq bench`: looking at nsqds.
+"""The program `sparq` and its commands.
+
+`run` and `up` start nsqds and the pipeline, `pipeline` runs the pipeline on existing nsqds and any
+Spark cluster, `top` and `bench` look at nsqds.
 
 Each is loaded when it is asked for: only the pipeline needs the extra `spark`.
 """
@@ -73,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--data", type=Path, default=Path("data"), help="where everything goes (default: data)"
         )
-    own_flags = {"pipeline": "the pipeline on nsqds that exist, on any Spark cluster", **TOOLS}
+    own_flags = {"pipeline": "the pipeline on existing nsqds, on any Spark cluster", **TOOLS}
     for name, text in own_flags.items():
         commands.add_parser(name, help=text, add_help=False)
     return top

@@ -1,4 +1,4 @@
-"""`sparq pipeline`'s command line and file: who wins, what is refused, what is loaded."""
+"""The command line and the file of `sparq pipeline`: precedence, mistakes, what is loaded."""
 
 import os
 import subprocess
@@ -42,14 +42,14 @@ def refused(*words: str) -> str:
 
 
 def test_flags_alone() -> None:
-    """Two are needed, the rest has defaults."""
+    """Two flags are required, the others have defaults."""
     expected = Settings(data="data", lookupd_http_addresses=("127.0.0.1:4161",))
 
     assert expected == parse(NEEDED)
 
 
 def test_flags_in_every_form() -> None:
-    """Values joined or apart, lists in one text or by repetition, truth by its name alone."""
+    """Values after = or as the next word, lists with commas or repeated flags, --no-publish."""
     settings = parse(
         [
             *("--data", "data", "--lookupd-http-address", "a:4161,b:4161"),
@@ -72,7 +72,7 @@ def test_flags_in_every_form() -> None:
 
 
 def test_a_file_alone(file) -> None:
-    """Its keys are the names of the flags, its types TOML's."""
+    """Its keys are the names of the flags, its values have TOML's types."""
     path = file("""
         data = "s3a://bucket/clicks"
         lookupd-http-address = ["a:4161", "b:4161"]
@@ -108,14 +108,14 @@ def test_a_file_alone(file) -> None:
     ],
 )
 def test_options_of_spark_in_a_file(text: str, file) -> None:
-    """A list as for the flag, a table with whole or short keys, or Spark's own names."""
+    """A list, a table with long or short keys, or dotted keys at the top."""
     settings = parse([*NEEDED, f"--config={file(text)}"])
 
     assert {"spark.executor.cores": "2", "spark.speculation": "true"} == dict(settings.spark)
 
 
-def test_flags_win_over_the_file(file) -> None:
-    """Single values and lists as a whole, options of Spark and of the source key by key."""
+def test_flags_override_the_file(file) -> None:
+    """Values and lists are replaced as a whole, options of Spark and of the source by key."""
     path = file("""
         data = "elsewhere"
         lookupd-http-address = ["a:4161"]
@@ -146,12 +146,12 @@ def test_flags_win_over_the_file(file) -> None:
         ("max_offsets_per_trigger = 1", "there is no setting max_offsets_per_trigger: did you me"),
         ("colour = 1", "there is no setting colour: see sparq pipeline --help"),
         ("[archive.sizes]\na = 1", "there is no setting archive: did you mean archive-"),
-        ("[x]\na = 1", "there is no table [x]: write settings at the top; see sparq pipeline --h"),
+        ("[x]\na = 1", "there is no table [x]: write settings without a table; see sparq pip"),
         ("[queries]\na = 1", 'queries is a table: write queries = ["..."]'),
         ("[trigger]\na = 1", "trigger is a table: write trigger = ..."),
         ("topic = 5", "topic=5 has the wrong type: write a text"),
         ("trigger = true", "trigger=true has the wrong type: write a text"),
-        ('trigger = "soon"', "trigger=soon is no time: write seconds, or 500 milliseconds, 5 se"),
+        ('trigger = "soon"', "trigger=soon is not a time: write 5 (seconds), 500 milliseconds or"),
         ('publish = "no"', "publish=no has the wrong type: write true or false, without quotes"),
         ("max-offsets-per-trigger = 1.5", "max-offsets-per-trigger=1.5 has the wrong type: write"),
         ("max-offsets-per-trigger = 0", "max-offsets-per-trigger=0 is too small: use 1 or more"),
@@ -159,12 +159,12 @@ def test_flags_win_over_the_file(file) -> None:
         ("queries = [3]", "queries=3 has the wrong type: write a text"),
         ("spark = 3", "spark: write KEY=VALUE"),
         ("[spark]\na = [1]", "spark: a has the wrong type: write a text or a number"),
-        ('spark.master = "yarn"', "spark: spark.master has a flag of its own: write --master"),
+        ('spark.master = "yarn"', "spark: spark.master has its own flag: write --master"),
         ('source.auth_secrt = "hush"', "source: there is no option auth_secrt: did you mean aut"),
     ],
 )
 def test_a_mistake_in_the_file(text: str, sentence: str, file) -> None:
-    """One sentence with the file, the key and, where a known one is close, the right word."""
+    """One sentence that names the file, the key and the nearest right word."""
     path = file(text)
 
     found = refused(*NEEDED, f"--config={path}")
@@ -174,7 +174,7 @@ def test_a_mistake_in_the_file(text: str, sentence: str, file) -> None:
 
 
 def test_a_file_that_cannot_be_read(file, tmp_path: Path) -> None:
-    """It is missing, or it is no TOML."""
+    """It is missing, or it is not TOML."""
     missing = tmp_path / "no.toml"
 
     assert f"--config: failed to load config file {missing} - open {missing}: " in refused(
@@ -195,8 +195,8 @@ def test_a_file_that_cannot_be_read(file, tmp_path: Path) -> None:
         ([*NEEDED, "--trigger"], "--trigger has no value: write --trigger=INTERVAL"),
         ([*NEEDED, "trigger=1"], '"trigger=1" is not a flag: write --trigger=1'),
         ([*NEEDED, "soon"], '"soon" is not a flag: remove it, or write it as a flag\'s value'),
-        ([*NEEDED, "--trigger=soon"], "--trigger=soon is no time: write seconds"),
-        ([*NEEDED, "--max-offsets-per-trigger=x"], "--max-offsets-per-trigger=x is no whole num"),
+        ([*NEEDED, "--trigger=soon"], "--trigger=soon is not a time: write 5 (seconds)"),
+        ([*NEEDED, "--max-offsets-per-trigger=x"], "--max-offsets-per-trigger=x is not a whole "),
         ([*NEEDED, "--publish=maybe"], "--publish=maybe is neither true nor false"),
         ([*NEEDED, "--queries="], "--queries is empty: name one or more of"),
     ],
@@ -207,7 +207,7 @@ def test_a_mistake_on_the_command_line(words: list[str], sentence: str) -> None:
 
 
 def test_settings_as_a_command_line() -> None:
-    """What a supervisor starts a process with: the same settings come out, defaults left out."""
+    """It gives the same settings to another process, and leaves defaults out."""
     settings = parse(
         [
             *NEEDED,
@@ -224,7 +224,7 @@ def test_settings_as_a_command_line() -> None:
 
 
 def test_help_has_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what is needed, and how it is written."""
+    """And an example with the required ones."""
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
 
@@ -244,16 +244,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_mistake_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """After the program's name, and nothing else."""
+    """One sentence on stderr, after the program's name."""
     assert 1 == main([*NEEDED, "--trigger=soon"])
 
-    assert capsys.readouterr().err.startswith("sparq pipeline: --trigger=soon is no time")
+    assert capsys.readouterr().err.startswith("sparq pipeline: --trigger=soon is not a time")
 
 
 def test_the_application_gets_the_settings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its status is the program's; its mistakes and Ctrl-C end it without a traceback."""
+    """Its result is the exit status; a mistake or Ctrl-C ends it without a traceback."""
 
     class Application:
         ends: list[int | BaseException]
@@ -274,8 +274,8 @@ def test_the_application_gets_the_settings(
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["--no-such-flag"], [*NEEDED, "x"]])
-def test_what_flags_alone_can_answer_loads_neither_spark_nor_a_loop(words: list[str]) -> None:
-    """Help and mistakes come at once."""
+def test_help_and_mistakes_load_neither_spark_nor_a_loop(words: list[str]) -> None:
+    """So help and mistakes come at once."""
     program = (
         "import sys\nfrom sparq.cli import main\n"
         "try:\n    main(['pipeline', *sys.argv[1:]])\n"
@@ -290,7 +290,7 @@ def test_what_flags_alone_can_answer_loads_neither_spark_nor_a_loop(words: list[
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
-    """sparq alone is installed without Spark."""
+    """sparq may be installed without Spark."""
     program = (
         "import sys; sys.modules.update(pyspark=None, pyarrow=None, pandas=None);"
         "from sparq.cli import main; sys.exit(main(['pipeline', *sys.argv[1:]]))"

@@ -1,4 +1,4 @@
-"""The settings of the pipeline: their defaults, one spelling for each value, and mistakes."""
+"""The settings of the pipeline: defaults, one spelling for each value, mistakes."""
 
 import dataclasses
 import os
@@ -23,8 +23,8 @@ def refused(**values):
     return sentence
 
 
-def test_what_follows_from_nothing() -> None:
-    """Only the data's folder is needed to make settings; the rest has defaults."""
+def test_defaults() -> None:
+    """A folder for the data is enough; everything else has a default."""
     settings = Settings(data="data")
 
     assert ("archive", "metrics", "spam_analysis") == settings.queries == QUERIES
@@ -44,15 +44,15 @@ def test_what_follows_from_nothing() -> None:
     assert 128 << 20 == settings.archive_file_bytes
 
 
-def test_the_defaults_are_right_in_themselves() -> None:
-    """Settings made of settings are the same: each value is in its last spelling already."""
+def test_values_keep_their_spelling() -> None:
+    """Settings made from the values of other settings are equal to them."""
     settings = made(master="local[2]", driver_memory="2G", spark=(("spark.a", "b"),))
 
     assert settings == dataclasses.replace(settings)
 
 
 def test_every_setting_is_documented_with_its_flag() -> None:
-    """The docstring names each field, and the help says something of each."""
+    """The docstring describes each field, and the help each flag."""
     for flag in flags():
         assert f"        {flag.field}: " in (Settings.__doc__ or ""), flag.field
         assert flag.help
@@ -80,7 +80,7 @@ def test_the_address_of_the_data(given: str, expected: str, is_local: bool) -> N
 
 
 def test_a_path_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of settings has no shell that would know what ~ is."""
+    """A settings file has no shell that replaces ~."""
     monkeypatch.setenv("HOME", "/somebody")
 
     assert "/somebody/clicks" == made(data="~/clicks").data
@@ -89,20 +89,26 @@ def test_a_path_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("", "--data is missing: name the folder of output and checkpoints"),
+        ("", "--data is missing: name the folder for output and checkpoints"),
         (" ", '--data=" " is empty: name a folder'),
-        ("s3a:b", "--data=s3a:b is no URI: write s3a:///path or s3a://host/path, or ./s3a:b"),
-        ("1x://b", "--data=1x://b has no scheme: write one of letters before the colon, as in s3a"),
-        ("://b", "--data=://b has no scheme: write one of letters"),
+        (
+            "s3a:b",
+            "--data=s3a:b is not a URI: write s3a://host/path, or ./s3a:b for a local folder",
+        ),
+        (
+            "1x://b",
+            "--data=1x://b has no valid scheme: begin it with a letter, as in s3a://bucket/fo",
+        ),
+        ("://b", "--data=://b has no valid scheme: begin it with a letter"),
         ("file://host/x", "--data=file://host/x names a host: write file:///host/x"),
-        ("hdfs:///", "--data=hdfs:/// is a whole file system: name a folder in it"),
-        ("/", "--data=/ is a whole file system"),
-        ("day[1]", "--data=day[1] has [, which Spark reads as part of a pattern: rename it"),
-        ("a\nb", '--data="a\\nb" has "\\n", which Spark reads as part of a pattern'),
+        ("hdfs:///", "--data=hdfs:/// is the root of a file system: name a folder in it"),
+        ("/", "--data=/ is the root of a file system"),
+        ("day[1]", "--data=day[1] has [, which Spark would read as part of a pattern: rename"),
+        ("a\nb", '--data="a\\nb" has "\\n", which Spark would read as part of a pattern'),
     ],
 )
-def test_what_is_no_address_of_data(given: str, sentence: str) -> None:
-    """Each is told what to write instead."""
+def test_a_wrong_address_of_the_data(given: str, sentence: str) -> None:
+    """The sentence says what to write instead."""
     assert refused(data=given).startswith(sentence)
 
 
@@ -127,9 +133,11 @@ def test_a_trigger(given: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "soon", "5 parsecs", "1 second later", "-1", "1e3", "1 s s"])
-def test_what_is_no_trigger(given: str) -> None:
-    """Spark would refuse it later, and after a start of ten seconds."""
-    assert "is no time: write seconds, or 500 milliseconds" in refused(trigger=given)
+def test_a_wrong_trigger(given: str) -> None:
+    """Refused before Spark starts, which takes ten seconds."""
+    assert "is not a time: write 5 (seconds), 500 milliseconds or 1 minute" in refused(
+        trigger=given
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,20 +153,20 @@ def test_a_heap(given: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ("512", "is no size: write a whole number with its unit, as in 512m or 4g"),
-        ("1.5g", "is no size: write a whole number with its unit"),
-        ("much", "is no size"),
+        ("512", "is not a size: write a whole number with a unit, such as 512m or 4g"),
+        ("1.5g", "is not a size: write a whole number with a unit"),
+        ("much", "is not a size"),
         ("511m", "is too small: use 512m or more"),
-        ("0", "is no size"),
+        ("0", "is not a size"),
     ],
 )
-def test_what_is_no_heap(given: str, reason: str) -> None:
-    """Java takes a number without a unit for bytes, and Spark needs 450 MiB at least."""
+def test_a_wrong_heap(given: str, reason: str) -> None:
+    """Java reads a number without a unit as bytes, and Spark needs at least 450 MiB."""
     assert f"--driver-memory={given} {reason}" in refused(driver_memory=given)
 
 
-def test_files_of_the_archive_that_are_never_merged() -> None:
-    """0 is a size, where it means none."""
+def test_archive_file_size() -> None:
+    """In bytes; 0 means that files are never merged."""
     assert 0 == made(archive_file_size="0").archive_file_bytes
     assert 1 << 30 == made(archive_file_size="1g").archive_file_bytes
 
@@ -178,9 +186,9 @@ def test_a_master(given: str) -> None:
 @pytest.mark.parametrize(
     "given", ["locale", "local[0]", "spark://host", "yarn-client", "host:7077"]
 )
-def test_what_is_no_master(given: str) -> None:
-    """Spark would end with a stack trace."""
-    assert refused(master=given).startswith(f"--master={given} is no master: ")
+def test_a_wrong_master(given: str) -> None:
+    """Spark itself would end with a stack trace."""
+    assert refused(master=given).startswith(f"--master={given} is not a master: ")
 
 
 def test_addresses_of_nsqlookupds() -> None:
@@ -191,27 +199,27 @@ def test_addresses_of_nsqlookupds() -> None:
 
 
 @pytest.mark.parametrize("given", ["4161", "host", "host:port", "host:70000", "ftp://host"])
-def test_what_is_no_address(given: str) -> None:
-    """The sentence has one that is."""
+def test_a_wrong_address(given: str) -> None:
+    """The sentence shows a right one."""
     sentence = refused(lookupd_http_addresses=(given,))
 
     assert (
-        f"--lookupd-http-address={given} is no address: write host:port, as in 127.0.0.1:4161"
+        f"--lookupd-http-address={given} is not an address: write host:port, such as 127.0.0.1:4161"
         == sentence
     )
 
 
-def test_no_figures() -> None:
-    """An empty address is none; what cannot be listened on is refused."""
+def test_metrics_address() -> None:
+    """It may be empty; a wrong one is refused."""
     assert "" == made(metrics_address="").metrics_address
     assert "0.0.0.0:80" == made(metrics_address="0.0.0.0:80").metrics_address
-    assert "--metrics-address=4180 is no address: write host:port" in refused(
+    assert "--metrics-address=4180 is not an address: write host:port" in refused(
         metrics_address="4180"
     )
 
 
 def test_names_follow_the_topic() -> None:
-    """Two pipelines of two topics do not mix their results; each name can be set."""
+    """Pipelines of two topics keep their results apart; each name can also be set."""
     settings = made(topic="shop", spam_topic="abuse#ephemeral", metrics_channel="m")
 
     assert {
@@ -226,15 +234,15 @@ def test_names_follow_the_topic() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"topic": "a b"}, '--topic="a b" is no name of a topic: use 1-64 characters'),
-        ({"topic": ""}, '--topic="" is no name of a topic'),
+        ({"topic": "a b"}, '--topic="a b" is not a valid topic name: use 1-64 characters'),
+        ({"topic": ""}, '--topic="" is not a valid topic name'),
         ({"topic": "x#ephemeral"}, "--topic=x#ephemeral is ephemeral"),
         ({"archive_channel": "x#ephemeral"}, "--archive-channel=x#ephemeral is ephemeral"),
-        ({"topic": "x" * 60}, f"--metrics-topic={'x' * 60}.metrics is no name of a topic"),
+        ({"topic": "x" * 60}, f"--metrics-topic={'x' * 60}.metrics is not a valid topic name"),
         ({"metrics_topic": "clicks"}, "--metrics-topic=clicks is the topic of the clicks"),
         (
             {"spam_analysis_channel": "metrics"},
-            "--spam-analysis-channel=metrics is the channel of metrics as well",
+            "--spam-analysis-channel=metrics is also the channel of metrics: give each",
         ),
         ({"queries": ()}, "--queries is empty: name one or more of archive, metrics, spam_ana"),
         ({"queries": ("metrik",)}, "--queries=metrik is unknown: did you mean metrics?"),
@@ -242,26 +250,26 @@ def test_names_follow_the_topic() -> None:
         ({"max_offsets_per_trigger": 0}, "--max-offsets-per-trigger=0 is too small: use 1 or"),
         ({"shuffle_partitions": 20_000}, "--shuffle-partitions=20000 is too large: use 10000"),
         ({"archive_min_offsets": 300_000}, "--archive-min-offsets=300000 is above --archive-max"),
-        ({"run_dir": "s3a://b/run"}, "--run-dir=s3a://b/run is a URI: name a folder on this"),
+        ({"run_dir": "s3a://b/run"}, "--run-dir=s3a://b/run is a URI: name a local folder"),
         ({"topic": 5}, "--topic=5 has the wrong type: write a text"),
         ({"publish": "yes"}, "--publish=yes has the wrong type: write true or false"),
         ({"shuffle_partitions": True}, "--shuffle-partitions=true has the wrong type: write a wh"),
     ],
 )
 def test_a_mistake_is_one_sentence(values: dict[str, object], sentence: str) -> None:
-    """It begins with the flag, as the user would write it."""
+    """The sentence begins with the flag and its value."""
     assert refused(**values).startswith(sentence)
 
 
 def test_queries_that_do_not_run_have_no_channel() -> None:
-    """So the names of their channels cannot be in the way."""
+    """Their channel names cannot conflict."""
     settings = made(queries=("metrics",), archive_channel="metrics")
 
     assert {"metrics": "metrics"} == settings.channels
 
 
 def test_options_of_spark() -> None:
-    """As texts or pairs or a mapping; of a key that is given twice the last counts."""
+    """Texts, pairs or a mapping; the last value of a key counts."""
     expected = (("spark.a", "2"), ("spark.b", "x=y"))
 
     assert expected == made(spark=("spark.a=1", "spark.b=x=y", "spark.a=2")).spark
@@ -273,10 +281,10 @@ def test_options_of_spark() -> None:
     ("given", "sentence"),
     [
         ("spark.a", "--spark: write KEY=VALUE"),
-        ("sparq.a=1", "--spark: sparq.a is no option of Spark: it begins with spark."),
-        ("spark.=1", "--spark: spark. is no option of Spark"),
-        ("spark.master=yarn", "--spark: spark.master has a flag of its own: write --master"),
-        ("spark.driver.memory=1g", "--spark: spark.driver.memory has a flag of its own: write --"),
+        ("sparq.a=1", "--spark: sparq.a is not an option of Spark: they begin with spark."),
+        ("spark.=1", "--spark: spark. is not an option of Spark"),
+        ("spark.master=yarn", "--spark: spark.master has its own flag: write --master"),
+        ("spark.driver.memory=1g", "--spark: spark.driver.memory has its own flag: write --"),
         (
             "spark.sql.streaming.stateStore.providerClass=x",
             "--spark: spark.sql.streaming.stateStore.providerClass must be org.apache.spark.sql.",
@@ -285,22 +293,25 @@ def test_options_of_spark() -> None:
             "spark.sql.session.timeZone=Europe/Berlin",
             "--spark: spark.sql.session.timeZone must be UTC: minutes, and the hours",
         ),
-        ("spark.remote=sc://host", "--spark: spark.remote is not for the pipeline: "),
-        ("spark.submit.deployMode=cluster", "--spark: spark.submit.deployMode is not for the"),
+        ("spark.remote=sc://host", "--spark: spark.remote is not allowed: the pipeline cannot"),
+        (
+            "spark.submit.deployMode=cluster",
+            "--spark: spark.submit.deployMode is not allowed: use spark-su",
+        ),
     ],
 )
-def test_an_option_of_spark_that_cannot_be(given: str, sentence: str) -> None:
-    """Refused by its name, with what to write instead or why."""
+def test_a_refused_option_of_spark(given: str, sentence: str) -> None:
+    """The sentence names the option, and says what to write instead or why."""
     assert refused(spark=(given,)).startswith(sentence)
 
 
-def test_what_must_be_so_may_be_said() -> None:
-    """It changes nothing."""
+def test_a_required_option_of_spark() -> None:
+    """The required value itself is accepted."""
     assert made(spark=("spark.sql.session.timeZone=UTC",)).spark
 
 
 def test_options_of_the_source() -> None:
-    """TLS, AUTH and patience, by the names of the source."""
+    """Timeouts, TLS and AUTH, by the names that the source has."""
     given = (("nsqdTimeoutMs", "60000"), ("auth_secret", "hush"))
 
     assert given == made(source=given).source
@@ -318,8 +329,8 @@ def test_options_of_the_source() -> None:
         ("hush", "--source: write KEY=VALUE"),
     ],
 )
-def test_an_option_of_the_source_that_cannot_be(given: str, sentence: str) -> None:
-    """The source's own checks, before Spark is started; a secret is not repeated."""
+def test_a_refused_option_of_the_source(given: str, sentence: str) -> None:
+    """The source's own checks run before Spark starts; a secret is not repeated."""
     found = refused(source=(given,))
 
     assert found.startswith(sentence)
@@ -327,5 +338,5 @@ def test_an_option_of_the_source_that_cannot_be(given: str, sentence: str) -> No
 
 
 def test_a_secret_is_not_shown() -> None:
-    """Settings are logged."""
+    """Settings may be logged."""
     assert "hush" not in repr(made(source=("auth_secret=hush",)))

@@ -2,11 +2,12 @@
 
     sparq pipeline --data URI --lookupd-http-address HOST:PORT [--config FILE.toml] ...
 
-1. A flag wins over the file, the file over the default. `--spark` and `--source` win key by key.
-2. The file's keys are the names of the flags. Its tables `[spark]` and `[source]` hold what these
-   two flags hold; `spark.executor.cores = 2` at its top means what it says.
-3. Help, version and mistakes load neither Spark nor an event loop. A mistake is one sentence, with
-   status 1.
+1. A flag overrides the file, and the file overrides the default. `--spark` and `--source` override
+   single keys of the tables `[spark]` and `[source]`.
+2. The keys of the file are the names of the flags. `spark.executor.cores = 2` at the top of the
+   file sets this option of Spark.
+3. Help, version and mistakes load neither Spark nor an event loop. A mistake is one sentence and
+   ends the program with status 1.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ APPLICATION: Final = "sparq.pipeline.app"
 
 INTERRUPTED: Final = 130
 INTRODUCTION: Final = """\
-The clicks pipeline on nsqds that exist. It reads the topic of the clicks and writes, below one
-folder, an archive, figures per minute and findings of spam, each exactly once, until Ctrl-C or
-SIGTERM. The next start goes on from there. --data and --lookupd-http-address are needed.
+Runs the clicks pipeline on existing nsqds: reads clicks from a topic, and writes an archive,
+metrics per minute and spam findings below one folder, each exactly once. Ctrl-C or SIGTERM ends
+it; the next start continues from its checkpoints. --data and --lookupd-http-address are required.
 
   sparq pipeline --data data --lookupd-http-address 127.0.0.1:4161
   sparq pipeline --config clicks.toml --master spark://host:7077 --spark spark.executor.cores=2
@@ -44,11 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program.
 
     Args:
-        arguments: the command line without the program; None: this process's own.
+        arguments: the command line without the program's name; None: that of this process.
     Returns:
         The exit status: 1 for a mistake.
     Raises:
-        SystemExit: after `--help` and `--version`, 0.
+        SystemExit: after `--help` and `--version`.
     """
     try:
         settings = parse(sys.argv[1:] if arguments is None else arguments)
@@ -68,11 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """The settings of a command line and of the file that it names.
+    """The settings from a command line and from the file that it names.
 
     Raises:
-        SettingsError: one is missing or wrong.
-        Mistake: a word is no flag; a flag has no value.
+        SettingsError: a setting is missing or wrong.
+        Mistake: a word is not a flag, or a flag has no value.
         SystemExit: after `--help` and `--version`.
     """
     known = {flag.name: flag for flag in (*flags(), CONFIG, HELP, VERSION)}
@@ -97,7 +98,7 @@ def parse(arguments: Sequence[str]) -> Settings:
 
 
 def page() -> str:
-    """What `--help` prints."""
+    """The page that `--help` prints."""
     options: str = import_module("sparq.program.help_page").page(
         PROGRAM, [*flags(), CONFIG, HELP, VERSION]
     )
@@ -105,10 +106,10 @@ def page() -> str:
 
 
 def as_arguments(settings: Settings) -> list[str]:
-    """The command line that makes these settings, for a process of their own.
+    """The command line that gives these settings to another process.
 
-    It holds whatever `settings.source` holds, and other users of the machine can read it: leave a
-    secret in a file.
+    Other users of the machine can read it, including secrets in `settings.source`: pass those in a
+    file.
     """
     defaults = Settings(data=settings.data, topic=settings.topic)
     words = [f"--data={settings.data}", f"--topic={settings.topic}"]
@@ -137,7 +138,7 @@ def _positive(arguments: Sequence[str]) -> list[str]:
 
 
 def _from_flags(words: command_line.Words) -> dict[str, Any]:
-    """What the command line sets, by field; of a flag that is given twice the last counts."""
+    """The values of a command line, by field; the last value of a flag counts."""
     given: dict[str, Any] = {}
     for flag, text in words.texts:
         if flag is CONFIG:
@@ -154,10 +155,10 @@ def _from_flags(words: command_line.Words) -> dict[str, Any]:
 
 
 def _from_file(path: str) -> dict[str, Any]:
-    """What a TOML file sets, by field.
+    """The values of a TOML file, by field.
 
     Raises:
-        SettingsError: it cannot be read, has an unknown key or a wrong value.
+        SettingsError: the file cannot be read, or has an unknown key or a wrong value.
     """
     try:
         document = config_file.read(path)
@@ -178,13 +179,13 @@ def _from_file(path: str) -> dict[str, Any]:
 def _unknown(key: str, value: Any, known: Mapping[str, Flag]) -> str:
     found = mistakes.nearest(key.replace("_", "-").lower(), known)
     if isinstance(value, dict) and not found:
-        return f"there is no table [{key}]: write settings at the top; see {PROGRAM} --help"
+        return f"there is no table [{key}]: write settings without a table; see {PROGRAM} --help"
     close = f": did you mean {found}?" if found else f": see {PROGRAM} --help"
     return f"there is no setting {mistakes.shown(key)}{close}"
 
 
 def _pairs(flag: Flag, table: dict[str, Any], origin: str) -> dict[str, str]:
-    """The pairs of a table. Dotted keys of TOML are tables in tables."""
+    """The keys and values of a table. TOML turns dotted keys into tables within tables."""
     if flag.kind not in _PAIRS:
         raise SettingsError(f"{origin} is a table: write {key_form(flag)}")
     found: dict[str, str] = {}
@@ -198,7 +199,7 @@ def _pairs(flag: Flag, table: dict[str, Any], origin: str) -> dict[str, str]:
 
 
 def key_form(flag: Flag) -> str:
-    """How a setting stands in the file."""
+    """How a setting is written in the file."""
     return f'{flag.name} = ["..."]' if flag.repeated else f"{flag.name} = ..."
 
 

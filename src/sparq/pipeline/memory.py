@@ -1,4 +1,4 @@
-"""How much memory this machine, or the container that it is, gives to its processes."""
+"""The memory of this machine or container, and the size of the driver's heap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 MIB: Final = 1 << 20
 UNKNOWN_BYTES: Final = 4 << 30
-"""What is assumed where nothing says how much there is."""
+"""Assumed where the system does not tell."""
 
 HEAP_SHARE: Final = 4
 HEAP_MIN_MIB: Final = 1024
@@ -18,26 +18,26 @@ HEAP_STEP_MIB: Final = 256
 
 
 def default_heap(total_bytes: int) -> str:
-    """The driver's heap on a machine of so much memory, such as `3072m`.
+    """The default heap of the driver, such as `3072m`.
 
-    A quarter: beside the heap there are RocksDB's memory, a Python worker for each task, and on one
-    machine the nsqds. Beyond 8 GiB collections take longer and nothing of ours uses it.
+    It is a quarter of the memory: RocksDB, a Python worker per task, and often the nsqds need the
+    rest. State is not in the heap, so more than 8 GiB would only make garbage collection slower.
     """
     share = total_bytes // HEAP_SHARE // MIB // HEAP_STEP_MIB * HEAP_STEP_MIB
     return f"{min(max(share, HEAP_MIN_MIB), HEAP_MAX_MIB)}m"
 
 
 def machine_bytes(root: Path = Path("/")) -> int:
-    """The memory that there is: the least of the machine's and of what its control groups allow.
+    """The memory that processes may use: the machine's, or the limit of a control group.
 
     Args:
-        root: where `proc` and `sys` are.
+        root: the folder that contains `proc` and `sys`.
     """
     return min([*_installed(root), *_allowed(root)], default=_by_sysconf())
 
 
 def _by_sysconf() -> int:
-    """Where there is no /proc, as on macOS."""
+    """The memory of a system without /proc, such as macOS."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -52,10 +52,10 @@ def _installed(root: Path) -> Iterator[int]:
 
 
 def _allowed(root: Path) -> Iterator[int]:
-    """The limit of each control group that this process is in, of version 1 or 2.
+    """The limits of this process's control groups (version 1 or 2) and of the groups above them.
 
-    A container often sees its own group as the root, so that the path that it is told does not
-    exist: then the groups above it are looked at.
+    In a container the path of the group often does not exist, since the container sees its own
+    group as the root: then only the root's limit is found.
     """
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

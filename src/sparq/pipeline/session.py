@@ -1,13 +1,13 @@
 """The one Spark session of the pipeline, for any master.
 
-The driver's JVM is started first, or found running where spark-submit has started it. Then it is
-asked what it knows (spark-submit's options, spark-defaults.conf, the master), and what the session
-needs beside that is set; `session_options` says what that is, and why.
+The driver's JVM is started first, unless spark-submit has already done so. The JVM tells which
+options it has from spark-submit and spark-defaults.conf; then the session is made with these and
+with the pipeline's own options, which `session_options` lists with their reasons.
 
-1. Only `session` loads PySpark, after JAVA_HOME and PYSPARK_PYTHON are right.
-2. What is wrong with the master, the file system or an option is a SettingsError within seconds,
-   before a query starts. What else keeps Spark from starting is a SessionError.
-3. PySpark takes over SIGINT: who handles signals does so after `session`.
+1. PySpark is loaded inside `session`, after JAVA_HOME and PYSPARK_PYTHON have been set.
+2. A wrong master, file system or option is a SettingsError within seconds, before a query starts.
+   Any other reason why Spark does not start is a SessionError.
+3. PySpark installs a handler for SIGINT: install your own after `session` has returned.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONNECT_SECONDS: Final = 3.0
-"""How long a standalone master may take to accept a connection."""
+"""The time that a standalone master has to accept a connection."""
 
 EXECUTORS_SECONDS: Final = 15.0
-"""How long executors of a cluster are waited for, to count their cores at a first start."""
+"""The maximum time to wait for the executors of a cluster before their cores are counted."""
 
 SETTLED_SECONDS: Final = 1.0
-"""No new executor for so long: those that are there are counted."""
+"""The cores are counted when no executor has joined for this time."""
 
 POLL_SECONDS: Final = 0.1
 PYTHON: Final = "PYSPARK_PYTHON"
+GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""spark-submit sets this variable for the Python program that it starts."""
+
 CONNECT: Final = ("SPARK_REMOTE", "SPARK_API_MODE")
 """Variables that turn every session into one of Spark Connect."""
 
@@ -48,11 +51,11 @@ class SessionError(Mistake):
 
 
 def session(settings: Settings) -> SparkSession:
-    """The session, with the state store, time zone and memory that the queries need.
+    """Make the session, with the state store, time zone and memory that the queries need.
 
     Raises:
         SettingsError: the master does not answer, Spark has no file system for the data, or an
-            option cannot be followed.
+            option comes too late to have an effect.
         SessionError: Spark does not start.
     """
     jvm = _jvm_for(settings)
@@ -77,7 +80,7 @@ def session(settings: Settings) -> SparkSession:
 
 
 class _Jvm(NamedTuple):
-    """The driver's JVM: whether it ran before it was asked for, and the options that it has."""
+    """The driver's JVM: whether it was already running, and its options."""
 
     was_running: bool
     options: dict[str, str]
@@ -92,11 +95,13 @@ def _jvm_for(settings: Settings) -> _Jvm:
     """
     for name in CONNECT:
         if os.environ.get(name, "classic") != "classic":
-            raise SettingsError(f"{name} is set: unset it, the pipeline needs a JVM of its own")
+            raise SettingsError(
+                f"{name} is set: unset it, since the pipeline cannot use Spark Connect"
+            )
     launch = options.at_launch(settings, os.environ)
-    is_submitted = options.GATEWAY in os.environ
+    is_submitted = GATEWAY in os.environ
     if not is_submitted:
-        check_master(launch.get(options.MASTER, ""))
+        check_master(launch[options.MASTER])
         try:
             ensure_java()
         except JavaNotFoundError as error:
@@ -111,23 +116,23 @@ def _jvm_for(settings: Settings) -> _Jvm:
     was_running = is_submitted or SparkContext._jvm is not None
     conf = SparkConf(loadDefaults=False).setAll(list(launch.items()))
     try:
-        # There is no other way to a JVM without a session, which would fix the options.
+        # PySpark's only way to start a JVM without a session, after which options are fixed.
         SparkContext._ensure_initialized(conf=conf)
     except (OSError, PySparkException) as error:
         raise SessionError(
-            "Spark's JVM ended at its start: what it wrote stands above, if it wrote anything"
+            "Spark's JVM ended while it started: see its own messages above"
         ) from error
     return _Jvm(was_running, dict(SparkConf().getAll()))
 
 
 def choose_python(given: Mapping[str, str]) -> None:
-    """Set which interpreter runs in the driver, and which in Spark's workers.
+    """Set the Python interpreter of the driver and of Spark's workers.
 
-    It is this one; but on a cluster it may lie elsewhere, and then the option spark.pyspark.python
-    or the variable PYSPARK_PYTHON says where.
+    Both use this process's interpreter. On a cluster, the option spark.pyspark.python or the
+    variable PYSPARK_PYTHON may name another one for the workers.
 
     Args:
-        given: Spark's options, as far as they are known.
+        given: the options of Spark that are known so far.
     """
     workers = given.get(options.WORKERS_PYTHON) or os.environ.get(PYTHON, "")
     use_this_python()
@@ -136,12 +141,12 @@ def choose_python(given: Mapping[str, str]) -> None:
 
 
 def check_master(master: str) -> None:
-    """Look whether one of the addresses of a standalone master accepts connections.
+    """Check that a standalone master accepts connections, at one of its addresses at least.
 
-    Spark itself tries for a minute, and then ends the application without a reason.
+    Spark itself would try for a minute before it gives up.
 
     Raises:
-        SettingsError: none does.
+        SettingsError: no address accepts a connection.
     """
     if not master.startswith("spark://"):
         return
@@ -172,17 +177,17 @@ def _created(wanted: dict[str, str]) -> SparkSession:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what Java says, or else of what Python says."""
+    """The first line of the Java exception, or else of the Python one."""
     thrown: Any = getattr(error, "java_exception", None)
     text = str(thrown.toString()) if thrown is not None else str(error)
     return (text.strip() or type(error).__name__).splitlines()[0]
 
 
 def _check_data(spark: SparkSession, data: str) -> None:
-    """Look whether Spark has a file system for the data's address; nothing is read or written.
+    """Check that Spark has a file system for the data; nothing is read or written.
 
     Raises:
-        SettingsError: it has none, or a path would not be on the local disk.
+        SettingsError: Spark has none, or its default for a path is not the local disk.
     """
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with PySpark
 
@@ -197,16 +202,16 @@ def _check_data(spark: SparkSession, data: str) -> None:
         ) from error
     if data.startswith("/") and not address.startswith("file:"):
         raise SettingsError(
-            f"--data={data} is a path, and Spark takes paths for those of {address}: write"
+            f"--data={data} has no scheme, and Spark's default file system is {address}: write"
             f" file://{data} or {address.rstrip('/')}{data}"
         )
 
 
 def _cores(spark: SparkSession) -> int:
-    """How many tasks run at once.
+    """The number of tasks that can run at once.
 
-    Executors of a cluster come one by one. The number that a stateful query starts with is kept in
-    its checkpoint, so it is worth a second to wait until no more come.
+    The executors of a cluster join one by one. A stateful query keeps the number of partitions of
+    its first start, so it is worth a second to wait until no more executors join.
     """
     context = spark.sparkContext
     if context.master == "local" or context.master.startswith("local["):

@@ -1,11 +1,11 @@
-"""Which of Spark's options a session of the pipeline has, and why; nothing here loads Spark.
+"""The options of Spark that the pipeline's session has, with their reasons. Spark is not loaded.
 
-From the strongest: what must be so (REQUIRED), what a setting or `--spark` says, what spark-submit
-or spark-defaults.conf says, sparq's own defaults (DEFAULTS, ON_LOOPBACK, ON_A_LOCAL_DISK).
+Precedence, strongest first: REQUIRED; settings and `--spark`; spark-submit and spark-defaults.conf;
+the pipeline's own defaults (DEFAULTS, ON_LOOPBACK, ON_A_LOCAL_DISK).
 
-1. An option that has a flag of its own, or that must be otherwise, is refused by its name.
-2. Options that a JVM reads as it starts are refused where it is running already, as it is after
-   spark-submit: Spark would take them without a word and never follow them.
+1. `--spark` refuses an option that has its own flag or that the pipeline needs to be otherwise.
+2. Some options only count while the JVM starts. If it is already running, as after spark-submit,
+   they are refused, since Spark would accept and then ignore them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ EXECUTOR_MEMORY: Final = "spark.executor.memory"
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 WORKERS_PYTHON: Final = "spark.pyspark.python"
 
-GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
-"""spark-submit sets this variable for the Python program that it starts."""
-
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FILE_MANAGER: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -40,7 +37,7 @@ FILE_MANAGER: Final = (
 
 
 class Needed(NamedTuple):
-    """An option that has one value."""
+    """The only value that an option may have, and the reason."""
 
     value: str
     why: str
@@ -54,7 +51,7 @@ REQUIRED: Final[Mapping[str, Needed]] = {
         "UTC", "minutes, and the hours of the archive, are those of UTC"
     ),
 }
-"""What must be so. A site's spark-defaults.conf that says otherwise is overruled."""
+"""Options without a choice; they override a site's spark-defaults.conf, too."""
 
 FLAG_OF: Final[Mapping[str, str]] = {
     MASTER: "master",
@@ -62,12 +59,12 @@ FLAG_OF: Final[Mapping[str, str]] = {
     EXECUTOR_MEMORY: "executor-memory",
     SHUFFLE_PARTITIONS: "shuffle-partitions",
 }
-"""Options that have a flag of their own, so that there is one place to look for them."""
+"""Options that have their own flag, and are set by that flag only."""
 
 REFUSED: Final[Mapping[str, str]] = {
-    "spark.submit.deployMode": "use spark-submit --deploy-mode, which places the driver",
-    "spark.remote": "the pipeline reads and writes through its own JVM, not Spark Connect",
-    "spark.api.mode": "the pipeline reads and writes through its own JVM, not Spark Connect",
+    "spark.submit.deployMode": "use spark-submit --deploy-mode instead",
+    "spark.remote": "the pipeline cannot use Spark Connect",
+    "spark.api.mode": "the pipeline cannot use Spark Connect",
 }
 
 AT_START: Final = (
@@ -80,46 +77,45 @@ AT_START: Final = (
     "spark.jars.repositories",
     "spark.jars.ivySettings",
 )
-"""What only counts as the driver's JVM starts."""
+"""Options that only count while the driver's JVM starts."""
 
 ALWAYS: Final[Mapping[str, str]] = {
-    # Spark's launcher sets this one for every program that it does not start itself, and then
-    # writes its bars to stderr, where a supervisor keeps a log.
+    # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
     "spark.ui.showConsoleProgress": "false",
 }
-"""What sparq sets whatever the JVM has, and only `--spark` sets otherwise."""
+"""Defaults that override the JVM's options, but not `--spark`."""
 
 LAUNCHERS_NAMES: Final = ("pyspark-shell", "app.py")
-"""What Spark's launcher calls a program that nobody has named."""
+"""The names that Spark's launcher gives to a program without `--name`."""
 
 DEFAULTS: Final[Mapping[str, str]] = {
-    # Three queries share the executors. Whoever starts a query names a pool for it (local property
-    # spark.scheduler.pool): a long job of one, as when the archive's files are merged, then leaves
-    # tasks to the others. Without FAIR all of them would wait for it, first in, first out.
+    # Three queries share the executors. Each runs in a pool of its own (the local property
+    # spark.scheduler.pool of the thread that starts it), so that a long job of one query, such as a
+    # merge of the archive's files, leaves task slots for the others. FIFO would let them wait.
     "spark.scheduler.mode": "FAIR",
-    # The UI keeps 1,000 jobs, stages and plans and 100,000 tasks in the driver's heap. Three
-    # queries reach that after some minutes, and until then the driver grows with its batches.
+    # By default the UI keeps 1,000 jobs, stages and plans and 100,000 tasks in the driver's heap:
+    # the driver would grow with every batch until three queries have reached these numbers.
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "200",
     "spark.ui.retainedTasks": "5000",
     "spark.sql.ui.retainedExecutions": "100",
-    # It cuts partitions by their measured sizes, so that a batch that is run again might not have
-    # the partitions that it had, and plans each stage anew. Stateful queries do without it anyway.
+    # Adaptive execution plans every stage again and sizes partitions by measured data: a repeated
+    # batch might be split differently. Spark turns it off for stateful queries anyway.
     "spark.sql.adaptive.enabled": "false",
-    # The work is done by Arrow and numpy between Spark's exchanges. To compile Java for what is
-    # left costs each query's first batches, and measured alone it gained nothing in later ones.
+    # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
+    # first batch of each query, and gained nothing in later batches when measured alone.
     "spark.sql.codegen.wholeStage": "false",
-    # Only changes of the state are written in each batch, not whole snapshots of RocksDB.
+    # A batch uploads the changes of the state, not a snapshot of RocksDB.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # By default `stop()` waits without end for a query that does not stop.
+    # By default `stop()` waits forever for a query that hangs.
     "spark.sql.streaming.stopTimeout": "60s",
-    # A batch of the archive has clicks of a few hours: a file stays open for each of them, where
-    # Spark would sort the batch by date and hour first.
+    # An archive batch has clicks of a few hours. With a file open for each hour, Spark need not
+    # sort the batch by date and hour first.
     "spark.sql.maxConcurrentOutputFileWriters": "48",
-    # The application's small tables, such as findings, come and go as Arrow, not row by row.
+    # Small tables move between the JVM and the driver's Python as Arrow, not row by row.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # 10,000 messages make one batch for a Python worker (4,000 to 20,000 cost the same). But a
-    # message may have a MiB: without this, 10,000 such would be one buffer of 10 GiB.
+    # A Python worker gets 10,000 messages at a time (4,000 to 20,000 cost the same per row). A
+    # message may be 1 MiB large, so the bytes need a limit, too: the default is 2 GiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
 }
 
@@ -127,26 +123,26 @@ ON_LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
 }
-"""For a local master, whose executors are in the driver. On a cluster they come from outside."""
+"""For local masters. On a cluster the executors connect to the driver from other machines."""
 
 ON_A_LOCAL_DISK: Final[Mapping[str, str]] = {
-    # Spark's own choice, Hadoop's FileContext, takes a third of a small batch's time on a local
-    # disk. This one renames, which on S3A is no single step, so Spark chooses for all the rest.
+    # Spark's default, Hadoop's FileContext, costs a third of a small batch's time on a local disk.
+    # This manager relies on atomic renames, which S3A lacks; elsewhere Spark's default is kept.
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
 }
 
 
 def is_local(master: str) -> bool:
-    """Whether the executors are processes or threads of this machine alone."""
+    """Whether the executors run on this machine only."""
     return master.startswith("local")
 
 
 def conflict(key: str, value: str) -> str:
-    """Why an option must not be given; empty if it may."""
+    """Why `--spark` refuses an option; empty if it does not."""
     if key in FLAG_OF:
-        return f"has a flag of its own: write --{FLAG_OF[key]}"
+        return f"has its own flag: write --{FLAG_OF[key]}"
     if key in REFUSED:
-        return f"is not for the pipeline: {REFUSED[key]}"
+        return f"is not allowed: {REFUSED[key]}"
     needed = REQUIRED.get(key)
     if needed is not None and value != needed.value:
         return f"must be {needed.value}: {needed.why}"
@@ -154,7 +150,7 @@ def conflict(key: str, value: str) -> str:
 
 
 def explicit(settings: Settings) -> dict[str, str]:
-    """What the user has said by settings and `--spark`."""
+    """The options that the user has set, by settings or `--spark`."""
     given = {
         MASTER: settings.master,
         DRIVER_MEMORY: settings.driver_memory,
@@ -165,85 +161,82 @@ def explicit(settings: Settings) -> dict[str, str]:
 
 
 def at_launch(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """What the JVM is started with.
-
-    The master is among it unless something else may name one: then the JVM says which.
-    """
-    given = explicit(settings)
-    if MASTER not in given and not names_a_master(environment):
-        given[MASTER] = LOCAL_MASTER
-    return given
+    """The options that the JVM is started with; spark.master is always one of them."""
+    return {MASTER: named_master(environment) or LOCAL_MASTER, **explicit(settings)}
 
 
-def names_a_master(environment: Mapping[str, str]) -> bool:
-    """Whether Spark's launcher has a master or finds one: in variables or spark-defaults.conf."""
+def named_master(environment: Mapping[str, str]) -> str:
+    """The master in environment variables or spark-defaults.conf, where Spark's launcher looks."""
     arguments = environment.get("PYSPARK_SUBMIT_ARGS", "")
-    if environment.get(GATEWAY) or environment.get("MASTER"):
-        return True
-    if "--master" in arguments or MASTER in arguments:
-        return True
     home = environment.get("SPARK_HOME", "")
     folder = environment.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else "")
+    found = re.search(r"(?:--master[ =]|\bspark\.master=)\s*[\"']?([^\s\"']+)", arguments)
+    found = found or re.search(
+        r"^\s*spark\.master[\s=:]+(\S+)", _text(folder, "spark-defaults.conf"), re.MULTILINE
+    )
+    return found[1] if found else environment.get("MASTER", "")
+
+
+def _text(folder: str, name: str) -> str:
     try:
-        text = Path(folder, "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+        return Path(folder, name).read_text(encoding="utf-8", errors="replace") if folder else ""
     except OSError:
-        return False
-    return re.search(rf"^\s*{re.escape(MASTER)}[\s=:]", text, re.MULTILINE) is not None
+        return ""
 
 
 def variables(
     launch: Mapping[str, str], environment: Mapping[str, str], memory: str
 ) -> dict[str, str]:
-    """Environment variables that are set before the JVM starts, where they are not set yet.
+    """Environment variables to set before the JVM starts; those already set are left out.
 
     Args:
-        launch: what `at_launch` says.
-        environment: the variables that there are.
-        memory: the driver's heap if nothing else says how large, such as "4g".
+        launch: the result of `at_launch`.
+        environment: the variables that are already set.
+        memory: the default heap of the driver, such as "4g".
     """
-    # This variable is weaker than a flag and than spark-defaults.conf, an option would not be.
+    # As a variable it is a default: flags and spark-defaults.conf override it.
     wanted = {"SPARK_DRIVER_MEMORY": memory}
-    if is_local(launch.get(MASTER, "")):
-        # Spark's UI has no other way to be told where to listen.
+    if is_local(launch[MASTER]):
+        # The address of Spark's UI can only be set by this variable.
         wanted["SPARK_LOCAL_IP"] = LOOPBACK
     return {name: value for name, value in wanted.items() if not environment.get(name)}
 
 
 def other_master(settings: Settings, found: Mapping[str, str]) -> str:
-    """A sentence if the JVM was started with another master than the setting's; else empty."""
+    """A sentence if the JVM was started with a different master; else empty."""
     started = found.get(MASTER, "")
     if not settings.master or not started or _bare(settings.master) == _bare(started):
         return ""
     return (
-        f"--master={settings.master}: Spark has been started with {started}; name the master in one"
-        " place, which is spark-submit where that is used"
+        f"--master={settings.master}: Spark was started with {started}: name the master in one"
+        " place only (with spark-submit: there)"
     )
 
 
 def too_late(settings: Settings, found: Mapping[str, str]) -> str:
-    """A sentence about what a JVM that runs already cannot follow any more; empty if nothing."""
+    """A sentence if an option comes too late for a JVM that is already running; else empty."""
     given = explicit(settings)
     for key in AT_START:
         if key in given and given[key] != found.get(key):
             name = f"--{FLAG_OF[key]}" if key in FLAG_OF else f"--spark {key}"
             return (
-                f"{name}: Spark's JVM runs already and would not follow it; give it to"
+                f"{name}: Spark's JVM is already running and would ignore it: give it to"
                 f" spark-submit, as --conf {key}=..."
             )
     return ""
 
 
 def _bare(master: str) -> str:
-    """A master as two spellings of it have it: Spark's launcher adds https to Kubernetes's."""
+    """A master without prefixes: Spark's launcher adds https to Kubernetes addresses."""
     return master.removeprefix("k8s://").removeprefix("https://")
 
 
 def of_session(settings: Settings, found: Mapping[str, str]) -> dict[str, str]:
-    """All that the session sets.
+    """The options to make the session with.
 
     Args:
-        settings: what the user says.
-        found: the options that the JVM has, from its start and from spark-defaults.conf.
+        settings: the pipeline's settings.
+        found: the options that the JVM has.
     """
     given = explicit(settings)
     local = is_local(found.get(MASTER) or given.get(MASTER, LOCAL_MASTER))
@@ -258,5 +251,5 @@ def of_session(settings: Settings, found: Mapping[str, str]) -> dict[str, str]:
     needed = {key: needed.value for key, needed in REQUIRED.items()}
     wanted = {**kept, **ALWAYS, **given, **needed}
     if MASTER in found:
-        wanted.pop(MASTER, None)  # the launcher has it, and completes addresses of Kubernetes
+        wanted.pop(MASTER, None)  # keep the launcher's spelling of it
     return wanted

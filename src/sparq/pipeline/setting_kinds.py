@@ -1,10 +1,10 @@
-"""The types that a setting of the pipeline may have: how each is read, checked and shown.
+"""The types of the pipeline's settings: how each type is read, checked and shown.
 
-1. Every reader takes what a user types and what it has returned itself, and returns the one
-   spelling that the rest of the pipeline sees: an absolute path, `512m`, `2 seconds`.
-2. What is wrong is a ValueError whose text is the end of a sentence that begins with the value;
-   where the value may be a secret (`--source`), the text stands alone and does not repeat it.
-3. What takes long to load (the client, TLS) is loaded when a value is there to be checked by it.
+1. A reader returns one spelling for each value: an absolute path, `512m`, `2 seconds`. It accepts
+   its own results unchanged.
+2. A wrong value is a ValueError. Its text completes a sentence that begins with the value; for
+   pairs, which may be secrets, it is a whole sentence without the value.
+3. Slow modules (the client, TLS) are loaded only to check a value that was given.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNITS_MS: Final = {
     "m": 60_000,
     "h": 3_600_000,
 }
-"""Spark's words for a trigger (each also with an s), and the short ones of its other options."""
+"""Spark's units for triggers (also with a plural s), and the short units of its other options."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _PATTERN_CHARACTERS: Final = frozenset("*?[]{}\\")
@@ -52,36 +52,37 @@ _MASTERS: Final = ("local[*]", "local[4]", "spark://host:7077", "yarn", "k8s://h
 
 
 def data_uri(text: str) -> str:
-    """A folder as Spark is told it: a URI, or the absolute path of a local one.
-
-    A path without a scheme is meant to be on a local disk, wherever Spark's default lies.
-    """
+    """A folder: a URI, or an absolute path for a text without a scheme."""
     if not text.strip():
         raise ValueError("is empty: name a folder")
     odd = next((one for one in text if one in _PATTERN_CHARACTERS or ord(one) < 0x20), "")
     if odd:
-        raise ValueError(f"has {shown(odd)}, which Spark reads as part of a pattern: rename it")
+        raise ValueError(
+            f"has {shown(odd)}, which Spark would read as part of a pattern: rename the folder"
+        )
     scheme, colon, rest = text.partition(":")
     if not colon or "/" in scheme:
         return _folder(os.path.abspath(os.path.expanduser(text)))
     if not _SCHEME.fullmatch(scheme):
-        raise ValueError("has no scheme: write one of letters before the colon, as in s3a://")
+        raise ValueError("has no valid scheme: begin it with a letter, as in s3a://bucket/folder")
     if not rest.startswith("/"):
-        raise ValueError(f"is no URI: write {scheme}:///path or {scheme}://host/path, or ./{text}")
+        raise ValueError(
+            f"is not a URI: write {scheme}://host/path, or ./{text} for a local folder"
+        )
     if scheme.lower() == "file" and urlsplit(text).netloc:
         raise ValueError(f"names a host: write file:///{rest.lstrip('/')}")
     return _folder(text)
 
 
 def _folder(text: str) -> str:
-    """Without slashes at its end.
+    """The address without slashes at its end.
 
     Raises:
-        ValueError: nothing is left but a file system.
+        ValueError: it is the root of a file system.
     """
     bare = text.rstrip("/")
     if not bare or bare.endswith(":"):
-        raise ValueError("is a whole file system: name a folder in it")
+        raise ValueError("is the root of a file system: name a folder in it")
     return bare
 
 
@@ -92,7 +93,7 @@ def lookupd(text: str) -> list[str]:
         try:
             import_module("sparq.client.address").lookupd_url(one)
         except ValueError:
-            raise ValueError("is no address: write host:port, as in 127.0.0.1:4161") from None
+            raise ValueError("is not an address: write host:port, such as 127.0.0.1:4161") from None
     return found
 
 
@@ -100,7 +101,7 @@ def listening(text: str) -> str:
     """An address to listen on; empty: none."""
     place = import_module("sparq.daemon.address").split(text)
     if text and (place is None or not place[0]):
-        raise ValueError("is no address: write host:port, as in 127.0.0.1:4180")
+        raise ValueError("is not an address: write host:port, such as 127.0.0.1:4180")
     return text
 
 
@@ -108,24 +109,24 @@ def name(text: str, what: str, lasting: bool) -> str:
     """The name of a topic or a channel.
 
     Args:
-        text: the name; empty where a default follows from another setting.
-        what: what it is the name of.
-        lasting: whether it must outlive its last user.
+        text: the name; if `lasting` is false it may be empty.
+        what: "topic" or "channel".
+        lasting: refuse ephemeral names.
     """
     if (text or lasting) and not is_valid_name(text):
         raise ValueError(
-            f"is no name of a {what}: use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-]"
+            f"is not a valid {what} name: use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-]"
         )
     if lasting and is_ephemeral(text):
-        raise ValueError(f"is ephemeral: a {what} that a query reads must outlive its connections")
+        raise ValueError(f"is ephemeral: use a durable {what}, or a restart would lose clicks")
     return text
 
 
 def milliseconds(text: str) -> int:
-    """A time in Spark's words (`500 milliseconds`, `1 minute 30 seconds`), or in seconds.
+    """A time such as `500 milliseconds`, `1 minute 30 seconds` or `2` (seconds).
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is not a time.
     """
     words = text.strip().lower()
     words = words.removeprefix("interval ")
@@ -139,45 +140,45 @@ def milliseconds(text: str) -> int:
         total += float(part[1]) * UNITS_MS[unit]
         at = part.end()
     if not at or words[at:].strip():
-        raise ValueError("is no time: write seconds, or 500 milliseconds, 5 seconds, 1 minute")
+        raise ValueError("is not a time: write 5 (seconds), 500 milliseconds or 1 minute")
     return round(total)
 
 
 def interval(text: str) -> str:
-    """A time as Spark's trigger takes it."""
+    """A time in the form that Spark's triggers accept."""
     ms = milliseconds(text)
     count, unit = (ms, "millisecond") if ms % 1000 else (ms // 1000, "second")
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 def size_bytes(text: str) -> int:
-    """Bytes of `512m` or `4g`; 0 for an empty text and for `0`."""
+    """The bytes of `512m` or `4g`; 0 for an empty text and for `0`."""
     return int(text[:-1]) * UNITS_BYTES[text[-1]] if text.rstrip("0") else 0
 
 
 def size(text: str, least: int) -> str:
-    """A size with its unit; empty: the default, `0`: none, where `least` is 0."""
+    """A size with its unit, or an empty text; `0` only if `least` is 0."""
     bare = text.strip().lower()
     if not bare or (bare == "0" and not least):
         return bare
     found = re.fullmatch(r"(\d{1,9}) ?([kmgt])i?b?", bare)
     if found is None:
-        raise ValueError("is no size: write a whole number with its unit, as in 512m or 4g")
+        raise ValueError("is not a size: write a whole number with a unit, such as 512m or 4g")
     if int(found[1]) * UNITS_BYTES[found[2]] < least:
         raise ValueError(f"is too small: use {least // MIB}m or more")
     return f"{int(found[1])}{found[2]}"
 
 
 def master(text: str) -> str:
-    """Where Spark runs; empty: where spark-submit says, or here."""
+    """The address of a Spark master, or an empty text."""
     if text and not _MASTER.fullmatch(text):
         close = suggestion(text, _MASTERS)
-        raise ValueError(f"is no master{close or f': use {one_of(_MASTERS)}'}")
+        raise ValueError(f"is not a master{close or f': use {one_of(_MASTERS)}'}")
     return text
 
 
 def choices(known: tuple[str, ...], text: str) -> list[str]:
-    """Some of the known words, with commas between them."""
+    """Words from a known list, separated by commas."""
     found = [one.strip() for one in text.split(",") if one.strip()]
     for one in found:
         word(known, one)
@@ -185,7 +186,7 @@ def choices(known: tuple[str, ...], text: str) -> list[str]:
 
 
 def word(known: tuple[str, ...], text: str) -> str:
-    """One of the known words."""
+    """A word from a known list."""
     if text not in known:
         close = suggestion(text.lower(), known)
         raise ValueError(f"is unknown{close or f': use {one_of(known)}'}")
@@ -193,14 +194,14 @@ def word(known: tuple[str, ...], text: str) -> str:
 
 
 def local_folder(text: str) -> str:
-    """The absolute path of a folder on this machine's disk; empty: none."""
+    """The absolute path of a local folder, or an empty text."""
     if "://" in text:
-        raise ValueError("is a URI: name a folder on this machine's disk")
+        raise ValueError("is a URI: name a local folder")
     return os.path.abspath(os.path.expanduser(text)) if text else ""
 
 
 def pair(text: str) -> tuple[str, str]:
-    """KEY=VALUE; an empty key says that there was no `=`."""
+    """Key and value of KEY=VALUE; both are empty if there is no `=`."""
     key, equals, value = text.partition("=")
     return (key.strip(), value) if equals else ("", "")
 
@@ -218,11 +219,11 @@ def _last_of_each(pairs: Pairs) -> dict[str, str]:
 
 
 def spark_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
-    """Options of Spark; of a key that is given twice the last counts."""
+    """Options of Spark; the last value of a key counts."""
     found = _last_of_each(pairs)
     for key, value in found.items():
         if not re.fullmatch(r"spark\.\S+", key):
-            raise ValueError(f"{shown(key)} is no option of Spark: it begins with spark.")
+            raise ValueError(f"{shown(key)} is not an option of Spark: they begin with spark.")
         reason = conflict(key, value)
         if reason:
             raise ValueError(f"{key} {reason}")
@@ -240,11 +241,11 @@ SET_BY_FLAGS: Final[Mapping[str, str]] = {
     "minoffsetspertrigger": "write --archive-min-offsets",
     "maxtriggerdelay": "write --archive-max-delay",
 }
-"""Options of the source that the pipeline sets by itself, in lower case."""
+"""Options of the source that the pipeline sets itself, in lower case."""
 
 
 def source_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
-    """Options of the source `nsq` beside those that the pipeline sets, for all three queries."""
+    """Options of the source `nsq` for all three queries; the last value of a key counts."""
     found = _last_of_each(pairs)
     for key in found:
         if key.lower() in SET_BY_FLAGS:
@@ -253,7 +254,7 @@ def source_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
         options = import_module("sparq.spark.options")
         options.check_names(found)
         given = options.Given({**found, "lookupd_http_addresses": "127.0.0.1:4161"})
-        options.Cluster.of(given)  # TLS, compression, AUTH, times: the error names the option
+        options.Cluster.of(given)  # checks TLS, compression, AUTH and timeouts
     return tuple(found.items())
 
 
@@ -276,7 +277,7 @@ def _from_number(read: Reader, value: Any) -> Any:
 
 def _whole_of_text(text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise ValueError("is no whole number")
+        raise ValueError("is not a whole number")
     return int(text)
 
 
@@ -311,17 +312,17 @@ def _each_once(lists: Iterable[list[str]]) -> tuple[str, ...]:
 
 
 def _text_kind(label: str, read: Reader) -> Kind:
-    """A text that is read in one way from wherever it comes; empty texts are not shown."""
+    """A kind whose values are texts, read in one way from flags, files and Python."""
     return Kind(label, read, partial(_from_text, read), str)
 
 
 def choice(*known: str) -> Kind:
-    """One of a few words."""
+    """One word from a list."""
     return _text_kind("|".join(known), partial(word, known))
 
 
 def some_of(*known: str) -> Kind:
-    """Some of a few words, with commas between them."""
+    """Words from a list, separated by commas."""
     return _text_kind("name,...", partial(choices, known))._replace(gather=_each_once)
 
 

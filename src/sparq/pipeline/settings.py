@@ -1,13 +1,13 @@
-"""What the clicks pipeline is told: names, pace, memory and Spark's options, checked.
+"""The settings of the clicks pipeline: names, pace, memory and options of Spark, all checked.
 
     settings = Settings(data="hdfs:///clicks", lookupd_http_addresses=("lookup-1:4161",))
 
 Flags and a TOML file make the same object (`sparq.pipeline.command`). Nothing here loads Spark.
 
-1. A `Settings` that exists is right in itself: each value is within its bounds and in one spelling
-   (an absolute path, `512m`, `2 seconds`), and the values go together.
-2. A mistake is a SettingsError: one sentence, which names the flag and says what to write.
-3. Whether nsqlookupd, the master and the file system are there is asked later (`session`).
+1. A `Settings` object is always valid: each value is within its bounds and has one spelling (an
+   absolute path, `512m`, `2 seconds`), and the values agree with each other.
+2. A mistake is a SettingsError: one sentence that names the flag and says what to write.
+3. Nothing is contacted here. `session` finds out whether the master and the file system exist.
 """
 
 from __future__ import annotations
@@ -39,50 +39,54 @@ class SettingsError(Mistake):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that the pipeline can be told. Times are texts such as `2 seconds` or a number
-    of seconds, sizes texts such as `512m` or `4g` (1m is 1,048,576 bytes).
+    """All settings of the pipeline.
+
+    Times are texts: `2 seconds`, `500 milliseconds`, or a plain number of seconds. Sizes are texts
+    with a unit: `512m`, `4g` (1m is 1,048,576 bytes).
 
     Attributes:
-        data: the folder of all output and checkpoints: a URI of any Hadoop file system, or a path,
-            which becomes an absolute one.
+        data: the folder for all output and checkpoints: a URI of any Hadoop file system, or a
+            local path, which becomes absolute.
         lookupd_http_addresses: nsqlookupds that know the nsqds, `host:port` or a URL.
-        topic: where the clicks are published.
+        topic: the topic of the clicks.
         archive_channel: channel of the query `archive`.
         metrics_channel: channel of the query `metrics`.
         spam_analysis_channel: channel of the query `spam_analysis`.
-        queries: which of the three run.
-        publish: whether minutes, rejected messages and findings are published too.
+        queries: the queries to run, one or more of QUERIES.
+        publish: whether minutes, rejected messages and findings are also published to topics.
         metrics_topic: topic of the minutes; default: `<topic>.metrics`.
-        rejected_topic: topic of messages that are no clicks; default: `<topic>.rejected`.
+        rejected_topic: topic of messages that are not clicks; default: `<topic>.rejected`.
         spam_topic: topic of the findings; default: `<topic>.spam`.
-        trigger: time from one batch's start to the next, if there is something to read; 0: as soon
-            as the batch before has ended.
-        max_offsets_per_trigger: messages in a batch of `metrics` or `spam_analysis` at most.
-        archive_min_offsets: with fewer messages a batch of `archive` waits; 0: it does not.
-        archive_max_offsets: messages in a batch of `archive` at most.
-        archive_max_delay: how long such a batch waits at most.
+        trigger: time between the starts of two batches of a query; 0: a batch starts as soon as the
+            one before has ended.
+        max_offsets_per_trigger: maximum number of messages in a batch of `metrics` or
+            `spam_analysis`.
+        archive_min_offsets: a batch of `archive` waits for this many messages; 0: it does not wait.
+        archive_max_offsets: maximum number of messages in a batch of `archive`.
+        archive_max_delay: maximum time that a batch of `archive` waits.
         archive_format: "parquet" or "delta".
-        archive_file_size: small files of an hour that have this size together are merged into one;
-            "0": files are never merged.
-        master: where Spark runs; empty: where spark-submit says, else `local[*]`.
+        archive_file_size: small files of an hour are merged when they have this size together; "0":
+            files are never merged.
+        master: Spark's master; empty: the one given to spark-submit or in spark-defaults.conf, else
+            `local[*]`.
         driver_memory: heap of the driver's JVM; empty: a quarter of the machine's memory, at least
-            1g and at most 8g. On a local master the executors are in this heap.
-        executor_memory: heap of each executor; empty: Spark's default. For clusters.
-        shuffle_partitions: partitions of the state; 0: as many as cores. A query keeps the number
-            of its first start.
-        spark: further options of Spark, pairs of key and value; of a key the last pair counts.
-        source: further options of the source `nsq`, such as those of TLS and AUTH, likewise. Not
-            shown by `repr`, since one may be a secret.
-        metrics_address: `host:port` that serves figures for Prometheus; empty: none.
-        run_dir: a local folder for a supervisor: the application says there how it is, and ends
-            when a file `finish` appears in it; empty: none.
+            1g and at most 8g. With a local master the executors share this heap.
+        executor_memory: heap of each executor of a cluster; empty: Spark's default, 1g.
+        shuffle_partitions: number of partitions of the state; 0: the number of cores. A query keeps
+            the number of its first start.
+        spark: other options of Spark, pairs of key and value; the last pair of a key counts.
+        source: other options of the source `nsq`, such as those for TLS and AUTH, in the same form.
+            One may be a secret, so `repr` leaves them out.
+        metrics_address: `host:port` where Prometheus finds the metrics; empty: nowhere.
+        run_dir: a local folder shared with a supervisor: the application writes its state there,
+            and ends when the file `finish` appears in it; empty: none.
 
     Raises:
-        SettingsError: a value is missing or wrong, or two do not go together.
+        SettingsError: a value is missing or wrong, or two values contradict each other.
     """
 
     data: str = option(
-        "", "folder of output and checkpoints: a path, or a URI such as s3a://...", kind=kinds.DATA
+        "", "folder for output and checkpoints: a path, or a URI such as s3a://...", kind=kinds.DATA
     )
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
@@ -100,76 +104,81 @@ class Settings:
         QUERIES, "queries to run, with commas between them", kind=kinds.some_of(*QUERIES)
     )
     publish: bool = option(
-        True, "publish the results to topics, too; --no-publish: only files", kind=kinds.TRUTH
+        True, "also publish the results to topics; --no-publish: write files only", kind=kinds.TRUTH
     )
     metrics_topic: str = option(
         "", "topic of the minutes (default <topic>.metrics)", kind=kinds.RESULT_TOPIC
     )
     rejected_topic: str = option(
-        "", "topic of what is no click (default <topic>.rejected)", kind=kinds.RESULT_TOPIC
+        "",
+        "topic of messages that are not clicks (default <topic>.rejected)",
+        kind=kinds.RESULT_TOPIC,
     )
     spam_topic: str = option(
         "", "topic of the findings (default <topic>.spam)", kind=kinds.RESULT_TOPIC
     )
     trigger: str = option(
         "1 second",
-        "time between the starts of two batches: seconds, or Spark's words; 0: none",
+        "time between the starts of two batches, such as 2 (seconds) or 500 milliseconds",
         kind=kinds.INTERVAL,
     )
     max_offsets_per_trigger: int = option(
         OFFSETS,
-        "messages in a batch of metrics or spam_analysis at most",
+        "maximum number of messages in a batch of metrics or spam_analysis",
         kind=kinds.WHOLE,
         least=1,
     )
     archive_min_offsets: int = option(
         ARCHIVE_OFFSETS,
-        "messages that a batch of the archive waits for; 0: it does not wait",
+        "number of messages that a batch of archive waits for; 0: it does not wait",
         kind=kinds.WHOLE,
         least=0,
         most="archive_max_offsets",
     )
     archive_max_offsets: int = option(
-        ARCHIVE_OFFSETS, "messages in a batch of the archive at most", kind=kinds.WHOLE, least=1
+        ARCHIVE_OFFSETS,
+        "maximum number of messages in a batch of archive",
+        kind=kinds.WHOLE,
+        least=1,
     )
     archive_max_delay: str = option(
-        "60 seconds", "time that a batch of the archive waits at most", kind=kinds.INTERVAL
+        "60 seconds", "maximum time that a batch of archive waits", kind=kinds.INTERVAL
     )
     archive_format: str = option(
         "parquet", "format of the archive; delta needs sparq[delta]", kind=kinds.choice(*FORMATS)
     )
     archive_file_size: str = option(
-        "128m", "size up to which small files are merged; 0: never", kind=kinds.FILE_SIZE
+        "128m", "merge small files of the archive up to this size; 0: never", kind=kinds.FILE_SIZE
     )
     master: str = option(
         "",
-        "Spark's master: local[4], spark://host:7077, yarn, k8s://... (default local[*], or what"
-        " spark-submit says)",
+        "Spark's master: local[4], spark://host:7077, yarn, k8s://... (default: that of"
+        " spark-submit or spark-defaults.conf, else local[*])",
         kind=kinds.MASTER,
     )
     driver_memory: str = option(
         "",
-        "heap of the driver (default a quarter of the machine's memory, from 1g to 8g)",
+        "heap of the driver (default a quarter of the machine's memory, 1g to 8g)",
         kind=kinds.HEAP,
     )
     executor_memory: str = option(
-        "", "heap of each executor of a cluster (default Spark's, 1g)", kind=kinds.HEAP
+        "", "heap of each executor of a cluster (default 1g)", kind=kinds.HEAP
     )
     shuffle_partitions: int = option(
         0,
-        "partitions of the state, which a query keeps from its first start; 0: one a core",
+        "number of partitions of the state, fixed at the first start; 0: the number of cores",
         kind=kinds.WHOLE,
         least=0,
         most=10_000,
     )
     spark: tuple[tuple[str, str], ...] = option(
-        (), "an option of Spark, as in spark.executor.cores=2", kind=kinds.SPARK
+        (), "an option of Spark, such as spark.executor.cores=2", kind=kinds.SPARK
     )
     source: tuple[tuple[str, str], ...] = dataclasses.field(
         default=(),
         repr=False,
         metadata=dict(
-            text="an option of the source nsq, as in tls_root_ca_file=ca.pem; secrets belong into"
+            text="an option of the source nsq, such as tls_root_ca_file=ca.pem; put secrets into"
             " the file of --config",
             kind=kinds.SOURCE,
             name="",
@@ -179,16 +188,18 @@ class Settings:
         ),
     )
     metrics_address: str = option(
-        METRICS_ADDRESS, 'host:port of figures for Prometheus; "": none', kind=kinds.LISTENING
+        METRICS_ADDRESS, 'host:port where Prometheus finds metrics; "": none', kind=kinds.LISTENING
     )
     run_dir: str = option(
-        "", "local folder for a supervisor: app.json, samples.json, finish", kind=kinds.FOLDER
+        "",
+        "local folder shared with a supervisor (app.json, samples.json, finish)",
+        kind=kinds.FOLDER,
     )
 
     def __post_init__(self) -> None:
-        """Check the values and bring each to its one spelling."""
+        """Check the values and give each its one spelling."""
         if not self.data:
-            raise SettingsError("--data is missing: name the folder of output and checkpoints")
+            raise SettingsError("--data is missing: name the folder for output and checkpoints")
         for flag in flags():
             self._settle(flag, getattr(self, flag.field))
         for flag in flags():
@@ -207,14 +218,14 @@ class Settings:
             other = owners.setdefault(channel, query)
             if other != query:
                 raise SettingsError(
-                    f"{_flag_of_channel(query)}={channel} is the channel of {other} as well: each"
-                    " query needs one of its own"
+                    f"{_flag_of_channel(query)}={channel} is also the channel of {other}: give each"
+                    " query its own channel"
                 )
         for result, topic in self.result_topics.items():
             if topic == self.topic:
                 raise SettingsError(
-                    f"--{result}-topic={topic} is the topic of the clicks: results would come back"
-                    " as clicks"
+                    f"--{result}-topic={topic} is the topic of the clicks: use another topic for"
+                    " results"
                 )
         if self.archive_min_offsets > self.archive_max_offsets:
             raise SettingsError(
@@ -229,7 +240,7 @@ class Settings:
 
     @property
     def result_topics(self) -> dict[str, str]:
-        """The topic of each kind of result that is published: metrics, rejected, spam."""
+        """The topic of each published kind of result: metrics, rejected, spam."""
         if not self.publish:
             return {}
         return {result: getattr(self, f"{result}_topic") for result in RESULTS}
@@ -262,15 +273,15 @@ def flags() -> tuple[Flag, ...]:
 
 
 def settled(flag: Flag, value: Any, origin: str) -> Any:
-    """A setting's value in its one spelling.
+    """Check the value of a setting, and give it its one spelling.
 
     Args:
-        flag: which setting.
-        value: what was given for it, in Python's or TOML's types.
-        origin: what the sentence about a mistake begins with, such as `--topic`.
+        flag: the setting.
+        value: its value, in a type of Python or TOML.
+        origin: the beginning of the sentence about a mistake, such as `--topic`.
 
     Raises:
-        SettingsError: it is wrong.
+        SettingsError: the value is wrong.
     """
     try:
         if flag.repeated:
@@ -278,7 +289,7 @@ def settled(flag: Flag, value: Any, origin: str) -> Any:
         found = flag.kind.coerce(value)
         _check_bounds(flag, found)
     except ValueError as error:
-        # One of the pairs may be a secret: the reason names what is wrong by itself.
+        # A pair may be a secret: the value is left out, and the reason names the key.
         text = ":" if flag.kind in _PAIRS else f"={shown(_text_of(value))}"
         raise SettingsError(f"{origin}{text} {error}") from None
     return found

@@ -1,0 +1,253 @@
+"""Real sessions, each in its own process, since a process can have only one."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparq.pipeline.session import check_master, choose_python
+from sparq.pipeline.settings import SettingsError
+
+PRELUDE = """
+import json, os, sys
+from sparq.pipeline.session import session
+from sparq.pipeline.settings import Settings
+
+def made(**values):
+    return Settings(**{"lookupd_http_addresses": ("127.0.0.1:4161",), **values})
+
+def refused(**values):
+    try:
+        session(made(**values))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+def told(spark, **more):
+    context = spark.sparkContext
+    runtime = context._jvm.java.lang.Runtime.getRuntime()
+    state = {
+        "master": context.master,
+        "ui": context.uiWebUrl,
+        "heap_mib": runtime.maxMemory() >> 20,
+        "conf": dict(context.getConf().getAll()),
+        "partitions": spark.conf.get("spark.sql.shuffle.partitions"),
+        "zone": spark.conf.get("spark.sql.session.timeZone"),
+        "stop_timeout": spark.conf.get("spark.sql.streaming.stopTimeout"),
+        "python": context.pythonExec,
+    }
+    print("\\n" + json.dumps(state | more), flush=True)
+"""
+VARIABLE = re.compile(r"(PY)?SPARK_|MASTER$")
+SECONDS = 120
+
+
+def run(program: str, *command: str, **variables: str) -> dict[str, object]:
+    """The state of the session that a program makes."""
+    inherited = {k: v for k, v in os.environ.items() if not VARIABLE.match(k)}
+    done = subprocess.run(
+        [*(command or (sys.executable, "-c", PRELUDE + program))],
+        env={**inherited, **variables},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr[-3000:]
+    told: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return told
+
+
+def listeners(port: int) -> set[str]:
+    """The addresses, in the kernel's notation, that sockets listen on at a port."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        path = Path("/proc/net", table)
+        lines = path.read_text(encoding="ascii").splitlines()[1:] if path.exists() else []
+        for line in lines:
+            address, state = line.split()[1], line.split()[3]
+            if state == "0A" and int(address.rpartition(":")[2], 16) == port:
+                found.add(address.rpartition(":")[0])
+    return found
+
+
+def test_a_local_session(tmp_path: Path) -> None:
+    """All cores, the given heap, loopback only, UTC, RocksDB; and it runs Python workers."""
+    told = run(
+        f"""
+spark = session(made(data={str(tmp_path)!r}, driver_memory="640m"))
+from sparq.pipeline.session_options import FILE_MANAGER, ROCKSDB
+port = int(spark.sparkContext.uiWebUrl.rpartition(":")[2])
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.pipeline.test_session import listeners
+rows = spark.range(3).mapInArrow(lambda batches: batches, "id BIGINT").count()
+told(
+    spark,
+    rows=rows,
+    listeners=sorted(listeners(port)),
+    cores=spark.sparkContext.defaultParallelism,
+    manager=spark.conf.get("spark.sql.streaming.checkpointFileManagerClass") == FILE_MANAGER,
+    store=spark.conf.get("spark.sql.streaming.stateStore.providerClass") == ROCKSDB,
+)
+"""
+    )
+
+    assert ("local[*]", "UTC", "60s") == (told["master"], told["zone"], told["stop_timeout"])
+    assert 600 < told["heap_mib"] <= 640
+    assert str(told["cores"]) == told["partitions"]
+    assert told["ui"].startswith("http://127.0.0.1:")
+    assert all(address.endswith("0100007F") for address in told["listeners"])
+    assert (3, True, True) == (told["rows"], told["manager"], told["store"])
+    assert Path(sys.executable).name == Path(told["python"]).name
+    assert "sparq clicks" == told["conf"]["spark.app.name"]
+
+
+def test_the_defaults_of_a_site(tmp_path: Path) -> None:
+    """spark-defaults.conf overrides defaults, and is overridden by flags and required options.
+
+    Data without a file system in Spark end the start with one sentence.
+    """
+    conf = tmp_path / "spark-defaults.conf"
+    conf.write_text(
+        "spark.master local[1]\nspark.driver.memory 600m\nspark.scheduler.mode FIFO\n"
+        "spark.sql.session.timeZone Europe/Berlin\nspark.sql.streaming.stopTimeout 7s\n",
+        encoding="utf-8",
+    )
+
+    told = run(
+        f"""
+nowhere = refused(data="nosuch://host/clicks")
+bucket = refused(data="s3a://bucket/clicks")
+chosen = made(data={str(tmp_path)!r}, spark=("spark.sql.streaming.stopTimeout=5s",))
+told(session(chosen), nowhere=nowhere, bucket=bucket)
+""",
+        SPARK_CONF_DIR=str(tmp_path),
+    )
+
+    assert ("local[1]", "UTC", "5s", "1") == (
+        told["master"],
+        told["zone"],
+        told["stop_timeout"],
+        told["partitions"],
+    )
+    assert 500 < told["heap_mib"] <= 600
+    assert "FIFO" == told["conf"]["spark.scheduler.mode"]
+    for found, address in (("nowhere", "nosuch://host"), ("bucket", "s3a://bucket")):
+        sentence = told[found]
+        assert sentence.startswith(f"SettingsError: --data={address}/clicks: Spark has no file sys")
+        assert "\n" not in sentence
+
+
+def test_under_spark_submit(tmp_path: Path) -> None:
+    """Its master and memory count; a flag that comes too late is a mistake."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""{PRELUDE}
+data = {str(tmp_path)!r}
+late = refused(data=data, driver_memory="1g")
+other = refused(data=data, master="local[2]")
+told(session(made(data=data)), late=late, other=other)
+""",
+        encoding="utf-8",
+    )
+    home = subprocess.run(
+        [sys.executable, "-c", "import pyspark; print(pyspark.__path__[0])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+    told = run(
+        "",
+        f"{home}/bin/spark-submit",
+        *("--master", "local[1]", "--driver-memory", "600m", "--name", "mine", str(program)),
+        SPARK_HOME=home,
+        SPARK_LOCAL_IP="127.0.0.1",
+        PYSPARK_PYTHON=sys.executable,
+        **java_home(),
+    )
+
+    assert ("local[1]", "1", "mine") == (
+        told["master"],
+        told["partitions"],
+        told["conf"]["spark.app.name"],
+    )
+    assert 500 < told["heap_mib"] <= 600
+    assert told["late"].startswith("SettingsError: --driver-memory: Spark's JVM is already run")
+    assert told["other"].startswith("SettingsError: --master=local[2]: Spark was started with lo")
+
+
+def java_home() -> dict[str, str]:
+    """JAVA_HOME for a program that does not look for Java itself."""
+    found = subprocess.run(
+        [sys.executable, "-c", "from sparq.spark.java import ensure_java; print(ensure_java())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    return {"JAVA_HOME": str(Path(found).resolve().parents[1])}
+
+
+def test_a_master_that_does_not_answer() -> None:
+    """The sentence has its address and the reason; one of two masters is enough."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            free = closed.getsockname()[1]
+
+        check_master(f"spark://127.0.0.1:{free},127.0.0.1:{port}")
+        with pytest.raises(SettingsError, match="nothing answers there") as raised:
+            check_master(f"spark://127.0.0.1:{free}")
+
+    assert f"--master=spark://127.0.0.1:{free}: nothing answers there (Connection refused)" == str(
+        raised.value
+    )
+
+
+def test_other_masters_are_not_contacted() -> None:
+    """Only a standalone master has its address in its URI."""
+    for master in ("", "local[*]", "yarn", "k8s://https://127.0.0.1:1"):
+        check_master(master)
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "expected"),
+    [
+        ({"spark.master": "local[2]"}, "python-elsewhere", sys.executable),
+        ({"spark.master": "yarn"}, "", sys.executable),
+        ({"spark.master": "yarn"}, "python-elsewhere", "python-elsewhere"),
+        (
+            {"spark.master": "yarn", "spark.pyspark.python": "./env/bin/python"},
+            "x",
+            "./env/bin/python",
+        ),
+        ({"spark.pyspark.python": "./env/bin/python"}, "", "./env/bin/python"),
+    ],
+)
+def test_the_interpreter_of_the_workers(
+    given: dict[str, str], variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This interpreter, unless another one is named for a cluster; the driver always uses it."""
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setenv("PYSPARK_PYTHON", variable)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
+
+    choose_python(given)
+
+    assert Path(expected).name == Path(os.environ["PYSPARK_PYTHON"]).name
+    assert Path(sys.executable).name == Path(os.environ["PYSPARK_DRIVER_PYTHON"]).name
+
+
+def test_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that would turn the session into one of Spark Connect is a mistake."""
+    from sparq.pipeline.session import session
+    from sparq.pipeline.settings import Settings
+
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+
+    with pytest.raises(SettingsError, match="SPARK_REMOTE is set: unset it"):
+        session(Settings(data="data"))

@@ -1,0 +1,197 @@
+"""The options of the session: by master, by the place of the data, and their precedence."""
+
+from pathlib import Path
+
+import pytest
+
+from sparq.pipeline.session_options import (
+    AT_START,
+    DEFAULTS,
+    FILE_MANAGER,
+    FLAG_OF,
+    REFUSED,
+    REQUIRED,
+    ROCKSDB,
+    at_launch,
+    named_master,
+    of_session,
+    other_master,
+    too_late,
+    variables,
+)
+from sparq.pipeline.settings import Settings
+
+LOCAL = {"spark.master": "local[*]", "spark.app.name": "pyspark-shell"}
+CLUSTER = {"spark.master": "spark://host:7077", "spark.app.name": "pyspark-shell"}
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+DRIVER_HOST = "spark.driver.host"
+
+
+def made(**values):
+    return Settings(**{"data": "data", "lookupd_http_addresses": ("a:4161",), **values})
+
+
+def test_groups_of_options_are_disjoint() -> None:
+    """An option has a flag, is required, is refused, or has a default."""
+    groups = [set(FLAG_OF), set(REFUSED), set(REQUIRED), set(DEFAULTS)]
+
+    assert len(set().union(*groups)) == sum(map(len, groups))
+    assert all(key.startswith("spark.") for key in (*set().union(*groups), *AT_START))
+
+
+def test_the_default_master() -> None:
+    """All cores of this machine."""
+    assert {"spark.master": "local[*]"} == at_launch(made(), {})
+    assert {"spark.master": "yarn", "spark.driver.memory": "2g"} == at_launch(
+        made(master="yarn", driver_memory="2g"), {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "master"),
+    [
+        ({}, "local[*]"),
+        ({"MASTER": "local[1]"}, "local[1]"),
+        ({"PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell", "MASTER": "local[1]"}, "yarn"),
+        ({"PYSPARK_SUBMIT_ARGS": "--master=yarn pyspark-shell"}, "yarn"),
+        ({"PYSPARK_SUBMIT_ARGS": "--conf 'spark.master=local[2]' pyspark-shell"}, "local[2]"),
+        ({"PYSPARK_SUBMIT_ARGS": "--verbose pyspark-shell"}, "local[*]"),
+    ],
+)
+def test_a_master_that_is_named_elsewhere(environment: dict[str, str], master: str) -> None:
+    """It counts as it does for Spark's own programs, but the setting overrides it."""
+    assert {"spark.master": master} == at_launch(made(), environment)
+    assert {"spark.master": "local[3]"} == at_launch(made(master="local[3]"), environment)
+
+
+@pytest.mark.parametrize(
+    ("text", "master"),
+    [
+        ("spark.master spark://host:7077\n", "spark://host:7077"),
+        ("# comment\n  spark.master=yarn", "yarn"),
+        ("# spark.master yarn\nspark.master.rest.enabled true\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_master_in_the_defaults_of_a_site(text: str, master: str, tmp_path: Path) -> None:
+    """It is found in SPARK_CONF_DIR, or in the folder conf of SPARK_HOME."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(text, encoding="utf-8")
+
+    assert master == named_master({"SPARK_HOME": str(tmp_path)})
+    assert master == named_master({"SPARK_CONF_DIR": str(tmp_path / "conf")})
+    assert "" == named_master({"SPARK_HOME": str(tmp_path / "other")})
+
+
+def test_variables_for_a_local_master() -> None:
+    """The heap, and loopback for a local master only; variables that are set stay."""
+    here, there = at_launch(made(), {}), at_launch(made(master="yarn"), {})
+
+    assert {"SPARK_DRIVER_MEMORY": "3g", "SPARK_LOCAL_IP": "127.0.0.1"} == variables(here, {}, "3g")
+    assert {"SPARK_DRIVER_MEMORY": "3g"} == variables(there, {}, "3g")
+    assert {} == variables(here, {"SPARK_DRIVER_MEMORY": "1g", "SPARK_LOCAL_IP": "10.0.0.1"}, "3g")
+
+
+def test_a_local_master() -> None:
+    """Loopback, and fast checkpoints on a local disk."""
+    wanted = of_session(made(), LOCAL)
+
+    assert ("127.0.0.1", "127.0.0.1") == (
+        wanted[DRIVER_HOST],
+        wanted["spark.driver.bindAddress"],
+    )
+    assert FILE_MANAGER == wanted[MANAGER]
+    assert "sparq clicks" == wanted["spark.app.name"]
+
+
+def test_a_cluster() -> None:
+    """No loopback; and Spark chooses how checkpoints are written, on a shared disk too."""
+    wanted = of_session(made(), CLUSTER)
+
+    assert not {DRIVER_HOST, "spark.driver.bindAddress", MANAGER} & set(wanted)
+
+
+def test_data_on_an_object_store() -> None:
+    """A rename is not atomic there, so Spark chooses how checkpoints are written."""
+    wanted = of_session(made(data="s3a://bucket/clicks"), LOCAL)
+
+    assert MANAGER not in wanted
+    assert DRIVER_HOST in wanted
+
+
+def test_precedence() -> None:
+    """Required options, then settings and --spark, then the JVM's options, then defaults."""
+    found = {
+        **LOCAL,
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.sql.streaming.stopTimeout": "7s",
+        "spark.scheduler.mode": "FIFO",
+        "spark.ui.showConsoleProgress": "true",
+        "spark.app.name": "mine",
+    }
+    settings = made(
+        spark=("spark.sql.streaming.stopTimeout=5s", "spark.extra=1"),
+        shuffle_partitions=3,
+        executor_memory="2g",
+    )
+
+    wanted = of_session(settings, found)
+
+    assert "UTC" == wanted["spark.sql.session.timeZone"]
+    assert "5s" == wanted["spark.sql.streaming.stopTimeout"]
+    assert ("1", "3", "2g") == (
+        wanted["spark.extra"],
+        wanted["spark.sql.shuffle.partitions"],
+        wanted["spark.executor.memory"],
+    )
+    assert "false" == wanted["spark.ui.showConsoleProgress"]
+    assert not {"spark.scheduler.mode", "spark.app.name", "spark.master"} & set(wanted)
+
+
+def test_a_jvm_without_a_master() -> None:
+    """The session sets it."""
+    assert "local[*]" == of_session(made(), {})["spark.master"]
+    assert "yarn" == of_session(made(master="yarn"), {})["spark.master"]
+
+
+def test_options_of_the_state_store() -> None:
+    """Every session has the options that the stateful processors need."""
+    from sparq.pipeline.open_visits.processor import STATE_OPTIONS
+
+    wanted = of_session(made(), CLUSTER)
+
+    assert ROCKSDB == wanted["spark.sql.streaming.stateStore.providerClass"]
+    assert STATE_OPTIONS == {key: wanted.get(key) for key in STATE_OPTIONS}
+
+
+def test_two_masters() -> None:
+    """A contradiction is a mistake; the launcher's spelling of a Kubernetes address is none."""
+    sentence = other_master(made(master="yarn"), LOCAL)
+
+    assert sentence.startswith("--master=yarn: Spark was started with local[*]: name the mas")
+    assert "" == other_master(made(), LOCAL)
+    assert "" == other_master(made(master="local[*]"), LOCAL)
+    assert "" == other_master(made(master="k8s://a:1"), {"spark.master": "k8s://https://a:1"})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({}, ""),
+        ({"driver_memory": "2g"}, ""),
+        (
+            {"driver_memory": "4g"},
+            "--driver-memory: Spark's JVM is already running and would ignore it: give it to"
+            " spark-submit, as --conf spark.driver.memory=...",
+        ),
+        (
+            {"spark": ("spark.jars.packages=a:b:1",)},
+            "--spark spark.jars.packages: Spark's JVM is already running and would ignore it: give"
+            " it to spark-submit, as --conf spark.jars.packages=...",
+        ),
+        ({"spark": ("spark.executor.cores=2",), "executor_memory": "2g"}, ""),
+    ],
+)
+def test_options_that_come_too_late(values: dict[str, object], sentence: str) -> None:
+    """Spark would accept these options and ignore them."""
+    assert sentence == too_late(made(**values), {**LOCAL, "spark.driver.memory": "2g"})
