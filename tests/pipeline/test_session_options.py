@@ -144,7 +144,11 @@ def test_precedence() -> None:
         wanted["spark.sql.shuffle.partitions"],
         wanted["spark.executor.memory"],
     )
-    assert "false" == wanted["spark.ui.showConsoleProgress"]
+    bars = "spark.ui.showConsoleProgress"
+    assert ("false", "true") == (
+        wanted[bars],
+        of_session(made(spark=(f"{bars}=true",)), found)[bars],
+    )
     assert not {"spark.scheduler.mode", "spark.app.name", "spark.master"} & set(wanted)
 
 

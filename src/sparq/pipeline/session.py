@@ -59,7 +59,7 @@ def session(settings: Settings) -> SparkSession:
         SessionError: Spark does not start.
     """
     jvm = _jvm_for(settings)
-    found = jvm.options
+    found = jvm.found
     sentence = options.other_master(settings, found)
     if jvm.was_running:
         sentence = sentence or options.too_late(settings, found)
@@ -80,10 +80,10 @@ def session(settings: Settings) -> SparkSession:
 
 
 class _Jvm(NamedTuple):
-    """The driver's JVM: whether it was already running, and its options."""
+    """The driver's JVM: whether it was already running, and the options found there."""
 
     was_running: bool
-    options: dict[str, str]
+    found: dict[str, str]
 
 
 def _jvm_for(settings: Settings) -> _Jvm:
@@ -190,12 +190,13 @@ def _check_data(spark: SparkSession, data: str) -> None:
         SettingsError: Spark has none, or its default for a path is not the local disk.
     """
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with PySpark
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
 
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
     path: Any = spark._jvm.org.apache.hadoop.fs.Path(data)
     try:
         address = str(path.getFileSystem(hadoop).getUri().toString())
-    except Py4JJavaError as error:
+    except (Py4JJavaError, PySparkException) as error:
         raise SettingsError(
             f"--data={data}: Spark has no file system for it ({_reason(error)}): add its jars by"
             " --spark spark.jars.packages=..., its options by --spark spark.hadoop.fs...=..."
