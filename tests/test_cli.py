@@ -11,13 +11,13 @@ from sparq.cli import TOOLS, main
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The pipeline's two and the tools."""
+    """The pipeline's three and the tools."""
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
 
     said = capsys.readouterr().out
     assert 0 == ended.value.code
-    assert all(f"    {command}" in said for command in ("run", "up", *TOOLS))
+    assert all(f"    {command}" in said for command in ("run", "up", "pipeline", *TOOLS))
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,8 +57,8 @@ def test_a_word_that_is_no_flag_is_refused(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "the following arguments are required: run | up | top | bench"),
-        (["sideways"], "there is no command sideways: use run, up, top or bench"),
+        ([], "the following arguments are required: run | up | pipeline | top | bench"),
+        (["sideways"], "there is no command sideways: use run, up, pipeline, top or bench"),
         (["tpo"], "there is no command tpo: did you mean top?"),
         (["run", "--count=none"], "argument --count: none is no whole number of 1 or more"),
         (["up", "--clicks"], "unrecognized arguments: --clicks"),

@@ -56,7 +56,11 @@ finally:
 """
 WORDS = [
     *((name, flag) for name in SCRIPTS for flag in ("--help", "--version")),
-    *(("sparq", f"{command} {flag}") for command in TOOLS for flag in ("--help", "--version")),
+    *(
+        ("sparq", f"{command} {flag}")
+        for command in ("pipeline", *TOOLS)
+        for flag in ("--help", "--version")
+    ),
     ("nsq_tail", "--no-such-flag"),
 ]
 
