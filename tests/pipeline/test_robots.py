@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparq.pipeline import site
+from sparq.pipeline import website
 from sparq.pipeline.robots import declared_name
 
 
@@ -28,7 +28,7 @@ def test_robots_name_themselves(user_agent, name):
 
 @pytest.mark.parametrize(
     "user_agent",
-    [*site.BROWSERS, "Mozilla/5.0 (Linux; Android 9; CUBOT_X19) Mobile Safari/537.36", "-", ""],
+    [*website.BROWSERS, "Mozilla/5.0 (Linux; Android 9; CUBOT_X19) Mobile Safari/537.36", "-", ""],
 )
 def test_browsers_do_not(user_agent):
     """Neither does the telephone whose name ends in bot."""
@@ -37,4 +37,4 @@ def test_browsers_do_not(user_agent):
 
 def test_every_robot_of_the_generator_says_so():
     """Else its label would be a lie."""
-    assert all(declared_name(user_agent) for user_agent in site.ROBOTS)
+    assert all(declared_name(user_agent) for user_agent in website.ROBOTS)

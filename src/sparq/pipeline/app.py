@@ -199,7 +199,7 @@ class Application:
     def _sizes(self) -> Sizes | None:
         """When files of the archive are merged."""
         target = self._settings.archive_file_bytes
-        return Sizes(small_bytes=target // 2, target_bytes=target) if target else None
+        return Sizes(target // 2, target, 8 * target) if target else None
 
     def _buckets(self, name: str) -> int:
         """As many as at the query's first start, on however many cores it runs today."""

@@ -64,8 +64,10 @@ def archived(messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: PLC0415 - reading needs no Spark
 
     clicks = click.readable(click.parse(messages)).select(*ARCHIVE_COLUMNS)
-    hour = F.lpad(F.hour("time").cast("string"), 2, "0")
-    return clicks.withColumns({"date": F.to_date("time"), "hour": hour})
+    # Not by F.to_date and F.hour: these follow the session's time zone.
+    day = F.date_from_unix_date(F.floor(F.unix_seconds("time") / 86_400).cast("int"))
+    hour = F.floor(F.pmod(F.unix_seconds("time"), F.lit(86_400)) / 3_600).cast("string")
+    return clicks.withColumns({"date": day, "hour": F.lpad(hour, 2, "0")})
 
 
 class ArchiveSink:
@@ -100,7 +102,11 @@ class ArchiveSink:
             compaction.Compaction(spark, self._root, self._sizes).between_batches(prefix, now_ms)
 
     def _write(self, clicks: DataFrame, files: HadoopFiles, prefix: str) -> list[FileStatus]:
-        """Write a batch's files, which do not count yet; what an earlier attempt left goes."""
+        """Write a batch's files, which do not count yet.
+
+        What an earlier attempt left goes once the log says that it does not count: of two drivers
+        of one query, the one that was taken for dead must not delete what the other has committed.
+        """
         from pyspark.sql import Observation  # noqa: PLC0415 - reading needs no Spark
         from pyspark.sql import functions as F  # noqa: PLC0415
 
@@ -116,8 +122,9 @@ class ArchiveSink:
             for one in files.list(f"{self._root}/date={date}/hour={hour}")
             if one.name.startswith(prefix)
         ]
+        live = {one.uri for one in ArchiveLog(files, self._root).read().files}
         for one in found:
-            if not one.name.startswith(attempt):
+            if not one.name.startswith(attempt) and one.uri not in live:
                 files.delete(files.path_of(one.uri))
         return [one for one in found if one.name.startswith(attempt)]
 

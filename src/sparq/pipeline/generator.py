@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from sparq.pipeline import site
+from sparq.pipeline import website
 from sparq.pipeline.planted import PLANTED, Plant
-from sparq.pipeline.site import Hit
+from sparq.pipeline.website import Hit
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday; what comes out does not depend on today
 # How busy each hour is: quiet at night, a noon peak, a higher one in the evening.
@@ -45,7 +45,7 @@ class Generated:
 def generate(size: int = SIZE, seed: int = 1) -> Generated:
     """`size` clicks of one day, a fixed share of them planted."""
     rng = random.Random(seed)  # noqa: S311 - a made-up day, not a secret
-    world = site.World(rng)
+    world = website.World(rng)
     hits: list[Hit] = []
     labels: dict[tuple[str, str], frozenset[str]] = {}
     for plant in _plants(size):
@@ -70,11 +70,11 @@ def _second(rng: random.Random) -> float:
     return hour * 3600 + rng.random() * 3600
 
 
-def _person(world: site.World, start: float) -> list[Hit]:
+def _person(world: website.World, start: float) -> list[Hit]:
     """One visit of someone with a browser."""
     rng = world.rng
-    browser = site.Browser(world, world.population.person(), warm=rng.random() < 0.1)
-    second, referer = start, rng.choice(site.ELSEWHERE)
+    browser = website.Browser(world, world.population.person(), warm=rng.random() < 0.1)
+    second, referer = start, rng.choice(website.ELSEWHERE)
     page = world.page() if referer != "-" or rng.random() < 0.5 else world.pages[0]
     manner = rng.random()
     for _ in range(1 + min(int(rng.expovariate(1 / 3.4)), 60)):
@@ -86,7 +86,7 @@ def _person(world: site.World, start: float) -> list[Hit]:
             continue
         else:
             second += 2 + rng.lognormvariate(3.1, 1.0)
-        referer = site.HOST + page.path
+        referer = website.HOST + page.path
         page = world.page()
     return browser.hits
 

@@ -77,7 +77,8 @@ class App:
         """Start it, or start it again from its checkpoint."""
         command = [sys.executable, "-m", APPLICATION, "--data", str(self.folders.data)]
         command += ["--lookupd-http-address", self.lookupd, "--topic", TOPIC]
-        command += ["--run-dir", str(self.folders.run)]
+        # Nothing waits for more clicks: a run is to end soon after its last one.
+        command += ["--run-dir", str(self.folders.run), "--archive-min-offsets=0"]
         self.folders.logs.mkdir(parents=True, exist_ok=True)
         with (self.folders.logs / "app.log").open("ab") as log:
             # A session of its own: Ctrl-C reaches the runner, which ends the application in order.

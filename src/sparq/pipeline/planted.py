@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import accumulate
 
-from sparq.pipeline.site import HOST, Browser, Hit, Visitor, World
 from sparq.pipeline.visits import BARE, BURST, DECLARED, REPEATS, UNDECLARED
+from sparq.pipeline.website import HOST, Browser, Hit, Visitor, World
 
 Planted = tuple[Visitor, frozenset[str], list[Hit]]
 Plant = Callable[[World, float], Planted]

@@ -105,6 +105,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
     # first batch of each query, and gained nothing in later batches when measured alone.
     "spark.sql.codegen.wholeStage": "false",
+    # Spark's own old form of times tells other readers of a file no time zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A batch uploads the changes of the state, not a snapshot of RocksDB.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # By default `stop()` waits forever for a query that hangs.
