@@ -108,7 +108,7 @@ class ArchiveSink:
         of one query, the one that was taken for dead must not delete what the other has committed.
         """
         from pyspark.sql import Observation  # noqa: PLC0415 - reading needs no Spark
-        from pyspark.sql import functions as F  # noqa: PLC0415
+        from pyspark.sql import functions as F  # noqa: PLC0415 - the same
 
         attempt = f"{prefix}{uuid.uuid4().hex[:8]}"
         hours = Observation()

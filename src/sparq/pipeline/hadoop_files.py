@@ -9,10 +9,11 @@ credentials. It is for a few small files and listings; data is read and written 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it has no types
+from py4j.protocol import Py4JJavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,7 @@ class HadoopFiles:
             if one.isFile()
         ]
 
-    def glob(self, pattern: str) -> list[str]:
+    def glob(self, pattern: str) -> Sequence[str]:
         """The addresses that match a pattern of Hadoop's (`*`, `?`, `[...]`), in their order."""
         path = self._jvm.org.apache.hadoop.fs.Path(pattern)
         found = path.getFileSystem(self._conf).globStatus(path)

@@ -1,4 +1,8 @@
-"""What one bucket is given in one batch: the blobs of all partitions, as columns."""
+"""What one bucket is given in one batch: the blobs of all partitions, as columns.
+
+In which partition a click was does not show: rows that belong together are added up, and texts and
+names stand here once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A bucket stays within its bounds: old pages are folded, and the oldest visits are dropped."""
+"""A bucket stays within its bounds: old pages are folded, and the oldest visits are dropped.
+
+Folding loses nothing that a rule still asks for; what is dropped is counted (`output.Evicted`).
+"""
 
 from __future__ import annotations
 
