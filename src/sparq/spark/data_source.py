@@ -114,7 +114,9 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
     pushDownPredicate : bool, default false
         Whether a batch read leaves out what predicates on the column `timestamp` exclude, without
         reading it. Spark asks for its own setting, too:
-        ``spark.sql.python.filterPushdown.enabled=true``. See docs/spark.md about clocks.
+        ``spark.sql.python.filterPushdown.enabled=true``. Call ``load`` for each query anew: Spark
+        4.3 keeps what one query has pushed down for later queries of the same DataFrame that push
+        nothing down, and they lack rows then. See docs/spark.md, also about clocks.
     maxOffsetsPerTrigger : int
         The most messages in one micro-batch, over all nsqds and topics. Default: no limit.
     maxBytesPerTrigger : size like ``64m``
