@@ -12,6 +12,7 @@ from sparq.pipeline import packing
 from sparq.pipeline.generator import generate
 from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.findings import digest_of
+from sparq.pipeline.open_visits.kinds import OTHER_ENDINGS, RESOURCE_ENDINGS
 from sparq.pipeline.open_visits.limits import DEFAULT_LIMITS, Limits
 from sparq.pipeline.open_visits.names import Name
 from sparq.pipeline.open_visits.output import FINDING
@@ -19,7 +20,6 @@ from sparq.pipeline.open_visits.pack import CLICKS, pack
 from sparq.pipeline.open_visits.parts import held_state
 from sparq.pipeline.open_visits.tiers import Base, Hot
 from sparq.pipeline.robots import declared_name
-from sparq.pipeline.spam_analysis import OTHER_ENDINGS, RESOURCE_ENDINGS
 from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT
 from tests.pipeline import plain as plain_clicks
 from tests.pipeline.visits.plain import CLICK_SCHEMA, FindingBooks
