@@ -367,9 +367,15 @@ def up(data: Path) -> int:
         sys.stdout.write(_where(cluster, data))
         sys.stdout.flush()
         runner.enter("running")
+        told = None
         with suppress(KeyboardInterrupt):
             while True:
                 runner.watch()
+                figures = runner.app.figures()
+                if figures.get("pid") != told and figures.get("ui"):
+                    told = figures["pid"]
+                    sys.stdout.write(_watching(figures))
+                    sys.stdout.flush()
                 time.sleep(POLL_SECONDS)
         progress.say("stopping: the last windows are closed (Ctrl-C again: leave them open)")
         _finish(runner)
@@ -378,6 +384,11 @@ def up(data: Path) -> int:
         lock.close()
     runner.enter("done")
     return 0
+
+
+def _watching(figures: dict[str, Any]) -> str:
+    """Where the application shows itself; anew after a restart, which may have other ports."""
+    return f"  Spark       {figures['ui']}\n  metrics     {figures['metrics']}\n\n"
 
 
 def _finish(runner: Runner) -> None:
