@@ -61,7 +61,7 @@ class Program:
         return len(queries) == 3 and all(one["rows"] >= count for one in queries.values())
 
     def end(self):
-        """Ends it between two batches; its exit status."""
+        """Ends it, whatever it is doing; its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(SECONDS)
 

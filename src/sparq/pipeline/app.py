@@ -5,7 +5,8 @@
 
 1. It may be killed at any moment and started again: each query goes on from its checkpoint, which
    is all that it needs.
-2. SIGTERM and Ctrl-C stop the queries between two batches; the next start goes on.
+2. SIGTERM and Ctrl-C stop the queries. The next start goes on, and runs a batch that was under way
+   again.
 3. With `--run-dir` it ends by itself when the file `finish` is in that folder: what has come is
    processed, the queries stop, the open minutes and visits are closed, and only then is its stage
    `done`. What it says of itself there is for people and supervisors; no query needs it.
