@@ -159,13 +159,10 @@ def test_a_jvm_without_a_master() -> None:
 
 
 def test_options_of_the_state_store() -> None:
-    """Every session has the options that the stateful processors need."""
-    from sparq.pipeline.open_visits.processor import STATE_OPTIONS
-
+    """Every session has the store that the stateful processors need."""
     wanted = of_session(made(), CLUSTER)
 
     assert ROCKSDB == wanted["spark.sql.streaming.stateStore.providerClass"]
-    assert STATE_OPTIONS == {key: wanted.get(key) for key in STATE_OPTIONS}
 
 
 def test_two_masters() -> None:
