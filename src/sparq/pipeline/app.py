@@ -253,14 +253,14 @@ class Application:
 
     def _finish(self) -> None:
         """Process what has come, stop, and close what is open."""
-        for name, counter in self._counters.items():
-            if name != archive.QUERY:
-                counter.query.processAllAvailable()
+        waits = {archive.QUERY} if self._settings.archive_min_offsets else set()
+        for name in self._counters.keys() - waits:
+            self._counters[name].query.processAllAvailable()
         for counter in self._counters.values():
             counter.query.stop()
-        if archive.QUERY in self._plans:
+        for name in self._counters.keys() & waits:
             # It may be waiting for more messages: a last run takes what is there.
-            self._begin(archive.QUERY, availableNow=True).awaitTermination()
+            self._begin(name, availableNow=True).awaitTermination()
         self._say("closing")
         for name, plan in self._plans.items():
             if plan.close is not None:
