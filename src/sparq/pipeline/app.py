@@ -53,6 +53,12 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.25
 SAMPLES_SECONDS = 2.0
 SOURCE_SECONDS = 60.0
+INITIALIZING = "nitializing"
+"""In Spark's words for what a query does before it has its source."""
+
+TOO_LATE = "connect back"
+"""In Spark's error for a Python process that did not connect within ten seconds."""
+
 FINISH = "finish"
 
 
@@ -73,6 +79,16 @@ class Counter:
                 self.batches += 1
                 self.rows += progress.numInputRows
         return {"batches": self.batches, "rows": self.rows}
+
+
+def has_source(query: StreamingQuery) -> bool:
+    """Wait for a query's source; False if its process was too late, which ended the query."""
+    deadline = time.monotonic() + SOURCE_SECONDS
+    while query.isActive and time.monotonic() < deadline:
+        if query.lastProgress is not None or INITIALIZING not in query.status["message"]:
+            return True
+        time.sleep(POLL_SECONDS)
+    return query.isActive or TOO_LATE not in str(query.exception())
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +179,7 @@ class Application:
         for name in self._settings.queries:
             self._plans[name] = self._plan(name)
             self._begin(name)
+        self._wait_for_sources()
 
     def _plan(self, name: str) -> Plan:
         read = messages(self._spark, self._settings.channels[name], self._source_options(name))
@@ -221,20 +238,18 @@ class Application:
             .start()
         )
         self._counters.setdefault(name, Counter(query)).query = query
-        self._wait_for_source(query)
         return query
 
-    def _wait_for_source(self, query: StreamingQuery) -> None:
-        """Let a source's Python process come up before the next is started.
+    def _wait_for_sources(self) -> None:
+        """Let the sources' Python processes come up.
 
-        Spark gives such a process ten seconds to connect, which several that load their libraries
-        at once on a small machine may not keep.
+        They load their libraries side by side, which is the quickest. Spark gives each of them ten
+        seconds to connect; where all at once do not make it, those that were late are started
+        again, one after the other.
         """
-        deadline = time.monotonic() + SOURCE_SECONDS
-        while query.isActive and time.monotonic() < deadline:
-            if query.lastProgress is not None or "nitializing" not in query.status["message"]:
-                return
-            time.sleep(POLL_SECONDS)
+        late = [name for name, one in self._counters.items() if not has_source(one.query)]
+        for name in late:
+            has_source(self._begin(name))
 
     def run(self) -> None:
         """Process until told to end.
