@@ -105,6 +105,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
     # first batch of each query, and gained nothing in later batches when measured alone.
     "spark.sql.codegen.wholeStage": "false",
+    # Workers are forked from a process that has loaded what all of them need.
+    "spark.python.daemon.module": "sparq.pipeline.workers_daemon",
     # Spark's own old form of times tells other readers of a file no time zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A batch uploads the changes of the state, not a snapshot of RocksDB.

@@ -1,0 +1,28 @@
+"""The parent of Spark's Python workers, with what they need loaded (`spark.python.daemon.module`).
+
+Spark forks the Python workers of a machine from one daemon. Its own daemon has loaded next to
+nothing, so that every worker loads Arrow, numpy, pandas and this package for itself, half a second
+of CPU and more; three queries begin with some fifteen workers. Here that is done once, before the
+first fork.
+
+Nothing here writes to standard output: Spark reads the daemon's port from it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import pandas as pd  # noqa: F401 - for the workers; numpy may start no threads
+import pyarrow.compute  # noqa: F401 - for the workers
+import pyspark.worker  # noqa: F401 - for the workers
+from pyspark import daemon
+
+from sparq.pipeline.minutes_state import processor as _minutes  # noqa: F401 - for the workers
+from sparq.pipeline.open_visits import processor as _visits  # noqa: F401 - for the workers
+
+if __name__ == "__main__":
+    gc.freeze()  # what is shared stays shared: a collection would write to its pages
+    daemon.manager()
