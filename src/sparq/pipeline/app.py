@@ -20,7 +20,6 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -278,15 +277,11 @@ class Application:
             # It may be waiting for more messages: a last run takes what is there.
             self._begin(name, availableNow=True).awaitTermination()
         self._say("closing")
-        with ThreadPoolExecutor(len(self._plans)) as pool:
-            for _ in pool.map(self._close_query, self._plans):
-                pass
+        for name, plan in self._plans.items():
+            if plan.close is not None:
+                checkpoint = self._places.checkpoint_of(name)
+                plan.close(self._spark, next_batch(self._files, checkpoint))
         self._say("done")
-
-    def _close_query(self, name: str) -> None:
-        close = self._plans[name].close
-        if close is not None:
-            close(self._spark, next_batch(self._files, self._places.checkpoint_of(name)))
 
     def _watch(self) -> None:
         for counter in self._counters.values():
