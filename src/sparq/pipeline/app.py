@@ -284,6 +284,10 @@ class Application:
         self._say("done")
 
     def _watch(self) -> None:
+        # The thread ends for good when this process has no file left for a connection. Then the
+        # JVM waits for `foreachBatch` without end, and no query fails.
+        if not self._spark.sparkContext._gateway._callback_server.thread.is_alive():
+            raise RuntimeError("Py4J takes no calls of the JVM any more: see its message above")
         for counter in self._counters.values():
             if not counter.query.isActive:
                 counter.query.awaitTermination()  # raises what ended it

@@ -69,6 +69,7 @@ def session(settings: Settings) -> SparkSession:
     choose_python({**found, **wanted})
     spark = _created(wanted)
     spark.sparkContext.setLogLevel("ERROR")
+    _register_nsq(spark)
     try:
         _check_data(spark, settings.data)
     except SettingsError:
@@ -174,6 +175,17 @@ def _created(wanted: dict[str, str]) -> SparkSession:
     except (Py4JError, PySparkException, OSError) as error:
         raise SessionError(f"Spark does not start: {_reason(error)}") from error
     return spark
+
+
+def _register_nsq(spark: SparkSession) -> None:
+    """Make the format `nsq` known to this session.
+
+    Spark would find it by itself, but starts a Python process for that, which loads every package
+    named `pyspark_*`.
+    """
+    from sparq.spark.data_source import NsqDataSource  # noqa: PLC0415 - it loads PySpark
+
+    spark.dataSource.register(NsqDataSource)
 
 
 def _reason(error: Exception) -> str:
