@@ -33,14 +33,38 @@ def _at_once(monkeypatch):
 
 def test_a_source_that_has_come_up():
     """Whatever the query does then."""
-    assert app.has_source(Query("Initializing sources", "Getting offsets from nsq"))
-    assert app.has_source(Query("Initializing sources", "Waiting for data to arrive"))
+    for message in ("Getting offsets from nsq", "Waiting for data to arrive"):
+        query = Query("Initializing sources", message)
+        app.wait_for_source(query)
+        assert not app.was_late(query)
 
 
-def test_a_source_that_was_too_late_for_spark_is_started_again():
+def test_a_source_that_was_too_late_for_spark():
     """Any other error is one of the query, which ends the application."""
-    late = Exception("Python worker failed to connect back.")
-    other = Exception("--topic: there is no topic clicks")
+    late = Query("Initializing sources", error=Exception("Python worker failed to connect back."))
+    other = Query("Initializing sources", error=Exception("--topic: there is no topic clicks"))
+    for query in (late, other):
+        app.wait_for_source(query)
 
-    assert not app.has_source(Query("Initializing sources", error=late))
-    assert app.has_source(Query("Initializing sources", error=other))
+    assert app.was_late(late)
+    assert not app.was_late(other)
+
+
+def test_a_query_is_started_again_three_times():
+    """A machine that is always too slow ends the application with Spark's error."""
+    late = Exception("Python worker failed to connect back.")
+    begun = []
+
+    class Application(app.Application):
+        def __init__(self):
+            self._counters = {"archive": app.Counter(Query("Initializing sources", error=late))}
+
+        def _begin(self, name):
+            begun.append(name)
+            self._counters[name].query = Query("Initializing sources", error=late)
+
+    application = Application()
+    application._wait_for_sources()
+
+    assert 3 * ["archive"] == begun
+    assert not application._begin_again("archive")

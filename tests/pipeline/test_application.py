@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from sparq.pipeline import archive, metrics, spam_analysis
+from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
 from sparq.pipeline.audit import Published, audit
 from sparq.pipeline.cluster import Cluster
 from sparq.pipeline.folders import Folders
@@ -92,22 +92,25 @@ def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
     """Exactly once over a stop, with the driver allowed no more than small results.
 
     What the program says of itself is removed before the second start: no query needs it. And
-    Spark fails a job whose results come to more than maxResultSize: clicks would.
+    Spark fails a job whose results come to more than maxResultSize: clicks would. The folder has a
+    space in its name, as a user's may.
     """
+    folder = tmp_path / "my clicks"
+    folder.mkdir()
     bodies = generate(CLICKS, 5).lines
     unreadable = len([body for body in bodies if not is_readable(body)])
     small = "--spark=spark.driver.maxResultSize=512k"
     half = CLICKS // 2
-    published(cluster, tmp_path, bodies[:half])
-    first = Program(tmp_path, cluster, small)
+    published(cluster, folder, bodies[:half])
+    first = Program(folder, cluster, small)
     try:
         wait_for(lambda: first.has_read(half), SECONDS, first.log.read_text)
         assert first.end() == 0, first.log.read_text()[-4000:]
     finally:
         first.process.kill()
-    shutil.rmtree(tmp_path / "run")
-    written = published(cluster, tmp_path, bodies[half:])
-    second = Program(tmp_path, cluster, small)
+    shutil.rmtree(folder / "run")
+    written = published(cluster, folder, bodies[half:])
+    second = Program(folder, cluster, small)
     try:
         wait_for(lambda: second.has_read(1), SECONDS, second.log.read_text)
         assert second.finish() == 0, second.log.read_text()[-4000:]
@@ -115,7 +118,7 @@ def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
         second.process.kill()
 
     assert second.figures()["stage"] == "done"
-    folders = Folders(tmp_path / "data")
+    folders = Folders(folder / "data")
     found = audit(
         sum(cluster.message_counts("clicks").values()),
         archive.read(folders),
@@ -129,4 +132,28 @@ def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
     assert unreadable
     findings = Counter(row["reason"] for row in spam_analysis.read(folders).to_pylist())
     assert findings["declared_robot"] > 0
-    assert not any((tmp_path / "data" / "checkpoint").glob("*-state"))
+    assert not any((folder / "data" / "checkpoint").glob("*-state"))
+
+
+def test_the_archive_as_a_delta_table(cluster, tmp_path):
+    """Every readable click once; a second start with the other format is refused in a sentence."""
+    lines = generate(2_000, 6).lines
+    notes = {"acknowledged": tmp_path / "acknowledged", "resent": tmp_path / "resent"}
+    asyncio.run(publish(lines, [one.tcp for one in cluster.nsqds], "delta", **notes))
+    flags = ("--topic=delta", "--queries=archive", "--no-publish")
+    program = Program(tmp_path, cluster, *flags, "--archive-format=delta")
+    try:
+        assert program.finish() == 0, program.log.read_text()[-4000:]
+    finally:
+        program.process.kill()
+    other = Program(tmp_path, cluster, *flags)
+    try:
+        assert other.process.wait(SECONDS) == 1
+    finally:
+        other.process.kill()
+
+    folders = Folders(tmp_path / "data")
+    expected = Counter(line for line in lines if is_readable(line))
+    assert expected == Counter(archive_formats.read(folders)["body"].to_pylist())
+    said = other.log.read_text()
+    assert "holds a Delta table: give --archive-format=delta, or another --data" in said

@@ -113,6 +113,52 @@ def test_a_batch_that_was_killed_before_its_commit(spark, query, batches, tmp_pa
     assert left - live
 
 
+def test_two_drivers_with_the_same_batch(spark, query, batches, tmp_path, monkeypatch):
+    """One of them taken for dead: neither deletes what counts, or what may come to count."""
+    living, dead = (archive.ArchiveSink(str(tmp_path), NO_MERGES) for _ in range(2))
+
+    def between_files_and_commit(sink, do):
+        write = sink._write
+
+        def written(*arguments):
+            found = write(*arguments)
+            do(*arguments)
+            return found
+
+        monkeypatch.setattr(sink, "_write", written)
+
+    other = archive.ArchiveSink(str(tmp_path), NO_MERGES)
+    between_files_and_commit(living, other._write)
+    living(batches[0], 0)
+    assert ids(spark.read.parquet(str(tmp_path))) == expected(batches[:1])
+
+    between_files_and_commit(dead, lambda *_: living(batches[1], 1))
+    with pytest.raises(FileExistsError):
+        dead(batches[1], 1)
+    assert ids(spark.read.parquet(str(tmp_path))) == expected(batches[:2])
+
+
+def test_hours_are_of_utc_whatever_the_session_says(spark, query, messages, tmp_path):
+    """A session of another time zone writes the same rows into the same hours."""
+    lines = generate(200, seed=3).lines
+    zone = "spark.sql.session.timeZone"
+    before = spark.conf.get(zone)
+    found = []
+    for number, name in enumerate((before, "Asia/Kolkata")):
+        root = str(tmp_path / str(number))
+        spark.conf.set(zone, name)
+        try:
+            archive.ArchiveSink(root, NO_MERGES)(archive.archived(messages(lines)), 0)
+        finally:
+            spark.conf.set(zone, before)
+        told = F.to_date("time").alias("day"), F.hour("time").alias("hour_of_day")
+        rows = archive.frame(spark, root).select("id", "date", "hour", *told)
+        found.append(rows.orderBy("id").collect())
+
+    assert found[0] == found[1]
+    assert all((row.day, row.hour_of_day) == (row.date, row.hour) for row in found[0])
+
+
 def test_another_query_with_the_same_batch_numbers(spark, query, batches, tmp_path):
     """A new checkpoint begins at batch 0 again; its batches are not taken for the old ones."""
     sink = archive.ArchiveSink(str(tmp_path), NO_MERGES)

@@ -2,7 +2,12 @@
 
 import pytest
 
-from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
+from sparq.pipeline.checkpoints import (
+    PARTITIONS,
+    next_batch,
+    readable_as_state,
+    shuffle_partitions,
+)
 from sparq.pipeline.hadoop_files import HadoopFiles
 
 
@@ -34,6 +39,24 @@ def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_
 
     assert shuffle_partitions(files, checkpoint) == 3
     assert next_batch(files, checkpoint) >= 1
+
+
+@pytest.mark.parametrize("name", ["clicks", "my clicks", "10% & more"])
+def test_the_state_of_any_folder_can_be_read(spark, tmp_path, name):
+    """Spark's reader of states looks for `my clicks` in `my%20clicks`; a link helps it."""
+    checkpoint, words = tmp_path / name, tmp_path / "words"
+    words.mkdir()
+    (words / "some").write_text("one\ntwo\none\n")
+    rows = spark.readStream.text(str(words))
+    query = rows.groupBy("value").count().writeStream.outputMode("update").format("noop")
+    query = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    for address in (str(checkpoint), f"file://{checkpoint}"):
+        with readable_as_state(address) as readable:
+            state = spark.read.format("statestore").load(readable)
+            counted = state.select("key.value", "value.count").collect()
+            assert {("one", 2), ("two", 1)} == {tuple(row) for row in counted}
 
 
 def test_a_checkpoint_of_another_form_is_refused(spark, tmp_path):

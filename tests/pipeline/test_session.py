@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.session import check_master, choose_python
+from sparq.pipeline.masters import HADOOP_FILES, PROXIES, check_master
+from sparq.pipeline.session import choose_python
 from sparq.pipeline.settings import SettingsError
 
 PRELUDE = """
@@ -208,10 +209,37 @@ def test_a_master_that_does_not_answer() -> None:
     )
 
 
-def test_other_masters_are_not_contacted() -> None:
-    """Only a standalone master has its address in its URI."""
-    for master in ("", "local[*]", "yarn", "k8s://https://127.0.0.1:1"):
+def test_kubernetes_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address is in its URI, with or without a scheme; a proxy may be the way to it."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        check_master(f"k8s://https://127.0.0.1:{port}")
+    for master in (f"k8s://https://127.0.0.1:{port}", f"k8s://127.0.0.1:{port}/path"):
+        with pytest.raises(SettingsError, match="nothing answers there"):
+            check_master(master)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+
+    check_master(f"k8s://https://127.0.0.1:{port}")
+
+
+def test_other_masters_are_not_contacted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """YARN's address is in Hadoop's files, in a folder that a variable must name."""
+    for name in HADOOP_FILES:
+        monkeypatch.delenv(name, raising=False)
+    for master in ("", "local[*]"):
         check_master(master)
+    with pytest.raises(SettingsError, match="--master=yarn: HADOOP_CONF_DIR is not set"):
+        check_master("yarn")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with pytest.raises(SettingsError) as raised:
+        check_master("yarn")
+    (tmp_path / "yarn-site.xml").touch()
+
+    check_master("yarn")
+    named = f"HADOOP_CONF_DIR={tmp_path}"
+    assert f"--master=yarn: there is no yarn-site.xml in {named}" == str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from sparq.pipeline.session_options import (
     REFUSED,
     REQUIRED,
     ROCKSDB,
+    STATE_FORMAT,
     at_launch,
     named_master,
     of_session,
@@ -19,7 +20,7 @@ from sparq.pipeline.session_options import (
     too_late,
     variables,
 )
-from sparq.pipeline.settings import Settings
+from sparq.pipeline.settings import Settings, SettingsError
 
 LOCAL = {"spark.master": "local[*]", "spark.app.name": "pyspark-shell"}
 CLUSTER = {"spark.master": "spark://host:7077", "spark.app.name": "pyspark-shell"}
@@ -159,10 +160,13 @@ def test_a_jvm_without_a_master() -> None:
 
 
 def test_options_of_the_state_store() -> None:
-    """Every session has the store that the stateful processors need."""
-    wanted = of_session(made(), CLUSTER)
+    """Every session has the store that the stateful processors need, in one format for good."""
+    wanted = of_session(made(), {**CLUSTER, STATE_FORMAT: "1"})
 
     assert ROCKSDB == wanted["spark.sql.streaming.stateStore.providerClass"]
+    assert "2" == wanted[STATE_FORMAT]
+    with pytest.raises(SettingsError, match=f"{STATE_FORMAT} must be 2: the state of a che"):
+        made(spark=(f"{STATE_FORMAT}=1",))
 
 
 def test_two_masters() -> None:

@@ -249,7 +249,7 @@ def test_names_follow_the_topic() -> None:
         ({"archive_format": "orc"}, "--archive-format=orc is unknown: use parquet or delta"),
         ({"max_offsets_per_trigger": 0}, "--max-offsets-per-trigger=0 is too small: use 1 or"),
         ({"shuffle_partitions": 20_000}, "--shuffle-partitions=20000 is too large: use 10000"),
-        ({"archive_min_offsets": 300_000}, "--archive-min-offsets=300000 is above --archive-max"),
+        ({"archive_min_offsets": 500_000}, "--archive-min-offsets=500000 is above --archive-max"),
         ({"run_dir": "s3a://b/run"}, "--run-dir=s3a://b/run is a URI: name a local folder"),
         ({"topic": 5}, "--topic=5 has the wrong type: write a text"),
         ({"publish": "yes"}, "--publish=yes has the wrong type: write true or false"),

@@ -16,7 +16,10 @@ VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 def test_a_shell_finds_the_interpreter(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked as Spark asks, without quotes: also where its path has a space."""
+    """Asked as the driver asks, without quotes: also where its path has a space.
+
+    Workers are started without a shell, and elsewhere: they are told the whole path.
+    """
     program = tmp_path / folder / "python3"
     program.parent.mkdir()
     program.symlink_to(sys.executable)
@@ -26,13 +29,11 @@ def test_a_shell_finds_the_interpreter(
 
     use_this_python()
 
-    found = {
-        subprocess.run(
-            ["/bin/sh", "-c", f"command -v {os.environ[name]}"],
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        ).stdout
-        for name in VARIABLES
-    }
-    assert {f"{program}\n"} == found
+    found = subprocess.run(
+        ["/bin/sh", "-c", f"command -v {os.environ['PYSPARK_DRIVER_PYTHON']}"],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    ).stdout
+    assert f"{program}\n" == found
+    assert str(program) == os.environ["PYSPARK_PYTHON"]

@@ -11,24 +11,30 @@
    processed, the queries stop, the open minutes and visits are closed, and only then is its stage
    `done`. What it says of itself there is for people and supervisors; no query needs it.
 4. A query that fails ends the application with status 1; who started it may start it again.
+5. A mistake in a setting ends it in one sentence, before any query starts.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from sparq.pipeline import archive, metrics, spam_analysis
+from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
 from sparq.pipeline.compaction import Sizes
+from sparq.pipeline.first_look import check_cluster, cluster_options
 from sparq.pipeline.folders import write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
@@ -41,6 +47,9 @@ from sparq.pipeline.places import Places
 from sparq.pipeline.query_metrics import QueryMetrics
 from sparq.pipeline.result_topics import ResultTopics
 from sparq.pipeline.samples import Timeline
+from sparq.pipeline.session import register_nsq, session
+from sparq.pipeline.settings import SettingsError
+from sparq.program.mistakes import Mistake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,16 +68,30 @@ INITIALIZING = "nitializing"
 TOO_LATE = "connect back"
 """In Spark's error for a Python process that did not connect within ten seconds."""
 
+LATE_MAX = 3
+"""How often a query is started again for that, in one process."""
+
 FINISH = "finish"
+OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
+"""An error of sparq's in what Spark tells of a query: its words need no traceback."""
+
+
+class QueryError(Mistake):
+    """A query has failed for a reason that sparq has words for; the text is one sentence."""
 
 
 class Counter:
-    """How many batches and rows a query has processed in this process."""
+    """A query, and how many batches and rows it has processed in this process.
+
+    Attributes:
+        late: how often it was started again because a Python process was too late.
+    """
 
     def __init__(self, query: StreamingQuery) -> None:
         self.query = query
         self.batches = 0
         self.rows = 0
+        self.late = 0
         self._last = -1
 
     def update(self) -> dict[str, int]:
@@ -81,14 +104,18 @@ class Counter:
         return {"batches": self.batches, "rows": self.rows}
 
 
-def has_source(query: StreamingQuery) -> bool:
-    """Wait for a query's source; False if its process was too late, which ended the query."""
+def wait_for_source(query: StreamingQuery) -> None:
+    """Return when a query has its source, or has ended."""
     deadline = time.monotonic() + SOURCE_SECONDS
     while query.isActive and time.monotonic() < deadline:
         if query.lastProgress is not None or INITIALIZING not in query.status["message"]:
-            return True
+            return
         time.sleep(POLL_SECONDS)
-    return query.isActive or TOO_LATE not in str(query.exception())
+
+
+def was_late(query: StreamingQuery) -> bool:
+    """Whether a query has ended because a Python process was too late for Spark."""
+    return not query.isActive and TOO_LATE in str(query.exception())
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +164,20 @@ class Application:
     Args:
         spark: the session.
         settings: which queries, and how.
+        figures: the metrics of the queries.
+        server: shows them to Prometheus; None: nobody does.
     """
 
-    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        figures: QueryMetrics,
+        server: MetricsServer | None,
+    ) -> None:
         self._spark = spark
+        self._figures = figures
+        self._server = server
         self._settings = settings
         self._places = Places(settings.data)
         self._files = HadoopFiles(spark)
@@ -149,32 +186,18 @@ class Application:
         self._plans: dict[str, Plan] = {}
         self._run_dir = RunDir(Path(settings.run_dir)) if settings.run_dir else None
         self._timeline = Timeline()
-        self._server: MetricsServer | None = None
         self.ending = threading.Event()
-
-    def _cluster_options(self) -> dict[str, str]:
-        """Options of source and sink: where the nsqds are, and how to speak with them."""
-        addresses = ",".join(self._settings.lookupd_http_addresses)
-        return {"lookupd_http_addresses": addresses, **dict(self._settings.source)}
 
     def _result_topics(self) -> ResultTopics | None:
         topics = self._settings.result_topics
         if not topics:
             return None
-        return ResultTopics(
-            self._cluster_options(), topics["metrics"], topics["rejected"], topics["spam"]
-        )
+        options = cluster_options(self._settings)
+        return ResultTopics(options, topics["metrics"], topics["rejected"], topics["spam"])
 
     def start(self) -> None:
-        """Start the queries, each where its checkpoint says.
-
-        Raises:
-            MetricsAddressError: nothing can listen on the address for figures.
-        """
-        figures = QueryMetrics()
-        if self._settings.metrics_address:
-            self._server = MetricsServer(figures, self._settings.metrics_address)
-        self._spark.streams.addListener(ProgressListener(figures, self._timeline))
+        """Start the queries, each where its checkpoint says."""
+        self._spark.streams.addListener(ProgressListener(self._figures, self._timeline))
         self._say("starting")
         for name in self._settings.queries:
             self._plans[name] = self._plan(name)
@@ -182,10 +205,12 @@ class Application:
         self._wait_for_sources()
 
     def _plan(self, name: str) -> Plan:
+        register_nsq(self._spark)
         read = messages(self._spark, self._settings.channels[name], self._source_options(name))
         if name == archive.QUERY:
             archived = observed(archive.archived(read), newest_published=F.col("timestamp"))
-            return Plan(archived, archive.ArchiveSink(self._places.archive, self._sizes()))
+            chosen, place = self._settings.archive_format, self._places.archive
+            return Plan(archived, archive_formats.sink(self._spark, chosen, place, self._sizes()))
         buckets = self._buckets(name)
         newest = F.timestamp_seconds("published_s")
         if name == metrics.QUERY:
@@ -205,7 +230,7 @@ class Application:
 
     def _source_options(self, name: str) -> dict[str, str]:
         settings = self._settings
-        options = {"topic": settings.topic, **self._cluster_options()}
+        options = {"topic": settings.topic, **cluster_options(settings)}
         if name != archive.QUERY:
             return {**options, "maxOffsetsPerTrigger": str(settings.max_offsets_per_trigger)}
         options["maxOffsetsPerTrigger"] = str(settings.archive_max_offsets)
@@ -228,6 +253,7 @@ class Application:
 
     def _begin(self, name: str, **trigger: Any) -> StreamingQuery:
         plan = self._plans[name]
+        register_nsq(self._spark)
         # A pool of its own: a long job of one query leaves tasks to the others.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         query = (
@@ -243,19 +269,33 @@ class Application:
     def _wait_for_sources(self) -> None:
         """Let the sources' Python processes come up.
 
-        They load their libraries side by side, which is the quickest. Spark gives each of them ten
-        seconds to connect; where all at once do not make it, those that were late are started
-        again, one after the other.
+        They load their libraries side by side, which is the quickest. Those that were late are
+        started again one after the other.
         """
-        late = [name for name, one in self._counters.items() if not has_source(one.query)]
-        for name in late:
-            has_source(self._begin(name))
+        for counter in self._counters.values():
+            wait_for_source(counter.query)
+        for name, counter in self._counters.items():
+            while self._begin_again(name):
+                wait_for_source(counter.query)
+
+    def _begin_again(self, name: str) -> bool:
+        """Start a query again if a Python process was too late for it; whether that was so.
+
+        Spark gives such a process ten seconds, which no option changes. On a busy machine that is
+        too little, but no reason to end.
+        """
+        counter = self._counters[name]
+        if counter.late >= LATE_MAX or not was_late(counter.query):
+            return False
+        counter.late += 1
+        self._begin(name)
+        return True
 
     def run(self) -> None:
         """Process until told to end.
 
         Raises:
-            StreamingQueryException: a query has failed.
+            QueryError, StreamingQueryException: a query has failed.
         """
         while not self.ending.wait(POLL_SECONDS):
             self._watch()
@@ -288,9 +328,16 @@ class Application:
         # JVM waits for `foreachBatch` without end, and no query fails.
         if not self._spark.sparkContext._gateway._callback_server.thread.is_alive():
             raise RuntimeError("Py4J takes no calls of the JVM any more: see its message above")
-        for counter in self._counters.values():
-            if not counter.query.isActive:
+        for name, counter in self._counters.items():
+            if counter.query.isActive or self._begin_again(name):
+                continue
+            try:
                 counter.query.awaitTermination()  # raises what ended it
+            except StreamingQueryException as error:
+                said = OWN_ERROR.findall(str(error))
+                if not said:
+                    raise
+                raise QueryError(f"query {name} has failed: {said[-1]}") from error
 
     def _say(self, stage: str) -> None:
         if self._run_dir is None:
@@ -308,30 +355,53 @@ class Application:
         )
         self._run_dir.keep(self._timeline)
 
-    def close(self) -> None:
-        """Stop listening for scrapes."""
-        if self._server is not None:
-            self._server.close()
-
 
 def run(settings: Settings) -> int:
     """The application, from its session to its end; the exit status.
 
     Raises:
+        Mistake: a setting is wrong, or a query has failed for a reason that sparq has words for.
         StreamingQueryException: a query has failed.
-        MetricsAddressError: nothing can listen on the address for figures.
     """
-    from sparq.pipeline.session import session  # noqa: PLC0415 - it finds Java before pyspark runs
-
-    application = Application(session(settings), settings)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: application.ending.set())
+    # Where it is missing, Spark says of a stateful query that a worker "crashed", and no more.
+    import_module("google.protobuf")
+    if archive.QUERY in settings.queries:
+        archive_formats.check_packages(settings.archive_format)
+    check_run_dir(settings.run_dir)
+    if not settings.run_dir:
+        check_cluster(settings)
+    figures = QueryMetrics()
+    address = settings.metrics_address
+    server = MetricsServer(figures, address) if address else None
     try:
+        spark = session(settings)
+        if settings.run_dir:
+            check_cluster(settings)  # only now: nsqlookupd and Spark start side by side
+        application = Application(spark, settings, figures, server)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: application.ending.set())
         application.start()
         application.run()
     finally:
-        application.close()
+        if server is not None:
+            server.close()
     return 0
+
+
+def check_run_dir(folder: str) -> None:
+    """Make the folder of `--run-dir`, if one is named.
+
+    Raises:
+        SettingsError: it cannot be made, or nobody may write there.
+    """
+    if not folder:
+        return
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SettingsError(f"--run-dir={folder} cannot be written: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -94,18 +94,24 @@ class ArchiveSink:
         prefix = f"{_query_id(spark)}-{batch_id}-"
         before = log.read()
         if not any(one.name.startswith(prefix) for one in before.files):
-            written = self._write(clicks, files, prefix)
+            written, left = self._write(clicks, files, prefix)
             if written:
                 log.commit(before, before.changed(added=written))
+                # Only now: what another driver of this query has written, and not yet committed,
+                # cannot come to count any more.
+                _delete(files, left, log)
         if self._sizes is not None:
             now_ms = int(time.time() * 1000)
             compaction.Compaction(spark, self._root, self._sizes).between_batches(prefix, now_ms)
 
-    def _write(self, clicks: DataFrame, files: HadoopFiles, prefix: str) -> list[FileStatus]:
+    def _write(
+        self, clicks: DataFrame, files: HadoopFiles, prefix: str
+    ) -> tuple[list[FileStatus], list[FileStatus]]:
         """Write a batch's files, which do not count yet.
 
-        What an earlier attempt left goes once the log says that it does not count: of two drivers
-        of one query, the one that was taken for dead must not delete what the other has committed.
+        Returns:
+            These files, and those of the same batch that others have written: an attempt that was
+            killed, or another driver of the query that is at work, one of the two taken for dead.
         """
         from pyspark.sql import Observation  # noqa: PLC0415 - reading needs no Spark
         from pyspark.sql import functions as F  # noqa: PLC0415 - the same
@@ -122,11 +128,16 @@ class ArchiveSink:
             for one in files.list(f"{self._root}/date={date}/hour={hour}")
             if one.name.startswith(prefix)
         ]
-        live = {one.uri for one in ArchiveLog(files, self._root).read().files}
-        for one in found:
-            if not one.name.startswith(attempt) and one.uri not in live:
-                files.delete(files.path_of(one.uri))
-        return [one for one in found if one.name.startswith(attempt)]
+        written = [one for one in found if one.name.startswith(attempt)]
+        return written, [one for one in found if not one.name.startswith(attempt)]
+
+
+def _delete(files: HadoopFiles, left: list[FileStatus], log: ArchiveLog) -> None:
+    """Delete files that do not count."""
+    live = {one.uri for one in log.read().files} if left else set()
+    for one in left:
+        if one.uri not in live:
+            files.delete(files.path_of(one.uri))
 
 
 def _query_id(spark: SparkSession) -> str:

@@ -62,6 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(
             f"{PROGRAM}: {error.name} is missing: install sparq with its extra, `sparq[spark]`\n"
         )
+    except ImportError as error:
+        if error.name is not None:
+            raise
+        sys.stderr.write(f"{PROGRAM}: {error}\n")  # an extra that this run needs
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return INTERRUPTED

@@ -33,7 +33,7 @@ MARK = "run/state.json"
 
 
 class FolderError(Exception):
-    """The data folder holds something that is not to be touched; the text says what."""
+    """The data folder cannot be used; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,13 @@ class Folders:
         """Keep other runs out of the folder until the file that this returns is closed.
 
         Raises:
-            FolderError: another run is at work there.
+            FolderError: another run is at work there, or it cannot be written.
         """
-        self.data.mkdir(parents=True, exist_ok=True)
-        lock = (self.data / LOCK).open("w")
+        try:
+            self.data.mkdir(parents=True, exist_ok=True)
+            lock = (self.data / LOCK).open("w")
+        except OSError as error:
+            raise FolderError(f"--data {self.data} cannot be written: {error.strerror}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -96,12 +96,17 @@ def _written(
 ) -> Generated:
     written = Generated([], labels)
     for hit in hits:
-        line = _FORMS[hit.visitor.log](hit)
+        line = line_of(hit)
         if hit.visitor.key not in labels and rng.random() < DAMAGED_SHARE:
             line = _damaged(line, rng)
             written.damaged += 1
         written.lines.append(line.encode())
     return written
+
+
+def line_of(hit: Hit) -> str:
+    """A request as the log of its server has it."""
+    return _FORMS[hit.visitor.log](hit)
 
 
 def _as_combined(hit: Hit) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _EXISTS = "FileAlreadyExistsException"
 _MISSING = "java.io.FileNotFoundException"
+_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,19 @@ class HadoopFiles:
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
+        self._path = self._class("org.apache.hadoop.fs.Path")
         self._conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
+
+    def _class(self, name: str) -> Any:
+        """A class by its whole name.
+
+        Written as `jvm.org.apache...`, each part would be looked for in all of Spark's jars.
+        """
+        return getattr(self._jvm, name)
 
     def list(self, directory: str) -> list[FileStatus]:
         """The files of a directory, none where there is no such directory."""
-        path = self._jvm.org.apache.hadoop.fs.Path(directory)
+        path = self._path(directory)
         try:
             found = path.getFileSystem(self._conf).listStatus(path)
         except Py4JJavaError as error:
@@ -85,13 +94,13 @@ class HadoopFiles:
 
     def glob(self, pattern: str) -> Sequence[str]:
         """The addresses that match a pattern of Hadoop's (`*`, `?`, `[...]`), in their order."""
-        path = self._jvm.org.apache.hadoop.fs.Path(pattern)
+        path = self._path(pattern)
         found = path.getFileSystem(self._conf).globStatus(path)
         return sorted(str(one.getPath().toString()) for one in found or ())
 
     def path_of(self, uri: str) -> str:
         """A URI as Spark's readers and writers want it: nothing is escaped."""
-        return str(self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(uri)).toString())
+        return str(self._path(self._class("java.net.URI")(uri)).toString())
 
     def read(self, address: str) -> bytes:
         """A whole file.
@@ -99,7 +108,7 @@ class HadoopFiles:
         Raises:
             FileNotFoundError: it is not there.
         """
-        path = self._jvm.org.apache.hadoop.fs.Path(address)
+        path = self._path(address)
         try:
             stream = path.getFileSystem(self._conf).open(path)
         except Py4JJavaError as error:
@@ -117,9 +126,8 @@ class HadoopFiles:
         Raises:
             FileExistsError: it is there already.
         """
-        path = self._jvm.org.apache.hadoop.fs.Path(address)
-        package = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
-        manager = package.CheckpointFileManager.create(path.getParent(), self._conf)
+        path = self._path(address)
+        manager = self._class(_MANAGER).create(path.getParent(), self._conf)
         path.getFileSystem(self._conf).mkdirs(path.getParent())
         try:
             stream = manager.createAtomic(path, False)
@@ -134,10 +142,10 @@ class HadoopFiles:
 
     def delete_tree(self, address: str) -> None:
         """Remove a directory with all that is in it, if it is there."""
-        path = self._jvm.org.apache.hadoop.fs.Path(address)
+        path = self._path(address)
         path.getFileSystem(self._conf).delete(path, True)
 
     def delete(self, address: str) -> None:
         """Remove a file, if it is there."""
-        path = self._jvm.org.apache.hadoop.fs.Path(address)
+        path = self._path(address)
         path.getFileSystem(self._conf).delete(path, False)

@@ -12,10 +12,18 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyspark import SparkContext
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
 
 from sparq.pipeline.query_metrics import QueryMetrics
 from sparq.pipeline.query_progress import COUNTS, NEWEST_PUBLISHED, parse, time_of
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 READ, WRITTEN = "sparq_read", "sparq_written"
 """Names of observations: Spark wants each to be another one within a query."""
 
+WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
+
 
 class ProgressListener(
     StreamingQueryListener  # type: ignore[misc] # mypy does not follow pyspark
@@ -36,6 +46,13 @@ class ProgressListener(
     def __init__(self, metrics: QueryMetrics, timeline: Timeline) -> None:
         self._metrics = metrics
         self._timeline = timeline
+
+    @cached_property
+    def _jlistener(self) -> Any:
+        """What Spark is given in place of this, where PySpark looks for it."""
+        context = SparkContext._active_spark_context
+        assert context is not None
+        return getattr(context._jvm, WRAPPER)(_JavaListener(self))
 
     def onQueryStarted(self, event: Any) -> None:
         """A query begins; Spark waits for this."""
@@ -55,6 +72,34 @@ class ProgressListener(
     def onQueryTerminated(self, event: Any) -> None:
         """A query has ended."""
         self._metrics.ended(str(event.id), str(event.runId), failed=event.exception is not None)
+
+
+class _JavaListener:
+    """Spark's listener, which takes each event from the JVM as one JSON text.
+
+    PySpark's own asks the JVM for every figure of an event by itself, and looks a class up in all
+    of Spark's jars for each observation: a tenth of what the JVM computed in a run.
+    """
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener = listener
+
+    def onQueryStarted(self, event: Any) -> None:
+        self._listener.onQueryStarted(QueryStartedEvent.fromJson(json.loads(event.json())))
+
+    def onQueryProgress(self, event: Any) -> None:
+        self._listener.onQueryProgress(QueryProgressEvent.fromJson(json.loads(event.json())))
+
+    def onQueryIdle(self, event: Any) -> None:
+        self._listener.onQueryIdle(QueryIdleEvent.fromJson(json.loads(event.json())))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self._listener.onQueryTerminated(QueryTerminatedEvent.fromJson(json.loads(event.json())))
+
+    class Java:
+        """The interface that it has for Py4J."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
 
 def observed(

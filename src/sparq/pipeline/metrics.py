@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from sparq.pipeline import batch_folders
+from sparq.pipeline.checkpoints import readable_as_state
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.minutes_state import output, processor
 from sparq.pipeline.minutes_state.minutes import STATUS_CLASSES
@@ -80,7 +81,8 @@ class MetricsSink:
             spark: the session; the query has stopped.
             next_batch: its number.
         """
-        self(processor.closing_rows(spark, self._places.checkpoint_of(QUERY)), next_batch)
+        with readable_as_state(self._places.checkpoint_of(QUERY)) as checkpoint:
+            self(processor.closing_rows(spark, checkpoint), next_batch)
 
     def _write_minutes(self, rows: DataFrame, batch_id: int, count: int) -> None:
         place = self._places.metrics

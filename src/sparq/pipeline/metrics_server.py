@@ -13,11 +13,12 @@ from prometheus_client.registry import Collector
 
 from sparq.daemon.address import join, split
 from sparq.daemon.exposition import process_registry
+from sparq.program.mistakes import Mistake
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:4180"
 
 
-class MetricsAddressError(Exception):
+class MetricsAddressError(Mistake):
     """Nothing can listen on the address; the text names the option, the address and the reason."""
 
 

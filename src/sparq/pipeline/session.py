@@ -13,12 +13,16 @@ with the pipeline's own options, which `session_options` lists with their reason
 from __future__ import annotations
 
 import os
-import socket
+import shutil
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
 
+from sparq.pipeline import jvm_folder
 from sparq.pipeline import session_options as options
+from sparq.pipeline.java_options import check_java_options
+from sparq.pipeline.masters import ask_master, check_master, java_reason, log_level
 from sparq.pipeline.memory import default_heap, machine_bytes
 from sparq.pipeline.settings import Settings, SettingsError
 from sparq.pipeline.workers_python import use_this_python
@@ -26,10 +30,19 @@ from sparq.program.mistakes import Mistake
 from sparq.spark.java import JavaNotFoundError, ensure_java
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-CONNECT_SECONDS: Final = 3.0
-"""The time that a standalone master has to accept a connection."""
+LOOKING: Final[Mapping[str, str]] = {
+    # By default each of these tries for minutes before it gives up.
+    "ipc.client.connect.max.retries": "2",
+    "ipc.client.connect.max.retries.on.timeouts": "0",
+    "ipc.client.connect.timeout": "3000",
+    "fs.s3a.attempts.maximum": "1",
+    "fs.s3a.retry.limit": "1",
+    "fs.s3a.connection.establish.timeout": "3000",
+}
+"""Options of Hadoop for the first look at the data's file system, where no user has set them."""
 
 EXECUTORS_SECONDS: Final = 15.0
 """The maximum time to wait for the executors of a cluster before their cores are counted."""
@@ -39,6 +52,11 @@ SETTLED_SECONDS: Final = 1.0
 
 POLL_SECONDS: Final = 0.1
 PYTHON: Final = "PYSPARK_PYTHON"
+DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
+NO_PYTHON: Final = "sparq-registers-its-data-source"
+"""A program that is not there. The JVM would start the driver's Python to look for data sources,
+which takes it two seconds; where it finds no such program, it goes on without."""
+
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """spark-submit sets this variable for the Python program that it starts."""
 
@@ -69,7 +87,7 @@ def session(settings: Settings) -> SparkSession:
     choose_python({**found, **wanted})
     spark = _created(wanted)
     spark.sparkContext.setLogLevel("ERROR")
-    _register_nsq(spark)
+    register_nsq(spark)
     try:
         _check_data(spark, settings.data)
     except SettingsError:
@@ -104,26 +122,55 @@ def _jvm_for(settings: Settings) -> _Jvm:
     if not is_submitted:
         check_master(launch[options.MASTER])
         try:
-            ensure_java()
+            java = ensure_java()
         except JavaNotFoundError as error:
             raise SessionError(str(error)) from error
+        check_java_options(java, launch)
         heap = default_heap(machine_bytes())
         os.environ.update(options.variables(launch, os.environ, heap))
         choose_python(launch)
+        os.environ[DRIVER_PYTHON] = NO_PYTHON
 
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - needs Java's place first
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
 
     was_running = is_submitted or SparkContext._jvm is not None
-    conf = SparkConf(loadDefaults=False).setAll(list(launch.items()))
+    begun = time.monotonic()
+    if not was_running:
+        _start_jvm(SparkConf(loadDefaults=False).setAll(list(launch.items())), settings)
+    else:
+        SparkContext._ensure_initialized()
+    # Where Java has started slowly, a master may answer as slowly.
+    master, patience = SparkConf().get(options.MASTER, ""), time.monotonic() - begun
+    ask_master(SparkContext._jvm, master, patience)
+    return _Jvm(was_running, dict(SparkConf().getAll()))
+
+
+def _start_jvm(conf: SparkConf, settings: Settings) -> None:
+    """Start the driver's JVM, which gets a folder of its own for temporary files.
+
+    Raises:
+        SessionError: it ends at once.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415 - needs Java's place first
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
+
+    folder = jvm_folder.new_folder()
+    before = os.environ.get(jvm_folder.VARIABLE, "")
+    os.environ[jvm_folder.VARIABLE] = jvm_folder.options_with(folder, before)
     try:
         # PySpark's only way to start a JVM without a session, after which options are fixed.
         SparkContext._ensure_initialized(conf=conf)
     except (OSError, PySparkException) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        given = [key for key, _ in settings.spark if key in options.AT_START]
+        blame = f", and check --spark {' and '.join(given)}" if given else ""
         raise SessionError(
-            "Spark's JVM ended while it started: see its own messages above"
+            f"Spark's JVM ended while it started: see its own messages above{blame}"
         ) from error
-    return _Jvm(was_running, dict(SparkConf().getAll()))
+    finally:
+        os.environ[jvm_folder.VARIABLE] = before  # an empty one counts for nothing
+    # Java removes what is registered in the reverse order: the folder comes last, and is empty.
+    getattr(SparkContext._jvm, "java.io.File")(str(folder)).deleteOnExit()
 
 
 def choose_python(given: Mapping[str, str]) -> None:
@@ -141,76 +188,65 @@ def choose_python(given: Mapping[str, str]) -> None:
         os.environ[PYTHON] = workers
 
 
-def check_master(master: str) -> None:
-    """Check that a standalone master accepts connections, at one of its addresses at least.
-
-    Spark itself would try for a minute before it gives up.
-
-    Raises:
-        SettingsError: no address accepts a connection.
-    """
-    if not master.startswith("spark://"):
-        return
-    reason = ""
-    for address in master.removeprefix("spark://").split(","):
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-            return
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-    raise SettingsError(f"--master={master}: nothing answers there ({reason})")
-
-
 def _created(wanted: dict[str, str]) -> SparkSession:
     from py4j.protocol import Py4JError  # noqa: PLC0415 - only with PySpark
+    from pyspark import SparkContext  # noqa: PLC0415 - loads PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
     from pyspark.sql import SparkSession  # noqa: PLC0415 - loads PySpark
 
     builder = SparkSession.builder
     for key, value in wanted.items():
         builder = builder.config(key, value)
+    # Its stack trace: the error's reason is in our own sentence.
+    log_level(SparkContext._jvm, "org.apache.spark.SparkContext", "OFF")
     try:
         spark: SparkSession = builder.getOrCreate()
+        # The options of SQL are read only now.
+        spark._jsparkSession.sessionState()
     except (Py4JError, PySparkException, OSError) as error:
-        raise SessionError(f"Spark does not start: {_reason(error)}") from error
+        raise SessionError(f"Spark does not start: {java_reason(error)}") from error
     return spark
 
 
-def _register_nsq(spark: SparkSession) -> None:
-    """Make the format `nsq` known to this session.
+def register_nsq(spark: SparkSession) -> None:
+    """Make the format `nsq` known to a session, which does not look for it (`NO_PYTHON`).
 
-    Spark would find it by itself, but starts a Python process for that, which loads every package
-    named `pyspark_*`.
+    Register it anew for each query that runs beside others. Queries of one registration share a
+    Java map of environment variables: Spark changes it while it plans one query, and now and then
+    that was while a task of another one was being serialized, which no executor could read then.
     """
     from sparq.spark.data_source import NsqDataSource  # noqa: PLC0415 - it loads PySpark
 
     spark.dataSource.register(NsqDataSource)
 
 
-def _reason(error: Exception) -> str:
-    """The first line of the Java exception, or else of the Python one."""
-    thrown: Any = getattr(error, "java_exception", None)
-    text = str(thrown.toString()) if thrown is not None else str(error)
-    return (text.strip() or type(error).__name__).splitlines()[0]
-
-
 def _check_data(spark: SparkSession, data: str) -> None:
-    """Check that Spark has a file system for the data; nothing is read or written.
+    """Check that Spark has a file system for the data, where an empty file can be written.
 
     Raises:
-        SettingsError: Spark has none, or its default for a path is not the local disk.
+        SettingsError: Spark has none, its default for a path is not the local disk, or it refuses.
     """
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
 
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
-    path: Any = spark._jvm.org.apache.hadoop.fs.Path(data)
+    path_class: Any = getattr(spark._jvm, "org.apache.hadoop.fs.Path")
+    path = path_class(data)
+    given = dict(spark.sparkContext.getConf().getAll())
+    for key, value in LOOKING.items():
+        if f"spark.hadoop.{key}" not in given:
+            hadoop.set(key, value)
     try:
-        address = str(path.getFileSystem(hadoop).getUri().toString())
+        # Not the one that queries share: this one gives up sooner.
+        file_system: Any = getattr(spark._jvm, "org.apache.hadoop.fs.FileSystem")
+        files = file_system.newInstance(path.toUri(), hadoop)
+        address = str(files.getUri().toString())
     except (Py4JJavaError, PySparkException) as error:
+        reason = java_reason(error)
+        if "UnknownHost" in reason:
+            raise SettingsError(f"--data={data} cannot be reached ({reason})") from error
         raise SettingsError(
-            f"--data={data}: Spark has no file system for it ({_reason(error)}): add its jars by"
+            f"--data={data}: Spark has no file system for it ({reason}): add its jars by"
             " --spark spark.jars.packages=..., its options by --spark spark.hadoop.fs...=..."
         ) from error
     if data.startswith("/") and not address.startswith("file:"):
@@ -218,6 +254,15 @@ def _check_data(spark: SparkSession, data: str) -> None:
             f"--data={data} has no scheme, and Spark's default file system is {address}: write"
             f" file://{data} or {address.rstrip('/')}{data}"
         )
+    try:
+        files.mkdirs(path)
+        probe = path_class(path, f"_probe-{uuid4()}")
+        files.create(probe).close()
+        files.delete(probe, False)
+    except (Py4JJavaError, PySparkException) as error:
+        raise SettingsError(f"--data={data} cannot be written ({java_reason(error)})") from error
+    finally:
+        files.close()
 
 
 def _cores(spark: SparkSession) -> int:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from sparq.pipeline import batch_folders
+from sparq.pipeline.checkpoints import readable_as_state
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.open_visits import processor
 from sparq.pipeline.open_visits.output import (
@@ -70,7 +71,8 @@ class SpamSink:
             spark: the session; the query has stopped.
             next_batch: its number.
         """
-        self(processor.closed(spark, self._places.checkpoint_of(QUERY)), next_batch)
+        with readable_as_state(self._places.checkpoint_of(QUERY)) as checkpoint:
+            self(processor.closed(spark, checkpoint), next_batch)
 
     def _write_findings(self, rows: DataFrame, batch_id: int, count: int) -> None:
         place = self._places.spam_analysis

@@ -90,6 +90,10 @@ class Query:
         (commits / str(last)).unlink()
         (commits / f".{last}.crc").unlink(missing_ok=True)
 
+    def state_files(self, batch_id):
+        """What the attempts at a batch have written of the state of partition 0."""
+        return sorted((self.checkpoint / "state" / "0" / "0").glob(f"{batch_id + 1}[._]*"))
+
     def written(self, batch_id):
         return pq.read_table(self.out / f"batch={batch_id}", partitioning=None).cast(output.SCHEMA)
 
@@ -106,11 +110,15 @@ def test_spark_counts_what_the_twin_counts(spark, tmp_path):
         query.publish(at, batch)
     query.run()
     last = len(batches) - 2
-    before = query.written(last)
+    before, files = query.written(last), query.state_files(last)
+    contents = [file.read_bytes() for file in files]
     query.forget_last_commit()
     query.run()  # the last batch once more
 
     assert in_order(query.written(last)) == in_order(before)
+    # The second attempt has files of its own: it may run beside the first.
+    assert 2 * len(files) == len(query.state_files(last)) > 0
+    assert [file.read_bytes() for file in files] == contents
 
     query.publish(last + 1, batches[-1])
     query.run()

@@ -1,0 +1,218 @@
+"""The data files of a Delta table of clicks: executors write them, a file for each hour.
+
+    date=2026-03-02/hour=10/<query>-<batch>-<random>.parquet    the columns without date and hour
+
+`write_hours` and `merge_files` run in `mapInArrow`. For each file they return one row, which says
+what the table's log must know of it; nothing else leaves the executor.
+
+1. A file does not count before the driver's commit names it. Names are random, so that what a
+   killed, repeated or speculative task has written is never taken for another's.
+2. Days and hours are of the event time in UTC, whatever the session's time zone is.
+3. At most BUFFER_BYTES of clicks are held, and one file is open, however many hours there are.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
+
+from sparq.pipeline import clicks as click
+from sparq.pipeline.archive import ARCHIVE_COLUMNS, PARTITIONS
+from sparq.pipeline.delta_place import TablePlace
+
+BUFFER_BYTES = 128 << 20
+COMPRESSION = "zstd"
+
+_TYPES = {"index": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "body": pa.binary()}
+_TYPES |= {field.name: field.type for field in click.CLICK_SCHEMA}
+FILE_SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in ARCHIVE_COLUMNS])
+TABLE_SCHEMA = pa.schema([*FILE_SCHEMA, *zip(PARTITIONS, (pa.date32(), pa.int32()), strict=True)])
+
+# What the log keeps of each file: readers of a time or of an index leave other files out.
+BOUNDED = ("index", "timestamp", "time")
+
+ADDED_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),  # relative to the table's folder
+        ("bytes", pa.int64()),
+        ("date", pa.string()),
+        ("hour", pa.string()),
+        ("modified_ms", pa.int64()),  # ms since 1970
+        ("stats", pa.string()),  # JSON, as in a Delta log
+    ]
+)
+ADDED_DDL = "path STRING, bytes BIGINT, date STRING, hour STRING, modified_ms BIGINT, stats STRING"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HOUR_MICROS = 3_600_000_000
+
+
+def write_hours(
+    batches: Iterable[pa.RecordBatch],
+    place: TablePlace,
+    prefix: str,
+    buffer_bytes: int = BUFFER_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Write clicks into files, an hour's into one.
+
+    Args:
+        batches: rows with the columns of FILE_SCHEMA, readable clicks: `time` is never null.
+        place: the table.
+        prefix: with which the files' names begin.
+        buffer_bytes: an hour gets another file after so many bytes of clicks of any hour.
+    Returns:
+        Rows of ADDED_SCHEMA, one a file.
+    """
+    files = place.files()
+    for clicks in _gathered(batches, buffer_bytes):
+        added = [_write(files, hour, part, prefix) for hour, part in by_hour(clicks)]
+        yield pa.RecordBatch.from_pylist(added, ADDED_SCHEMA)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.Table]:
+    """The batches of a partition in few tables, each of the first size above `bytes_max`."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= bytes_max:
+            yield pa.Table.from_batches(held)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def by_hour(clicks: pa.Table) -> Iterator[tuple[datetime, pa.Table]]:
+    """The clicks of each hour, in their order, and the hour's beginning."""
+    clicks = clicks.select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
+    micros = clicks["time"].combine_chunks().cast(pa.int64())
+    hours = micros.to_numpy(zero_copy_only=False) // _HOUR_MICROS
+    if (hours[1:] < hours[:-1]).any():
+        order = np.argsort(hours, kind="stable")
+        clicks, hours = clicks.take(pa.array(order)), hours[order]
+    found, starts = np.unique(hours, return_index=True)
+    for hour, start, end in zip(found, starts, [*starts[1:], len(hours)], strict=True):
+        yield _EPOCH + timedelta(hours=int(hour)), clicks.slice(start, end - start)
+
+
+def _write(files: FileSystem, hour: datetime, clicks: pa.Table, prefix: str) -> dict[str, Any]:
+    folder = f"date={hour:%Y-%m-%d}/hour={hour.hour}"
+    return _written(files, folder, prefix, FILE_SCHEMA, [clicks])
+
+
+def merge_files(
+    place: TablePlace,
+    paths: Iterable[str],
+    schema: pa.Schema,
+    prefix: str,
+    buffer_bytes: int = BUFFER_BYTES,
+) -> pa.RecordBatch:
+    """Write the clicks of some files of one hour into a new one.
+
+    Args:
+        place: the table.
+        paths: the files, relative to the table's folder.
+        schema: the table's columns without date and hour; a file that lacks one has nulls there.
+        prefix: with which the new file's name begins.
+        buffer_bytes: about as many bytes of clicks are held at once.
+    Returns:
+        A row of ADDED_SCHEMA.
+    """
+    files, paths = place.files(), list(paths)
+    clicks = _gathered(_read(files, paths, schema), buffer_bytes)
+    folder = paths[0].rpartition("/")[0]
+    return pa.RecordBatch.from_pylist(
+        [_written(files, folder, prefix, schema, clicks)], ADDED_SCHEMA
+    )
+
+
+def _read(files: FileSystem, paths: Iterable[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        with files.open_input_file(path) as stream:
+            for batch in pq.ParquetFile(stream).iter_batches():
+                found = set(batch.schema.names)
+                columns = [
+                    batch[field.name].cast(field.type)
+                    if field.name in found
+                    else pa.nulls(len(batch), field.type)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _written(
+    files: FileSystem, folder: str, prefix: str, schema: pa.Schema, clicks: Iterable[pa.Table]
+) -> dict[str, Any]:
+    """Write one file; its row of ADDED_SCHEMA."""
+    path = f"{folder}/{prefix}{uuid.uuid4().hex[:16]}.parquet"
+    stats = Stats()
+    with files.open_output_stream(path) as stream:
+        # Readers take the table's types, so the file need not repeat Arrow's. Arrow's Parquet
+        # writer hands on bytes: of its buffers, which `stream.write` would hand on, `deltalake`
+        # takes none.
+        with pq.ParquetWriter(stream, schema, compression=COMPRESSION, store_schema=False) as file:
+            for table in clicks:
+                file.write_table(table)
+                stats.add(table)
+        size = stream.tell()
+    return {
+        "path": path,
+        "bytes": size,
+        **partition_of(folder),
+        "modified_ms": time.time_ns() // 1_000_000,
+        "stats": stats.text(),
+    }
+
+
+def partition_of(folder: str) -> dict[str, str]:
+    """`date` and `hour` of a folder such as `date=2026-03-02/hour=10`."""
+    return dict(part.split("=", 1) for part in folder.split("/"))
+
+
+class Stats:
+    """What a Delta log says of a file's rows: their number, and the ends of BOUNDED columns."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._nulls = dict.fromkeys(BOUNDED, 0)
+        self._ends: dict[str, tuple[int, int]] = {}
+
+    def add(self, clicks: pa.Table) -> None:
+        """Take in some of the file's rows."""
+        self._rows += len(clicks)
+        for name in BOUNDED:
+            column = clicks[name]
+            self._nulls[name] += column.null_count
+            if column.null_count < len(column):
+                ends = pc.min_max(column.cast(pa.int64())).as_py()
+                least, most = self._ends.get(name, (ends["min"], ends["max"]))
+                self._ends[name] = min(least, ends["min"]), max(most, ends["max"])
+
+    def text(self) -> str:
+        """As JSON, in the form of the log."""
+        shown = {
+            name: [_as_text(end) if pa.types.is_timestamp(_TYPES[name]) else end for end in ends]
+            for name, ends in self._ends.items()
+        }
+        known = {
+            "numRecords": self._rows,
+            "minValues": {name: ends[0] for name, ends in shown.items()},
+            "maxValues": {name: ends[1] for name, ends in shown.items()},
+            "nullCount": self._nulls,
+        }
+        return json.dumps(known, separators=(",", ":"))
+
+
+def _as_text(micros: int) -> str:
+    return f"{_EPOCH + timedelta(microseconds=micros):%Y-%m-%dT%H:%M:%S.%fZ}"

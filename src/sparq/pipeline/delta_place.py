@@ -1,0 +1,114 @@
+"""Where a Delta table lies: the address and the storage options that `deltalake` opens it with.
+
+`deltalake` has clients of its own for S3, GCS, Azure and HDFS. They take credentials from the
+environment and from options. What Spark has been told of S3 (`spark.hadoop.fs.s3a.*`) is handed on
+to them, so that one set of options serves both.
+
+1. The address is the one that Spark would write to: relative paths, the default file system and
+   characters such as `%` mean the same.
+2. Credentials go to executors in the task itself; no representation shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSystem, PyFileSystem
+
+from sparq.pipeline.delta_package import DeltaStorageHandler, DeltaTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+S3_SCHEMES = ("s3", "s3a")
+_S3_OPTIONS = {
+    "access.key": "AWS_ACCESS_KEY_ID",
+    "secret.key": "AWS_SECRET_ACCESS_KEY",
+    "session.token": "AWS_SESSION_TOKEN",
+    "endpoint.region": "AWS_REGION",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """One table; executors get it with their task.
+
+    Attributes:
+        address: a path on a local disk, or a URI.
+        options: storage options of `deltalake`.
+    """
+
+    address: str
+    options: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return bool(DeltaTable.is_deltatable(self.address, self.options or None))
+
+    def table(self) -> DeltaTable:
+        """The table as it is now.
+
+        Raises:
+            deltalake.exceptions.TableNotFoundError: there is none.
+        """
+        return DeltaTable(self.address, storage_options=self.options or None)
+
+    def files(self) -> FileSystem:
+        """The file system below the table's folder; its paths are relative to it."""
+        return PyFileSystem(DeltaStorageHandler(self.address, self.options or None))
+
+
+def place_of(
+    spark: SparkSession, root: str, options: Mapping[str, str] | None = None
+) -> TablePlace:
+    """The table of a folder.
+
+    Args:
+        spark: a session with a JVM of its own; its Hadoop configuration counts.
+        root: the folder, a path or a URI of any Hadoop file system.
+        options: storage options; they count more than Spark's configuration.
+    """
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    path = spark._jvm.org.apache.hadoop.fs.Path(root)
+    qualified = str(path.getFileSystem(configuration).makeQualified(path).toString())
+    parts = urlsplit(qualified)
+    known = s3_options(configuration.get, parts.netloc) if parts.scheme in S3_SCHEMES else {}
+    return TablePlace(address_of(qualified), {**known, **(options or {})})
+
+
+def address_of(qualified: str) -> str:
+    """A folder's address for `deltalake`, given Hadoop's, in which nothing is escaped.
+
+    `file:/data/a b` is `/data/a b`; URIs of other file systems stay as they are.
+    """
+    local = qualified.removeprefix("file:")
+    if local == qualified:
+        return qualified
+    return f"/{local.lstrip('/')}"
+
+
+def s3_options(configured: Callable[[str], str | None], bucket: str) -> dict[str, str]:
+    """Storage options for a bucket, of what Hadoop has been told of it.
+
+    Args:
+        configured: the value of a Hadoop option; None or empty if it has none.
+        bucket: `fs.s3a.bucket.<bucket>.*` counts more than `fs.s3a.*`.
+    """
+
+    def value(name: str) -> str:
+        own = configured(f"fs.s3a.bucket.{bucket}.{name}")
+        return (own or configured(f"fs.s3a.{name}") or "").strip()
+
+    options = {theirs: value(name) for name, theirs in _S3_OPTIONS.items()}
+    endpoint = value("endpoint")
+    # Amazon's own endpoints follow from the region.
+    if endpoint and not endpoint.endswith("amazonaws.com"):
+        plain = value("connection.ssl.enabled").lower() == "false"
+        if "://" not in endpoint:
+            endpoint = f"{'http' if plain else 'https'}://{endpoint}"
+        options["AWS_ENDPOINT_URL"] = endpoint
+        options["AWS_ALLOW_HTTP"] = "true" if endpoint.startswith("http:") else ""
+    return {name: each for name, each in options.items() if each}

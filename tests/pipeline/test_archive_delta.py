@@ -1,0 +1,489 @@
+"""The archive as a Delta table: every readable click once, whatever is repeated or killed."""
+
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as F
+
+from sparq.pipeline import archive, archive_delta, delta_compaction
+from sparq.pipeline.archive_delta import DeltaSink
+from sparq.pipeline.compaction import Sizes
+from sparq.pipeline.delta_compaction import DeltaCompaction, files_of
+from sparq.pipeline.delta_files import TABLE_SCHEMA
+from sparq.pipeline.delta_place import TablePlace
+from sparq.pipeline.generator import generate
+
+NO_MERGES = None
+MERGE_AT_ONCE = Sizes(settle_s=0, keep_s=86_400)
+DELETE_AT_ONCE = Sizes(settle_s=0, keep_s=0)
+QUERY = "11111111-aaaa"
+LATER_MS = 4 * 10**12  # long after anything that these tests write
+
+
+@pytest.fixture
+def query(spark):
+    """Makes this thread look like a streaming query's, by its id."""
+
+    def become(name):
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", name)
+
+    become(QUERY)
+    yield become
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+
+@pytest.fixture
+def batches(messages):
+    """Three batches of archived clicks."""
+    lines = generate(600, seed=3).lines
+    return [archive.archived(messages(lines[at : at + 200], first=at)) for at in (0, 200, 400)]
+
+
+def ids(frame):
+    """The messages' ids, in order."""
+    return sorted(row.id for row in frame.select("id").collect())
+
+
+def expected(batches):
+    """The ids of all readable clicks."""
+    return sorted(name for batch in batches for name in ids(batch))
+
+
+def archived(root):
+    """The ids that `deltalake` alone reads, in order."""
+    return sorted(DeltaTable(root).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+def parquet_files(root):
+    """All data files that lie there, whether they count or not."""
+    return {str(path.relative_to(root)) for path in root.glob("date=*/hour=*/*.parquet")}
+
+
+def live_files(root):
+    """The data files that count."""
+    return {file.uri for file in files_of(DeltaTable(root))}
+
+
+def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_path):
+    """Read by `deltalake` and by Spark, in a folder whose name has to be escaped."""
+    root = tmp_path / "an archive"
+    sink = DeltaSink(str(root), NO_MERGES)
+    assert ids(archive_delta.frame(spark, str(root))) == []
+    assert len(archive_delta.read(TablePlace(str(root)))) == 0
+    for number, batch in enumerate(batches):
+        sink(batch, number)
+
+    frame = archive_delta.frame(spark, str(root))
+    assert archived(root) == ids(frame) == expected(batches)
+    assert frame.columns == [*archive.ARCHIVE_COLUMNS, "date", "hour"]
+    wrong = frame.where((F.to_date("time") != F.col("date")) | (F.hour("time") != F.col("hour")))
+    assert wrong.count() == 0
+    table = archive_delta.read(TablePlace(str(root)))
+    assert table.schema == archive.READ_SCHEMA
+    assert sorted(table["id"].to_pylist()) == expected(batches)
+
+
+def test_it_has_what_the_parquet_archive_has(spark, query, batches, tmp_path):
+    """The same rows, the same columns, the same types, to the last byte of each body."""
+    parquet = archive.ArchiveSink(str(tmp_path / "parquet"), NO_MERGES)
+    delta = DeltaSink(str(tmp_path / "delta"), NO_MERGES)
+    for number, batch in enumerate(batches):
+        parquet(batch, number)
+        delta(batch, number)
+    one = archive.frame(spark, str(tmp_path / "parquet"))
+    two = archive_delta.frame(spark, str(tmp_path / "delta"))
+
+    assert [(name, kind) for name, kind in one.dtypes] == two.dtypes
+    assert one.orderBy("id").collect() == two.orderBy("id").collect()
+
+
+def test_delta_reads_types_and_bounds(query, batches, tmp_path):
+    """The table's own schema, and file statistics that leave files out for a reader of a time."""
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    for number, batch in enumerate(batches):
+        sink(batch, number)
+    table = DeltaTable(tmp_path)
+    schema = pa.schema(table.schema().to_arrow())
+
+    assert schema.names == TABLE_SCHEMA.names
+    assert table.metadata().partition_columns == ["date", "hour"]
+    assert pa.table(table.get_add_actions(flatten=True))["num_records"].null_count == 0
+    at = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    noon = table.to_pyarrow_table(filters=[("date", "=", at.date()), ("hour", "=", 12)])
+    since = table.to_pyarrow_table(filters=[("time", ">=", at)])
+    assert {12} == {time.hour for time in noon["time"].to_pylist()}
+    assert len(noon) <= len(since) < len(archived(tmp_path))
+    assert min(since["time"].to_pylist()) >= at
+
+
+def test_a_batch_is_one_commit_with_its_number(query, batches, tmp_path):
+    """The query's id is the application, the batch its version."""
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    for number, batch in enumerate(batches):
+        sink(batch, number)
+
+        table = DeltaTable(tmp_path)
+        assert (number + 1, number) == (table.version(), table.transaction_version(QUERY))
+
+
+def test_a_repeated_batch_is_left_out(query, batches, tmp_path):
+    """Also by a driver that has just started; a batch without clicks may come again as well."""
+    empty = batches[0].where("false")
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    for number, batch in enumerate([*batches, empty]):
+        sink(batch, number)
+        version, files = DeltaTable(tmp_path).version(), parquet_files(tmp_path)
+        sink(batch, number)
+        DeltaSink(str(tmp_path), NO_MERGES)(batch, number)
+        assert (version, files) == (DeltaTable(tmp_path).version(), parquet_files(tmp_path))
+
+    assert archived(tmp_path) == expected(batches)
+
+
+def test_a_repeated_batch_is_found_in_a_log_that_was_shortened(query, batches, tmp_path):
+    """The batch's number outlives the commit that it came with: checkpoints keep it."""
+    root = str(tmp_path)
+    kept = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 seconds"}
+    DeltaTable.create(root, TABLE_SCHEMA, partition_by=["date", "hour"], configuration=kept)
+    sink = DeltaSink(root, NO_MERGES)
+    for number, batch in enumerate(batches):
+        sink(batch, number)
+    query("22222222-bbbb")
+    for number in range(4):
+        sink(batches[0], number)
+    query(QUERY)
+    commits = {path.name for path in (tmp_path / "_delta_log").glob("*.json")}
+    assert f"{3:020}.json" not in commits
+    DeltaSink(root, NO_MERGES)(batches[2], 2)
+
+    assert archived(tmp_path) == sorted(expected(batches) + expected(batches[:1]) * 4)
+
+
+def test_another_query_with_the_same_batch_numbers(query, batches, tmp_path):
+    """A new checkpoint begins at batch 0 again; its batches are not taken for the old ones."""
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    sink(batches[0], 0)
+    query("11111111-bbbb")
+    sink(batches[1], 0)
+
+    assert archived(tmp_path) == expected(batches[:2])
+
+
+def test_a_batch_that_was_killed_before_its_commit(query, batches, tmp_path, monkeypatch):
+    """Its files do not count, and do not stand in the way when the batch is written again."""
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    sink(batches[0], 0)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive_delta, "_commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sink(batches[1], 1)
+    left = parquet_files(tmp_path) - live_files(tmp_path)
+    assert left
+    assert archived(tmp_path) == ids(batches[0])
+
+    sink(batches[1], 1)
+    assert archived(tmp_path) == expected(batches[:2])
+    assert left == parquet_files(tmp_path) - live_files(tmp_path)
+
+
+def between_files_and_commit(monkeypatch, sink, do):
+    """Let something happen when a sink has written a batch's files and not yet committed it."""
+    write = sink._write
+
+    def written(*arguments):
+        added = write(*arguments)
+        do()
+        return added
+
+    monkeypatch.setattr(sink, "_write", written)
+
+
+def test_two_drivers_with_the_same_batch(query, batches, tmp_path, monkeypatch):
+    """One of them taken for dead: the second to commit finds the batch there and adds nothing."""
+    living, dead = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
+    dead(batches[0], 0)
+    living(batches[0], 0)
+    between_files_and_commit(monkeypatch, dead, lambda: living(batches[1], 1))
+    dead(batches[1], 1)
+
+    assert archived(tmp_path) == expected(batches[:2])
+    assert 1 == DeltaTable(tmp_path).transaction_version(QUERY)
+
+
+def test_a_driver_that_is_batches_behind(query, batches, tmp_path, monkeypatch):
+    """What it commits late is there already, and the table's newest batch stays the newest."""
+    living, dead = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
+
+    def go_on():
+        for number, batch in enumerate(batches):
+            living(batch, number)
+
+    between_files_and_commit(monkeypatch, dead, go_on)
+    dead(batches[0], 0)
+
+    assert archived(tmp_path) == expected(batches)
+    assert 2 == DeltaTable(tmp_path).transaction_version(QUERY)
+
+
+def test_a_merge_and_another_query_meanwhile(spark, query, batches, tmp_path, monkeypatch):
+    """They do not disturb a batch between its files and its commit, nor are they undone."""
+    first, second = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
+    first(batches[0], 0)
+    first(batches[0], 1)
+
+    def others():
+        query("22222222-bbbb")
+        second(batches[2], 7)
+        query(QUERY)
+        merge = DeltaCompaction(TablePlace(str(tmp_path)), MERGE_AT_ONCE)
+        assert merge.all_due(spark, LATER_MS).files_after < 2 * len(live_files(tmp_path))
+
+    between_files_and_commit(monkeypatch, first, others)
+    first(batches[1], 2)
+
+    assert archived(tmp_path) == sorted(expected(batches) + expected(batches[:1]))
+
+
+def test_small_files_become_few(spark, query, batches, tmp_path):
+    """Hour by hour between batches; each row stays there once, with all its columns."""
+    rows = archive_delta.frame
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    for number, batch in enumerate([batches[0]] * 4):
+        sink(batch, number)
+    before = rows(spark, str(tmp_path)).orderBy("id", "index").collect()
+    hours = {file.directory for file in files_of(DeltaTable(tmp_path))}
+    assert len(live_files(tmp_path)) >= 4 * len(hours)
+
+    merging = DeltaSink(str(tmp_path), MERGE_AT_ONCE)
+    counts = []
+    for _ in range(len(hours) + 1):
+        merging(batches[0], 3)  # it is there already: nothing but a merge happens
+        counts.append(len(live_files(tmp_path)))
+
+    assert counts == sorted(counts, reverse=True)
+    assert len(hours) == counts[-1]
+    assert hours == {file.directory for file in files_of(DeltaTable(tmp_path))}
+    assert before == rows(spark, str(tmp_path)).orderBy("id", "index").collect()
+
+
+def test_what_was_replaced_or_left_is_deleted(spark, query, batches, tmp_path, monkeypatch):
+    """After `keep_s`, and not before; what counts stays."""
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    for number, batch in enumerate([batches[0]] * 2):
+        sink(batch, number)
+    left = tmp_path / "date=2026-03-02" / "hour=1" / "11111111-9-left.parquet"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"what a killed task left")
+    place = TablePlace(str(tmp_path))
+    merged = DeltaCompaction(place, MERGE_AT_ONCE).all_due(spark, LATER_MS)
+    assert 0 == merged.deleted
+    assert left.exists()
+
+    cleaned = DeltaCompaction(place, DELETE_AT_ONCE).all_due(spark, LATER_MS)
+
+    assert cleaned.deleted > merged.files_before - merged.files_after
+    assert live_files(tmp_path) == parquet_files(tmp_path)
+    assert archived(tmp_path) == sorted(expected(batches[:1]) * 2)
+
+
+def test_two_mergers_at_once(spark, query, batches, tmp_path):
+    """The second to commit is refused; no click is lost or there twice.
+
+    `deltalake` alone would let both replace the same files.
+    """
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    for number, batch in enumerate([batches[0]] * 3):
+        sink(batch, number)
+    place = TablePlace(str(tmp_path))
+    before = archived(tmp_path)
+    living, dead = place.table(), place.table()
+    hour = files_of(dead)[0].directory
+    chosen = [one for one in files_of(dead) if one.directory == hour]
+
+    def merge(table):
+        return delta_compaction.merge(spark, place, table, chosen, MERGE_AT_ONCE)
+
+    assert len(chosen) == merge(living) >= 3
+    assert 0 == merge(dead)
+    assert before == archived(tmp_path)
+    assert 1 == sum(one.directory == hour for one in files_of(place.table()))
+
+
+def test_a_merge_says_that_it_changes_no_rows(spark, query, batches, tmp_path):
+    """Whoever follows the table as a stream sees nothing new, and is not stopped."""
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    for number, batch in enumerate([batches[0]] * 2):
+        sink(batch, number)
+    DeltaCompaction(TablePlace(str(tmp_path)), MERGE_AT_ONCE).all_due(spark, LATER_MS)
+    log = sorted((tmp_path / "_delta_log").glob("*.json"))[3:]
+    changes = [
+        action[kind]["dataChange"]
+        for path in log
+        for action in map(json.loads, path.read_text().splitlines())
+        for kind in ("add", "remove")
+        if kind in action
+    ]
+
+    assert changes
+    assert not any(changes)
+
+
+def test_which_files_become_one():
+    """All that is small, or several groups near the target; none alone."""
+
+    def groups(*sizes):
+        files = [delta_compaction.FileStatus("d/h/f", size, 0) for size in sizes]
+        found = delta_compaction.grouped(files, 128)
+        return [[file.size for file in group] for group in found]
+
+    assert [[3, 7]] == groups(3, 7)
+    assert [[40, 130]] == groups(40, 130)
+    assert [[40, 1000]] == groups(40, 1000)
+    assert [[64, 64], [64, 64]] == groups(64, 64, 64, 64)
+    assert [[50, 50, 50], [50, 50, 50]] == groups(*[50] * 6)
+    many = [len(group) for group in groups(*[10] * 100)]
+    assert (7, 100) == (len(many), sum(many))
+    assert {14, 15} == set(many)
+
+
+def test_a_column_that_came_later(spark, query, batches, tmp_path):
+    """Rows from before have null there; readers see one table, also after a merge."""
+    without = pa.schema([field for field in TABLE_SCHEMA if field.name not in ("vhost", "body")])
+    table = DeltaTable.create(str(tmp_path), without, partition_by=["date", "hour"])
+    clicks = batches[0].drop("vhost", "body").toPandas()
+    clicks["hour"] = clicks["hour"].astype("int32")
+    rows = pa.Table.from_pandas(clicks, without, preserve_index=False)
+    write_deltalake(table, rows, mode="append")
+    sink = DeltaSink(str(tmp_path), MERGE_AT_ONCE)
+    for number in range(2):
+        sink(batches[1], number)
+    DeltaCompaction(TablePlace(str(tmp_path)), MERGE_AT_ONCE).all_due(spark, LATER_MS)
+    twice = sorted(expected(batches[:1]) + expected(batches[1:2]) * 2)
+
+    assert {field.name for field in DeltaTable(tmp_path).schema().fields} == set(TABLE_SCHEMA.names)
+    assert archived(tmp_path) == twice
+    frame = archive_delta.frame(spark, str(tmp_path))
+    assert ids(frame) == twice
+    assert len(clicks) == frame.where("body IS NULL").count()
+
+
+def test_a_table_of_another_form_is_refused(query, batches, tmp_path):
+    """One sentence names the folder, and what it has."""
+    other, flat = tmp_path / "other", tmp_path / "flat"
+    changed = TABLE_SCHEMA.set(
+        TABLE_SCHEMA.get_field_index("status"), pa.field("status", pa.string())
+    )
+    DeltaTable.create(str(other), changed, partition_by=["date", "hour"])
+    DeltaTable.create(str(flat), TABLE_SCHEMA)
+
+    with pytest.raises(ValueError, match=r"column status of .*other has type string and not integ"):
+        DeltaSink(str(other))(batches[0], 0)
+    with pytest.raises(ValueError, match=r"flat is not partitioned by date and hour: name another"):
+        DeltaSink(str(flat))(batches[0], 0)
+
+
+def test_a_parquet_archive_in_its_place_is_refused(query, batches, tmp_path):
+    """Nothing in the folder is touched."""
+    archive.ArchiveSink(str(tmp_path), NO_MERGES)(batches[0], 0)
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(ValueError, match=r"holds a Parquet archive: give --archive-format=parquet"):
+        DeltaSink(str(tmp_path))(batches[1], 1)
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+def test_hours_are_of_utc_whatever_the_session_says(spark, query, batches, tmp_path):
+    """A session of another time zone writes the same rows into the same hours."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    DeltaSink(str(one), NO_MERGES)(batches[0], 0)
+    zone = "spark.sql.session.timeZone"
+    before = spark.conf.get(zone)
+    spark.conf.set(zone, "Asia/Kolkata")
+    try:
+        DeltaSink(str(two), NO_MERGES)(batches[0], 0)
+    finally:
+        spark.conf.set(zone, before)
+    found = [
+        DeltaTable(root).to_pyarrow_table(columns=["id", "time", "date", "hour"]).sort_by("id")
+        for root in (one, two)
+    ]
+
+    assert found[0].equals(found[1])
+    times, hours = (found[0][name].to_pylist() for name in ("time", "hour"))
+    assert hours == [time.hour for time in times]
+
+
+def test_a_column_without_any_value(query, messages, tmp_path):
+    """Lines of the common format have no user agent: it is null, and has its type."""
+    line = b'192.0.2.1 - - [02/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1'
+    DeltaSink(str(tmp_path), NO_MERGES)(archive.archived(messages([line] * 3)), 0)
+    table = DeltaTable(tmp_path).to_pyarrow_table()
+
+    assert 3 == len(table) == table["user_agent"].null_count == table["vhost"].null_count
+    assert [line] * 3 == table["body"].to_pylist()
+
+
+def test_the_driver_gets_a_row_a_file(spark, query, batches, tmp_path, monkeypatch):
+    """However many clicks a batch has."""
+    sink = DeltaSink(str(tmp_path), NO_MERGES)
+    rows = []
+    between = sink._write
+
+    def written(*arguments):
+        added = between(*arguments)
+        rows.append(len(added))
+        return added
+
+    monkeypatch.setattr(sink, "_write", written)
+    one = batches[0].coalesce(1).cache()
+    many = one
+    for _ in range(5):
+        many = many.union(many)
+    sink(one, 0)
+    sink(many.coalesce(1), 1)
+
+    assert rows[0] == rows[1]
+    assert len(archived(tmp_path)) == 33 * len(ids(one))
+    one.unpersist()
+
+
+def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
+    """Without the query's id a repeated batch could not be told."""
+    with pytest.raises(RuntimeError, match="written by a streaming query's foreachBatch alone"):
+        DeltaSink(str(tmp_path))(batches[0], 0)
+
+
+def test_a_stream_that_repeats_its_last_batch(spark, messages, tmp_path):
+    """The driver died after the table's commit and before Spark's: nothing is there twice."""
+    source, root, checkpoint = (tmp_path / name for name in ("in", "archive", "checkpoint"))
+    lines = generate(300, seed=4).lines
+    for at in range(0, 300, 100):
+        messages(lines[at : at + 100], first=at).coalesce(1).write.parquet(str(source / f"{at}"))
+    stream = (
+        spark.readStream.schema(messages([b"x"]).schema)
+        .option("maxFilesPerTrigger", 1).option("recursiveFileLookup", "true").parquet(str(source))
+    )  # fmt: skip
+
+    def run():
+        sink = DeltaSink(str(root), MERGE_AT_ONCE)
+        writer = archive.archived(stream).writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    run()
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    assert 2 == DeltaTable(root).transaction_version(query)
+    assert archived(root) == ids(archive.archived(messages(lines)))
+    for name in (checkpoint / "commits").glob("*2*"):
+        name.unlink()
+    run()
+
+    assert archived(root) == ids(archive.archived(messages(lines)))
+    assert not list(root.glob(f"date=*/hour=*/{query[:8]}-3-*"))

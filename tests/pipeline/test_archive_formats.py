@@ -1,0 +1,63 @@
+"""The archive in the chosen format: no package that it does not need, and no mix of the two."""
+
+import importlib
+import sys
+
+import pytest
+
+from sparq.pipeline import archive, archive_formats
+from sparq.pipeline.compaction import Sizes
+from sparq.pipeline.folders import Folders
+from sparq.pipeline.generator import generate
+from sparq.pipeline.settings import SettingsError
+
+
+@pytest.fixture
+def query(spark):
+    """Makes this thread look like a streaming query's, by its id."""
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "11111111-aaaa")
+    yield
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+
+@pytest.mark.parametrize("chosen", ["parquet", "delta"])
+def test_readers_find_out_the_format(spark, query, messages, tmp_path, chosen):
+    """With Spark and without; a sink of the other format refuses the folder."""
+    folders = Folders(tmp_path)
+    root = str(folders.archive)
+    clicks = archive.archived(messages(generate(100, seed=3).lines))
+    assert archive_formats.frame(spark, root).count() == len(archive_formats.read(folders)) == 0
+    archive_formats.sink(spark, chosen, root, Sizes())(clicks, 0)
+    frame, table = archive_formats.frame(spark, root), archive_formats.read(folders)
+
+    expected = sorted(row.id for row in clicks.select("id").collect())
+    assert expected == sorted(row.id for row in frame.select("id").collect())
+    assert expected == sorted(table["id"].to_pylist())
+    assert [*archive.ARCHIVE_COLUMNS, "date", "hour"] == frame.columns
+    assert archive.READ_SCHEMA == table.schema
+    assert (chosen == "delta") == archive_formats.is_delta(spark, root)
+    [other] = {"parquet", "delta"} - {chosen}
+    with pytest.raises(SettingsError, match=rf"{root} holds a .*: give --archive-format={chosen}"):
+        archive_formats.sink(spark, other, root, None)
+
+
+def test_how_long_replaced_files_are_kept(spark, tmp_path):
+    """A Delta table's as long as its log says; sizes are those of the setting."""
+    sink = archive_formats.sink(spark, "delta", str(tmp_path), Sizes(1, 2, 3))
+
+    assert sink._sizes == Sizes(1, 2, 3, keep_s=86_400)
+    assert archive_formats.sink(spark, "delta", str(tmp_path), None)._sizes is None
+
+
+def test_without_the_package(monkeypatch):
+    """One sentence says what to install; Parquet needs nothing."""
+    name = "sparq.pipeline.delta_package"
+    kept = importlib.import_module(name)
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    archive_formats.check_packages("parquet")
+
+    sentence = r"--archive-format=delta: a Delta table needs .*: pip install 'sparq\[delta\]'"
+    with pytest.raises(SettingsError, match=sentence):
+        archive_formats.check_packages("delta")
+    monkeypatch.setitem(sys.modules, name, kept)

@@ -1,0 +1,89 @@
+"""Where a Delta table lies: Spark's addresses and credentials, as `deltalake` wants them."""
+
+import importlib
+import sys
+
+import pytest
+
+from sparq.pipeline import delta_package
+from sparq.pipeline.delta_place import TablePlace, address_of, place_of, s3_options
+
+
+def test_local_addresses_are_paths():
+    """Nothing is escaped in a Hadoop address, so nothing is unescaped."""
+    assert "/data/an archive" == address_of("file:/data/an archive")
+    assert "/data/50%25" == address_of("file:///data/50%25")
+    assert "hdfs://nodes:8020/data" == address_of("hdfs://nodes:8020/data")
+    assert "s3a://clicks/archive" == address_of("s3a://clicks/archive")
+
+
+def test_what_spark_knows_of_s3_is_handed_on():
+    """A bucket's own options count more; Amazon's endpoints follow from the region."""
+    configured = {
+        "fs.s3a.access.key": "one",
+        "fs.s3a.bucket.clicks.access.key": "two",
+        "fs.s3a.secret.key": "secret",
+        "fs.s3a.endpoint.region": "eu-central-1",
+        "fs.s3a.endpoint": "s3.eu-central-1.amazonaws.com",
+        "fs.s3a.connection.ssl.enabled": "true",
+    }
+
+    assert {
+        "AWS_ACCESS_KEY_ID": "two",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "eu-central-1",
+    } == s3_options(configured.get, "clicks")
+    assert "one" == s3_options(configured.get, "others")["AWS_ACCESS_KEY_ID"]
+    assert {} == s3_options({}.get, "clicks")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "encrypted", "expected"),
+    [
+        (
+            "minio:9000",
+            "false",
+            {"AWS_ENDPOINT_URL": "http://minio:9000", "AWS_ALLOW_HTTP": "true"},
+        ),
+        ("minio:9000", "", {"AWS_ENDPOINT_URL": "https://minio:9000"}),
+        ("http://minio", "true", {"AWS_ENDPOINT_URL": "http://minio", "AWS_ALLOW_HTTP": "true"}),
+    ],
+)
+def test_other_endpoints(endpoint, encrypted, expected):
+    """With or without a scheme; plain HTTP has to be allowed."""
+    configured = {"fs.s3a.endpoint": endpoint, "fs.s3a.connection.ssl.enabled": encrypted}
+
+    assert expected == s3_options(configured.get, "clicks")
+
+
+def test_no_credentials_in_its_representation():
+    """It may stand in a log or in a traceback."""
+    place = TablePlace("s3a://clicks/archive", {"AWS_SECRET_ACCESS_KEY": "planted"})
+
+    assert "planted" not in f"{place} {place!r}"
+
+
+def test_addresses_are_completed_as_spark_does(spark, tmp_path, monkeypatch):
+    """A relative path is one below the driver's working folder; options of one's own count more."""
+    monkeypatch.chdir(tmp_path)
+    root = (tmp_path / "an archive").as_uri()
+
+    assert str(tmp_path / "archive") == place_of(spark, str(tmp_path / "archive")).address
+    assert str(tmp_path / "an%20archive") == place_of(spark, root).address
+    assert {"timeout": "5s"} == place_of(spark, root, {"timeout": "5s"}).options
+
+
+def test_without_the_package(monkeypatch):
+    """One sentence says what to install."""
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+
+    with pytest.raises(ImportError, match=r"needs the package deltalake: .*'sparq\[delta\]'"):
+        importlib.reload(delta_package)
+
+
+def test_an_old_package():
+    """Its version is named, and the one that is needed."""
+    delta_package.check_version("2.0.0")
+    delta_package.check_version("1.6.6")
+    with pytest.raises(ImportError, match=r"deltalake 1\.6\.5 is too old, .* needs 1\.6\.6"):
+        delta_package.check_version("1.6.5")

@@ -1,0 +1,311 @@
+"""Mistakes in what the programs are told: each ends the real command in one sentence that names it.
+
+1. Most are found before Spark starts, in a second or two; the others before any query starts.
+2. The promise is ten seconds on a machine of two cores that does nothing else. Here it is thirty,
+   since other tests run beside these; each test prints what it took (`pytest -rP`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.client.authd import SECRET, running_authd
+from tests.servers import free_port, spawn_nsqd, spawn_nsqlookupd
+
+SECONDS = 30.0
+JVM_ENDED = re.compile("^sparq pipeline: Spark's JVM ended", re.M)
+"""Then what the JVM wrote is all that is known, in its own way."""
+
+VARIABLE = re.compile(r"(PY)?SPARK_|MASTER$|HADOOP_|YARN_")
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Case(NamedTuple):
+    """A mistake; words in braces are places that the test has.
+
+    Attributes:
+        words: the flags beside those that are needed.
+        texts: what the sentence must have; the flag is one of them.
+    """
+
+    words: str
+    texts: tuple[str, ...]
+
+
+NEEDED = "--data={tmp}/data --lookupd-http-address={lookupd}"
+
+AT_ONCE = [
+    Case(f"{NEEDED} --triger=1", ("--triger", "did you mean --trigger?")),
+    Case(f"{NEEDED} stray", ("stray", "is not a flag")),
+    Case("--data={tmp}/data", ("--lookupd-http-address is missing",)),
+    Case("--lookupd-http-address={lookupd}", ("--data is missing",)),
+    Case(f"{NEEDED} --max-offsets-per-trigger=many", ("--max-offsets-per-trigger=many",)),
+    Case(f"{NEEDED} --max-offsets-per-trigger=0", ("--max-offsets-per-trigger=0", "too small")),
+    Case(f"{NEEDED} --shuffle-partitions=20000", ("--shuffle-partitions=20000", "too large")),
+    Case(f"{NEEDED} --trigger=soon", ("--trigger=soon", "is not a time")),
+    Case(f"{NEEDED} --archive-file-size=big", ("--archive-file-size=big", "is not a size")),
+    Case(f"{NEEDED} --archive-format=csv", ("--archive-format=csv", "is unknown")),
+    Case(f"{NEEDED} --queries=archiv", ("--queries=archiv", "did you mean archive?")),
+    Case(f"{NEEDED} --topic=a/b", ("--topic=a/b", "is not a valid topic name")),
+    Case(f"{NEEDED} --metrics-channel=archive", ("--metrics-channel=archive", "is also")),
+    Case(f"{NEEDED} --driver-memory=1m", ("--driver-memory=1m", "is too small")),
+    Case(f"{NEEDED} --metrics-address=4180", ("--metrics-address=4180", "is not an address")),
+    Case(f"{NEEDED} --config={{tmp}}/none.toml", ("--config", "none.toml")),
+    Case(f"{NEEDED} --config={{tmp}}", ("--config", "{tmp}")),
+    Case(f"{NEEDED} --config={{tmp}}/key.toml", ("key.toml", "colour", "--help")),
+    Case(f"{NEEDED} --config={{tmp}}/bytes.toml", ("--config", "bytes.toml")),
+    Case("--data=s3a:bucket --lookupd-http-address={lookupd}", ("--data=s3a:bucket", "s3a://")),
+    Case(f"{NEEDED} --lookupd-http-address=nowhere", ("--lookupd-http-address=nowhere",)),
+    Case(f"{NEEDED} --master=local[x]", ("--master=local[x]", "is not a master")),
+    Case(f"{NEEDED} --master=yarn", ("--master=yarn", "HADOOP_CONF_DIR")),
+    Case(f"{NEEDED} --spark=executor.cores=2", ("--spark", "executor.cores", "begin with spark.")),
+    Case(f"{NEEDED} --spark=spark.master=yarn", ("--spark", "write --master")),
+    Case(f"{NEEDED} --source=tls_v2=true", ("--source", "tls_v2", "did you mean tls_v1?")),
+    Case(f"{NEEDED} --source=topic=x", ("--source", "write --topic")),
+    Case(f"{NEEDED} --source=tls_root_ca_file=/no/ca.pem", ("--source", "/no/ca.pem")),
+]
+"""Known from the words alone."""
+
+ADDRESSES = [
+    Case("--data={tmp}/data --lookupd-http-address={free}", ("--lookupd-http-address", "{free}")),
+    Case(
+        "--data={tmp}/data --lookupd-http-address=nowhere.invalid:4161",
+        ("--lookupd-http-address", "nowhere.invalid:4161"),
+    ),
+    Case(
+        "--data={tmp}/data --lookupd-http-address={nsqd_http}",
+        ("--lookupd-http-address", "{nsqd_http} is nsqd's HTTP port"),
+    ),
+    Case(
+        "--data={tmp}/data --lookupd-http-address={nsqd_tcp}",
+        ("--lookupd-http-address", "{nsqd_tcp} is nsqd's TCP port"),
+    ),
+    Case(
+        "--data={tmp}/data --lookupd-http-address={lookupd_tcp}",
+        ("--lookupd-http-address", "{lookupd_tcp} is nsqlookupd's TCP port"),
+    ),
+    Case(f"{NEEDED} --source=startingOffsets=first", ("--source", "startingOffsets", "first")),
+    Case(f"{NEEDED} --source=tls_v1=true", ("--source", "{nsqd_tcp}", "TLS")),
+    Case(
+        "--data={tmp}/data --lookupd-http-address={guarded_lookupd}",
+        ("--source", "auth_secret"),
+    ),
+    Case(
+        "--data={tmp}/data --lookupd-http-address={guarded_lookupd} --source=auth_secret=wrong",
+        ("--source", "E_AUTH_FAILED"),
+    ),
+    Case(f"{NEEDED} --metrics-address={{taken}}", ("--metrics-address", "{taken}", "in use")),
+    Case(f"{NEEDED} --run-dir={{tmp}}/file/run", ("--run-dir={tmp}/file/run", "Not a directory")),
+    Case(f"{NEEDED} --master=spark://{{free}}", ("--master=spark://{free}", "nothing answers")),
+    Case(f"{NEEDED} --master=spark://nowhere.invalid:1", ("--master=spark://nowhere.invalid:1",)),
+    Case(f"{NEEDED} --master=k8s://https://{{free}}", ("--master=k8s://https://{free}",)),
+    Case(
+        f"{NEEDED} --spark=spark.driver.extraJavaOptions=-no-such-flag",
+        ("--spark", "spark.driver.extraJavaOptions", "Unrecognized option: -no-such-flag"),
+    ),
+]
+"""Known before Spark starts, from who answers; Java is one of them."""
+
+WITH_SPARK = [
+    Case("--data=nosuch://host/clicks", ("--data=nosuch://host/clicks", "spark.jars.packages")),
+    Case("--data=hdfs://nowhere.invalid/x", ("--data=hdfs://nowhere.invalid/x", "UnknownHost")),
+    Case("--data={tmp}/file/data", ("--data={tmp}/file/data", "cannot be written")),
+    Case(
+        "--data={tmp}/data --spark=spark.sql.adaptive.enabled=maybe",
+        ("spark.sql.adaptive.enabled", "maybe"),
+    ),
+]
+"""Known from Spark, before any query starts."""
+
+FURTHER_WITH_SPARK = [
+    Case("--data=s3a://bucket/clicks", ("--data=s3a://bucket/clicks", "spark.jars.packages")),
+    Case("--data=hdfs://{free}/clicks", ("--data=hdfs://{free}/clicks", "refused")),
+    Case("--data={tmp}/file", ("--data={tmp}/file", "cannot be written")),
+    Case("--data=/proc/clicks", ("--data=/proc/clicks", "cannot be written")),
+    Case("--data={tmp}/data --spark=spark.ui.port=many", ("spark.ui.port", "many")),
+    Case("--data={tmp}/data --spark=spark.task.cpus=x", ("spark.task.cpus",)),
+    Case("--data={tmp}/data --spark=spark.scheduler.mode=LIFO", ("spark.scheduler.mode", "LIFO")),
+    Case(
+        "--data={tmp}/data --master=spark://{nsqd_tcp}",
+        ("--master=spark://{nsqd_tcp}", "is no standalone master", "another protocol"),
+    ),
+    Case(
+        "--data={tmp}/data --master=spark://{lookupd}",
+        ("--master=spark://{lookupd}", "is no standalone master", "another protocol"),
+    ),
+    Case(
+        "--data={tmp}/data --master=spark://{taken}",
+        ("--master=spark://{taken}", "is no standalone master", "seconds]"),
+    ),
+    Case(
+        "--data={tmp}/data --spark=spark.jars.packages=no.such:jar:1",
+        ("--spark", "spark.jars.packages"),
+    ),
+]
+"""The same; each starts a JVM, so that all of them take a minute or two."""
+
+OF_A_RUN = [
+    Case("run --count=many", ("--count", "many")),
+    Case("run --count=0", ("--count", "0")),
+    Case("run --seed=x", ("--seed", "x")),
+    Case("run --clicks={tmp}/none.log", ("--clicks", "none.log")),
+    Case("run --clicks={tmp}", ("--clicks", "{tmp}")),
+    Case("run --colour=red", ("--colour",)),
+    Case("run --data={tmp}/file/data", ("--data", "Not a directory")),
+    Case("up --data={tmp}/file", ("--data", "File exists")),
+    Case("up --count=5", ("--count",)),
+    Case("pipelin", ("there is no command pipelin", "did you mean pipeline?")),
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A plain nsqd, one that wants a secret, their nsqlookupds, and a port that is taken."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("one", "two", "files")]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        spawn_nsqlookupd(folders[0]) as lookupd,
+        spawn_nsqlookupd(folders[1]) as guarded_lookupd,
+        spawn_nsqd(folders[0], lookupds=(lookupd,)) as nsqd,
+        running_authd() as authd,
+        spawn_nsqd(
+            folders[1], f"--auth-http-address={authd.address}", lookupds=(guarded_lookupd,)
+        ) as guarded,
+    ):
+        for one in (nsqd, guarded):
+            one.post("/topic/create?topic=clicks")
+        assert SECRET != "wrong"
+        yield {
+            "lookupd": lookupd.http,
+            "lookupd_tcp": lookupd.tcp,
+            "guarded_lookupd": guarded_lookupd.http,
+            "nsqd_http": nsqd.http,
+            "nsqd_tcp": nsqd.tcp,
+            "taken": f"127.0.0.1:{taken.getsockname()[1]}",
+        }
+
+
+def mistake(words: list[str], folder: Path) -> tuple[str, str]:
+    """What the command writes to stderr: its own sentence, and all of it."""
+    kept = {name: value for name, value in os.environ.items() if not VARIABLE.match(name)}
+    command = [sys.executable, "-m", "sparq.cli", *words]
+    begun = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**kept, "SPARK_DRIVER_MEMORY": "512m"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    took = time.monotonic() - begun
+    sys.stdout.write(f"{took:.1f} s: {' '.join(words)}\n{done.stderr}\n")
+    assert 0 < done.returncode < 128
+    assert "Traceback" not in done.stderr
+    if not JVM_ENDED.search(done.stderr):
+        assert not re.search(r"^\s+at ", done.stderr, re.M), done.stderr
+    found = re.findall(r"^sparq(?: pipeline| run| up)?: .*$", done.stderr, re.M)
+    assert 1 == len(found), done.stderr
+    assert took < SECONDS
+    return found[0], done.stderr
+
+
+def filled(text: str, places: dict[str, str], folder: Path, free: str) -> str:
+    """A text with real places for the names in braces."""
+    for name, value in {**places, "tmp": str(folder), "free": free}.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def check(case: Case, places: dict[str, str], folder: Path) -> str:
+    """Run the command; everything that it wrote to stderr."""
+    (folder / "file").touch()
+    (folder / "key.toml").write_text("colour = 'red'\n", encoding="utf-8")
+    (folder / "bytes.toml").write_bytes(b"topic = '\xff'\n")
+    free = f"127.0.0.1:{free_port()}"
+    words = filled(case.words, places, folder, free).split()
+
+    sentence, everything = mistake(words, folder)
+
+    for text in case.texts:
+        assert filled(text, places, folder, free) in sentence
+    return everything
+
+
+@pytest.mark.parametrize("case", AT_ONCE, ids=lambda case: case.words)
+def test_a_mistake_in_a_word(case: Case, places: dict[str, str], tmp_path: Path) -> None:
+    """The sentence is all that comes, and nothing is made."""
+    words = f"pipeline {case.words}"
+
+    everything = check(case._replace(words=words), places, tmp_path)
+
+    assert 1 == everything.count("\n")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("case", ADDRESSES, ids=lambda case: case.words)
+def test_a_mistake_in_an_address_or_a_credential(
+    case: Case, places: dict[str, str], tmp_path: Path
+) -> None:
+    """The sentence is all that comes, and nothing is made."""
+    words = f"pipeline --metrics-address= {case.words}"
+
+    everything = check(case._replace(words=words), places, tmp_path)
+
+    assert 1 == everything.count("\n")
+    assert not (tmp_path / "data").exists()
+
+
+SLOW = pytest.mark.skipif(
+    "SLOW_TESTS" not in os.environ, reason="needs minutes of its own: make slow-tests"
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*WITH_SPARK, *(pytest.param(case, marks=SLOW) for case in FURTHER_WITH_SPARK)],
+    ids=lambda case: case.words,
+)
+def test_a_mistake_that_spark_finds(case: Case, places: dict[str, str], tmp_path: Path) -> None:
+    """Spark may have words of its own above the sentence, but no traceback; no query starts."""
+    words = f"pipeline --metrics-address= --lookupd-http-address={{lookupd}} {case.words}"
+
+    check(case._replace(words=words), places, tmp_path)
+
+    assert not list(tmp_path.glob("data/*"))
+
+
+@pytest.mark.parametrize("case", OF_A_RUN, ids=lambda case: case.words)
+def test_a_mistake_in_a_run(case: Case, tmp_path: Path) -> None:
+    """`sparq run` and `sparq up`: the sentence is all that comes."""
+    everything = check(case, {}, tmp_path)
+
+    assert 1 == everything.count("\n")
+
+
+def test_a_delta_archive_without_its_package(places: dict[str, str], tmp_path: Path) -> None:
+    """The sentence says what to install."""
+    pytest.importorskip("sparq.pipeline.archive_delta", reason="needs the Delta archive")
+    (tmp_path / "deltalake.py").write_text("raise ImportError\n", encoding="utf-8")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    words = ["pipeline", "--metrics-address=", "--archive-format=delta", f"--data={tmp_path}/data"]
+    words.append(f"--lookupd-http-address={places['lookupd']}")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", path)
+        sentence, _ = mistake(words, tmp_path)
+
+    assert "pip install 'sparq[delta]'" in sentence
