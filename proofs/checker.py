@@ -6,7 +6,9 @@ The classes are Jepsen's. Per channel, since each channel must get everything:
 - ghosts       delivered, and never attempted in this run
 - corrupt      delivered, and not as it was written
 - refused yet delivered      an error was answered, and the message came all the same
-- split        an MPUB of which some came and some did not
+- split        an MPUB of which some came and some did not; after a power cut that was allowed to
+               take messages, only if some came after the cut, since it may have taken the whole
+               MPUB when a part of it had been delivered
 - refused      FINs and requeues of messages in flight that were answered with an error
 - returned     delivered again after its FIN was followed by an answered command
 - duplicates   all deliveries beyond a message's first, against their bound: what was in flight
@@ -93,8 +95,7 @@ def lost_commands(history: History) -> Iterator[str]:
         came = {event for event in channel.events if not event & FINISHED}
         for publisher, commands in history.publishers.items():
             for command in commands:
-                first = publisher << 32 | command.first
-                missing = sum(key not in came for key in range(first, first + command.count))
+                missing = sum(key not in came for key in keys_of(publisher, command))
                 if missing and command.outcome is Outcome.OK:
                     yield (
                         f"{name}: {missing} of {command.count} messages from {command.first} on, "
@@ -122,6 +123,8 @@ def check_channel(
     came = np.unique(events[~is_finish])
     attempted = np.concatenate(list(sent.values()))
     known = set(came.tolist())
+    after_cut = set(channel.events[channel.before_cut :])
+    kept = [batch for batch in batches if after_cut.intersection(keys_of(*batch))]
     return Verdict(
         attempted=len(attempted),
         acknowledged=len(sent[Outcome.OK]),
@@ -131,7 +134,7 @@ def check_channel(
         ghosts=len(np.setdiff1d(came, attempted)) + channel.foreign,
         corrupt=channel.corrupt,
         refused_yet_delivered=len(np.intersect1d(sent[Outcome.REFUSED], came)),
-        split=sum(is_split(publisher, command, known) for publisher, command in batches),
+        split=sum(is_split(publisher, command, known) for publisher, command in kept),
         refused=channel.refused,
         returned=returned(events, is_finish),
         duplicates=int((~is_finish).sum()) - len(came),
@@ -141,8 +144,13 @@ def check_channel(
 
 def is_split(publisher: int, command: Command, came: set[int]) -> bool:
     """Whether some but not all messages of one MPUB came."""
+    return 0 < sum(key in came for key in keys_of(publisher, command)) < command.count
+
+
+def keys_of(publisher: int, command: Command) -> range:
+    """The keys of a command's messages."""
     first = publisher << 32 | command.first
-    return 0 < sum(key in came for key in range(first, first + command.count)) < command.count
+    return range(first, first + command.count)
 
 
 def returned(events: Keys, is_finish: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:

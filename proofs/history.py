@@ -41,6 +41,7 @@ class ChannelHistory:
 
     Attributes:
         attempts: of each message the highest that was seen; None: not kept.
+        before_cut: how many events came before a power cut that was allowed to take messages.
     """
 
     events: array[int] = field(default_factory=lambda: array("Q"))
@@ -50,6 +51,7 @@ class ChannelHistory:
     refused: int = 0
     in_flight_at_kills: int = 0
     attempts: dict[int, int] | None = None
+    before_cut: int = 0
 
     def is_overtaken(self, key: int, attempts: int) -> bool:
         """Whether nsqd may have sent this before a delivery of the message that came earlier."""

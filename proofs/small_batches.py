@@ -10,6 +10,12 @@ from sparq.pipeline import command
 from sparq.pipeline import main as pipeline
 
 MESSAGES = 6_000
+# The archive, too: with its own sizes it has one batch in such a run, and no kill comes to it.
+FLAGS = (
+    f"--max-offsets-per-trigger={MESSAGES}",
+    "--archive-min-offsets=0",
+    f"--archive-max-offsets={MESSAGES}",
+)
 
 
 def main(words: list[str], module: str = "proofs.small_batches") -> int:
@@ -17,7 +23,7 @@ def main(words: list[str], module: str = "proofs.small_batches") -> int:
     if words[0] == "run":
         setattr(pipeline, "APPLICATION", module)  # noqa: B010 - a replacement
         return cli.main(words)
-    return command.main([*words, f"--max-offsets-per-trigger={MESSAGES}"])
+    return command.main([*words, *FLAGS])
 
 
 if __name__ == "__main__":

@@ -72,12 +72,14 @@ class Cut:
             that were answered long enough ago to have been synced.
         young: by topic and channel: FINs that were answered since.
         highest_ids: by topic, of what had been delivered.
+        may_take: whether the power cut may take messages that were answered or delivered.
     """
 
     image: Path
     histories: dict[str, History]
     young: dict[str, int]
     highest_ids: dict[str, int]
+    may_take: bool
 
 
 @dataclass(slots=True)
@@ -196,7 +198,7 @@ class Episode:
             topic: max(one.highest_id for one in self.consumers if one.topic == topic)
             for topic in histories
         }
-        return Cut(copy, histories, young, highest)
+        return Cut(copy, histories, young, highest, may_take=self.sync_every > 1)
 
 
 def known(publisher: Publisher) -> list[Command]:

@@ -146,6 +146,7 @@ def look_at_topic(home: Reopened, cut: Cut, topic: str, history: History, sums: 
     highest = cut.highest_ids[topic]
     for channel in CHANNELS[topic]:
         noted = history.channels[channel]
+        noted.before_cut = len(noted.events) if cut.may_take else 0
         sums.finished += sum(event >> 62 for event in noted.events)
         for one in home.deliveries(topic, channel):
             highest = max(highest, int(one.id, 16))

@@ -85,6 +85,24 @@ def test_each_kind_of_wrong_is_found(events: tuple[int, ...], wrong: dict[str, i
     assert not found.holds
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "split"),
+    [((key(6),), (), 0), ((key(6),), (key(0),), 0), ((), (key(6),), 1), ((key(5),), (key(5),), 1)],
+)
+def test_a_power_cut_may_take_an_mpub_that_was_partly_delivered(
+    before: tuple[int, ...], after: tuple[int, ...], split: int
+) -> None:
+    """Where a power cut may take what was not synced, an MPUB of which a part was delivered before
+    it and nothing after it is lost whole; it is split only if a part of it came after the cut."""
+    found = history(*ALL_ACKNOWLEDGED, *before)
+    channel = found.channels[CHANNEL]
+    channel.before_cut = len(channel.events)
+    for one in after:
+        channel.delivered(one)
+
+    assert verdict(found).split == split
+
+
 def test_a_delivery_after_an_answered_finish_is_returned() -> None:
     """A message that comes again once its FIN was answered is wrong, whatever the bound."""
     found = history(*ALL_ACKNOWLEDGED, finished=(key(1), key(2)))

@@ -1,6 +1,8 @@
 """Data paths of earlier versions, opened by this one."""
 
 import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,15 @@ from proofs.outcome import Plan
 
 from proofs import golden, golden_write
 from sparq.program.version import sparq_version
+from tests.open_files import files_closed_below
+
+
+@pytest.fixture(autouse=True)
+def closed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The proof's own folder is below the test's, and what its brokers leave open is closed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with files_closed_below(tmp_path):
+        yield
 
 
 def test_every_golden_data_path_is_opened_as_it_was() -> None:

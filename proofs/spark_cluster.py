@@ -1,0 +1,127 @@
+"""The pipeline on a Spark cluster, with workers, drivers and nsqds killed: `make spark-cluster`.
+
+A standalone master, two workers with an executor each, one nsqlookupd, two nsqds and the driver are
+processes of their own on this machine. All of them share its disk, and the data folder on it: that
+stands for the file system of a cluster.
+
+`N=` clicks are published while workers (with their executors), drivers and nsqds are killed by
+kill -9, by chance from the seed, in the middle of batches; each is started again. When all clicks
+are read the pipeline's audit must hold, and the archive, counted here once more, must have every
+message once. This is done in each of these ways, `--kills` times each:
+
+  kills        nothing but the kills
+  speculation  with spark.speculation, and executors that stand still for seconds
+  failure      with tasks that fail once after they have written
+  commits      each killed driver loses the last file of each checkpoint's `commits/`
+  cores        each killed driver comes back on another number of cores
+
+The control is a pipeline whose batches do not know that they are run again
+(spark_cluster_parts/another_batch_id.py): there the audit must fail.
+
+Further flags: `--only kills,cores` runs some ways (`--only control` none but the control),
+`--kills 10` says how many kills each has.
+"""
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from proofs import outcome
+from proofs.crew import data_folder
+from proofs.outcome import Outcome, Plan, progress
+from proofs.spark_cluster_parts.cluster_run import ClusterRun, Result, Task
+from proofs.spark_cluster_parts.feed import clicks
+from proofs.spark_cluster_parts.variants import CONTROL, VARIANTS, Variant
+
+CLICKS = 1_000_000
+KILLS = 10
+CONTROL_CLICKS = 40_000
+CONTROL_KILLS = 1
+UNGUARDED = "proofs.spark_cluster_parts.another_batch_id"
+PROMISES = ("P14",)
+
+
+def attempt(folder: Path, task: Task) -> Result:
+    """One run, and a line about it."""
+    progress(f"{task.variant.name}: making {task.count:,} clicks")
+    clicks(task.count, task.seed)
+    began = time.monotonic()
+    result = ClusterRun(folder, task).go()
+    verdict = "\n".join(result.wrong) or "holds"
+    parts = [f"killed {'; '.join(result.kills) or 'nothing'}", *result.notes]
+    if (score := result.books.score) is not None:
+        parts.append(f"precision {score.precision:.3f}, recall {score.recall:.3f} of findings")
+    parts.append(f"{time.monotonic() - began:.0f} s")
+    print(f"\r{task.variant.name} ({task.variant.text}): {'. '.join(parts)}. {verdict}", flush=True)
+    return result
+
+
+def prove(plan: Plan, variants: Sequence[Variant] = VARIANTS, kills: int = KILLS) -> Outcome:
+    """Each way once, and the control."""
+    results: list[Result] = []
+    control, is_noticed = "", True
+    with data_folder(plan.keep) as scratch:
+        for variant in variants:
+            folder = scratch.resolve() / variant.name
+            results.append(attempt(folder, Task(variant, plan.seed, plan.count, kills)))
+            if plan.keep is None:
+                shutil.rmtree(folder, ignore_errors=True)
+        if plan.control:
+            count = min(plan.count, CONTROL_CLICKS)
+            task = Task(CONTROL, plan.seed, count, CONTROL_KILLS, UNGUARDED)
+            unguarded = attempt(scratch.resolve() / CONTROL.name, task)
+            is_noticed = bool(unguarded.books.wrong) and unguarded.books.twice > 0
+            control = (
+                "with batches that do not know that they are run again: rows twice"
+                f" {unguarded.books.twice:,}, the audit {'fails' if is_noticed else 'HOLDS'}"
+            )
+    held = not any(result.wrong for result in results) and is_noticed
+    return Outcome(PROMISES, figures(results, plan.count), held, control)
+
+
+def figures(results: Sequence[Result], count: int) -> str:
+    """The line of the report."""
+    rows = sum(result.books.rows for result in results)
+    twice = sum(result.books.twice for result in results)
+    return (
+        f"runs {len(results)} of {count:,} clicks · kills {sum(len(r.kills) for r in results)}"
+        f" · archived {rows:,} · twice {twice:,}"
+        f" · audits that failed {sum(bool(result.wrong) for result in results)}"
+    )
+
+
+def chosen(text: str) -> list[Variant]:
+    """The ways of these names; `control` is none, and runs unless it is left out.
+
+    Raises:
+        ArgumentTypeError: there is none of a name.
+    """
+    known = {variant.name: variant for variant in VARIANTS}
+    names = [name for name in text.split(",") if name != CONTROL.name]
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    # Whoever ends this by SIGTERM wants what it has started to end as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--only", type=chosen, default=list(VARIANTS))
+    parser.add_argument("--kills", type=int, default=KILLS)
+    own, rest = parser.parse_known_args(arguments)
+    if own.kills != KILLS or len(own.only) != len(VARIANTS):
+        names = ",".join(variant.name for variant in own.only) or CONTROL.name
+        print(f'with ARGS="--only {names} --kills {own.kills}"')
+    proof = partial(prove, variants=own.only, kills=own.kills)
+    return outcome.run("spark-cluster", proof, count=CLICKS, of="clicks a run", arguments=rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Whether the pipeline has written what was published: its audit, and a count of our own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from proofs.spark_cluster_parts.feed import TOPIC
+from sparq.pipeline import archive, metrics, spam_analysis
+from sparq.pipeline.audit import Audit, Published, audit
+from sparq.pipeline.cluster import Cluster
+from sparq.pipeline.folders import Folders
+from sparq.pipeline.report import Labels, Score, newest_findings, scores
+
+FINDING_KEY = ["visitor", "reason", "revision"]
+PRECISION, RECALL = 0.95, 0.90
+SCORED_CLICKS = 200_000
+"""With fewer clicks few visitors are planted, and one of them decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What was found.
+
+    Attributes:
+        wrong: what does not hold; empty if all does.
+        rows: of the archive, counted here.
+        distinct: its message ids, counted here.
+        score: how well the planted visitors were found; None where nothing was read.
+    """
+
+    wrong: list[str] = field(default_factory=list)
+    rows: int = 0
+    distinct: int = 0
+    score: Score | None = None
+
+    @property
+    def twice(self) -> int:
+        """Rows of the archive with an id that another row has."""
+        return self.rows - self.distinct
+
+
+def audited(data: Path, cluster: Cluster, published: Published) -> Audit:
+    """The pipeline's own audit of a data folder.
+
+    Args:
+        data: the folder.
+        cluster: its nsqds, which must be reachable.
+        published: what the feed wrote down.
+    """
+    folders = Folders(data)
+    return audit(
+        sum(cluster.message_counts(TOPIC).values()),
+        archive.read(folders),
+        metrics.read_rejected(folders),
+        metrics.read(folders),
+        metrics.read_late(folders),
+        published=published,
+    )
+
+
+def read(data: Path, cluster: Cluster, published: Published, labels: Labels) -> Books:
+    """The audit, and what must be true beside it.
+
+    Args:
+        data: the data folder.
+        cluster: its nsqds, which must be reachable.
+        published: what the feed wrote down.
+        labels: the visitors that were planted among the clicks.
+    """
+    found = audited(data, cluster, published)
+    rows, distinct = archived(data / "archive")
+    wrong = list(found.failures)
+    if (rows, distinct) != (found.archived, found.distinct):
+        wrong.append(
+            f"the audit has {found.archived:,} rows of {found.distinct:,} ids in the archive, a"
+            f" count of the files {rows:,} of {distinct:,}"
+        )
+    sent = 0 if published.acknowledged is None else len(published.acknowledged)
+    if distinct + found.rejected_distinct < sent:
+        wrong.append(f"{distinct + found.rejected_distinct:,} ids of {sent:,} acknowledged clicks")
+    findings = spam_analysis.read(Folders(data))
+    again = len(findings) - findings.group_by(FINDING_KEY).aggregate([]).num_rows
+    if again:
+        wrong.append(f"{again:,} revisions of findings stand twice")
+    score = scores(newest_findings(findings), labels)["all"]
+    if sent >= SCORED_CLICKS and (score.precision < PRECISION or score.recall < RECALL):
+        wrong.append(f"precision {score.precision:.3f} and recall {score.recall:.3f} of findings")
+    return Books(wrong, rows, distinct, score)
+
+
+def archived(folder: Path) -> tuple[int, int]:
+    """Rows and distinct message ids of the files of an archive that count."""
+    files = archive.committed_files(folder)
+    found = [pq.read_table(file, columns=["id"], partitioning=None)["id"] for file in files]
+    ids = pa.chunked_array([chunk for column in found for chunk in column.chunks], pa.string())
+    return len(ids), len(ids.unique())

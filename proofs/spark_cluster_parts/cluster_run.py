@@ -1,0 +1,304 @@
+"""One run of the pipeline on a cluster of its own, from its start to its books.
+
+1. All chance comes from the seed and the variant's name.
+2. Whatever is waited for has a limit in seconds; beyond it the run fails with the ends of the logs.
+3. What a step has killed it also starts again. What ends by itself fails the run, but for the
+   driver, which ends when a query fails: it is started again, and counted.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from tests.waiting import wait_for
+
+from proofs.outcome import progress
+from proofs.spark_cluster_parts import books, event_log, steps
+from proofs.spark_cluster_parts.books import Books
+from proofs.spark_cluster_parts.checkpoint import QUERIES, Checkpoints
+from proofs.spark_cluster_parts.driver import PIPELINE, Addresses, Driver, words_of
+from proofs.spark_cluster_parts.failures import Failures
+from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
+from proofs.spark_cluster_parts.programs import last_lines
+from proofs.spark_cluster_parts.standalone import StandaloneCluster
+from proofs.spark_cluster_parts.variants import FAILURE, KILLS, STALL, Variant
+from sparq.pipeline.cluster import Cluster, ClusterError
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.05
+SHOW_SECONDS = 0.5
+DRIVER_SECONDS = 600.0
+BATCH_SECONDS = 600.0
+DRAIN_SECONDS = 1800.0
+FINISH_SECONDS = 600.0
+IDLE_SECONDS = 3.0
+LOOK_SECONDS = 1.0
+"""Who has not looked for so long does not know whether there was nothing to do since."""
+
+ENDS_EARLY_MAX, ENDS_MAX = 2, 12
+"""How often a driver may end by itself in one run: before its first batch is done, and in all.
+
+A mistake in the pipeline ends each driver before its first batch; bad luck does not do so thrice.
+"""
+
+BATCHES_BEFORE = (0, 1, 1, 2, 3)
+"""So many batches does each query between two steps: the kills meet all of a run."""
+
+MID_BATCH_SECONDS = (0.0, 0.4)
+OFFSETS = (2_000, 20_000)
+BATCHES = 50
+"""How many batches a query should take for all clicks, if that needs no other than OFFSETS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a run shall do.
+
+    Attributes:
+        variant: how it is made hard.
+        seed: of the clicks and of all chance.
+        count: clicks.
+        kills: of all kinds together.
+        module: the pipeline, or what replaces it.
+    """
+
+    variant: Variant
+    seed: int
+    count: int
+    kills: int
+    module: str = PIPELINE
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to.
+
+    Attributes:
+        wrong: what does not hold; empty if all does.
+        kills: what was killed.
+        notes: what else happened.
+        books: of what it has written.
+    """
+
+    wrong: list[str]
+    kills: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    books: Books = field(default_factory=Books)
+
+
+class ClusterRun:
+    """A Spark cluster, nsqds, clicks and the pipeline between them.
+
+    Args:
+        folder: a new folder for everything.
+        task: what to do.
+    """
+
+    def __init__(self, folder: Path, task: Task) -> None:
+        self.folder, self.task = folder, task
+        self.chance = random.Random(f"{task.seed} {task.variant.name}")
+        self.data, self.logs = folder / "data", folder / "logs"
+        self.data.mkdir(parents=True)
+        self.nsq = Cluster(self.logs, folder / "nsqds")
+        self.spark = StandaloneCluster(folder / "spark")
+        self.failures = Failures(folder / "failures") if FAILURE in task.variant.others else None
+        self.driver = self._driver()
+        nsqds = [member.tcp for member in self.nsq.nsqds]
+        self.clicks = clicks(task.count, task.seed)
+        self.feed = Feed(self.clicks.lines, nsqds, self.logs)
+        self.checkpoints = Checkpoints(self.data / "checkpoint")
+        self.kills: list[str] = []
+        self.notes: list[str] = []
+        self.steps_done: Counter[str] = Counter()
+        self._ends = 0
+        self._is_finishing = False
+        self._busy_at = self._looked_at = self._shown_at = time.monotonic()
+
+    def _driver(self) -> Driver:
+        run_dir = self.folder / "run"
+        at = Addresses(self.spark.url, self.nsq.lookupd.http, self.data, run_dir)
+        low, high = OFFSETS
+        options = dict(self.task.variant.spark)
+        if self.failures is not None:
+            options |= self.failures.options()
+        if STALL in self.task.variant.others:
+            options |= event_log.options(self.folder / "events")
+        words = words_of(at, min(max(self.task.count // BATCHES, low), high), options.items())
+        return Driver(words, self.folder / "driver", run_dir, self.task.module)
+
+    def go(self) -> Result:
+        """The whole run; everything that it starts has ended when this returns."""
+        found, wrong = Books(), []
+        try:
+            self._start()
+            self._go_through_steps()
+            self._finish()
+            written = self.feed.written_down()
+            found = books.read(self.data, self.nsq, written, self.clicks.labels)
+            wrong = [*found.wrong, *self._missed()]
+        except (AssertionError, OSError, ClusterError, subprocess.SubprocessError) as error:
+            wrong = [str(error) or repr(error)]
+        finally:
+            self.stop()
+        return Result(wrong, self.kills, self.notes, found)
+
+    def _start(self) -> None:
+        self.nsq.start()
+        for member in self.nsq.nsqds:
+            paths = [f"/topic/create?topic={TOPIC}"]
+            paths += [f"/channel/create?topic={TOPIC}&channel={name}" for name in QUERIES]
+            for path in paths:
+                status, body = member.request("POST", path)
+                assert status == http.client.OK, f"{member.name} refuses {path}: {body!r}"
+        self.spark.start()
+        if self.failures is not None:
+            self.failures.want()
+        self.driver.start()
+        self.feed.start()
+
+    def _go_through_steps(self) -> None:
+        """Step after step, with a share of the clicks for after each."""
+        names = self.task.variant.steps(self.task.kills, self.chance)
+        for at, name in enumerate(names):
+            self.feed.release((at + 1) / (len(names) + 1))
+            self.wait_for_driver()
+            wanted = self.checkpoints.least_done() + self.chance.choice(BATCHES_BEFORE)
+            self.wait(
+                "batch that ends",
+                lambda wanted=wanted: self.checkpoints.least_done() >= wanted or self.is_idle(),
+                BATCH_SECONDS,
+            )
+            said = steps.STEPS[name](self)
+            (self.kills if name in KILLS else self.notes).append(said)
+            self.steps_done[name] += 1
+
+    def _finish(self) -> None:
+        """Let the pipeline read everything, and end."""
+        self.feed.release(1.0)
+        self.wait("end of the publishing", lambda: self.feed.is_over, DRAIN_SECONDS)
+        self.wait_for_driver()
+        self.wait("end of all channels", self.is_drained, DRAIN_SECONDS)
+        self._is_finishing = True
+        self.driver.finish()
+        self.wait("end of the driver", lambda: self.driver.program.status() == 0, FINISH_SECONDS)
+        assert self.driver.stage() == "done", self.told("the driver has not closed its books")
+
+    def stop(self) -> None:
+        """End everything that was started, also where one thing does not end."""
+        with ExitStack() as ends:
+            # The last one is done first.
+            for end in (self.nsq.stop, self.spark.stop, self.driver.program.kill, self.feed.end):
+                ends.callback(end)
+
+    # What steps ask for
+
+    def wait(self, what: str, look: Callable[[], T], seconds: float) -> T:
+        """What is looked at, once it is something.
+
+        Raises:
+            AssertionError: not in time, or something has ended by itself.
+        """
+
+        def watched() -> T:
+            self._watch()
+            return look()
+
+        return wait_for(watched, seconds, lambda: self.told(f"no {what}"), POLL_SECONDS)
+
+    def wait_for_driver(self) -> None:
+        """Return when all queries run."""
+        self.wait("driver whose queries run", self.driver.is_running, DRIVER_SECONDS)
+
+    def wait_for_batch(self) -> str:
+        """Return in the middle of a batch, and say of which."""
+        deadline = time.monotonic() + BATCH_SECONDS
+        while time.monotonic() < deadline:
+            query, batch = self.wait("batch under way", self._batch_under_way, BATCH_SECONDS)
+            time.sleep(self.chance.uniform(*MID_BATCH_SECONDS))
+            if (query, batch) in self.checkpoints.under_way() and self.driver.is_running():
+                return f"in batch {batch} of {query}"
+        raise AssertionError(self.told("no batch lasts long enough to be met"))
+
+    def _batch_under_way(self) -> tuple[str, int] | None:
+        if not self.driver.is_running():
+            return None
+        if self.is_idle():
+            self.feed.release_more()
+            self._busy_at = time.monotonic()
+        found = self.checkpoints.under_way()
+        return self.chance.choice(found) if found else None
+
+    def is_idle(self) -> bool:
+        """Whether the pipeline has had nothing to do for some seconds, and gets no more clicks."""
+        now = time.monotonic()
+        is_first_look = now - self._looked_at > LOOK_SECONDS
+        is_busy = self.checkpoints.under_way() or not self.feed.is_held_back
+        if is_first_look or is_busy or not self.driver.is_running():
+            self._busy_at = now
+        self._looked_at = now
+        return now - self._busy_at > IDLE_SECONDS
+
+    def is_drained(self) -> bool:
+        """Whether no nsqd has a message that a channel has not handled."""
+        try:
+            depths = self.nsq.depths(TOPIC)
+        except (OSError, ValueError, http.client.HTTPException):
+            return False
+        return len(depths) == len(self.nsq.nsqds) and not any(
+            depths[name].get(query, 1) for name in depths for query in QUERIES
+        )
+
+    def told(self, what: str) -> str:
+        """A sentence, and the ends of all logs."""
+        nsqds = [member.log for member in self.nsq.members]
+        logs = [*nsqds, *self.spark.logs(), self.driver.program.log]
+        return "\n".join([what, *filter(None, map(last_lines, logs))])
+
+    def _watch(self) -> None:
+        """Notice what has ended by itself, and say how far it is."""
+        assert self.feed.failure is None, self.told(f"publishing failed: {self.feed.failure!r}")
+        gone = [member.name for member in self.nsq.members if member.has_ended()]
+        programs = (self.spark.master, *self.spark.workers)
+        gone += [program.name for program in programs if program.status() is not None]
+        assert not gone, self.told(f"ended by itself: {', '.join(gone)}")
+        status = self.driver.program.status()
+        if status is not None and not (self._is_finishing and status == 0):
+            self._ends += 1
+            most = ENDS_MAX if self.checkpoints.batches_done() else ENDS_EARLY_MAX
+            assert self._ends <= most, self.told(f"the driver has ended {self._ends} times")
+            self.notes.append(f"the driver ended by itself with status {status}")
+            self.driver.program.kill()
+            self.driver.start()
+        self._show()
+
+    def _show(self) -> None:
+        if time.monotonic() - self._shown_at < SHOW_SECONDS:
+            return
+        self._shown_at = time.monotonic()
+        progress(
+            f"{self.task.variant.name}: kills {len(self.kills)} of {self.task.kills}"
+            f" · published {self.feed.published:,} of {self.task.count:,}"
+            f" · batches {self.checkpoints.batches_done():,}"
+        )
+
+    def _missed(self) -> Iterator[str]:
+        """What the variant is about and has not happened."""
+        if self.failures is not None:
+            self.notes.append(f"{self.failures.count()} tasks failed after they had written")
+            for name in set(self.failures.missing()) & {"archive", "metrics"}:
+                yield f"no task has failed after it had written into {name}"
+        if STALL in self.task.variant.others:
+            count = event_log.speculative_tasks(self.folder / "events")
+            self.notes.append(f"{count} tasks were run a second time beside the first")
+            if not count:
+                yield "no task was run a second time beside the first"

@@ -1,0 +1,143 @@
+"""The pipeline as a process of its own: `sparq pipeline` on a cluster, as a supervisor sees it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proofs.crew import python_path
+from proofs.spark_cluster_parts.feed import TOPIC
+from proofs.spark_cluster_parts.programs import Program, is_java, send
+from proofs.spark_cluster_parts.standalone import environment
+from sparq.pipeline.cluster import HOST
+
+PIPELINE = "sparq.pipeline.app"
+PARTS = ("python", "jvm", "group")
+"""What of a driver is killed: its Python, its JVM, or all of it at once."""
+
+REST_SECONDS = 10.0
+START_NUMBER = "PROOF_START"
+"""The variable that tells a driver how many have been started before it."""
+
+ON_LOOPBACK = {
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    "spark.ui.enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a pipeline finds its cluster and its nsqds, and where it works.
+
+    Attributes:
+        master: URL of the Spark master.
+        lookupd: HTTP address of an nsqlookupd.
+        data: the data folder, on a disk that all executors see.
+        run_dir: what the application says of itself goes there.
+    """
+
+    master: str
+    lookupd: str
+    data: Path
+    run_dir: Path
+
+
+def words_of(at: Addresses, offsets: int, spark: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """The command line after `sparq pipeline`.
+
+    Args:
+        at: addresses.
+        offsets: messages in a batch at most.
+        spark: further options of Spark.
+    """
+    options = {**ON_LOOPBACK, **dict(spark)}
+    return [
+        f"--master={at.master}",
+        f"--lookupd-http-address={at.lookupd}",
+        f"--data={at.data.as_uri()}",
+        f"--run-dir={at.run_dir}",
+        f"--topic={TOPIC}",
+        f"--max-offsets-per-trigger={offsets}",
+        # A batch of the archive that waits for more is no batch to be killed in.
+        "--archive-min-offsets=0",
+        f"--archive-max-offsets={offsets}",
+        "--driver-memory=1g",
+        "--executor-memory=1g",
+        "--metrics-address=",
+        *(f"--spark={key}={value}" for key, value in options.items()),
+    ]
+
+
+@dataclass
+class Driver:
+    """The driver, started again and again.
+
+    Attributes:
+        words: its command line.
+        folder: a folder for its log and for what Spark keeps for itself.
+        run_dir: of its command line.
+        module: what is run: the pipeline, or a module of this proof that changes it.
+    """
+
+    words: list[str]
+    folder: Path
+    run_dir: Path
+    module: str = PIPELINE
+    program: Program = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the program."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        variables = {**environment(self.folder), "PYTHONPATH": python_path()}
+        command = [sys.executable, "-m", self.module, *self.words]
+        self.program = Program("driver", command, self.folder / "driver.log", variables)
+
+    def start(self) -> None:
+        """Start it; the checkpoints say where it goes on."""
+        self.program.environment[START_NUMBER] = str(self.program.starts)
+        self.program.start()
+
+    def says(self) -> dict[str, Any]:
+        """What it last said of itself, since its newest start; empty before it has."""
+        with suppress(OSError, ValueError):
+            said = dict(json.loads((self.run_dir / "app.json").read_text(encoding="utf-8")))
+            if said.get("pid") == self.program.pid:
+                return said
+        return {}
+
+    def stage(self) -> str:
+        """How far it is: starting, running, closing, done; empty before it has said so."""
+        return str(self.says().get("stage", ""))
+
+    def rows(self) -> dict[str, int]:
+        """How many messages each query has taken in since the newest start."""
+        return {name: query["rows"] for name, query in self.says().get("queries", {}).items()}
+
+    def is_running(self) -> bool:
+        """Whether it is there and its queries are started."""
+        return self.program.status() is None and self.stage() == "running"
+
+    def kill(self, part: str) -> None:
+        """kill -9 of a part of it; what is left may end by itself, and is killed then."""
+        members = self.program.started()
+        pids = {
+            "python": [self.program.pid],
+            "jvm": [pid for pid in members if is_java(pid)],
+            "group": [self.program.pid, *members],
+        }
+        send(pids[part], signal.SIGKILL)
+        self.program.wait(REST_SECONDS)
+        # A JVM that outlives its Python must not meet the next one.
+        self.program.kill()
+
+    def finish(self) -> None:
+        """Tell it that nothing more will come."""
+        (self.run_dir / "finish").touch()

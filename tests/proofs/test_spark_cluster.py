@@ -1,0 +1,314 @@
+"""What the proof on a Spark cluster relies on: its cluster, its kills, its clicks, its counts.
+
+A run of the pipeline takes minutes: `make spark-cluster N=50000 ARGS="--only kills --kills 2"`.
+"""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from proofs.crew import python_path
+from proofs.spark_cluster_parts import another_batch_id, event_log, failures
+from proofs.spark_cluster_parts import feed as feeds
+from proofs.spark_cluster_parts.books import archived
+from proofs.spark_cluster_parts.checkpoint import Checkpoints
+from proofs.spark_cluster_parts.driver import Addresses, Driver, words_of
+from proofs.spark_cluster_parts.feed import Feed
+from proofs.spark_cluster_parts.programs import Program, members_of
+from proofs.spark_cluster_parts.standalone import StandaloneCluster, environment
+from proofs.spark_cluster_parts.steps import STEPS
+from proofs.spark_cluster_parts.variants import CONTROL, KILLS, VARIANTS, WORKER
+
+from proofs import spark_cluster
+from tests.waiting import wait_for
+
+FAMILY = """
+import os, subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, "-c", "import time; time.sleep(600)"], process_group=0
+)
+print("ready", flush=True)
+child.wait()
+"""
+
+
+def plant(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+
+
+@pytest.fixture
+def family(tmp_path: Path):
+    """A program that has started another one, in a process group of its own."""
+    program = Program("family", [sys.executable, "-c", FAMILY], tmp_path / "log")
+    program.start()
+    try:
+        wait_for(lambda: len(members_of(program.pid)) == 2)
+        yield program
+    finally:
+        program.kill()
+
+
+def test_all_that_a_program_has_started_ends_with_it(family: Program) -> None:
+    """kill -9 of a worker is one of its executors and their Python, in groups of their own too."""
+    pid, (child,) = family.pid, family.started()
+
+    family.kill()
+
+    assert [] == members_of(pid)
+    assert child != pid
+    assert 0 == family.pid
+    assert family.status() is None
+
+
+def test_a_program_whose_head_is_killed_still_has_its_members(family: Program) -> None:
+    """A JVM that outlives its Python is found, and ended, before the next start."""
+    (child,) = family.started()
+    assert family.process is not None
+    family.process.kill()
+
+    assert -signal.SIGKILL == family.process.wait()
+    assert [child] == members_of(family.pid)
+
+
+def test_a_batch_is_under_way_until_it_is_done(tmp_path: Path) -> None:
+    """Planned and not done: under way. All done: settled. Hidden checksum files are no batches."""
+    checkpoints = Checkpoints(tmp_path)
+    plant(tmp_path / "archive" / "offsets", "9", "10", ".10.crc")
+    plant(tmp_path / "archive" / "commits", "8", "9", ".10.crc")
+    plant(tmp_path / "metrics" / "offsets", "0")
+    plant(tmp_path / "metrics" / "commits", "0")
+
+    assert [("archive", 10)] == checkpoints.under_way()
+    assert ["metrics"] == checkpoints.settled()
+    assert 11 == checkpoints.batches_done()
+    assert 0 == checkpoints.least_done()
+    plant(tmp_path / "spam_analysis" / "commits", "0")
+    assert 1 == checkpoints.least_done()
+
+
+def test_a_forgotten_commit_is_a_batch_to_be_done_again(tmp_path: Path) -> None:
+    """The last file of `commits` goes, with its checksum, and no other."""
+    checkpoints = Checkpoints(tmp_path)
+    plant(tmp_path / "archive" / "offsets", "1", "2")
+    plant(tmp_path / "archive" / "commits", "1", ".1.crc", "2", ".2.crc")
+
+    assert 2 == checkpoints.forget("archive")
+
+    assert [("archive", 2)] == checkpoints.under_way()
+    assert not checkpoints.is_done("archive", 2)
+    left = {path.name for path in (tmp_path / "archive" / "commits").iterdir()}
+    assert {"1", ".1.crc"} == left
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, CONTROL], ids=lambda variant: variant.name)
+def test_each_way_has_its_kills_by_chance_from_the_seed(variant) -> None:
+    """Ten kills of all kinds in an order that the seed repeats; each step can be done."""
+    steps = variant.steps(10, random.Random("5"))
+
+    assert steps == variant.steps(10, random.Random("5"))
+    assert steps != variant.steps(10, random.Random("6"))
+    assert 10 == sum(step in KILLS for step in steps)
+    assert 3 <= Counter(steps)[WORKER]
+    assert set(steps) <= set(STEPS)
+
+
+def test_clicks_are_held_back_for_what_is_still_to_happen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more is published than is released, in slices, and at the end all of it."""
+    slices: list[list[bytes]] = []
+
+    async def publish(part, *_, **__) -> None:
+        slices.append(list(part))
+
+    monkeypatch.setattr(feeds, "publish", publish)
+    monkeypatch.setattr(feeds, "SLICE", 4)
+    feed = Feed([b"%d" % at for at in range(20)], [], tmp_path)
+    feed.start()
+    feed.release(0.3)
+    wait_for(lambda: feed.is_held_back)
+    assert [4, 2] == [len(part) for part in slices]
+    feed.release(0.2)
+    feed.release_more()
+    wait_for(lambda: feed.published == 10)
+    assert not feed.is_over
+
+    feed.release(1.0)
+    feed.join(30)
+
+    assert feed.is_over
+    assert feed.failure is None
+    assert [b"%d" % at for at in range(20)] == [line for part in slices for line in part]
+
+
+def test_a_feed_that_cannot_publish_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is kept for those who wait; a feed that is ended just ends."""
+
+    async def publish(*_, **__) -> None:
+        raise OSError("no nsqd")
+
+    monkeypatch.setattr(feeds, "publish", publish)
+    failing, ended = (Feed([b"a"], [], tmp_path) for _ in range(2))
+    for feed in (failing, ended):
+        feed.start()
+    failing.release(1.0)
+    ended.end()
+    for feed in (failing, ended):
+        feed.join(30)
+
+    assert "no nsqd" == str(failing.failure)
+    assert ended.failure is None
+
+
+def test_a_driver_is_what_its_newest_start_says(tmp_path: Path) -> None:
+    """What an earlier driver has left in app.json does not count."""
+    driver = Driver([], tmp_path / "driver", tmp_path / "run", "timeit")
+    said = {"pid": 1, "stage": "running", "queries": {"archive": {"batches": 1, "rows": 7}}}
+    (tmp_path / "run" / "app.json").write_text(json.dumps(said))
+    assert not driver.is_running()
+    driver.program.command = [sys.executable, "-c", FAMILY]
+    driver.start()
+    try:
+        assert "" == driver.stage()
+        (tmp_path / "run" / "app.json").write_text(json.dumps({**said, "pid": driver.program.pid}))
+        assert driver.is_running()
+        assert {"archive": 7} == driver.rows()
+    finally:
+        driver.kill("group")
+    assert not driver.is_running()
+
+
+def test_the_command_line_is_that_of_sparq_pipeline(tmp_path: Path) -> None:
+    """Spark's options come last, so that a way of the proof may change one."""
+    at = Addresses("spark://127.0.0.1:7077", "127.0.0.1:4161", tmp_path, tmp_path / "run")
+
+    words = words_of(at, 5_000, [("spark.ui.enabled", "true")])
+
+    assert f"--data={tmp_path.as_uri()}" in words
+    assert "--max-offsets-per-trigger=5000" in words
+    assert "--spark=spark.ui.enabled=true" in words
+    assert "--spark=spark.ui.enabled=false" not in words
+
+
+def test_the_control_gives_each_start_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is run again after a restart has another number than before."""
+    given: list[int] = []
+    monkeypatch.setattr(another_batch_id, "by_its_number", lambda _, sink: sink(None, 7))
+    for start in ("0", "1"):
+        monkeypatch.setenv("PROOF_START", start)
+        another_batch_id.by_another_number(None, lambda _, batch_id: given.append(batch_id))
+
+    assert [7, 100_007] == given
+
+
+def test_the_archive_is_counted_by_its_log(tmp_path: Path) -> None:
+    """Files that the newest commit does not name lie about and do not count."""
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+    entries = []
+    for name, ids in {"a": ["1", "2"], "b": ["2", "3"], "orphan": ["9"]}.items():
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"id": ids}), path)
+        entry = {"path": path.as_uri(), "size": 1, "modificationTime": 1}
+        entries.append(json.dumps({**entry, "blockReplication": 1, "blockSize": 1}))
+    (log / "0.compact").write_text("\n".join(("v1", *entries)))
+    (log / "1.compact").write_text("\n".join(("v1", *entries[:2])))
+
+    assert (4, 3) == archived(tmp_path)
+
+
+def test_speculative_tasks_are_counted(tmp_path: Path) -> None:
+    """Also where the last line of a killed application is cut."""
+    kinds = (False, True, True)
+    starts = [{"Event": event_log.STARTED.decode().split('"')[3]} for _ in kinds]
+    lines = [
+        json.dumps({**start, "Task Info": {"Speculative": kind}}, separators=(",", ":"))
+        for start, kind in zip(starts, kinds, strict=True)
+    ]
+    (tmp_path / "app-1").write_text("\n".join((*lines, lines[-1][:-9])))
+    (tmp_path / "app-2").write_text('{"Event":"SparkListenerTaskEnd"}\n')
+
+    assert 2 == event_log.speculative_tasks(tmp_path)
+
+
+def test_ways_are_chosen_by_their_names() -> None:
+    """A name that is none is a sentence, not a traceback."""
+    assert ["cores", "kills"] == [way.name for way in spark_cluster.chosen("cores,kills")]
+    assert [] == spark_cluster.chosen("control")
+    ran = subprocess.run(
+        [sys.executable, "-m", "proofs.spark_cluster", "--only", "kill"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+    assert 2 == ran.returncode
+    assert "argument --only: 'kill' is none of kills, " in ran.stderr
+
+
+def test_the_failing_commit_protocol_compiles(tmp_path: Path) -> None:
+    """Spark's own classes are as FailsOnceAfterWriting.scala takes them to be."""
+    found = failures.compiled(tmp_path / "classes")
+
+    assert (found / "proofs" / "FailsOnceAfterWriting.class").exists()
+
+
+WHO_WORKS = r"""
+import sys
+from sparq.pipeline.workers_python import use_this_python
+use_this_python()
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master(sys.argv[1]).getOrCreate()
+found = spark.sparkContext.range(2, numSlices=2).map(lambda _: sys.executable).collect()
+print(*sorted(set(found)), sep="\n")
+"""
+
+
+def workers_of(cluster: StandaloneCluster, folder: Path) -> str:
+    """The programs of the cluster's Python workers, with a driver whose Python is in a folder."""
+    folder.symlink_to(sys.prefix)
+    command = [str(folder / "bin" / "python"), "-c", WHO_WORKS, cluster.url]
+    variables = {**environment(cluster.folder), "PYTHONPATH": python_path()}
+    return subprocess.run(
+        command, env=variables, check=True, stdout=subprocess.PIPE, encoding="utf-8"
+    ).stdout
+
+
+def test_a_standalone_cluster_from_the_package(tmp_path: Path) -> None:
+    """Two workers register with the master; one is killed and comes back; all of it ends.
+
+    Python workers run the driver's program, also if its path has a space.
+    """
+    cluster = StandaloneCluster(tmp_path)
+    try:
+        cluster.start()
+        pids = [program.pid for program in (cluster.master, *cluster.workers)]
+        killed = cluster.workers[0]
+        killed.kill()
+        wait_for(lambda: cluster.living_workers() == 1)
+        cluster.start_worker(killed, cores=2)
+        cluster.wait_for_workers()
+        pids.append(killed.pid)
+        workers = (cluster.state() or {})["workers"]
+        programs = workers_of(cluster, tmp_path / "a folder")
+    finally:
+        cluster.stop()
+
+    assert f"{tmp_path / 'a folder' / 'bin' / 'python'}\n" == programs
+    alive = [one for one in workers if one["state"] == "ALIVE"]
+    assert [1, 2] == sorted(one["cores"] for one in alive)
+    # Spark runs a task a second time on another host only.
+    assert {"127.0.0.1", "127.0.0.2"} == {one["host"] for one in alive}
+    assert [] == [pid for pid in pids if members_of(pid)]
+    assert cluster.state() is None
