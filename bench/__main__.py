@@ -4,8 +4,16 @@
 2. sparq beside other brokers (`bench.table`): every workload, everybody in turn.
 3. Millions of messages queued (`bench.queued`): memory, restart after kill -9, drain.
 4. The client beside pynsq, gnsq and ansq (`bench.clients`): consuming and publishing.
+5. With `--parts pipeline` only: the clicks pipeline beside plain Spark (`bench.pipeline`).
 
-`--only` takes the lines whose name contains a text, of all four.
+`--only` takes the lines whose name contains a text, of all five.
+
+Measures of the pipeline (`--measures`), and minutes that each takes at full size with three rounds
+(memory: two) on two idle cores. These are estimates, computed for 15,000 clicks/s and, in brackets,
+for 4,000:
+
+    parse     2          run     3 (5)         state    14
+    sustained 13 (30)    memory  14 (48)       latency   9        all 55 (108)
 """
 
 from __future__ import annotations
@@ -29,6 +37,7 @@ from bench.results import markdown
 from bench.workloads import SIZE, Target, Workload
 
 PARTS = "bounds,peers,backlog,clients"
+ROUNDS = 5
 QUEUED = 5_000_000
 CHANNELS = 20
 FRAME = SIZE + load.FRAME_OVERHEAD
@@ -142,19 +151,24 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload")
+    parser.add_argument("--rounds", type=int, help="rounds of each workload (5; pipeline: 3)")
     parser.add_argument("--only", default="", help="only lines whose name contains this")
     parser.add_argument("--parts", default=PARTS, help="which tables, by comma")
     parser.add_argument("--peers", type=keys, default=[], help="only these contestants, by comma")
     parser.add_argument("--seconds", type=float, default=table.RUN_SECONDS, help="of a run")
     parser.add_argument("--queued", type=int, default=queued.MESSAGES, help="backlog's messages")
     parser.add_argument("--markdown", type=Path, help="write the table with peers here too")
+    parser.add_argument("--measures", default="", help="of the pipeline, by comma")
+    parser.add_argument("--clicks", type=int, help="clicks of each measure of the pipeline")
+    parser.add_argument("--log", type=Path, help="a log of a real site, for the pipeline's parse")
+    parser.add_argument("--json", type=Path, help="write the pipeline's figures here too")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what is asked for and print the tables."""
     options = options_of(arguments)
+    asked, options.rounds = options.rounds, options.rounds or ROUNDS
     # Servers are ended by what is below, also when somebody ends the bench.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as name:
@@ -171,6 +185,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
             queued.run(folder / queued.NAME, options.queued, contestants)
         if "clients" in options.parts:
             clients.run(folder / "clients", options.rounds, only=options.only)
+        if "pipeline" in options.parts:
+            run_pipeline(folder / "pipeline", asked, options)
+
+
+def run_pipeline(folder: Path, rounds: int | None, options: argparse.Namespace) -> None:
+    """The part `pipeline`, `rounds` of each measure; the program ends if one of them fails."""
+    from bench import pipeline  # here, since the other parts need no Spark
+
+    names = [name for name in pipeline.MEASURES if options.only in name]
+    if options.measures:
+        wanted = options.measures.split(",")
+        if unknown := [name for name in wanted if name not in pipeline.MEASURES]:
+            known = ", ".join(pipeline.MEASURES)
+            sys.exit(f"bench: --measures={options.measures}: {unknown[0]!r} is none of {known}")
+        names = wanted
+    if options.log and not options.log.is_file():
+        sys.exit(f"bench: --log={options.log} is no file")
+    rounds = rounds or pipeline.ROUNDS
+    clicks, to, log = options.clicks, options.json, options.log
+    if pipeline.main(folder, rounds, clicks, names, to, log=log):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,368 @@
+"""The part `pipeline` of the bench: the clicks pipeline beside plain Spark on the same clicks.
+
+- parse      `clicks.parse` and one `regexp_replace` over the same lines, from Parquet into noop, in
+             turn: generated clicks, then the lines of `--log PATH`, a log of a real site
+- sustained  the reference (`pipeline_reference`: three batch jobs of plain Spark from Parquet) and
+             the three queries side by side, draining the same clicks from two nsqds, in turn
+- run        `sparq run` from its start to its report, and to its first click archived
+- memory     the driver's memory over many clicks and visitors and over a tenth of both, in turn
+- state      a batch of 5,000 clicks with 500,000 visitors open and with 10,000, in turn
+- latency    from a click's publishing to its minute and to its finding, at 1,000 clicks a second
+
+    make bench ARGS="--parts pipeline --log access.log --json figures.json"
+    make bench ARGS="--parts pipeline --measures parse,state --clicks 50000 --rounds 1"
+
+1. Everything runs on two cores of the machine, nsqds and publishers included.
+2. `--measures` picks measures by name. `--clicks N` gives each of them N clicks in place of its own
+   number (visitors and seconds in proportion): to see that everything works, not for the aims.
+3. Each step is noted on standard error with the time (UTC). The figures of a measure and its aims
+   are printed when it ends; a table of all aims, with the commit, comes last.
+4. A measure that fails is named and the others go on; then the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from bench import pipeline_aims as aims
+from bench import pipeline_clicks, pipeline_measures
+from bench import pipeline_reference as reference
+from bench.pipeline_aims import Figure
+from bench.pipeline_latency import PER_SECOND, latency, quantile
+from bench.pipeline_processes import BenchError
+from bench.pipeline_running import note
+from bench.spark_reader import Side, session
+from sparq.client import RemoteError, SparqClientError
+from sparq.pipeline import clicks as click
+
+PARSED, SUSTAINED, RUN, MEMORY = 1_000_000, 2_000_000, 200_000, 5_000_000
+CLICKS_A_VISITOR = 10
+TENTH = 10
+OPEN_VISITORS, FEW_PART = 500_000, 50
+LATENCY_CLICKS, LATENCY_SECONDS_MIN = 120 * PER_SECOND, 2.0
+WARM_UP_PROBES, PROBES, SMALL_PROBES = 15, 25, 2
+LEAST = 500
+ROUNDS, MEMORY_ROUNDS = 3, 2
+WARM_UP_CLICKS = 100_000
+CORES = 2
+JVM_SECONDS = 60.0
+# What an engineer sets for three batch jobs on two cores.
+BATCH_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "8"}
+
+
+@dataclass
+class Bench:
+    """One run of the part.
+
+    Attributes:
+        folder: for everything that is written.
+        rounds: of each measure.
+        clicks: of each measure, in place of its own number; None: its own.
+        log: a log of a real site, for `parse`; None: there is none.
+        figures: by name, as far as they are measured.
+    """
+
+    folder: Path
+    rounds: int
+    clicks: int | None = None
+    log: Path | None = None
+    figures: dict[str, Figure] = field(default_factory=dict)
+    spark: Any = None
+    _works: int = 0
+
+    def each_round(self, most: int | None = None) -> Iterator[int]:
+        """The numbers of a measure's rounds, from 1, each noted as it begins; `most`: not more."""
+        rounds = self.rounds if most is None else min(self.rounds, most)
+        for number in range(1, rounds + 1):
+            note(f"round {number} of {rounds}")
+            yield number
+
+    def sized(self, size: int) -> int:
+        """The number of clicks of a measure whose own number is `size`."""
+        return size if self.clicks is None else max(LEAST, self.clicks)
+
+    def note(self, name: str, unit: str, value: float) -> None:
+        """Take in one round of a figure."""
+        self.figures.setdefault(name, Figure(name, unit)).rounds.append(value)
+        note(f"{name}: {value:,.2f} {unit}")
+
+    def ratio(self, name: str, over: str, under: str) -> None:
+        """A figure that is the ratio of two others' medians."""
+        self.note(name, "", self.figures[over].value / self.figures[under].value)
+
+    @contextmanager
+    def work(self, name: str) -> Iterator[Path]:
+        """A folder that is not yet there, and is gone afterwards: a round leaves gigabytes."""
+        self._works += 1
+        folder = self.folder / f"{name}-{self._works}"
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def day(self, size: int) -> Path:
+        """A file with a generated day."""
+        note(f"generating {size:,} clicks")
+        return pipeline_clicks.day_file(self.folder / "days", size)
+
+    def plain_spark(self) -> Any:
+        """A session for what runs in this process, with the settings of an engineer."""
+        if self.spark is None:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.spark = session(self.folder)
+            for name, value in BATCH_SETTINGS.items():
+                self.spark.conf.set(name, value)
+        return self.spark
+
+    def stop_spark(self) -> None:
+        """End the session and its JVM, so that their memory is free for what comes next."""
+        spark, self.spark = self.spark, None
+        if spark is not None:
+            context = type(spark.sparkContext)
+            gateway = spark.sparkContext._gateway
+            spark.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()  # which ends the JVM
+            gateway.proc.wait(JVM_SECONDS)
+            context._gateway = context._jvm = None  # so that the next session starts another one
+
+
+def parse(bench: Bench) -> None:
+    """`parse` beside one look at the text: of generated clicks, then of a log's lines."""
+    size = bench.sized(PARSED)
+    _parse_lines(bench, aims.GENERATED, pipeline_clicks.lines_of(bench.day(size)), size)
+    if bench.log is None:
+        note("parse: no --log PATH is given, so no line of a real log is measured")
+        return
+    lines = list(pipeline_clicks.lines_of(bench.log))
+    if not lines:
+        raise BenchError(f"--log={bench.log} has no lines")
+    note(f"{bench.log}: {len(lines):,} lines, again and again until there are {size:,}")
+    _parse_lines(bench, aims.LOGGED, islice(cycle(lines), size), size)
+
+
+def _parse_lines(bench: Bench, which: str, lines: Iterable[bytes], size: int) -> None:
+    with bench.work("lines") as folder:
+        pipeline_clicks.write_parquet(lines, size, folder)
+        spark = bench.plain_spark()
+        jvm = spark.sparkContext._gateway.proc.pid
+
+        def messages() -> Any:
+            return spark.read.parquet(str(folder))
+
+        ours, one_pass = aims.PARSE.format(which), aims.ONE_PASS.format(which)
+        sides = {
+            ours: Side("parse", lambda: click.parse(messages()), size, jvm),
+            one_pass: Side("pass", lambda: reference.one_pass(messages()), size, jvm),
+        }
+        for name, side in sides.items():  # not counted: the JVM compiles what it runs
+            note(f"warming up: {name}")
+            side.run()
+        for _ in bench.each_round():
+            for name, side in sides.items():
+                side.run()
+                bench.note(name, "rows/s", side.rates[-1])
+                bench.note(f"{name}: CPU", "us a row", side.cpu_us[-1])
+    bench.ratio(aims.PARSE_RATIO.format(which), ours, one_pass)
+
+
+def sustained(bench: Bench) -> None:
+    """Plain Spark's three jobs and the three queries side by side, in turn."""
+    size = bench.sized(SUSTAINED)
+    lines = bench.day(size)
+    with bench.work("clicks") as files, bench.work("few") as few:
+        pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), size, files)
+        warm_up = min(size, WARM_UP_CLICKS)
+        pipeline_clicks.write_parquet(pipeline_clicks.lines_of(lines), warm_up, few)
+        for _ in bench.each_round():
+            _reference_round(bench, few, files, size)
+            with bench.work("sustained") as folder:
+                rates = pipeline_measures.sustained(folder, lines, size)
+            bench.note(aims.SUSTAINED, "clicks/s", rates.sustained)
+            bench.note("three queries side by side, from their start", "clicks/s", rates.whole)
+    bench.ratio(aims.SUSTAINED_RATIO, aims.SUSTAINED, aims.REFERENCE)
+
+
+def _reference_round(bench: Bench, few: Path, files: Path, size: int) -> None:
+    """The three jobs of plain Spark, in a JVM that has done them once for a few clicks."""
+    with bench.work("reference") as folder:
+        spark = bench.plain_spark()
+        note("reference: warming up")
+        reference.seconds(spark, few, folder / "few")
+        note(f"reference: three jobs over {size:,} clicks")
+        took = reference.seconds(spark, files, folder / "all")
+        bench.stop_spark()
+    for job, seconds in took.items():
+        bench.note(f"reference, {job}", "clicks/s", size / seconds)
+    bench.note(aims.REFERENCE, "clicks/s", size / sum(took.values()))
+
+
+def run(bench: Bench) -> None:
+    """`sparq run`, from its start."""
+    for _ in bench.each_round():
+        with bench.work("run") as folder:
+            took = pipeline_measures.make_run(folder, bench.sized(RUN))
+        bench.note(aims.RUN, "s", took.report)
+        bench.note(aims.FIRST, "s", took.first)
+
+
+def memory(bench: Bench) -> None:
+    """The driver's memory over a tenth of the clicks and over all of them, in turn."""
+    size = bench.sized(MEMORY)
+    few, many = max(LEAST, size // TENTH), size
+    peak, live = "driver's peak memory, {:,} clicks", "driver's live heap and Python, {:,} clicks"
+    for _ in bench.each_round(MEMORY_ROUNDS):
+        for clicks in (few, many):
+            with bench.work("memory") as folder:
+                found = pipeline_measures.memory(folder, clicks, clicks // CLICKS_A_VISITOR)
+            bench.note(peak.format(clicks), "MiB", found.peak)
+            bench.note(live.format(clicks), "MiB", found.java_live + found.python)
+            bench.note(f"of it the JVM's live heap, {clicks:,} clicks", "MiB", found.java_live)
+    bench.ratio(aims.PEAK_RATIO, peak.format(many), peak.format(few))
+    bench.ratio(aims.LIVE_RATIO, live.format(many), live.format(few))
+
+
+def state(bench: Bench) -> None:
+    """The time of a batch with few visitors open and with many, in turn."""
+    clicks = bench.sized(OPEN_VISITORS * pipeline_measures.OPEN_CLICKS)
+    many = clicks // pipeline_measures.OPEN_CLICKS
+    few = max(1, many // FEW_PART)
+    name = "batch of 5,000 clicks, {:,} open visitors"
+    counts = (WARM_UP_PROBES, PROBES) if bench.clicks is None else (SMALL_PROBES, SMALL_PROBES)
+    for _ in bench.each_round():
+        for visitors in (few, many):
+            with bench.work("state") as folder:
+                took = pipeline_measures.batch_seconds(folder, visitors, *counts)
+            bench.note(name.format(visitors), "s", statistics.median(took))
+    bench.ratio(aims.STATE_RATIO, name.format(many), name.format(few))
+
+
+def click_latency(bench: Bench) -> None:
+    """From publishing to what a reader finds."""
+    seconds = max(LATENCY_SECONDS_MIN, bench.sized(LATENCY_CLICKS) / PER_SECOND)
+    for _ in bench.each_round():
+        with bench.work("latency") as folder:
+            found = latency(folder, seconds)
+        for name, times, part in (
+            (aims.MINUTE_50, found.minutes, 0.5),
+            (aims.MINUTE_99, found.minutes, 0.99),
+            (aims.FINDING_50, found.findings, 0.5),
+            (aims.FINDING_99, found.findings, 0.99),
+        ):
+            bench.note(name, "s", quantile(times, part))
+
+
+MEASURES: dict[str, Callable[[Bench], None]] = {
+    "parse": parse,
+    "sustained": sustained,
+    "run": run,
+    "memory": memory,
+    "state": state,
+    "latency": click_latency,
+}
+
+
+def measured(bench: Bench, names: Sequence[str]) -> Iterator[tuple[str, list[Figure], str]]:
+    """Each measure that was asked for: its name, its figures, why it failed ("": it did not)."""
+    for name, measure in MEASURES.items():
+        if name in names:
+            before, failure = set(bench.figures), ""
+            note(f"{name} begins")
+            try:
+                measure(bench)
+            except (BenchError, SparqClientError, RemoteError, AssertionError, OSError) as error:
+                failure = f"{type(error).__name__}: {error}"
+            finally:
+                bench.stop_spark()
+            yield name, [bench.figures[new] for new in bench.figures if new not in before], failure
+
+
+def main(
+    folder: Path,
+    rounds: int = ROUNDS,
+    clicks: int | None = None,
+    names: Sequence[str] = tuple(MEASURES),
+    to: Path | None = None,
+    *,
+    log: Path | None = None,
+) -> int:
+    """Measure and print, each measure as it ends, then all aims.
+
+    Args:
+        folder: for everything that is written.
+        rounds: of each measure; of memory two at most.
+        clicks: of each measure, in place of its own number.
+        names: which measures.
+        to: a JSON file, written again after each measure.
+        log: a log of a real site, for `parse`.
+
+    Returns:
+        The number of measures that failed.
+    """
+    facts = conditions() | {"rounds": rounds, "clicks": clicks}
+    bench, failed = Bench(folder, rounds, clicks, log), {}
+    with two_cores() as cores:
+        facts["cores"] = cores
+        known = [f"{key} {value}" for key, value in facts.items() if value is not None]
+        print(f"the pipeline: {', '.join(known)}")
+        print(aims.HEADER, flush=True)
+        for name, figures, failure in measured(bench, names):
+            lines = [figure.line() for figure in figures] + aims.verdicts(figures)
+            print(*lines, sep="\n", flush=True)
+            if failure:
+                failed[name] = failure
+                print(f"{name} FAILED: {failure}", flush=True)
+            if to:
+                found = facts | aims.as_json(list(bench.figures.values())) | {"failed": failed}
+                to.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if table := aims.report(list(bench.figures.values()), facts["commit"]):
+        print(table, flush=True)
+    return len(failed)
+
+
+@contextmanager
+def two_cores() -> Iterator[int]:
+    """This process and all that it starts run on two cores; how many there are."""
+    allowed = os.sched_getaffinity(0)
+    chosen = sorted(allowed)[:CORES]
+    os.sched_setaffinity(0, chosen)
+    try:
+        yield len(chosen)
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def conditions() -> dict[str, Any]:
+    """What the figures depend on: the commit (with + if files differ from it), time, load."""
+    name = git("rev-parse", "--short", "HEAD") or "unknown"
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "commit": name + "+" * bool(changed),
+        "time": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "load": round(os.getloadavg()[0], 2),
+        "Python": sys.version.split()[0],
+    }
+
+
+def git(*words: str) -> str:
+    """The answer of git about this tree; "" where there is none."""
+    with suppress(OSError):
+        root = Path(__file__).parent
+        found = subprocess.run(
+            ["git", *words], cwd=root, capture_output=True, text=True, check=False
+        )
+        return found.stdout.strip()
+    return ""

@@ -1,0 +1,92 @@
+"""A standalone cluster of Spark on loopback: a master and one worker, from the installed package.
+
+Where executors are processes of their own, what the driver holds is the driver's alone: in
+`local[2]` the same JVM holds the state of the queries too.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.servers import free_port
+
+from bench.pipeline_processes import BenchError, end, until
+from bench.pipeline_running import LOOPBACK
+from sparq.pipeline.workers_python import use_this_python
+from sparq.spark.java import ensure_java
+
+HOST = "127.0.0.1"
+MASTER = "org.apache.spark.deploy.master.Master"
+WORKER = "org.apache.spark.deploy.worker.Worker"
+CORES = 2
+WORKER_MEMORY = "4g"
+DAEMON_MEMORY = "512m"
+START_SECONDS = 120.0
+
+
+def spark_home() -> Path:
+    """The folder of the installed package, which is a whole distribution of Spark."""
+    found = find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """A master and a worker of two cores; the URL of the master, once the worker is there.
+
+    Raises:
+        BenchError: they do not start.
+    """
+    folder.mkdir(parents=True)
+    ensure_java()
+    use_this_python()
+    port, pages = free_port(), free_port()
+    url = f"spark://{HOST}:{port}"
+    with _daemon(folder, MASTER, ["--port", str(port), "--webui-port", str(pages)]):
+        worker = ["--cores", str(CORES), "--memory", WORKER_MEMORY]
+        worker += ["--work-dir", str(folder / "work"), "--webui-port", str(free_port()), url]
+        until(lambda: _workers(pages) is not None, START_SECONDS, "Spark's master")
+        with _daemon(folder, WORKER, worker):
+            until(lambda: _workers(pages), START_SECONDS, "Spark's worker")
+            yield url
+
+
+@contextmanager
+def _daemon(folder: Path, name: str, flags: list[str]) -> Iterator[None]:
+    home = spark_home()
+    command = [str(home / "bin" / "spark-class"), name, "--host", HOST, *flags]
+    own = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": DAEMON_MEMORY}
+    with (folder / f"{name.rpartition('.')[2]}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | LOOPBACK | own,
+            start_new_session=True,
+        )
+    try:
+        yield
+        if process.poll() is not None:
+            raise BenchError(f"{name} ended with status {process.returncode}: see {folder}")
+    finally:
+        end(process)
+
+
+def _workers(pages: int) -> int | None:
+    """How many workers a master has that are alive; None while it does not answer."""
+    with (
+        suppress(OSError, http.client.HTTPException, ValueError),
+        closing(http.client.HTTPConnection(HOST, pages, timeout=10)) as connection,
+    ):
+        connection.request("GET", "/json/")
+        return int(json.loads(connection.getresponse().read())["aliveworkers"])
+    return None

@@ -1,0 +1,235 @@
+"""From a click's publishing until a reader finds it: in its minute, and in a finding.
+
+Clicks are published at an even rate to one nsqd, with event times of now, in a batch each TICK
+seconds. Batches come to Spark in that order:
+
+- a click is in its minute when the newest revisions of all minutes count as many clicks as were
+  published up to it;
+- each second a robot of its own opens 20 pages at once, a burst: they are in a finding when a row
+  with its address is readable.
+
+The clock begins just before a batch is sent, so the time of publishing counts. What was published
+while everything was warming up does not count, and what never comes counts as for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from bench.pipeline_clicks import PAGE_EVERY, PAGE_STEP, PAGES, TOPIC, address, line
+from bench.pipeline_output import BatchFolders, ClicksByMinute
+from bench.pipeline_running import Running, note
+from sparq.client import Producer
+from sparq.pipeline.visits import BURST_PAGES
+
+PER_SECOND = 1_000
+TICK = 0.1
+ROBOT_EVERY = round(1 / TICK)
+WARM_UP_SECONDS = 20.0
+LOOK_SECONDS = 0.25
+QUIET_SECONDS = 60.0
+"""How long after the last news the bench waits for what has not come."""
+
+PEOPLE = 5_000
+ROBOTS_FROM = 1 << 20
+FIRST_CLICKS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A batch of clicks that was published.
+
+    Attributes:
+        sent_s: when, in seconds since 1970.
+        total: clicks published so far, these included.
+        robot: the address of the robot among them.
+    """
+
+    sent_s: float
+    total: int
+    robot: str | None = None
+
+
+@dataclass
+class Seen:
+    """What a reader has seen.
+
+    Attributes:
+        counted: (clicks in all minutes, since when in seconds since 1970), ascending.
+        robots: address -> since when there is a finding of it.
+    """
+
+    counted: list[tuple[int, float]] = field(default_factory=list)
+    robots: dict[str, float] = field(default_factory=dict)
+
+    def minutes(self, ticks: Sequence[Tick]) -> list[float]:
+        """Seconds from sending to the minute, of each tick."""
+        totals = [total for total, _ in self.counted]
+        found = [bisect_left(totals, tick.total) for tick in ticks]
+        return [
+            self.counted[at][1] - tick.sent_s if at < len(totals) else math.inf
+            for at, tick in zip(found, ticks, strict=True)
+        ]
+
+    def findings(self, ticks: Sequence[Tick]) -> list[float]:
+        """Seconds from sending to the finding, of each robot."""
+        return [self.robots.get(tick.robot, math.inf) - tick.sent_s for tick in ticks if tick.robot]
+
+
+class Reader:
+    """Looks at the output of `metrics` and `spam_analysis`."""
+
+    def __init__(self, data: Path) -> None:
+        self.seen = Seen()
+        self._minutes = BatchFolders(data / "metrics", ["minute", "revision", "clicks"])
+        self._findings = BatchFolders(data / "spam_analysis", ["address"])
+        self._clicks = ClicksByMinute()
+
+    def look(self) -> bool:
+        """Take in what is new; whether anything was."""
+        minutes, findings = self._minutes.new(), self._findings.new()
+        for batch in minutes:
+            self.seen.counted.append((self._clicks.add(batch), batch.readable_s))
+        for batch in findings:
+            for who in batch.rows["address"].unique().to_pylist():
+                self.seen.robots.setdefault(who, batch.readable_s)
+        return bool(minutes or findings)
+
+
+def people(first: int, size: int) -> list[bytes]:
+    """Clicks number `first` and on, of now, by people in turn."""
+    now = datetime.now(UTC)
+    numbers = range(first, first + size)
+    return [line(number, number % PEOPLE, now, _path(number)) for number in numbers]
+
+
+def _path(number: int) -> str:
+    turn, person = divmod(number, PEOPLE)
+    part = number * PAGE_STEP % PAGES
+    is_page = not (turn + person) % PAGE_EVERY
+    return f"/articles/{part}" if is_page else f"/static/part-{part}.css"
+
+
+def robot(number: int) -> tuple[str, list[bytes]]:
+    """The address of a robot, and its pages of now."""
+    visitor, now = ROBOTS_FROM + number, datetime.now(UTC)
+    pages = [line(1, visitor, now, f"/articles/{page}") for page in range(BURST_PAGES)]
+    return address(visitor), pages
+
+
+class Publishing(threading.Thread):
+    """Publishes at an even rate for a while.
+
+    Args:
+        nsqd: its TCP address.
+        seconds: for how long.
+        before: clicks that were published before.
+        per_second: clicks of people; the robots' come on top.
+    """
+
+    def __init__(
+        self, nsqd: str, seconds: float, before: int, per_second: int = PER_SECOND
+    ) -> None:
+        super().__init__(name="publishing", daemon=True)
+        self.ticks: list[Tick] = []
+        self.failure: Exception | None = None
+        self._nsqd = nsqd
+        self._ended = threading.Event()
+        self._count = max(1, round(seconds / TICK))
+        self._total = before
+        self._size = max(1, round(per_second * TICK))
+
+    def run(self) -> None:
+        """The thread."""
+        try:
+            asyncio.run(self._publish())
+        except Exception as error:
+            self.failure = error
+
+    def end(self) -> None:
+        """Publish no more, and wait for what is under way."""
+        self._ended.set()
+        self.join(QUIET_SECONDS)
+
+    async def _publish(self) -> None:
+        begun = time.monotonic()
+        async with Producer([self._nsqd]) as producer:
+            for number in range(self._count):
+                await asyncio.sleep(max(0.0, begun + number * TICK - time.monotonic()))
+                if self._ended.is_set():
+                    return
+                batch, who = people(number * self._size, self._size), None
+                if number % ROBOT_EVERY == 0:
+                    who, pages = robot(number)
+                    batch += pages
+                sent = time.time()
+                await producer.multi_publish(TOPIC, batch)
+                self._total += len(batch)
+                self.ticks.append(Tick(sent, self._total, who))
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Seconds from sending: of each tick to its minute, of each robot to its finding."""
+
+    minutes: list[float]
+    findings: list[float]
+
+
+def latency(folder: Path, seconds: float, flags: Sequence[str] = ()) -> Latencies:
+    """Publish at PER_SECOND for a while after a warm-up; when it was readable."""
+    with Running(folder, flags=flags) as running:
+        reader = Reader(running.data)
+        running.start()
+        before = running.publish(people(0, FIRST_CLICKS))
+        running.drain()
+        warm_up = min(WARM_UP_SECONDS, seconds)
+        publishing = Publishing(running.nsqds[0], warm_up + seconds, before)
+        publishing.start()
+        note(f"publishing {PER_SECOND:,} clicks/s for {warm_up + seconds:.0f} s")
+        try:
+            _watch(running, reader, publishing)
+        finally:
+            publishing.end()
+    if publishing.failure is not None:
+        raise publishing.failure
+    counted = publishing.ticks[round(warm_up / TICK) :]
+    return Latencies(reader.seen.minutes(counted), reader.seen.findings(counted))
+
+
+def _watch(running: Running, reader: Reader, publishing: Publishing) -> None:
+    """Look at the output until everything that was published is there, or nothing more comes."""
+    news = noted = time.monotonic()
+    while True:
+        running.check()
+        if publishing.failure is not None:
+            return
+        is_over = not publishing.is_alive()
+        now = time.monotonic()
+        news = now if reader.look() else news
+        if is_over and (_is_all(reader.seen, publishing.ticks) or now - news > QUIET_SECONDS):
+            return
+        if now - noted > 10:
+            noted = now
+            total = reader.seen.counted[-1][0] if reader.seen.counted else 0
+            note(f"readable: {total:,} clicks, {len(reader.seen.robots)} robots")
+        time.sleep(LOOK_SECONDS)
+
+
+def _is_all(seen: Seen, ticks: Sequence[Tick]) -> bool:
+    return not any(map(math.isinf, [*seen.minutes(ticks[-1:]), *seen.findings(ticks)]))
+
+
+def quantile(seconds: list[float], part: float) -> float:
+    """A quantile of times, one of them; infinite where too many never came."""
+    return float(np.quantile(seconds, part, method="higher")) if seconds else math.nan

@@ -1,0 +1,197 @@
+"""The measures of the pipeline's bench that need the application: one round of each.
+
+1. sustained: everything is published before the application starts; the clock begins when each
+   query has taken its first batch, since starting is measured by `make_run`.
+2. memory: on a standalone cluster, so that the driver's JVM holds no state of a query. The driver
+   is all that descends from `sparq pipeline`: its Python, its JVM and their Python processes.
+3. state: a batch of 5,000 clicks is one MPUB to one nsqd, so it is one batch of Spark too, and its
+   time is that from Spark's offset to Spark's commit.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.pipeline_clicks import Crowd, lines_of, publish_at_once
+from bench.pipeline_cluster import cluster
+from bench.pipeline_output import batch_times, first_archived
+from bench.pipeline_processes import (
+    POLL_SECONDS,
+    BenchError,
+    descendants,
+    end,
+    java_of,
+    live_heap_mib,
+    memory_mib,
+)
+from bench.pipeline_running import LOG_CHARACTERS, QUERIES, Running, note
+
+RUN_SECONDS = 1_800.0
+MEMORY_FLAGS = ("--driver-memory", "1g", "--executor-memory", "2g")
+DRAIN_FLAGS = ("--archive-max-delay", "1 second")
+"""The last batch of the archive would wait a minute for clicks that never come."""
+
+LOOPBACK_FLAGS = (
+    *("--spark", "spark.driver.host=127.0.0.1"),
+    *("--spark", "spark.driver.bindAddress=127.0.0.1"),
+)
+MEMORY_PER_SECOND = 5_000
+OPEN_CLICKS, OPEN_PER_SECOND = 2, 2_500
+"""Clicks of each open visitor before the probes, and their rate: no visit is over by then."""
+
+STATE_QUERY = "spam_analysis"
+PROBE_CLICKS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Clicks a second of the three queries side by side.
+
+    Attributes:
+        sustained: from the first batch of each query on.
+        whole: from the start of the application on.
+    """
+
+    sustained: float
+    whole: float
+
+
+def sustained(folder: Path, clicks: Path, size: int) -> Rates:
+    """Publish the lines of a file to two nsqds, then let the three queries take them.
+
+    The sustained rate counts the clicks that are left once each query has taken its first batch, in
+    the mean of the queries. Where nothing is left then, it is the whole rate.
+    """
+    with Running(folder, nsqds=2, flags=DRAIN_FLAGS) as running:
+        running.publish(lines_of(clicks))
+        running.start()
+        started = time.perf_counter()
+        left = running.wait(lambda depths: max(depths.values()) < size)
+        begun = time.perf_counter()
+        note(f"each query has taken its first batch, {begun - started:.1f} s after the start")
+        ended = running.drain()
+    whole = size / (ended - started)
+    if not any(left.values()):
+        return Rates(whole, whole)
+    return Rates(sum(left.values()) / len(QUERIES) / (ended - begun), whole)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Seconds from the start of `sparq run` to its end and to the first click archived."""
+
+    report: float
+    first: float
+
+
+def make_run(folder: Path, size: int) -> RunTimes:
+    """`sparq run` over generated clicks.
+
+    Raises:
+        BenchError: it fails, or its audit does not hold.
+    """
+    folder.mkdir(parents=True)
+    data, text = folder / "data", folder / "run.log"
+    command = [sys.executable, "-m", "sparq.cli", "run", "--data", str(data)]
+    command += ["--count", str(size), "--seed", "1"]
+    begun, first = time.time(), None
+    note(f"sparq run starts with {size:,} clicks")
+    with _program(command, text) as process:
+        while process.poll() is None:
+            first = first or first_archived(data / "archive")
+            if time.time() - begun > RUN_SECONDS:
+                raise BenchError(f"sparq run did not end in {RUN_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        took = time.time() - begun
+    first = first or first_archived(data / "archive")
+    if process.returncode or first is None:
+        written = text.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
+        raise BenchError(f"sparq run ended with status {process.returncode}:\n{written}")
+    return RunTimes(took, first - begun)
+
+
+@contextmanager
+def _program(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverMemory:
+    """The driver's memory in MiB.
+
+    Attributes:
+        peak: the most that its processes have had resident, added up.
+        java_live: what lives in its JVM's heap after a full collection.
+        python: what its Python processes have resident at the end.
+    """
+
+    peak: float
+    java_live: float
+    python: float
+
+
+def memory(folder: Path, size: int, visitors: int) -> DriverMemory:
+    """The driver's memory once the three queries have taken some clicks of a crowd."""
+    with cluster(folder / "cluster") as master:
+        flags = ("--master", master, *DRAIN_FLAGS, *MEMORY_FLAGS, *LOOPBACK_FLAGS)
+        with Running(folder / "pipeline", nsqds=2, flags=flags) as running:
+            running.publish(Crowd(visitors, MEMORY_PER_SECOND).lines(size))
+            running.start()
+            running.drain()
+            note("every click is taken: looking at the driver's memory")
+            assert running.process is not None
+            return driver_memory(running.process.pid)
+
+
+def driver_memory(pid: int) -> DriverMemory:
+    """What the driver has used so far, by the pid of its Python."""
+    pids = descendants(pid)
+    java = java_of(pids)
+    peak = sum(memory_mib(each) for each in pids)
+    python = sum(memory_mib(each, "VmRSS") for each in pids if each != java)
+    return DriverMemory(peak, live_heap_mib(java), python)
+
+
+def batch_seconds(folder: Path, visitors: int, warm_up: int, probes: int) -> list[float]:
+    """With all visitors of a crowd open, the times of batches of PROBE_CLICKS of their clicks."""
+    crowd, first = Crowd(visitors, OPEN_PER_SECOND), OPEN_CLICKS * visitors
+    with Running(folder, queries=(STATE_QUERY,)) as running:
+        running.publish(crowd.lines(first))
+        running.start()
+        running.drain()
+        note(f"{visitors:,} visitors are open")
+        took = []
+        for number in range(1, warm_up + probes + 1):
+            took.append(_probe(running, list(crowd.lines(PROBE_CLICKS, first))))
+            note(f"batch {number} of {warm_up + probes} ({warm_up} to warm up): {took[-1]:.2f} s")
+            first += PROBE_CLICKS
+    return took[warm_up:]
+
+
+def _probe(running: Running, bodies: list[bytes]) -> float:
+    """The time of the batch that takes some clicks."""
+    checkpoint = running.data / "checkpoint" / STATE_QUERY
+    last = max(batch_times(checkpoint), default=-1)
+    publish_at_once(bodies, running.nsqds[0])
+    running.drain()
+    times = [
+        batch.seconds
+        for number, batch in batch_times(checkpoint).items()
+        if number > last and batch.has_rows
+    ]
+    if not times:
+        raise BenchError(f"the checkpoint {checkpoint} has no batch of the clicks just published")
+    return sum(times)

@@ -1,0 +1,120 @@
+"""What the queries leave on disk, as a reader sees it, and when each batch was there.
+
+    <place>/batch=12/_SUCCESS         the batch is readable from the time of this file on
+    <checkpoint>/offsets/12           written when Spark begins the batch; its last line: the offset
+    <checkpoint>/commits/12           written when the batch is done
+    archive/_spark_metadata/3.compact the archive's log: a line "v1", then a line for each file
+
+The times are those of the files, so looking seldom makes no figure worse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+MARK = "_SUCCESS"
+
+
+def first_archived(archive: Path) -> float | None:
+    """When the first click was readable in the archive, in seconds since 1970; None: not yet."""
+    log = archive / "_spark_metadata"
+    commits = [path for path in log.glob("[0-9]*")] if log.is_dir() else []
+    times = [path.stat().st_mtime for path in commits if len(path.read_bytes().splitlines()) > 1]
+    return min(times, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch that is readable.
+
+    Attributes:
+        number: Spark's.
+        readable_s: since when, in seconds since 1970.
+        rows: the columns that were asked for.
+    """
+
+    number: int
+    readable_s: float
+    rows: pa.Table
+
+
+@dataclass
+class BatchFolders:
+    """The batches of one place, each read once.
+
+    Attributes:
+        place: a folder that has a folder for each batch.
+        columns: to read of each.
+    """
+
+    place: Path
+    columns: list[str]
+    _seen: set[int] = field(default_factory=set)
+
+    def new(self) -> list[Batch]:
+        """The batches that have become readable since the last look, by their numbers."""
+        found = []
+        for mark in self.place.glob(f"batch=*/{MARK}"):
+            number = int(mark.parent.name.partition("=")[2])
+            if number not in self._seen:
+                self._seen.add(number)
+                found.append(Batch(number, mark.stat().st_mtime, self._rows(mark.parent)))
+        return sorted(found, key=lambda batch: batch.number)
+
+    def _rows(self, folder: Path) -> pa.Table:
+        files = sorted(folder.glob("part-*.parquet"))
+        tables = [pq.read_table(file, columns=self.columns, partitioning=None) for file in files]
+        return pa.concat_tables(tables) if tables else pa.table({name: [] for name in self.columns})
+
+
+@dataclass
+class ClicksByMinute:
+    """How many clicks the newest revisions of all minutes count."""
+
+    _minutes: dict[Any, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, batch: Batch) -> int:
+        """Take in the next batch (minute, revision, clicks); the clicks of all minutes now."""
+        for row in batch.rows.to_pylist():
+            known = self._minutes.get(row["minute"], (-1, 0))
+            self._minutes[row["minute"]] = max(known, (row["revision"], row["clicks"]))
+        return sum(clicks for _, clicks in self._minutes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTime:
+    """How long a batch took, from its offset to its commit.
+
+    Attributes:
+        has_rows: its offset is not that of the batch before.
+    """
+
+    seconds: float
+    has_rows: bool
+
+
+def batch_times(checkpoint: Path) -> dict[int, BatchTime]:
+    """The batches of a query that are done; Spark keeps the last hundred."""
+    offsets = {number: path for number, path in _numbered(checkpoint / "offsets")}
+    found = {}
+    for number, commit in _numbered(checkpoint / "commits"):
+        if number in offsets:
+            before = offsets.get(number - 1)
+            has_rows = before is None or _offset(before) != _offset(offsets[number])
+            seconds = commit.stat().st_mtime - offsets[number].stat().st_mtime
+            found[number] = BatchTime(seconds, has_rows)
+    return found
+
+
+def _offset(path: Path) -> str:
+    return path.read_text(encoding="utf-8").splitlines()[-1]
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    found = [(int(path.name), path) for path in folder.glob("[0-9]*") if path.name.isdecimal()]
+    return sorted(found)

@@ -1,0 +1,144 @@
+"""Whether robots are found among many visitors as well as among few.
+
+    python -m bench.pipeline_robots --clicks 5000000 --visitors 500000 --per-second 5000
+
+The same planted robots, spread over the same minutes of event time, are hidden twice: in a crowd at
+a low rate, and in the crowd that the flags describe. Both times the query `spam_analysis` judges
+the clicks of both. It must find the same robots, nobody else, and drop no visit for lack of room.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.pipeline_clicks import Crowd
+from bench.pipeline_running import Running, note
+from sparq.pipeline import spam_analysis, website
+from sparq.pipeline.folders import Folders
+from sparq.pipeline.generator import line_of
+from sparq.pipeline.planted import PLANTED
+from sparq.pipeline.report import Labels, newest_findings, scores
+
+LOW_PER_SECOND = 100
+CLICKS_A_VISITOR = 10
+STARTS_SHARE = 0.5
+"""Robots begin in this part of the time: most of what they do lies among the crowd's clicks."""
+
+CLOSE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one run found.
+
+    Attributes:
+        findings: (address, user agent, reason).
+        precision, recall: against what was planted.
+        evicted: visits, clicks and findings that were dropped for lack of room.
+        clicks: how many were judged.
+        seconds: how long it took, from the application's start.
+    """
+
+    findings: frozenset[tuple[str, str, str]]
+    precision: float
+    recall: float
+    evicted: dict[str, int]
+    clicks: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.clicks:,} clicks in {self.seconds:.0f} s: {len(self.findings)} findings, "
+            f"precision {self.precision:.3f}, recall {self.recall:.3f}, evicted {self.evicted}"
+        )
+
+
+def planted(seed: int, seconds: float) -> tuple[list[tuple[float, bytes]], Labels]:
+    """The clicks of all planted robots with their times, and the reasons that are true of each."""
+    rng = random.Random(seed)
+    world = website.World(rng)
+    labels: dict[tuple[str, str], frozenset[str]] = {}
+    hits: list[website.Hit] = []
+    for plant, count in PLANTED:
+        for _ in range(count):
+            visitor, reasons, made = plant(world, 2 + rng.random() * seconds * STARTS_SHARE)
+            labels[visitor.key] = reasons
+            hits += made
+    lines = [(hit.second, line_of(hit).encode()) for hit in hits]
+    return sorted(lines), labels
+
+
+def among(crowd: Crowd, size: int, robots: list[tuple[float, bytes]]) -> Iterator[bytes]:
+    """The clicks of a crowd and of the robots, in order of time."""
+    people = ((at / crowd.per_second, line) for at, line in enumerate(crowd.lines(size)))
+    return (line for _, line in heapq.merge(people, robots))
+
+
+def judge(folder: Path, crowd: Crowd, size: int, seed: int, seconds: float) -> Found:
+    """Publish the clicks of a crowd and of the robots, and have `spam_analysis` judge them."""
+    robots, labels = planted(seed, seconds)
+    run_dir = folder / "run-dir"
+    flags = ("--run-dir", str(run_dir), "--no-publish")
+    with Running(folder, ("spam_analysis",), flags=flags) as running:
+        run_dir.mkdir()
+        count = running.publish(among(crowd, size, robots))
+        note(f"{count:,} clicks are published")
+        began = time.perf_counter()
+        running.start()
+        running.drain()
+        note("all are judged; the open visits are closed")
+        (run_dir / "finish").touch()
+        assert running.process is not None
+        if running.process.wait(CLOSE_SECONDS):
+            raise RuntimeError(f"sparq pipeline failed:\n{running.log_end()}")
+        took = time.perf_counter() - began
+    folders = Folders(running.data)
+    rows = newest_findings(spam_analysis.read(folders))
+    score = scores(rows, labels)["all"]
+    found = frozenset((row["address"], row["user_agent"], row["reason"]) for row in rows)
+    evicted = {name: n for name, n in spam_analysis.read_evicted(folders).items() if n}
+    return Found(found, score.precision, score.recall, evicted, count, took)
+
+
+def main() -> int:
+    """Judge both crowds; 0 if the robots were found equally well."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clicks", type=int, default=5_000_000, help="of the crowd")
+    parser.add_argument("--visitors", type=int, default=500_000, help="of the crowd")
+    parser.add_argument("--per-second", type=int, default=5_000, help="clicks, in event time")
+    parser.add_argument("--seed", type=int, default=1, help="of the planted robots")
+    given = parser.parse_args()
+    seconds = given.clicks / given.per_second
+    few = round(seconds * LOW_PER_SECOND)
+    crowds = {
+        "low": (Crowd(max(1, few // CLICKS_A_VISITOR), LOW_PER_SECOND), few),
+        "high": (Crowd(given.visitors, given.per_second), given.clicks),
+    }
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="sparq-robots-") as folder:
+        for name, (crowd, size) in crowds.items():
+            note(
+                f"{name}: {size:,} clicks at {crowd.per_second:,}/s of {crowd.visitors:,} visitors"
+            )
+            found[name] = judge(Path(folder, name), crowd, size, given.seed, seconds)
+            print(f"{name:>5}  {found[name]}", flush=True)
+    low, high = found["low"], found["high"]
+    lost, more = len(low.findings - high.findings), len(high.findings - low.findings)
+    holds = not lost and not more and not high.evicted and bool(high.findings)
+    print(
+        f"robots found at {given.per_second:,}/s as at {LOW_PER_SECOND}/s: {holds} "
+        f"(missing {lost}, only there {more})"
+    )
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

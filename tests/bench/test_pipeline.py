@@ -1,0 +1,285 @@
+"""The pipeline's bench, its pure parts: clicks, batches as a reader sees them, figures and aims."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bench.__main__ import main as command
+from bench.pipeline import MEASURES, Bench, main, measured, two_cores
+from bench.pipeline_aims import AIMS, GENERATED, PARSE_RATIO, Figure, as_json, report
+from bench.pipeline_clicks import Crowd, day_file, lines_of, write_parquet
+from bench.pipeline_latency import PEOPLE, Seen, Tick, people, quantile, robot
+from bench.pipeline_output import BatchFolders, ClicksByMinute, batch_times, first_archived
+from bench.pipeline_processes import BenchError, descendants, end, is_running, memory_mib, until
+
+from bench import pipeline
+from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.visits import BURST_PAGES
+
+RATIO = PARSE_RATIO.format(GENERATED)
+
+
+def read(lines: list[bytes]) -> pa.Table:
+    """The lines as clicks."""
+    return parse_arrow(pa.table({"body": pa.array(lines, pa.binary())}))
+
+
+def put_batch(place: Path, number: int, rows: dict[str, list[object]], at: float) -> None:
+    """A readable batch, as executors write it."""
+    folder = place / f"batch={number}"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table(rows), folder / "part-00000-x.parquet")
+    (folder / "_SUCCESS").touch()
+    os.utime(folder / "_SUCCESS", (at, at))
+
+
+def test_a_crowd_is_as_many_visitors_at_the_rate_that_was_asked_for() -> None:
+    """All can be read; each visitor clicks as often, a page first; the last comes in time."""
+    clicks = read(list(Crowd(50, 10).lines(500)))
+    by_visitor = clicks.group_by("address").aggregate([("path", "count")])
+    seconds = [at.second + 60 * at.minute for at in clicks["time"].to_pylist()]
+    pages = [path.startswith("/articles/") for path in clicks["path"].to_pylist()]
+
+    assert {None} == set(clicks["reason"].to_pylist())
+    assert {10} == set(by_visitor["path_count"].to_pylist())
+    assert [0, 49] == [seconds[0], seconds[-1]]
+    assert all(pages[:50])
+    assert 100 < sum(pages[50:]) < 150
+
+
+def test_a_crowd_goes_on_where_it_stopped() -> None:
+    """Clicks from a number on are the same ones, however they are asked for."""
+    whole = list(Crowd(7, 3).lines(20))
+
+    assert whole[8:] == list(Crowd(7, 3).lines(12, first=8))
+
+
+def test_a_generated_day_is_made_once(tmp_path: Path) -> None:
+    """A line a click, as many as were asked for; the second time it is the same file."""
+    path = day_file(tmp_path, 300)
+    made = path.stat().st_mtime_ns
+
+    assert 300 == len(list(lines_of(path)))
+    assert [path, made] == [day_file(tmp_path, 300), path.stat().st_mtime_ns]
+
+
+def test_parquet_has_the_lines_in_their_order(tmp_path: Path) -> None:
+    """Spread over files, with the columns of the source; too few lines are an error."""
+    lines = list(Crowd(5, 5).lines(11))
+    write_parquet(lines, 11, tmp_path / "files")
+    tables = [pq.read_table(path) for path in sorted((tmp_path / "files").glob("*.parquet"))]
+    rows = pa.concat_tables(tables)
+
+    assert lines == rows["body"].to_pylist()
+    assert list(range(11)) == rows["index"].to_pylist()
+    assert 4 == len(tables)
+    with pytest.raises(ValueError, match="11 lines, not 12"):
+        write_parquet(lines, 12, tmp_path / "more")
+
+
+def test_people_are_no_robots_and_robots_are() -> None:
+    """People ask for more than pages; a robot's pages are a burst within one second."""
+    paths = read(people(0, 4 * PEOPLE))["path"].to_pylist()
+    address, pages = robot(3)
+    burst = read(pages)
+
+    assert PEOPLE == sum(path.startswith("/articles/") for path in paths)
+    assert {address} == set(burst["address"].to_pylist())
+    assert BURST_PAGES == len(set(burst["path"].to_pylist()))
+    assert address != robot(4)[0]
+
+
+def test_a_batch_is_read_once_it_is_marked(tmp_path: Path) -> None:
+    """A folder without its mark does not count; each batch comes once, with the mark's time."""
+    folders = BatchFolders(tmp_path / "metrics", ["clicks"])
+    before = folders.new()
+    put_batch(tmp_path / "metrics", 4, {"clicks": [7], "minute": [1]}, at=1000.5)
+    (tmp_path / "metrics" / "batch=5").mkdir()
+    (batch,) = folders.new()
+
+    assert [[], []] == [before, folders.new()]
+    assert (4, 1000.5, [{"clicks": 7}]) == (
+        batch.number,
+        batch.readable_s,
+        batch.rows.to_pylist(),
+    )
+
+
+def test_the_newest_revision_of_a_minute_counts(tmp_path: Path) -> None:
+    """Clicks add up over minutes, not over revisions."""
+    folders, clicks = BatchFolders(tmp_path, ["minute", "revision", "clicks"]), ClicksByMinute()
+    put_batch(tmp_path, 0, {"minute": [1, 2], "revision": [1, 1], "clicks": [10, 5]}, at=1)
+    put_batch(tmp_path, 1, {"minute": [2], "revision": [2], "clicks": [9]}, at=2)
+
+    assert [15, 19] == [clicks.add(batch) for batch in folders.new()]
+
+
+def test_a_latency_is_from_sending_to_what_holds_the_click() -> None:
+    """The first total that reaches the tick's; a robot's first finding; never is for ever."""
+    ticks = [Tick(10.0, 100, "a"), Tick(10.5, 200), Tick(11.0, 300, "b"), Tick(11.5, 400)]
+    seen = Seen([(100, 11.0), (300, 13.0)], {"a": 12.0})
+
+    assert [1.0, 2.5, 2.0, math.inf] == seen.minutes(ticks)
+    assert [2.0, math.inf] == seen.findings(ticks)
+    assert [2.0, math.inf] == [quantile(seen.minutes(ticks), part) for part in (0.3, 0.99)]
+    assert math.isnan(quantile([], 0.5))
+
+
+def test_the_time_of_a_batch_is_from_its_offset_to_its_commit(tmp_path: Path) -> None:
+    """By the times of Spark's files; a batch with the offset of the one before has no rows."""
+    for folder, offsets in (("offsets", 100.0), ("commits", 101.5)):
+        (tmp_path / folder).mkdir()
+        for number, offset in enumerate(('{"a":1}', '{"a":2}', '{"a":2}')):
+            path = tmp_path / folder / str(number)
+            path.write_text(f"v1\n{{}}\n{offset}")
+            os.utime(path, (offsets + number, offsets + number))
+    (tmp_path / "offsets" / "3").write_text("v1\n{}\n{}")
+    times = batch_times(tmp_path)
+
+    assert [0, 1, 2] == list(times)
+    assert {1.5} == {batch.seconds for batch in times.values()}
+    assert [True, True, False] == [batch.has_rows for batch in times.values()]
+
+
+def test_the_first_archived_click_is_the_first_commit_with_a_file(tmp_path: Path) -> None:
+    """None before there is one."""
+    log = tmp_path / "_spark_metadata"
+    before = first_archived(tmp_path)
+    log.mkdir()
+    for number, text in enumerate(("v1", 'v1\n{"path":"x"}', 'v1\n{"path":"x"}')):
+        (log / f"{number}.compact").write_text(text)
+        os.utime(log / f"{number}.compact", (50 + number, 50 + number))
+
+    assert (None, 51) == (before, first_archived(tmp_path))
+
+
+def test_a_process_ends_with_all_that_it_started() -> None:
+    """Its children too, one that ignores SIGTERM and one in a group of its own."""
+    child = "import os, signal, time; os.setpgid(0, 0); signal.signal(15, signal.SIG_IGN)"
+    code = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', '{child}; print(1, flush=True); time.sleep(99)'])"
+        "\ntime.sleep(99)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+        known = descendants(process.pid)
+        memory = [memory_mib(pid, field) for pid in known for field in ("VmHWM", "VmRSS")]
+        end(process)
+
+    assert 2 == len(known)
+    assert min(memory) > 1
+    assert not any(is_running(pid, begun) for pid, begun in known.items())
+
+
+def test_a_wait_ends() -> None:
+    """By its condition, or with an error that says what did not come."""
+    assert 7 == until(lambda: 7, 1, "seven")
+    with pytest.raises(BenchError, match="rain: not within 0 s"):
+        until(lambda: False, 0, "rain")
+
+
+def test_aims_are_held_against_medians() -> None:
+    """Aim met, must met, missed, by the figure's side; what was not measured is not mentioned."""
+    least = next(aim for aim in AIMS if aim.figure == RATIO)
+    most = next(aim for aim in AIMS if not aim.is_least and aim.must != aim.aim)
+
+    assert ["aim met", "must met", "MISSED"] == [least.grade(value) for value in (0.9, 0.7, 0.5)]
+    assert ["aim met", "must met", "MISSED", "MISSED"] == [
+        most.grade(value) for value in (most.aim, most.must, most.must * 2, math.nan)
+    ]
+    assert "MISSED" in report([Figure(RATIO, "", [0.9, 0.1, 0.2])], "abc")
+    assert "" == report([], "abc")
+
+
+def test_json_has_every_figure_and_null_for_what_never_came() -> None:
+    """A file that any reader of JSON takes."""
+    figures = [Figure(RATIO, "", [0.7]), Figure("latency", "s", [1.0, math.inf, math.inf])]
+    found = json.loads(json.dumps(as_json(figures), allow_nan=False))
+
+    assert [0.7, None] == [figure["median"] for figure in found["figures"]]
+    assert [1.0, None, None] == found["figures"][1]["rounds"]
+    assert ["must met"] == [aim["is"] for aim in found["aims"]]
+
+
+def failing(bench: Bench) -> None:
+    """A measure that cannot be taken."""
+    raise BenchError("no water")
+
+
+def depth(bench: Bench) -> None:
+    """A measure of one figure, which is the number of clicks."""
+    for _ in bench.each_round():
+        bench.note("depth", "m", bench.sized(3_000))
+
+
+def test_a_measure_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> None:
+    """It is named in the JSON file and counted; the figures of the others are there."""
+    monkeypatch.setattr(pipeline, "MEASURES", {"sea": failing, "lake": depth, "hill": failing})
+    failed = main(tmp_path / "work", 1, 2_000, ["sea", "lake"], tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+
+    assert 1 == failed
+    assert {"sea": "BenchError: no water"} == found["failed"]
+    assert [2_000] == [figure["median"] for figure in found["figures"]]
+    assert {"commit", "time", "load", "cores", "rounds", "clicks"} <= found.keys()
+
+
+def test_measures_are_chosen_by_name(tmp_path: Path, monkeypatch, capfd) -> None:
+    """From the command line; an unknown name ends the program with the names that there are."""
+    monkeypatch.setattr(pipeline, "MEASURES", {"sea": failing, "lake": depth, "lakeside": failing})
+    monkeypatch.chdir(tmp_path)
+    command(["--parts", "pipeline", "--measures", "lake"])
+    with pytest.raises(SystemExit, match="'snow' is none of sea, lake, lakeside"):
+        command(["--parts", "pipeline", "--measures", "lake,snow"])
+    out, err = capfd.readouterr()
+
+    assert 3 == pipeline.ROUNDS == err.count("round ")
+    assert "depth " in out
+    assert "FAILED" not in out
+
+
+def test_a_log_that_is_none(tmp_path: Path, monkeypatch) -> None:
+    """The program ends before it measures, with a sentence that names the option."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"--log=none\.log is no file"):
+        command(["--parts", "pipeline", "--log", "none.log"])
+
+
+def test_the_table_of_aims_names_the_commit(tmp_path: Path, monkeypatch, capfd) -> None:
+    """Each figure that has an aim with its value, what it must be, and the aim."""
+    monkeypatch.setattr(pipeline, "MEASURES", {"parse": lambda bench: bench.note(RATIO, "", 0.7)})
+    main(tmp_path, 1, names=["parse"])
+    out = capfd.readouterr().out
+    table = out[out.index("aims at commit ") :].splitlines()
+
+    assert f"aims at commit {pipeline.conditions()['commit']}:" == table[0]
+    assert ["0.70", "at", "least", "0.6,", "aim", "0.8:", "must", "met"] == table[1].split()[-8:]
+
+
+def test_the_measures_of_the_table() -> None:
+    """In the order in which they are taken; no name chooses none."""
+    assert ["parse", "sustained", "run", "memory", "state", "latency"] == list(MEASURES)
+    assert [] == list(measured(Bench(Path("nowhere"), 1), []))
+
+
+def test_everything_runs_on_two_cores() -> None:
+    """And on as many as before afterwards."""
+    before = os.sched_getaffinity(0)
+    with two_cores() as cores:
+        inside = os.sched_getaffinity(0)
+
+    assert cores == len(inside) <= 2
+    assert before == os.sched_getaffinity(0)
