@@ -18,11 +18,13 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from functools import cache
 from io import FileIO, TextIOWrapper
+from multiprocessing import connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -31,6 +33,10 @@ RUN_SECONDS = 30.0
 POLL_SECONDS = 0.01
 SLOW = re.compile(r"^nsqd \S+: TimeoutError\n", re.M)
 """A line of the log: nsqd did not answer within `dial_timeout`, and is tried again."""
+POLLING = threading.Lock()
+"""The start of a process also asks all others for their status, which only one can read: of two
+threads that ask at once, one is told 255."""
+
 PRELOADED = [
     "sparq",
     "sparq.client.consumer",
@@ -62,18 +68,20 @@ def run_sparq(text: str, expected: str, folder: Path, *, waits: bool) -> Ran:
     """Run a Python program that uses sparq, and `waits` for a signal or does not."""
     (folder / "program.py").write_text(text, encoding="utf-8")
     process = _forkserver().Process(target=_program, args=(str(folder),))
-    process.start()
+    with POLLING:
+        process.start()
 
     def wait(seconds: float) -> int | None:
-        process.join(seconds)
-        return process.exitcode
+        connection.wait([process.sentinel], seconds)
+        with POLLING:
+            return process.exitcode
 
     assert process.pid is not None
     try:
         return _attend(process.pid, wait, waits, expected, folder)
     finally:
         process.kill()
-        process.join()
+        wait(RUN_SECONDS)
 
 
 def run_command(words: list[str], expected: str, folder: Path, *, waits: bool) -> Ran:
