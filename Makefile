@@ -21,7 +21,7 @@ LOCKED := locks/build.txt locks/all.txt
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net cluster spark museum kill mixed
 .PHONY: help check run up test style types layers tidy tests bench latency idle clients interop wheel security docs \
-	proofs $(PROOFS) format lock venv clean
+	proofs $(PROOFS) spark-cluster delta slow-tests format lock venv clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,15 @@ proofs: $(READY) ## every proof, an hour and a half; writes GUARANTEES.md (ARGS=
 # One proof: make crash, make power ... (N= how much, SEED=, ARGS=). CONTRIBUTING.md lists them.
 $(PROOFS): $(READY)
 	@$(BIN)/python -m proofs.$@ $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+spark-cluster: $(READY) ## the pipeline on a Spark cluster of this machine, with N= clicks and kills (SEED= ARGS=)
+	@$(BIN)/python -m proofs.spark_cluster $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+delta: $(READY) ## the Delta archive killed N= times (10), and its control (ARGS=)
+	@DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/pipeline/test_delta_killed.py $(ARGS)
+
+slow-tests: $(READY) ## the tests that start Spark again and again, and are skipped in make test (ARGS=)
+	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs tests/pipeline/test_mistakes.py tests/bench/test_pipeline_measures.py $(ARGS)
 
 format: $(READY) ## let ruff put the format right
 	@$(BIN)/ruff check --fix --quiet . || true

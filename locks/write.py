@@ -6,6 +6,7 @@ from them uses the index that their own pip or npm is set to.
 
 - build.txt       what builds packages (no build fetches anything unpinned)
 - broker.txt      what nsqd, nsqlookupd and the client need: `pip install sparq`
+- spark.txt       that, and what the pipeline needs: the image of deploy/Dockerfile
 - all.txt         that, the pipeline's Spark and the workshop: what `make` installs
 - tests/interop   for each foreign client its requirements-*.txt or */package-lock.json
 - tests/security  for each scanner its requirements-*.txt
@@ -69,7 +70,8 @@ def main() -> None:
     uv = resolver()
     compile_lock(uv, LOCKS / "build.txt", requirements=BUILD)
     compile_lock(uv, LOCKS / "broker.txt", "pyproject.toml")
-    extras = ("--extra=spark", "--extra=otel", "--extra=dev")
+    compile_lock(uv, LOCKS / "spark.txt", "pyproject.toml", "--extra=spark")
+    extras = tuple(f"--extra={name}" for name in ("spark", "connect", "delta", "otel", "dev"))
     compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", *extras)
     for source in sorted(TESTS.glob("*/requirements-*.in")):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
