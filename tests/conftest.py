@@ -12,14 +12,18 @@ Two shared cores are sometimes many times slower than a test is used to; what ru
 
 import logging
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from tests import behaviours
+from tests.open_files import open_files
 from tests.security import rows
 
 pytest_plugins = ["tests.spark_session"]
+
+LEFT_OPEN_MAX = 25
 
 settings.register_profile("sparq", deadline=None)
 settings.load_profile("sparq")
@@ -35,6 +39,18 @@ def pytest_runtest_setup() -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)  # which no child inherits
     logging.getLogger().setLevel(logging.WARNING)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def open_files_are_closed() -> Iterator[None]:
+    """A file of tests leaves few files open: an ordinary user may have 1,024 in all.
+
+    Spark's session, which all files share, opens some where it is first used.
+    """
+    before = open_files()
+    yield
+    left = {number: path for number, path in open_files().items() if number not in before}
+    assert len(left) < LEFT_OPEN_MAX, left
 
 
 def pytest_configure(config: pytest.Config) -> None:

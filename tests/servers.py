@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import random
 import signal
 import socket
@@ -30,7 +31,11 @@ from typing import Any, Self
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 POLL_SECONDS = 0.01
-PORTS = range(20_000, 32_000)
+# Each process of a spread run (pytest-xdist) has ports of its own: another one once took that of an
+# nsqd that was about to start again.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+PORTS = range(20_000 + _WORKER, 32_000, _WORKERS)
 
 _handed_out: set[int] = set()
 _choice = random.SystemRandom()

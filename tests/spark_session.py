@@ -59,6 +59,7 @@ def spark(tmp_path_factory, spark_log):
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        .config("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))

@@ -15,6 +15,7 @@ from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol import commands
 from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.broker.house import Clock, House
+from tests.open_files import files_closed_below
 
 TOPICS = 70
 SYNCS = frozenset({"sync", "syncdir"})
@@ -145,23 +146,24 @@ def test_a_start_on_a_real_disk_syncs_the_file_system(
     monkeypatch.setattr(os, "fdatasync", syncs.append)
     monkeypatch.setattr(os, "fsync", syncs.append)
     clock = Clock()
-    names = {f"t{number}" for number in range(200)}
-    disk = MeasuredDisk(64)
-    broker = Broker(BrokerOptions(), disk, str(tmp_path), clock.now())
-    broker.load(clock.now())
-    for name in names:
-        broker.create_topic(name, clock.now())
-    broker.end_turn(clock.now())
-    for count_max, syncs_max in ((200, 10), (64, 10)):
+    with files_closed_below(tmp_path):
+        names = {f"t{number}" for number in range(200)}
+        disk = MeasuredDisk(64)
+        broker = Broker(BrokerOptions(), disk, str(tmp_path), clock.now())
+        broker.load(clock.now())
+        for name in names:
+            broker.create_topic(name, clock.now())
+        broker.end_turn(clock.now())
+        for count_max, syncs_max in ((200, 10), (64, 10)):
+            syncs.clear()
+            again = Broker(BrokerOptions(), MeasuredDisk(count_max), str(tmp_path), clock.now())
+            again.load(clock.now())
+            assert set(again.topics) == names
+            assert len(syncs) < syncs_max
         syncs.clear()
-        again = Broker(BrokerOptions(), MeasuredDisk(count_max), str(tmp_path), clock.now())
-        again.load(clock.now())
-        assert set(again.topics) == names
-        assert len(syncs) < syncs_max
-    syncs.clear()
-    one_by_one = BrokerOptions(topics_synced_together=1000)
-    Broker(one_by_one, MeasuredDisk(200), str(tmp_path), clock.now()).load(clock.now())
-    assert len(syncs) > 400
+        one_by_one = BrokerOptions(topics_synced_together=1000)
+        Broker(one_by_one, MeasuredDisk(200), str(tmp_path), clock.now()).load(clock.now())
+        assert len(syncs) > 400
 
 
 def test_only_a_file_system_that_tells_all_errors_is_synced_at_once(

@@ -12,6 +12,7 @@ from sparq.broker.topics import Opening
 from sparq.log.disk import RealDisk
 from sparq.testing import Fault
 from tests.broker.house import PATH, House
+from tests.open_files import files_closed_below
 
 TOPICS = 12
 
@@ -77,14 +78,14 @@ def test_threads_read_topics_side_by_side(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(Opening.run, openings))
 
-    broker = Broker(options, disk, path, clock.now())
-    broker.load(clock.now(), in_threads)
-    owners = {topic.stream.log._owner for topic in broker.topics.values()}
-
-    expected = [[b"one of %d" % n, b"two of %d" % n] for n in range(TOPICS)]
+    with files_closed_below(tmp_path):
+        broker = Broker(options, disk, path, clock.now())
+        broker.load(clock.now(), in_threads)
+        owners = {topic.stream.log._owner for topic in broker.topics.values()}
+        found = bodies_of(house, broker)
 
     assert TOPICS == len(owners)
-    assert expected == bodies_of(house, broker)
+    assert [[b"one of %d" % n, b"two of %d" % n] for n in range(TOPICS)] == found
 
 
 def test_after_a_start_without_index_files_all_get_one_at_once() -> None:

@@ -2,15 +2,19 @@
 
 Ordinary pip and npm install what the locks here pin; nothing of sparq is in there. An environment
 is made anew when its lock changes. Where one cannot be made (no npm, no network), `Missing` says
-what it needs, once: the other tests of that client do not try again.
+what it needs, once: the other tests of that client do not try again. Whoever needs one that another
+process is making waits for that.
 """
 
+import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -18,6 +22,7 @@ ROOT = HERE.parent.parent
 ENVIRONMENTS = ROOT / ".venvs"
 BUILD_LOCK = ROOT / "locks" / "build.txt"
 INSTALL_SECONDS_MAX = 240
+AT_ONCE = 4
 
 
 class Missing(Exception):
@@ -49,9 +54,22 @@ def client_command(name: str) -> tuple[list[str], dict[str, str]]:
     return ["node", f"{script}.js"], {**os.environ, **node_path}
 
 
+def prepare(names: Iterable[str]) -> None:
+    """Make environments side by side: making one is mostly waiting for the network."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda name: made(name, ENVIRONMENTS / name), names))
+
+
 @functools.cache
 def made(name: str, home: Path) -> str:
     """Install the environment unless it is there from this very lock: "", or what it needs."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        return _made(name, home)
+
+
+def _made(name: str, home: Path) -> str:
     stamp = home / ".installed"
     wanted = hashlib.sha256(lock_of(name).read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
@@ -71,9 +89,10 @@ def made(name: str, home: Path) -> str:
 
 def install_python(name: str, home: Path) -> None:
     needs = "an index of Python packages"
-    attempt(name, needs, [sys.executable, "-m", "venv", str(home)])
-    pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    install = [*pip, "install", "--quiet", "--require-hashes"]
+    attempt(name, needs, [sys.executable, "-m", "venv", "--without-pip", str(home)])
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    install = [*pip, "--python", str(home / "bin" / "python"), "install", "--quiet"]
+    install.append("--require-hashes")
     attempt(name, needs, [*install, "-r", str(BUILD_LOCK)])
     attempt(name, needs, [*install, "--no-build-isolation", "-r", str(lock_of(name))])
 

@@ -18,7 +18,7 @@ import trustme
 
 from tests.interop import matrix
 from tests.interop.authd import SECRET, Authd
-from tests.interop.environments import Missing, client_command
+from tests.interop.environments import Missing, client_command, prepare
 from tests.interop.matrix import cell
 from tests.interop.proxy import Proxy
 from tests.interop.running import Client, eventually
@@ -144,6 +144,7 @@ def crowd(
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     wanted = {item.callspec.params["name"] for item in items if feature in item.fixturenames}
     clients: dict[str, Client] = {}
+    prepare(sorted(wanted))
     with ExitStack() as running:
         for name in sorted(wanted):
             with suppress(Missing):

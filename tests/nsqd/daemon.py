@@ -19,6 +19,7 @@ from sparq.nsqd.site import start_http
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.commands import fin, identify, rdy
 from sparq.protocol.receiver import Receiver, decode_message
+from tests.open_files import files_closed_below
 
 
 @dataclass(eq=False)
@@ -98,12 +99,13 @@ async def start(folder: Path, **changes: Any) -> Daemon:
 
 async def stop(daemon: Daemon) -> None:
     running.remove(daemon)
-    for listener in daemon.listeners[1:]:
-        if listener is not None:
-            listener.close()
-    await daemon.nsqd.stop()
-    await daemon.peers.stop()
-    await daemon.site.stop()
+    with files_closed_below(Path(daemon.nsqd.options.data_path)):
+        for listener in daemon.listeners[1:]:
+            if listener is not None:
+                listener.close()
+        await daemon.nsqd.stop()
+        await daemon.peers.stop()
+        await daemon.site.stop()
 
 
 class Consumer:

@@ -1,0 +1,89 @@
+"""Source and sink over Spark Connect: the program of docs/pipeline.md, with a server of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pipeline_page as page
+from tests.servers import free_port, spawn_nsqd
+from tests.waiting import wait_for
+
+SECTION = "Spark Connect"
+START_SECONDS = 120.0
+STOP_SECONDS = 30.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@contextlib.contextmanager
+def server(folder: Path, port: int) -> Iterator[None]:
+    """The server of the page's command line, on another port and on loopback."""
+    (line,) = page.command_lines("spark-submit")
+    words = shlex.split(page.with_addresses(line, {"15002": str(port)}))
+    more = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+    }
+    words += [word for key, value in more.items() for word in ("--conf", f"{key}={value}")]
+    env = page.environment()
+    log = folder / "server.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            words, cwd=folder, env=env, stdout=file, stderr=file, start_new_session=True
+        )
+
+    def listens() -> bool:
+        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    try:
+        wait_for(listens, START_SECONDS, every=0.1)
+        yield
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(STOP_SECONDS)
+
+
+def test_source_and_sink_work_over_spark_connect(tmp_path: Path) -> None:
+    """A client reads a topic as a stream, writes one, and reads that as a batch."""
+    lacking = page.lacking(page.CONNECT)
+    if lacking:
+        pytest.skip(f"needs {lacking}")
+    (program,) = page.blocks(SECTION, "python")
+    (expected,) = page.blocks(SECTION, "")
+    lines = "".join(page.blocks("Start", "")).encode()
+    port = free_port()
+    with spawn_nsqd(tmp_path) as nsqd, server(tmp_path, port):
+        nsqd.post("/mpub?topic=clicks", lines)
+        for command in page.command_lines("curl"):
+            nsqd.post(shlex.split(command)[-1].removeprefix("http://127.0.0.1:4151"))
+        addresses = {"127.0.0.1:4150": nsqd.tcp, "127.0.0.1:15002": f"127.0.0.1:{port}"}
+
+        printed = page.run(page.with_addresses(program, addresses), tmp_path)
+
+        assert expected == printed
+        assert 0 == nsqd.channel("clicks", "remote")["in_flight_count"]
