@@ -15,12 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from proofs import small_batches
-from sparq.pipeline import session as sessions
-from sparq.pipeline.settings import Settings
+from sparq.pipeline import app
 from sparq.spark.data_source import NsqDataSource
 from sparq.spark.source import NsqStreamReader
-
-planned_session = sessions.session
 
 
 class CarelessReader(NsqStreamReader):
@@ -49,13 +46,14 @@ class CarelessSource(NsqDataSource):
         return CarelessReader(reader._options, reader._columns)
 
 
-def session(settings: Settings) -> SparkSession:
-    """As ever, with the format replaced; Spark copies a class of the main module as it is."""
-    spark = planned_session(settings)
+def register_careless(spark: SparkSession) -> None:
+    """The format `nsq`, as the pipeline registers it for each query, but for its reader.
+
+    Spark copies a class of the main module as it is.
+    """
     spark.dataSource.register(CarelessSource)
-    return spark
 
 
 if __name__ == "__main__":
-    setattr(sessions, "session", session)  # noqa: B010 - a replacement
+    setattr(app, "register_nsq", register_careless)  # noqa: B010 - a replacement
     sys.exit(small_batches.main(sys.argv[1:], "proofs.careless_reader"))

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from proofs.careless_reader import CarelessReader
 from proofs.spark import PipelineRun, archived, driver_pids
 
 from proofs import careless_reader
+from sparq.pipeline import app
 from sparq.spark.source import NsqStreamReader
 
 
@@ -110,3 +112,17 @@ def test_the_careless_reader_forgets_its_plans(monkeypatch: pytest.MonkeyPatch) 
     assert [{"log": 1}, {"log": 50}] == planned.partitions({"log": 1}, {"log": 50})
     assert [{"log": 1}, {"log": 90}] == rerun.partitions({"log": 1}, {"log": 50})
     assert "nsq" == careless_reader.CarelessSource.name()
+
+
+def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application makes the format known by the name that the control replaces."""
+    registered: list[type] = []
+    session = SimpleNamespace(dataSource=SimpleNamespace(register=registered.append))
+    pipeline = object.__new__(app.Application)
+    monkeypatch.setattr(pipeline, "_spark", session, raising=False)
+    monkeypatch.setattr(app, "register_nsq", careless_reader.register_careless)
+
+    with pytest.raises(AttributeError, match="_settings"):
+        pipeline._plan("archive")
+
+    assert [careless_reader.CarelessSource] == registered
