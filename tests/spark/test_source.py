@@ -17,8 +17,8 @@ from sparq.spark.admission import NO_LIMIT
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from sparq.spark.offsets import Key
 from sparq.spark.options import OptionError
-from tests.servers import free_port
-from tests.spark.range_server import key
+from tests.servers import free_port, spawn_nsqd
+from tests.spark.range_server import RangeServer, key
 from tests.spark.reading import indexes, rows_of
 
 ALL = ReadAllAvailable()
@@ -251,6 +251,21 @@ def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
     servers[1].created = False
     reader = readers(servers[1], startingOffsets="committed")
     assert {key(servers[1]): 6} == indexes(reader.latestOffset({}, ALL))
+
+
+def test_what_took_the_port_of_an_nsqd_that_has_moved_ends_no_query(servers, readers, tmp_path):
+    """A checkpoint names the address that a log once had: its batch is read where the log is now.
+
+    A test of golden checkpoints failed now and then, when another nsqd had the port for HTTP.
+    """
+    first, _ = servers
+    with spawn_nsqd(tmp_path) as nsqd, RangeServer(ranges=0) as plain:
+        for stranger in (nsqd.http, plain.address):
+            start, end = ({f"{stranger}/{first.log}": index} for index in (201, 204))
+            reader = readers(first)
+
+            assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, end)]
+            assert [] == rows_of(reader, end, reader.latestOffset(end, ALL))
 
 
 def test_a_log_that_joins_from_a_time_may_go_away_meanwhile(servers, readers):

@@ -23,7 +23,7 @@ from typing import Final
 
 from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
-from sparq.client.range_reader import Attached, Ends, Place, RangeReader
+from sparq.client.range_reader import Attached, Ends, NoRangesError, Place, RangeReader
 from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import Discovery, TopicAt
 from sparq.spark.errors import SupersededError, may_pass
@@ -115,6 +115,7 @@ class Fleet:
         self._cluster = options.cluster
         self._discovery = Discovery.of_topics(options.cluster, options.topics)
         self._members: dict[TopicAt, Member] = {}
+        self._found: set[TopicAt] = set()
         self._by_log: dict[str, Member] = {}
         self._undiscovered: OSError | None = None
 
@@ -130,6 +131,7 @@ class Fleet:
         try:
             for place in self._discovery.found():
                 self._remember(place)
+                self._found.add(place)
             self._undiscovered = None
         except OSError as error:
             self._undiscovered = error
@@ -225,8 +227,12 @@ class Fleet:
             log = member.open(self._channel, creates=not self._topics.pattern)
         except OSError as error:
             member.down(error)
-        except WrongPeerError as error:
-            raise wrong_nsqd(member.address) or error from None
+        except (WrongPeerError, NoRangesError) as error:
+            if TopicAt(member.address, member.topic) in self._found:
+                mistake = isinstance(error, WrongPeerError) and wrong_nsqd(member.address)
+                raise mistake or error from None
+            # Only a checkpoint names it: the nsqd has gone, and something else has its port.
+            member.down(error)
         except RemoteError as refusal:
             if member.log and may_pass(refusal):
                 member.down(refusal)
