@@ -156,16 +156,24 @@ def test_an_executor_is_what_spark_has_asked_for(executor: ModuleType) -> None:
     ] == words
 
 
-def test_a_missing_variable_is_named() -> None:
-    """Somebody who starts the program by hand is told why it cannot run."""
-    ran = subprocess.run(
+def run_executor(
+    variables: dict[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The executor's program, run to its end, with just these environment variables."""
+    return subprocess.run(
         [sys.executable, str(EXECUTOR), "executor"],
         capture_output=True,
         text=True,
         check=False,
         timeout=SECONDS_MAX,
-        env={"PATH": os.environ["PATH"], **pod(SPARK_EXECUTOR_ID="")},
+        cwd=folder,
+        env=variables,
     )
+
+
+def test_a_missing_variable_is_named() -> None:
+    """Somebody who starts the program by hand is told why it cannot run."""
+    ran = run_executor({"PATH": os.environ["PATH"], **pod(SPARK_EXECUTOR_ID="")})
 
     said = "executor: SPARK_EXECUTOR_ID is not set: only Spark's driver can start an executor\n"
     assert (1, "", said) == (ran.returncode, ran.stdout, ran.stderr)
@@ -178,15 +186,8 @@ def test_spark_takes_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
     if not os.environ["JAVA_HOME"]:
         monkeypatch.delenv("JAVA_HOME")
     ensure_java()
-    ran = subprocess.run(
-        [sys.executable, str(EXECUTOR), "executor"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS_MAX,
-        cwd=tmp_path,
-        env={**os.environ, **pod(SPARK_LOCAL_DIRS=str(tmp_path), SPARK_USER="sparq")},
-    )
+    own = pod(SPARK_LOCAL_DIRS=str(tmp_path), SPARK_USER="sparq")
+    ran = run_executor({**os.environ, **own}, tmp_path)
 
     assert ran.returncode != 0
     assert "Unrecognized options" not in ran.stderr

@@ -7,38 +7,10 @@ from sparq.pipeline import archive, compaction
 from sparq.pipeline.archive_log import ArchiveLog
 from sparq.pipeline.folders import Folders
 from sparq.pipeline.generator import generate
+from tests.pipeline.archived import expected, ids
 
 NO_MERGES = None
 MERGE_AT_ONCE = compaction.Sizes(settle_s=0)
-
-
-@pytest.fixture
-def query(spark):
-    """Makes this thread look like a streaming query's, by its id."""
-
-    def become(name):
-        spark.sparkContext.setLocalProperty("sql.streaming.queryId", name)
-
-    become("11111111-aaaa")
-    yield become
-    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
-
-
-@pytest.fixture
-def batches(messages):
-    """Three batches of archived clicks."""
-    lines = generate(600, seed=3).lines
-    return [archive.archived(messages(lines[at : at + 200], first=at)) for at in (0, 200, 400)]
-
-
-def ids(frame):
-    """The messages' ids, in order."""
-    return sorted(row.id for row in frame.select("id").collect())
-
-
-def expected(batches):
-    """The ids of all readable clicks."""
-    return sorted(name for batch in batches for name in ids(batch))
 
 
 def parquet_files(root):

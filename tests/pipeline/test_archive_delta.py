@@ -15,41 +15,12 @@ from sparq.pipeline.delta_compaction import DeltaCompaction, files_of
 from sparq.pipeline.delta_files import TABLE_SCHEMA
 from sparq.pipeline.delta_place import TablePlace
 from sparq.pipeline.generator import generate
+from tests.pipeline.archived import QUERY, expected, ids
 
 NO_MERGES = None
 MERGE_AT_ONCE = Sizes(settle_s=0, keep_s=86_400)
 DELETE_AT_ONCE = Sizes(settle_s=0, keep_s=0)
-QUERY = "11111111-aaaa"
 LATER_MS = 4 * 10**12  # long after anything that these tests write
-
-
-@pytest.fixture
-def query(spark):
-    """Makes this thread look like a streaming query's, by its id."""
-
-    def become(name):
-        spark.sparkContext.setLocalProperty("sql.streaming.queryId", name)
-
-    become(QUERY)
-    yield become
-    spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
-
-
-@pytest.fixture
-def batches(messages):
-    """Three batches of archived clicks."""
-    lines = generate(600, seed=3).lines
-    return [archive.archived(messages(lines[at : at + 200], first=at)) for at in (0, 200, 400)]
-
-
-def ids(frame):
-    """The messages' ids, in order."""
-    return sorted(row.id for row in frame.select("id").collect())
-
-
-def expected(batches):
-    """The ids of all readable clicks."""
-    return sorted(name for batch in batches for name in ids(batch))
 
 
 def archived(root):

@@ -72,7 +72,7 @@ def place_of(
         options: storage options; they count more than Spark's configuration.
     """
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    path = spark._jvm.org.apache.hadoop.fs.Path(root)
+    path = getattr(spark._jvm, "org.apache.hadoop.fs.Path")(root)
     qualified = str(path.getFileSystem(configuration).makeQualified(path).toString())
     parts = urlsplit(qualified)
     known = s3_options(configuration.get, parts.netloc) if parts.scheme in S3_SCHEMES else {}
