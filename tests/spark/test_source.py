@@ -268,6 +268,26 @@ def test_what_took_the_port_of_an_nsqd_that_has_moved_ends_no_query(servers, rea
             assert [] == rows_of(reader, end, reader.latestOffset(end, ALL))
 
 
+def test_what_took_the_port_of_an_nsqd_that_is_read_ends_no_query(servers, readers):
+    """The address was right once: the others go on, and it is read when it is back."""
+    first, second = servers
+    reader = readers()
+    start = reader.latestOffset(reader.initialOffset(), ALL)
+    second.stop()
+    first.add([b"new"])
+    with RangeServer(second.port, ranges=0):
+        end, deadline = start, time.monotonic() + 30
+        while not any("cannot read ranges" in reason for reason in reader._fleet.out_of_reach):
+            end = reader.latestOffset(start, ALL)
+            assert time.monotonic() < deadline
+
+    assert [b"new"] == [body for _, body in rows_of(reader, start, end)]
+    second.start()
+    while reader._fleet.out_of_reach:
+        reader.latestOffset(end, ALL)
+        assert time.monotonic() < deadline
+
+
 def test_a_log_that_joins_from_a_time_may_go_away_meanwhile(servers, readers):
     """It joins when it is back; the others go on."""
     first, second = servers

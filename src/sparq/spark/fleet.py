@@ -115,7 +115,7 @@ class Fleet:
         self._cluster = options.cluster
         self._discovery = Discovery.of_topics(options.cluster, options.topics)
         self._members: dict[TopicAt, Member] = {}
-        self._found: set[TopicAt] = set()
+        self._found: frozenset[TopicAt] = frozenset()
         self._by_log: dict[str, Member] = {}
         self._undiscovered: OSError | None = None
 
@@ -129,9 +129,10 @@ class Fleet:
             NoRangesError, WrongPeerError: what was found is no sparq nsqd.
         """
         try:
-            for place in self._discovery.found():
+            found = self._discovery.found()
+            for place in found:
                 self._remember(place)
-                self._found.add(place)
+            self._found = frozenset(found)
             self._undiscovered = None
         except OSError as error:
             self._undiscovered = error
@@ -228,10 +229,10 @@ class Fleet:
         except OSError as error:
             member.down(error)
         except (WrongPeerError, NoRangesError) as error:
-            if TopicAt(member.address, member.topic) in self._found:
+            if TopicAt(member.address, member.topic) in self._found and not member.log:
                 mistake = isinstance(error, WrongPeerError) and wrong_nsqd(member.address)
                 raise mistake or error from None
-            # Only a checkpoint names it: the nsqd has gone, and something else has its port.
+            # It was right once, or only a checkpoint names it: something else has its port now.
             member.down(error)
         except RemoteError as refusal:
             if member.log and may_pass(refusal):
