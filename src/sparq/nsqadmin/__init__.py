@@ -1,0 +1,1 @@
+"""The web administration of an NSQ cluster: API, pages, rights."""
