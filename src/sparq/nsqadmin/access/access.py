@@ -29,8 +29,8 @@ from sparq.program.lifecycle import StartError
 
 SIGN_IN_BYTES_MAX: Final = 8 << 10
 WARN_SECONDS: Final = 60.0
-_FACTS: Final = "sparq.nsqadmin.access.facts"
-_DECISION: Final = "sparq.nsqadmin.access.decision"
+_FACTS: Final = web.RequestKey("sparq.facts", Facts)
+_DECISION: Final = web.RequestKey("sparq.decision", Decision)
 
 LIVE: Final = (
     "admin_users",
@@ -196,7 +196,6 @@ class Access:
         found = request.get(_FACTS)
         if found is None:
             found = request[_FACTS] = facts_of(request, self._policy.header)
-        assert isinstance(found, Facts)
         return found
 
     def _decide(self, request: web.BaseRequest) -> Decision:
@@ -207,7 +206,6 @@ class Access:
             request[_DECISION] = found
             if found.is_disbelieved:
                 self._warn(facts)
-        assert isinstance(found, Decision)
         return found
 
     def _hold(self, request: web.BaseRequest, found: Refusal | None) -> None:
