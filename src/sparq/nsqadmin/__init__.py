@@ -1,1 +1,1 @@
-"""The web administration of an NSQ cluster: API, pages, rights."""
+"""nsqadmin: a cluster of nsqds in a browser, and over a JSON API (docs/nsqadmin.md)."""
