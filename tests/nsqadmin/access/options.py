@@ -26,7 +26,6 @@ class Chosen:
     local_role: str = ""
     default_role: str = "read"
     allowed_hosts: tuple[str, ...] = ()
-    allowed_nodes: tuple[str, ...] = ()
     http_address: str = "0.0.0.0:4171"
     base_path: str = "/"
 

@@ -22,9 +22,6 @@ class Networks:
             ipaddress.ip_network(text.strip(), strict=False) for text in texts
         ]
 
-    def __len__(self) -> int:
-        return len(self._networks)
-
     def __contains__(self, address: object) -> bool:
         found = ip(address) if isinstance(address, str) else None
         return found is not None and any(found in network for network in self._networks)
