@@ -4,8 +4,8 @@
    calls. `record` never raises: what was done is done. A log that cannot be written is told of, and
    `unavailable` says so to whoever wants to change something next.
 2. Refused requests cannot push out what was done: `REFUSED_MAX` are written, then one in
-   `REFUSED_SECONDS`, and the number of those left out goes with the next. That is some 350 a day: it
-   takes them months to fill the files.
+   `REFUSED_SECONDS`, and the number of those left out goes with the next. They need months to fill
+   the files.
 3. The topic gets what the file gets, but nobody waits for it: at most `UNPUBLISHED_MAX` wait.
 """
 
@@ -189,7 +189,7 @@ class Audit:
 
 
 class _Budget:
-    """How many refused requests may be written: `REFUSED_MAX`, and one more in `REFUSED_SECONDS`."""
+    """Lets `REFUSED_MAX` through, then one more in `REFUSED_SECONDS`, and counts the others."""
 
     def __init__(self) -> None:
         self._room = float(REFUSED_MAX)
