@@ -147,6 +147,10 @@ class Upstream:
         except (ValueError, RecursionError):
             raise UpstreamError(address, "an answer that is no JSON") from None
 
+    async def read(self, address: str, path: str, /, **query: str) -> bytes:
+        """As `get`, for an answer that is read elsewhere: large figures, or what is no JSON."""
+        return await self._call("GET", address, path, b"", query)
+
     async def post(self, address: str, path: str, body: bytes = b"", /, **query: str) -> Any:
         """Tell a daemon to do something; its JSON answer, None if it says nothing in JSON.
 
