@@ -89,6 +89,11 @@ class History:
         """What the figures by number take."""
         return self._bytes
 
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return len(self._steps)
+
     def step_seconds(self, size: int) -> float:
         """How far steps of this many names are apart."""
         hour = 3 * FIGURE_BYTES * max(size, 1) * KEPT_SECONDS / STEP_SECONDS
