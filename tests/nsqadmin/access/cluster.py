@@ -62,18 +62,35 @@ class Cluster:
         return repr((topics, known, self.nsqd.nsqd.options, self.admin.desk.options))
 
     async def ask(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        host: str = "127.0.0.1",
     ) -> int:
         """One request, as it is; its status. Only the head of the answer is waited for."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.admin.http_port)
-        sent = {"Host": f"127.0.0.1:{self.admin.http_port}", **headers}
+        return (await self.head(method, target, headers, body, host))[0]
+
+    async def head(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        host: str = "127.0.0.1",
+    ) -> tuple[int, dict[str, str]]:
+        """The status and the headers of an answer, with names in lower case."""
+        reader, writer = await asyncio.open_connection(host, self.admin.http_port)
+        sent = {"Host": f"{host}:{self.admin.http_port}", **headers}
         lines = [f"{method} {target} HTTP/1.1", *(f"{key}: {text}" for key, text in sent.items())]
         lines += ["Connection: close", f"Content-Length: {len(body)}", "", ""]
         writer.write("\r\n".join(lines).encode() + body)
         async with asyncio.timeout(30):
-            head = await reader.readline()
+            first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
         writer.close()
-        return int(head.split()[1])
+        answered = (line.partition(": ") for line in lines if line)
+        return int(first.split()[1]), {name.lower(): text for name, _, text in answered}
 
 
 @asynccontextmanager
