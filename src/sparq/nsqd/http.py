@@ -22,6 +22,7 @@ from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.nsqd import figures, metrics, seeking
 from sparq.nsqd.config import Config
+from sparq.nsqd.inspection import Inspection
 from sparq.protocol.durations import SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
@@ -75,6 +76,7 @@ class Endpoints:
             Route("POST", "/channel/pause", self.pause_channel),
             Route("POST", "/channel/unpause", self.unpause_channel),
             Route("POST", "/channel/seek", self.seek_channel),
+            *Inspection(self._nsqd).routes(),
             *Config(self._nsqd).routes(),
             *(self.debug.all_routes() if self._nsqd.options.debug_routes else ()),
         ]
