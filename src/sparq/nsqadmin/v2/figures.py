@@ -60,58 +60,48 @@ class Figures:
 
     def endpoints(self) -> list[Endpoint]:
         """The routes."""
-        of_topic = Parameter("topic", "only channels of this topic")
-        clients = (
-            Parameter("topic", "only consumers of this topic"),
-            Parameter("channel", "only consumers of this channel; `topic` has to be given"),
-        )
+        return [*self._whole(), *self._lists(), *self._single()]
+
+    def _whole(self) -> list[Endpoint]:
+        words = "the cluster in one answer: totals, notices, what is largest"
         of = (
             Parameter("topic", "of a topic, or with `channel` of a channel"),
             Parameter("channel", "of this channel"),
             Parameter("node", "of this node; without all of them: of the cluster"),
         )
+        notices = "what needs attention, in words"
+        return [
+            Endpoint("GET", "/overview", words, "Overview", self.overview, (AFTER,)),
+            Endpoint("GET", "/attention", notices, "Attention", self.attention, (AFTER,)),
+            Endpoint("GET", "/history", "the last hour of something", "History", self.history, of),
+        ]
+
+    def _lists(self) -> list[Endpoint]:
+        of_topic = Parameter("topic", "only channels of this topic")
+        paged = (sort("name"), *PAGED)
+        hosts = (sort("hostname"), *PAGED)
+        folded = (
+            Parameter("topic", "only consumers of this topic"),
+            Parameter("channel", "only consumers of this channel; `topic` has to be given"),
+            sort("-connections"),
+            *PAGED,
+        )
+        words = "consumers, folded by host and user agent"
+        asked = (of_topic, STATE, *paged)
+        return [
+            Endpoint("GET", "/topics", "topics", "TopicPage", self.topics, paged),
+            Endpoint("GET", "/channels", "channels", "ChannelPage", self.channels, asked),
+            Endpoint("GET", "/nodes", "nodes", "NodePage", self.nodes, hosts),
+            Endpoint("GET", "/clients", words, "ClientPage", self.clients, folded),
+        ]
+
+    def _single(self) -> list[Endpoint]:
+        path, words = "/topics/:topic/:channel", "one channel with its consumers"
         paged = (sort("name"), *PAGED)
         return [
-            Endpoint(
-                "GET",
-                "/overview",
-                "the cluster in one answer: totals, notices, what is largest",
-                "Overview",
-                self.overview,
-                (AFTER,),
-            ),
-            Endpoint("GET", "/topics", "topics", "TopicPage", self.topics, paged),
             Endpoint("GET", "/topics/:topic", "one topic", "TopicDetail", self.topic, (AFTER,)),
-            Endpoint(
-                "GET",
-                "/topics/:topic/:channel",
-                "one channel with its consumers",
-                "ChannelDetail",
-                self.channel,
-                (AFTER,),
-            ),
-            Endpoint(
-                "GET",
-                "/channels",
-                "channels of all topics",
-                "ChannelPage",
-                self.channels,
-                (of_topic, STATE, *paged),
-            ),
-            Endpoint("GET", "/nodes", "nodes", "NodePage", self.nodes, (sort("hostname"), *PAGED)),
+            Endpoint("GET", path, words, "ChannelDetail", self.channel, (AFTER,)),
             Endpoint("GET", "/nodes/:node", "one node", "NodeDetail", self.node, paged),
-            Endpoint(
-                "GET", "/attention", "what needs attention", "Attention", self.attention, (AFTER,)
-            ),
-            Endpoint("GET", "/history", "the last hour of something", "History", self.history, of),
-            Endpoint(
-                "GET",
-                "/clients",
-                "consumers, folded by host and user agent",
-                "ClientPage",
-                self.clients,
-                (*clients, sort("-connections"), *PAGED),
-            ),
         ]
 
     async def picture(self, asked: Arguments) -> Picture:

@@ -73,50 +73,33 @@ class Looking:
 
     def endpoints(self) -> list[Endpoint]:
         """The routes."""
+        return [*self._pages(), *self._single(), *self._times()]
+
+    def _pages(self) -> list[Endpoint]:
         state = Parameter("state", "which messages", default="waiting", choices=STATES)
         place = Parameter("from", "a place; without it the oldest message")
-        buckets = Parameter(
-            "buckets", "parts", "integer", default=BUCKETS, minimum=1, maximum=BUCKETS_MAX
-        )
         stream = Parameter("stream", "as events, until all was searched", "flag", default=False)
+        channel = (TOPIC, CHANNEL, state, *SHOWN, AFTER)
+        log = (TOPIC, ANY_CHANNEL, place, *SHOWN, AFTER)
+        search = (*SOUGHT, *SHOWN, AFTER, stream)
+        peeks = "a channel's messages by time; nothing is taken"
+        logs = "a topic's log by time, also what comes after the `next` of the last page"
+        finds = "messages that match: one step, or events until the end"
+        events = ("text/event-stream",)
+        return [
+            Endpoint("GET", "/messages", peeks, "MessagePage", self.messages, channel),
+            Endpoint("GET", "/log", logs, "MessagePage", self.log, log),
+            Endpoint("GET", "/search", finds, "SearchPage", self.search, search, media=events),
+        ]
+
+    def _single(self) -> list[Endpoint]:
         one = (TOPIC, Parameter("id", "16 hexadecimal digits", is_needed=True))
         node = Parameter("node", "the node that has it", is_needed=True)
-        to = Parameter("to", "a place, as in docs/http.md, Replay", is_needed=True)
-        of_channel = Parameter("channel", "where this channel stands, too")
+        words = "one message, at each node that has one of this id"
+        shown = (*one, ANY_CHANNEL, *SHOWN[1:])
+        bytes_ = ("application/octet-stream",)
         return [
-            Endpoint(
-                "GET",
-                "/messages",
-                "a channel's messages by time; nothing is taken",
-                "MessagePage",
-                self.messages,
-                (TOPIC, CHANNEL, state, *SHOWN, AFTER),
-            ),
-            Endpoint(
-                "GET",
-                "/log",
-                "a topic's log by time, also what comes after the `next` of the last page",
-                "MessagePage",
-                self.log,
-                (TOPIC, ANY_CHANNEL, place, *SHOWN, AFTER),
-            ),
-            Endpoint(
-                "GET",
-                "/search",
-                "messages that match: one step, or events until the end",
-                "SearchPage",
-                self.search,
-                (*SOUGHT, *SHOWN, AFTER, stream),
-                media=("text/event-stream",),
-            ),
-            Endpoint(
-                "GET",
-                "/message",
-                "one message, at each node that has one of this id",
-                "Messages",
-                self.message,
-                (*one, ANY_CHANNEL, *SHOWN[1:]),
-            ),
+            Endpoint("GET", "/message", words, "Messages", self.message, shown),
             Endpoint(
                 "GET",
                 "/body",
@@ -124,24 +107,23 @@ class Looking:
                 None,
                 self.body,
                 (*one, node),
-                media=("application/octet-stream",),
+                media=bytes_,
             ),
-            Endpoint(
-                "GET",
-                "/times",
-                "how many messages were published when",
-                "Times",
-                self.times,
-                (TOPIC, of_channel, buckets, NODES),
-            ),
-            Endpoint(
-                "GET",
-                "/seek",
-                "what a seek would do; nothing is moved",
-                "Preview",
-                self.preview,
-                (TOPIC, CHANNEL, to, NODES),
-            ),
+        ]
+
+    def _times(self) -> list[Endpoint]:
+        buckets = Parameter(
+            "buckets", "parts", "integer", default=BUCKETS, minimum=1, maximum=BUCKETS_MAX
+        )
+        of_channel = Parameter("channel", "where this channel stands, too")
+        to = Parameter("to", "a place, as in docs/http.md, Replay", is_needed=True)
+        times = (TOPIC, of_channel, buckets, NODES)
+        seek = (TOPIC, CHANNEL, to, NODES)
+        words = "how many messages were published when"
+        dry = "what a seek would do; nothing is moved"
+        return [
+            Endpoint("GET", "/times", words, "Times", self.times, times),
+            Endpoint("GET", "/seek", dry, "Preview", self.preview, seek),
         ]
 
     def show(self, call: Call, asked: Arguments) -> Show:

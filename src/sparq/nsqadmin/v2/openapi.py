@@ -1,4 +1,8 @@
-"""The OpenAPI 3.1 document of the API, made from its endpoints."""
+"""The OpenAPI 3.1 document of the API, made from its endpoints.
+
+It is served as `/api/v2/openapi.json` to anybody: it says what there is, nothing of the cluster.
+A test holds every answer against it.
+"""
 
 from __future__ import annotations
 
