@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -37,13 +36,13 @@ Indexes = NDArray[np.int64]
 Going = Callable[[], bool]
 """Asked after each piece of work; False: stop here."""
 
-COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
-    ">=": ge,
-    "<=": le,
-    "!=": ne,
-    ">": gt,
-    "<": lt,
-    "=": eq,
+COMPARED: Final[dict[str, Callable[[Indexes, int], NDArray[np.bool_]]]] = {
+    ">=": np.greater_equal,
+    "<=": np.less_equal,
+    "!=": np.not_equal,
+    ">": np.greater,
+    "<": np.less,
+    "=": np.equal,
 }
 PARTS_MAX: Final = 16
 """Parts of one step: at most 16 MiB, or 1 MiB of what is in memory."""
@@ -85,8 +84,7 @@ class Criteria:
             wanted &= states == self.state
         if self.attempts is not None:
             operator, number = self.attempts
-            wanted &= np.asarray(COMPARED[operator](attempts, number), np.bool_)  # type: ignore[arg-type]  # arrays
-            wanted &= attempts != UNKNOWN
+            wanted &= COMPARED[operator](attempts, number) & (attempts != UNKNOWN)
         return wanted
 
 

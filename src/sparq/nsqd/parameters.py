@@ -1,4 +1,8 @@
-"""The parameters of the inspection routes, read at the edge: each refusal names its parameter."""
+"""The parameters of the inspection routes, read at the edge: each refusal names its parameter.
+
+A refusal is `400 INVALID_ARG_<NAME>: <what it takes>`, or `400 MISSING_ARG_<NAME>`. What is read
+here is bounded: numbers, lists, and the lengths of texts.
+"""
 
 from __future__ import annotations
 
