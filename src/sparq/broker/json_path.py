@@ -87,7 +87,7 @@ class JsonFilter:
         texts = [f'"{step}"' for step in self.path if isinstance(step, str)]
         if isinstance(self.value, str) and self.operator in _FOR_NEEDLES:
             texts.append(self.value if self.operator == "~" else f'"{self.value}"')
-        plain = [text for text in texts if not _SPECIAL.search(text[1:-1])]
+        plain = [text for text in texts if not _SPECIAL.search(text.strip('"'))]
         # The value is the last one, and tells more than the names that all bodies have.
         return plain[-1].encode("utf-8", "surrogatepass") if plain else b""
 

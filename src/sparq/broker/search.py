@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,22 +27,24 @@ from sparq.log.looking import Looking, Part, Stored, stored_at
 from sparq.log.reading import pieces_of, read_extent
 from sparq.log.task import TaskKind
 from sparq.protocol.frames import FRAME_OVERHEAD
+from sparq.protocol.patterns import Patience, TooLong
 
 if TYPE_CHECKING:
     from sparq.broker.json_path import JsonFilter
     from sparq.log.block import Block
+    from sparq.protocol.patterns import Pattern
 
 Indexes = NDArray[np.int64]
 Going = Callable[[], bool]
 """Asked after each piece of work; False: stop here."""
 
-COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
-    ">=": ge,
-    "<=": le,
-    "!=": ne,
-    ">": gt,
-    "<": lt,
-    "=": eq,
+COMPARED: Final[dict[str, Callable[[Indexes, int], NDArray[np.bool_]]]] = {
+    ">=": np.greater_equal,
+    "<=": np.less_equal,
+    "!=": np.not_equal,
+    ">": np.greater,
+    "<": np.less,
+    "=": np.equal,
 }
 PARTS_MAX: Final = 16
 """Parts of one step: at most 16 MiB, or 1 MiB of what is in memory."""
@@ -54,6 +55,9 @@ FOUND_BYTES_MAX: Final = 8 << 20
 LOOKS: Final = 32
 """After so many messages `going` is asked."""
 
+PATTERN_STEPS_MAX: Final = 400_000
+"""So much a pattern may cost with one body, about a tenth of a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
@@ -62,12 +66,14 @@ class Criteria:
     Attributes:
         text: bytes of its body.
         json: a condition on its body.
+        regex: a pattern that matches somewhere in its body.
         attempts: an operator of `COMPARED`, and a number.
         state: where it is on the channel.
     """
 
     text: bytes = b""
     json: JsonFilter | None = None
+    regex: Pattern | None = None
     attempts: tuple[str, int] | None = None
     state: State | None = None
 
@@ -85,8 +91,7 @@ class Criteria:
             wanted &= states == self.state
         if self.attempts is not None:
             operator, number = self.attempts
-            wanted &= np.asarray(COMPARED[operator](attempts, number), np.bool_)  # type: ignore[arg-type]  # arrays
-            wanted &= attempts != UNKNOWN
+            wanted &= COMPARED[operator](attempts, number) & (attempts != UNKNOWN)
         return wanted
 
 
@@ -225,12 +230,13 @@ class Step:
         end = min(block.end, search.end)
         went_on = True
         position = end
+        looks = LOOKS if search.criteria.regex is None else 1
         for count, index in enumerate(self._candidates(block, first, end), 1):
             if self._matches(block, index):
                 stored = stored_at(block, index, search.body_bytes)
                 search.found.append(stored)
                 search.found_bytes += len(stored.body)
-            if search.is_full or (count % LOOKS == 0 and not self.going()):
+            if search.is_full or (count % looks == 0 and not self.going()):
                 position, went_on = index + 1, False
                 break
         search.scanned += position - first
@@ -254,14 +260,25 @@ class Step:
         return [index for index in chosen if index in hits]
 
     def _matches(self, block: Block, index: int) -> bool:
-        condition = self.search.criteria.json
-        if condition is None:
+        condition, pattern = self.search.criteria.json, self.search.criteria.regex
+        if condition is None and pattern is None:
             return True
         start, end = block.start_of(index) + FRAME_OVERHEAD, block.start_of(index + 1)
         if end - start > json_path.BODY_BYTES_MAX:
             self.search.unsearched += 1
             return False
-        return condition.matches(bytes(block.frames[start:end]))
+        body = bytes(block.frames[start:end])
+        if condition is not None and not condition.matches(body):
+            return False
+        return pattern is None or self._is_like(pattern, body)
+
+    def _is_like(self, pattern: Pattern, body: bytes) -> bool:
+        """Whether a pattern, which is about ASCII, matches somewhere."""
+        try:
+            return pattern.search(body.decode("latin-1"), Patience(PATTERN_STEPS_MAX))
+        except TooLong:
+            self.search.unsearched += 1
+            return False
 
 
 def text_hits(block: Block, first: int, end: int, text: bytes) -> Iterator[int]:
