@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import socket
@@ -114,10 +115,11 @@ class Admin:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
+        sent = body if body is None else io.BytesIO(body)
         async with self.session.request(
             method,
             URL(self.url + path, encoded=True),
-            data=body,
+            data=sent,
             headers=headers,
             allow_redirects=False,
         ) as response:
