@@ -143,7 +143,7 @@ class View:
         first: how many rows are above the screen.
         filter: text that a row must have; "": all rows are shown.
         is_typing: whether keys are letters of the filter.
-        selected: topic and channel that the selection follows; None: it stays in the first place.
+        selected: topic and channel that the selection follows; None: it stays in its place.
         opened: topic and channel that is shown alone; None: the list of all.
         matching: how many rows the filter leaves.
     """
@@ -234,7 +234,7 @@ class View:
             return False
         if self._keys:
             self._cursor = max(0, min(self._cursor + steps[key], len(self._keys) - 1))
-            self.selected = self._keys[self._cursor]
+            self.selected = None if key == "home" else self._keys[self._cursor]
         return True
 
     def _sort_by(self, column: Column) -> None:
@@ -254,9 +254,9 @@ class View:
         self.matching = len(found)
         if self.selected in self._keys:
             self._cursor = self._keys.index(self.selected)
+        else:
+            self.selected = None
         self._cursor = max(0, min(self._cursor, len(found) - 1))
-        # Until somebody moves, the first place is selected, whichever row comes to be there.
-        self.selected = self._keys[self._cursor] if found and self._cursor else None
         self.first = max(self._cursor - size + 1, min(self.first, self._cursor))
         self.first = max(0, min(self.first, len(found) - size))
         return found[self.first : self.first + size]
