@@ -3,12 +3,14 @@
 A daemon gives a table of routes; this module does the rest (reference: http.md section 0).
 
 1. A handler returns text or bytes (sent as they are), `Content` (sent as what it says it is), None
-   (an empty 200) or anything else (JSON).
+   (an empty 200), an answer of aiohttp's (as it is), or anything else (JSON).
    It refuses with `HttpError`; that is the one place where an error becomes an HTTP answer.
 2. Paths are exact. One that differs in case, in a trailing slash or in `//`, `/./` and `/../` is
    redirected to the right one with its query, with Go's status: 301 for GET, 307 for the others.
 3. No body is held in memory beyond the limit that its handler names, chunked ones included, and
    none is decompressed.
+4. An answer that comes piece by piece (`Call.stream`) and breaks off ends its connection, so that
+   nobody takes it for whole.
 """
 
 from __future__ import annotations
@@ -17,13 +19,10 @@ import asyncio
 import html
 import json
 import logging
-import posixpath
-import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
-from urllib.parse import quote, unquote_plus
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -31,17 +30,39 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sparq.daemon import files
 from sparq.daemon import token as tokens
 from sparq.daemon.address import Listener, peer_text
-from sparq.protocol.names import is_valid_name
+from sparq.daemon.call import (
+    BODY_SECONDS,
+    PLAIN_HEADER,
+    Call,
+    HttpError,
+    Panic,
+    parse_query,
+    topic_channel,
+    unquote_path,
+)
+from sparq.daemon.compressing import compress
+from sparq.daemon.routes import Methods, Result, Route, Table
 
-Result: TypeAlias = Any
-Handler: TypeAlias = Callable[["Call"], Awaitable[Result] | Result]
 Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
+Words: TypeAlias = "Callable[[web.BaseRequest, HttpError], web.Response | None]"
+
+__all__ = [
+    "BODY_SECONDS",
+    "Call",
+    "Content",
+    "HttpError",
+    "Route",
+    "Site",
+    "answer",
+    "parse_query",
+    "refusal",
+    "to_json",
+    "topic_channel",
+    "unquote_path",
+]
 
 IDLE_SECONDS = 75.0
 """A connection without a complete request head is closed then (nginx's keepalive_timeout)."""
-
-BODY_SECONDS = 60.0
-"""A body that takes longer than this between two pieces is given up."""
 
 SHUTDOWN_SECONDS = 2.0
 """How long a stop waits for the requests that are being answered."""
@@ -71,11 +92,9 @@ class _OneLine(logging.Filter):
 _protocol_logger = logging.getLogger(f"{__name__}.protocol")
 _protocol_logger.addFilter(_OneLine())
 
-_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
-_PLAIN_HEADER = {"Server": "sparq"}
-_V1_HEADER = {**_PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
+_V1_HEADER = {**PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
 
 
 class Content(NamedTuple):
@@ -85,163 +104,16 @@ class Content(NamedTuple):
     content_type: str
 
 
-class HttpError(Exception):
-    """A refused request: the status and NSQ's code for it."""
-
-    def __init__(self, status: int, code: str) -> None:
-        super().__init__(code)
-        self.status = status
-        self.code = code
-
-
-class Route(NamedTuple):
-    """One endpoint; a path's last part may be a parameter, as in `/config/:opt`.
-
-    `plain`: text answers without NSQ's header (/ping). `log`: at INFO. `private`: a GET that a
-    token is asked for, as all else that is no GET.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    plain: bool = False
-    log: bool = True
-    private: bool = False
-
-
-class Call:
-    """One request, as a handler sees it."""
-
-    def __init__(self, request: web.BaseRequest, body_seconds: float | None = None) -> None:
-        """`body_seconds`: the time that all of the body has; None: any, if pieces keep coming."""
-        self.request = request
-        self._body_seconds = body_seconds
-        self._target = request.raw_path
-        self._query: dict[str, str] | None = None
-
-    @property
-    def path(self) -> str:
-        """The path, unescaped."""
-        if not self._target.startswith("/"):
-            return self.request.rel_url.path
-        return unquote_path(self._target.partition("?")[0])
-
-    @property
-    def raw_query(self) -> str:
-        """The query as it was sent. (A fragment is part of it, as in Go: nobody sends one.)"""
-        return self._target.partition("?")[2]
-
-    @property
-    def query(self) -> dict[str, str]:
-        """The query's parameters; of a repeated one the first.
-
-        Raises:
-            HttpError: 400 INVALID_REQUEST, it cannot be parsed.
-        """
-        if self._query is None:
-            self._query = parse_query(self.raw_query)
-        return self._query
-
-    def argument(self, name: str) -> str:
-        """A parameter that must be there (it may be empty).
-
-        Raises:
-            HttpError: 400 MISSING_ARG_<NAME>, or INVALID_REQUEST.
-        """
-        value = self.query.get(name)
-        if value is None:
-            raise HttpError(400, f"MISSING_ARG_{name.upper()}")
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        """A boolean parameter: `true`, `1`, `false` or `0`; any other text is the default."""
-        return {"true": True, "1": True, "false": False, "0": False}.get(
-            self.query.get(name, ""), default
-        )
-
-    async def body(self, limit: int, too_big: str) -> bytes:
-        """The request's body.
-
-        Raises:
-            HttpError: 413 with the code `too_big` beyond `limit` bytes, announced or real;
-                500 INTERNAL_ERROR when it breaks off.
-        """
-        if (self.request.content_length or 0) > limit:
-            raise HttpError(413, too_big)
-        pieces = []
-        size = 0
-        try:
-            async with asyncio.timeout(self._body_seconds):
-                await self._say_continue()
-                while piece := await self._next_piece():
-                    size += len(piece)
-                    if size > limit:
-                        raise HttpError(413, too_big)
-                    pieces.append(piece)
-        except (OSError, TimeoutError, web.RequestPayloadError):
-            raise HttpError(500, "INTERNAL_ERROR") from None
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    async def _say_continue(self) -> None:
-        """Call for the body of a client that asks first (curl does above 1 MiB)."""
-        request = self.request
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            # What was written so far is not part of the answer to come.
-            request.writer.output_size = 0
-
-    async def _next_piece(self) -> bytes:
-        content = self.request.content
-        if content.is_eof():
-            return content.read_nowait()
-        async with asyncio.timeout(BODY_SECONDS):
-            return await content.readany()
-
-
-def topic_channel(call: Call) -> tuple[str, str]:
-    """The arguments of a request about a channel.
-
-    Raises:
-        HttpError: 400, one is missing or is not a legal name.
-    """
-    names = []
-    for name in ("topic", "channel"):
-        value = call.argument(name)
-        if not is_valid_name(value):
-            raise HttpError(400, f"INVALID_ARG_{name.upper()}")
-        names.append(value)
-    return names[0], names[1]
-
-
-def unquote_path(text: str) -> str:
-    """A path with its escapes resolved; a plus sign stays one."""
-    return unquote_plus(text.replace("+", "%2B")) if "%" in text else text
-
-
-def parse_query(text: str) -> dict[str, str]:
-    """Read a query as strictly as Go does.
-
-    Raises:
-        HttpError: 400 INVALID_REQUEST for a bad escape or a semicolon.
-    """
-    if ";" in text or _BAD_ESCAPE.search(text):
-        raise HttpError(400, "INVALID_REQUEST")
-    query: dict[str, str] = {}
-    for part in text.split("&"):
-        if part:
-            name, _, value = part.partition("=")
-            query.setdefault(unquote_plus(name), unquote_plus(value))
-    return query
-
-
 def to_json(value: Any) -> bytes:
     """Compact JSON, as Go writes it."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
-def answer(result: Result, *, plain: bool = False) -> web.Response:
+def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
     """The 200 for what a handler returned (rule 1)."""
-    headers = dict(_PLAIN_HEADER if plain else _V1_HEADER)
+    if isinstance(result, web.StreamResponse):
+        return result
+    headers = dict(PLAIN_HEADER if plain else _V1_HEADER)
     if isinstance(result, Content):
         headers["Content-Type"] = result.content_type
         return web.Response(body=result.body, headers=headers)
@@ -257,7 +129,7 @@ def answer(result: Result, *, plain: bool = False) -> web.Response:
 def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
     """The answer to a refused request."""
     if plain:
-        headers = {**_PLAIN_HEADER, "Content-Type": TEXT}
+        headers = {**PLAIN_HEADER, "Content-Type": TEXT}
         return web.Response(status=error.status, body=error.code.encode(), headers=headers)
     headers = {**_V1_HEADER, "Content-Type": JSON}
     return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
@@ -295,12 +167,21 @@ class Site:
         connections_max: int = files.UNLIMITED,
         token: str = "",
         request_seconds: float = 0.0,
+        *,
+        base: str = "",
+        headers: Mapping[str, str] | None = None,
+        compresses: bool = False,
+        words: Words | None = None,
     ) -> None:
         """`gate` sees each request first; what it answers is the answer.
 
         Beyond `connections_max` connections, who comes is closed at once. Where there is a `token`,
         who changes something must show it. A request's head, and then its body, may take
         `request_seconds` each; 0: `IDLE_SECONDS`, and `BODY_SECONDS` between two pieces.
+
+        All paths are below `base`. Every answer has these `headers`, unless it has its own. One
+        that `compresses` does so for who takes it, where there is something to gain. `words` may
+        have an answer of its own for a refused request.
         """
         self._gate = gate
         self._token = token
@@ -308,16 +189,10 @@ class Site:
         self._body_seconds = request_seconds or None
         self._connections_max = connections_max
         self._is_full = False
-        self._paths: dict[str, dict[str, Route]] = {}
-        self._open_ended: dict[str, dict[str, Route]] = {}
-        for route in routes:
-            folder, _, name = route.path.rpartition("/")
-            if name.startswith(":"):
-                self._open_ended.setdefault(folder, {})[route.method] = route
-            else:
-                self._paths.setdefault(route.path, {})[route.method] = route
-        # Go's router ignores case and trailing slashes when it looks for what was meant.
-        self._meant = {_folded(path): path for path in self._paths}
+        self._table = Table(routes, base)
+        self._headers = headers or {}
+        self._compresses = compresses
+        self._words = words
         self._server: web.Server | None = None
         self._short_way: ShortWay | None = None
 
@@ -374,61 +249,70 @@ class Site:
 
     async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        if self._gate is not None and (shut := self._gate(request)) is not None:
-            return shut
+        shut = None if self._gate is None else self._gate(request)
+        if shut is not None:
+            return self._dressed(shut, request)
         began = time.monotonic()
-        call = Call(request, self._body_seconds)
-        methods = self._paths.get(call.path) or self._open_ended.get(call.path.rpartition("/")[0])
-        route = None if methods is None else methods.get(request.method)
+        call = Call(request, self._body_seconds, self._headers)
+        found = self._table.find(call.path)
+        route = None if found is None else found.methods.get(request.method)
+        response: web.StreamResponse
         if route is not None and not self._may(route, request):
             response = refusal(HttpError(401, "UNAUTHORIZED"), plain=route.plain)
             response.headers["WWW-Authenticate"] = "Bearer"
-        elif route is not None:
-            response = await _handle(route, call)
+        elif route is not None and found is not None:
+            call.parameters = found.parameters
+            try:
+                response = await _handle(route, call)
+            except HttpError as error:
+                is_plain = route.plain and not isinstance(error, Panic)
+                response = self._refused(request, error, plain=is_plain)
         else:
-            response = self._no_such_route(call, methods)
+            response = self._no_such_route(call, None if found is None else found.methods)
         if route is None or route.log:
             _log(request, response, time.monotonic() - began)
+        return self._dressed(response, request)
+
+    def _refused(
+        self, request: web.BaseRequest, error: HttpError, *, plain: bool = False
+    ) -> web.Response:
+        own = None if self._words is None else self._words(request, error)
+        return own if own is not None else refusal(error, plain=plain)
+
+    def _dressed(
+        self, response: web.StreamResponse, request: web.BaseRequest
+    ) -> web.StreamResponse:
+        """An answer with the site's headers, and compressed where that is worth it."""
+        if response.prepared:
+            return response
+        for name, value in self._headers.items():
+            response.headers.setdefault(name, value)
+        if self._compresses and isinstance(response, web.Response):
+            compress(response, request)
         return response
 
     def _may(self, route: Route, request: web.BaseRequest) -> bool:
         asks = bool(self._token) and (route.private or route.method != "GET")
         return not asks or tokens.is_shown(request, self._token)
 
-    def _no_such_route(self, call: Call, methods: dict[str, Route] | None) -> web.Response:
+    def _no_such_route(self, call: Call, methods: Methods | None) -> web.Response:
         method = call.request.method
-        meant = self._right_path(call.path, method)
+        meant = self._table.meant(call.path, method)
         if meant is not None:
             return _redirect(f"{meant}?{call.raw_query}" if call.raw_query else meant, method)
         if methods is None:
-            return refusal(HttpError(404, "NOT_FOUND"))
+            return self._refused(call.request, HttpError(404, "NOT_FOUND"))
         allow = ", ".join(sorted({*methods, "OPTIONS"}))
         if method == "OPTIONS":
             return web.Response(headers={"Allow": allow})
-        response = refusal(HttpError(405, "METHOD_NOT_ALLOWED"))
+        response = self._refused(call.request, HttpError(405, "METHOD_NOT_ALLOWED"))
         response.headers["Allow"] = allow
         return response
-
-    def _right_path(self, path: str, method: str) -> str | None:
-        """The registered path that this one was meant to be, if it answers to the method."""
-        # Two slashes at the beginning would stay.
-        cleaned = "/" + posixpath.normpath(path).lstrip("/")
-        meant = self._meant.get(_folded(cleaned))
-        if meant is not None:
-            return meant if method in self._paths[meant] else None
-        folder, _, name = cleaned.rpartition("/")
-        if name and method in self._open_ended.get(folder.lower(), ()):
-            return f"{folder.lower()}/{quote(name)}"
-        return None
-
-
-def _folded(path: str) -> str:
-    return path.rstrip("/").lower() or "/"
 
 
 def _redirect(location: str, method: str) -> web.Response:
     """Go's redirect; a browser that does not follow it gets a link."""
-    headers = {**_PLAIN_HEADER, "Location": location}
+    headers = {**PLAIN_HEADER, "Location": location}
     if method != "GET":
         return web.Response(status=307, headers=headers)
     headers["Content-Type"] = "text/html; charset=utf-8"
@@ -436,20 +320,33 @@ def _redirect(location: str, method: str) -> web.Response:
     return web.Response(status=301, text=link, headers=headers)
 
 
-async def _handle(route: Route, call: Call) -> web.Response:
+async def _handle(route: Route, call: Call) -> web.StreamResponse:
     try:
         result = route.handler(call)
         if isinstance(result, Awaitable):
             result = await result
-    except HttpError as error:
-        return refusal(error, plain=route.plain)
-    except Exception:
+    except Exception as error:
+        if call.streamed is not None:
+            return _broken_off(route, call, call.streamed, error)
+        if isinstance(error, HttpError):
+            raise
         logger.exception("panic in HTTP handler of %s", route.path)
-        return refusal(HttpError(500, "INTERNAL_ERROR"))
+        raise Panic from None
     return answer(result, plain=route.plain)
 
 
-def _log(request: web.BaseRequest, response: web.Response, seconds: float) -> None:
+def _broken_off(
+    route: Route, call: Call, begun: web.StreamResponse, error: Exception
+) -> web.StreamResponse:
+    """End the connection of an answer that nothing more comes of."""
+    if not isinstance(error, ConnectionError):  # who reads it may go at any time
+        logger.error("HTTP: the answer of %s broke off", route.path, exc_info=error)
+    if call.request.transport is not None:
+        call.request.transport.abort()
+    return begun
+
+
+def _log(request: web.BaseRequest, response: web.StreamResponse, seconds: float) -> None:
     if logger.isEnabledFor(logging.INFO):
         transport = request.transport
         peer = peer_text(transport.get_extra_info("peername")) if transport else ""

@@ -1,0 +1,222 @@
+"""The last hour of every topic, channel and node, and of the cluster, in memory.
+
+1. A step is taken every 10 seconds and kept for an hour. It is one float32 array of three figures
+   by number (`names`): 12 bytes a name and step, 4,320 bytes a name and hour. 1,000 topics with 10
+   channels each are 11,000 names, 48 MB.
+2. `BYTES_MAX` holds at any number of names: beyond 24,000 steps are farther apart, 20 seconds, 30
+   seconds and so on.
+3. Figures: what waits, a rate (published to a topic, finished of a channel), the lag. What is
+   unknown is nan, in a series None; so is a lag without end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.nsqadmin.watch.look import Figures
+from sparq.nsqadmin.watch.names import NONE, Names
+from sparq.nsqadmin.watch.rows import Channel, Node, Topic, Totals
+from sparq.nsqadmin.watch.table import Table
+from sparq.nsqadmin.watch.tables import Order
+
+STEP_SECONDS: Final = 10.0
+KEPT_SECONDS: Final = 3600.0
+BYTES_MAX: Final = 100 << 20
+FIGURE_BYTES: Final = 4
+DEPTH, RATE, LAG = range(3)
+SPARK_POINTS: Final = 24
+
+SLACK_SECONDS: Final = 1.0
+"""A step may be this early: rounds do not come to the second."""
+
+GROWTH_SECONDS: Final = 60.0
+"""Growth is told over the last minute; of a shorter history over what there is, if not less than
+`GROWTH_SECONDS_MIN`.
+"""
+GROWTH_SECONDS_MIN: Final = 20.0
+
+Values: TypeAlias = list[float | None]
+Subject: TypeAlias = Literal["cluster"] | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Figures over time.
+
+    Attributes:
+        times: seconds since 1970, ascending.
+        values: by the figure's name, each as long as `times`; None: unknown.
+    """
+
+    times: list[float]
+    values: dict[str, Values]
+
+    def document(self) -> dict[str, Values]:
+        """As JSON has it: `time` beside the figures."""
+        return {"time": [*self.times], **self.values}
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    time: float
+    figures: NDArray[np.float32]
+    nodes: Mapping[str, tuple[float | None, ...]]
+    total: tuple[float | None, ...]
+
+
+_NODE = ("depth", "in_rate", "out_rate")
+_TOTAL = ("depth", "in_flight", "in_rate", "out_rate", "requeue_rate", "lag_seconds")
+
+
+class History:
+    """Takes steps, and tells of them; both may be done on different threads."""
+
+    def __init__(self, names: Names, bytes_max: int = BYTES_MAX) -> None:
+        self._names = names
+        self._bytes_max = bytes_max
+        self._steps: deque[_Step] = deque()
+        self._bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What the figures by number take."""
+        return self._bytes
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return len(self._steps)
+
+    def step_seconds(self, size: int) -> float:
+        """How far steps of this many names are apart."""
+        hour = 3 * FIGURE_BYTES * max(size, 1) * KEPT_SECONDS / STEP_SECONDS
+        return STEP_SECONDS * math.ceil(hour / self._bytes_max)
+
+    def is_due(self, time: float, size: int) -> bool:
+        """Whether a step is to be taken now; `time` in seconds since 1970."""
+        if not self._steps or time < self._steps[-1].time:
+            return True
+        return time - self._steps[-1].time >= self.step_seconds(size) - SLACK_SECONDS
+
+    def take(
+        self,
+        time: float,
+        size: int,
+        order: Order,
+        tables: tuple[Table[Topic], Table[Channel]],
+        nodes: tuple[Sequence[Node], Totals],
+    ) -> None:
+        """Keep what is now.
+
+        Args:
+            time: seconds since 1970.
+            size: the number of names.
+            order: of the tables' rows.
+            tables: of topics and channels.
+            nodes: the nodes and their totals.
+        """
+        (topics, channels), (each, totals) = tables, nodes
+        figures = np.full((3, size), np.nan, np.float32)
+        figures[DEPTH, order.topics] = topics.columns["waiting"]
+        figures[RATE, order.topics] = topics.columns["in_rate"]
+        figures[LAG, order.topics] = topics.columns["lag_seconds"]
+        figures[DEPTH, order.channels] = channels.columns["depth"]
+        figures[RATE, order.channels] = channels.columns["out_rate"]
+        figures[LAG, order.channels] = channels.columns["lag_seconds"]
+        of_nodes = {node.address: (node.waiting, node.in_rate, node.out_rate) for node in each}
+        total = (totals.waiting, *(getattr(totals, name) for name in _TOTAL[1:]))
+        self._steps.append(_Step(time, figures, of_nodes, total))
+        self._bytes += figures.nbytes
+        self._drop(time)
+
+    def _drop(self, time: float) -> None:
+        steps = self._steps
+        # A clock that was set back leaves steps of a time to come: they go, too.
+        while (
+            steps[0].time < time - KEPT_SECONDS
+            or steps[0].time > time
+            or self._bytes > self._bytes_max
+        ):
+            if len(steps) == 1:
+                break
+            self._bytes -= steps.popleft().figures.nbytes
+
+    def growth(self, time: float, depth: Figures) -> Figures:
+        """By how many messages a second each depth has grown lately; nan: not known yet.
+
+        Args:
+            time: now, seconds since 1970.
+            depth: now, by number.
+        """
+        growth = np.full(len(depth), np.nan)
+        step = self._before(time - GROWTH_SECONDS)
+        if step is not None and time - step.time >= GROWTH_SECONDS_MIN:
+            size = min(len(depth), step.figures.shape[1])
+            grown = depth[:size] - step.figures[DEPTH, :size]
+            growth[:size] = grown / (time - step.time)
+        return growth
+
+    def _before(self, time: float) -> _Step | None:
+        """The step at this time or the last one before it; else the first one."""
+        for step in reversed(self._steps):
+            if step.time <= time:
+                return step
+        return self._steps[0] if self._steps else None
+
+    def series(self, of: Subject) -> Series:
+        """The last hour of something; empty for what is not known.
+
+        - `"cluster"`: `depth`, `in_flight`, `in_rate`, `out_rate`, `requeue_rate`, `lag_seconds`
+        - `("topic", T)`: `depth` with its channels', `in_rate`, `lag_seconds`
+        - `("channel", T, C)`: `depth`, `in_rate` (its topic's), `out_rate`, `lag_seconds`
+        - `("node", N)`: `depth`, `in_rate`, `out_rate`
+        """
+        steps = tuple(self._steps)
+        if of == "cluster":
+            return _series(steps, _TOTAL, [step.total for step in steps])
+        if of[0] == "node":
+            unknown = (None,) * len(_NODE)
+            return _series(steps, _NODE, [step.nodes.get(of[1], unknown) for step in steps])
+        number = self._names.number(*of[1:])
+        if number == NONE:
+            return Series([], {})
+        figures = [_figures(step, number) for step in steps]
+        if of[0] == "topic":
+            return _series(steps, ("depth", "in_rate", "lag_seconds"), figures)
+        topic = self._names.number(of[1])
+        rates = [_figures(step, topic)[RATE] for step in steps]
+        rows = [(*own, rate) for own, rate in zip(figures, rates, strict=True)]
+        return _series(steps, ("depth", "out_rate", "lag_seconds", "in_rate"), rows)
+
+    def spark(self, of: tuple[str, ...], points: int = SPARK_POINTS) -> Values:
+        """A topic's or channel's depth in some steps of the last hour, the last one among them."""
+        number = self._names.number(*of[1:])
+        steps = tuple(self._steps)
+        every = max(1, -(-len(steps) // points))
+        chosen = steps[::-1][::every][::-1]
+        return [_known(_figures(step, number)[DEPTH]) for step in chosen]
+
+
+def _figures(step: _Step, number: int) -> tuple[float, ...]:
+    if not 0 <= number < step.figures.shape[1]:
+        return (math.nan,) * len(step.figures)
+    return tuple(step.figures[:, number].tolist())
+
+
+def _series(
+    steps: Sequence[_Step], names: Sequence[str], rows: Sequence[Sequence[float | None]]
+) -> Series:
+    values = {name: [_known(row[at]) for row in rows] for at, name in enumerate(names)}
+    return Series([step.time for step in steps], values)
+
+
+def _known(value: float | None) -> float | None:
+    """A figure with as many digits as float32 has; None for what is not known or has no end."""
+    return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None
