@@ -6,7 +6,7 @@ such topic or channel has nothing to do, which is no failure.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sparq.cluster import actions
@@ -53,7 +53,7 @@ async def change(job: Job) -> int:
         UsageError: a name is none.
         Failed: nothing was done.
     """
-    _check_names(job)
+    check_names(job)
     found = await _found(job)
     if job.options.dry_run:
         return await _say_plan(job, found)
@@ -71,7 +71,12 @@ async def change(job: Job) -> int:
     return await say_report(job, report, doing.past)
 
 
-def _check_names(job: Job) -> None:
+def check_names(job: Job) -> None:
+    """Hold the topic and the channel to names that NSQ allows.
+
+    Raises:
+        UsageError: one is none.
+    """
     names = {"topic": job.topic}
     if job.channel and job.verb != "tombstone":
         names["channel"] = job.channel
@@ -114,10 +119,10 @@ async def _say_plan(job: Job, found: Survey) -> int:
     past = CHANGES[job.verb].past
     if job.verb == "create":
         where = list(job.fleet.lookupds or found.nodes)
-        rows = [{"daemon": address, "would": f"be told to create {job.what}"} for address in where]
+        rows = [_planned(address, f"be told to create {job.what}") for address in where]
     else:
         rows = [
-            {"daemon": address, "would": f"have it {past}", "messages": waiting_in(figures)}
+            _planned(address, f"have it {past}", waiting_in(figures))
             for address, figures in found.having.items()
         ]
     if job.options.json:
@@ -130,12 +135,18 @@ async def _say_plan(job: Job, found: Survey) -> int:
     return int(bool(found.errors))
 
 
-async def say_errors(job: Job, errors: dict[str, str], hint: str = "") -> None:
+def _planned(address: str, would: str, messages: int | None = None) -> dict[str, Any]:
+    return {"daemon": address, "would": would, "messages": messages}
+
+
+async def say_errors(
+    job: Job, errors: dict[str, str], *, hint: str = "", words: Sequence[str] | None = None
+) -> None:
     """Who could not be asked, and what to do next; as text."""
     if not errors:
         return
     await job.say(*(f"{address}: {why}" for address, why in errors.items()), "", "what to do next:")
-    steps = next_steps(job, errors, lookupds=job.fleet.lookupds, hint=hint)
+    steps = next_steps(job, errors, lookupds=job.fleet.lookupds, hint=hint, words=words)
     await job.say(*(f"  {line}" for line in steps))
 
 

@@ -6,7 +6,7 @@ answered, with its code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ def is_unreachable(reason: str) -> bool:
 
 
 def next_steps(
-    job: Job, errors: Mapping[str, str], *, lookupds: Iterable[str] = (), hint: str = ""
+    job: Job,
+    errors: Mapping[str, str],
+    *,
+    lookupds: Iterable[str] = (),
+    hint: str = "",
+    words: Sequence[str] | None = None,
 ) -> list[str]:
     """What to do next, line by line; none where nothing is wrong.
 
@@ -41,6 +46,7 @@ def next_steps(
         errors: why each daemon did not do it, by address.
         lookupds: which of these are nsqlookupds.
         hint: what else there is to know about an nsqd that is started again.
+        words: the words of the command that does it again; None: those of the job.
     """
     at_lookupds = set(lookupds)
     lines = []
@@ -48,7 +54,7 @@ def next_steps(
         kind = "nsqlookupd" if address in at_lookupds else "nsqd"
         lines.append(f"{kind} {address}: {_advice(kind, reason)}")
         if kind == "nsqd" and "--token" not in lines[-1]:
-            lines.append(f"  {job.again_at(address)}")
+            lines.append(f"  {job.again_at(address, words=words)}")
     if hint and any(is_unreachable(why) for at, why in errors.items() if at not in at_lookupds):
         lines.append(hint)
     return lines
