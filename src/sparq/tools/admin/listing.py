@@ -12,6 +12,7 @@ from sparq.cluster.fleet import Gathered
 from sparq.program.mistakes import suggestion
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.next_steps import has_nothing, next_steps
+from sparq.tools.admin.survey import known, producers_of
 from sparq.tools.command_line import Failed, UsageError
 
 TOPIC: Final = ("topic", "channels", "depth", "messages", "paused", "nsqds")
@@ -42,10 +43,10 @@ async def list_them(job: Job) -> int:
     """
     if job.options.nodes and job.topic:
         raise UsageError("--nodes takes no topic")
-    stats = await job.fleet.stats(job.topic, job.channel)
+    stats = await _stats(job)
     job.errors |= stats.errors
-    if stats.failed:
-        raise Failed("; ".join(f"{at}: {why}" for at, why in job.errors.items()) or "no nsqd known")
+    if stats.failed and not job.errors and not job.topic:
+        raise Failed("no nsqd is known")
     if job.options.nodes:
         await _nodes(job, stats)
     elif job.channel:
@@ -55,6 +56,15 @@ async def list_them(job: Job) -> int:
     else:
         await _topics(job, stats.value)
     return say_missing(job)
+
+
+async def _stats(job: Job) -> Gathered[dict[str, dict[str, Any]]]:
+    """`/stats` of all nsqds, or of those that have the topic."""
+    if not job.topic:
+        return await job.fleet.stats()
+    producers = await producers_of(job.fleet, job.topic)
+    job.errors |= known(producers.errors)
+    return await job.fleet.stats(job.topic, job.channel, nodes=producers.value)
 
 
 def say_missing(job: Job) -> int:

@@ -44,9 +44,7 @@ async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
     Raises:
         Failed: nobody could say, or nobody knows the topic.
     """
-    producers = await fleet.producers(topic)
-    if producers.failed:
-        raise Failed(await _nobody_says(fleet, topic, producers))
+    producers = await producers_of(fleet, topic)
     found = Survey({}, {node.address: node for node in producers.value}, known(producers.errors))
     stats = await fleet.stats(topic, channel, nodes=producers.value)
     found.errors |= stats.errors
@@ -62,6 +60,18 @@ async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
     return found
 
 
+async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
+    """The nsqds that have a topic.
+
+    Raises:
+        Failed: nobody could say, or nobody knows the topic.
+    """
+    producers = await fleet.producers(topic)
+    if producers.failed:
+        raise Failed(await _nobody_says(fleet, topic, producers))
+    return producers
+
+
 def known(errors: dict[str, str]) -> dict[str, str]:
     """The errors without those of daemons that only say that they do not have it."""
     return {address: why for address, why in errors.items() if not has_nothing(why)}
@@ -71,6 +81,8 @@ async def _nobody_says(fleet: Fleet, topic: str, producers: Gathered[list[Node]]
     """Why there is nobody to ask: none answered, or they do not know the topic."""
     if known(producers.errors) or not producers.errors:
         text = "; ".join(f"{address}: {why}" for address, why in producers.errors.items())
-        return f"nothing was done: no {producers.asked} answered ({text or 'none is known'})"
+        return (
+            f"no {producers.asked} answered ({text or 'none is known'}): start one, or name another"
+        )
     names = await fleet.topics()
     return f"no {producers.asked} knows the topic {topic}{suggestion(topic, names.value)}"
