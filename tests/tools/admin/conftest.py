@@ -131,7 +131,7 @@ def admin(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> Run:
     """`sparq admin` with these words, for the cluster unless another one is named."""
 
     def run(verb: str, *words: str) -> Ran:
-        given = [] if any("d-http-address=" in word for word in words) else [cluster.flag]
+        given = [] if any("-http-address=" in word for word in words) else [cluster.flag]
         capfd.readouterr()
         try:
             status = main(["admin", verb, *given, *words])
