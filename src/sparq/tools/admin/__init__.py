@@ -3,8 +3,8 @@
 1. What a verb does it does at all nsqds that have the topic, which nsqlookupds name, or at those
    that are given. It then says what was done where, and what to do next where it was not.
 2. Exit status: 0 when all was done, and all daemons answered; 1 when anything was not done, or a
-   daemon could not be reached, also where nothing is changed (`list`, `peek`, `find`). Doing the
-   same again does no harm.
+   daemon could not be reached, also where nothing is changed (`list`, `peek`, `find`). The commands
+   that it names do what is missing, and nothing twice.
 3. `--dry-run` says what would be done, and does nothing.
 4. Verbs that lose messages (`empty`, `delete`, `tombstone`, `finish`, `cancel`, and a `seek` that
    skips some) ask for the name to be typed. Where nobody can type it, they need `--yes`.
