@@ -1,0 +1,1 @@
+"""nsqadmin: the cluster in a browser and as a JSON API."""
