@@ -1,1 +1,1 @@
-"""nsqadmin: the cluster in a browser and as a JSON API."""
+"""nsqadmin: a cluster of nsqds in a browser, and over a JSON API (docs/nsqadmin.md)."""

@@ -1,0 +1,1 @@
+"""The nsqds and nsqlookupds of a cluster, asked and told over HTTP: for nsqadmin and the tools."""

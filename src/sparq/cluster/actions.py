@@ -1,0 +1,272 @@
+"""What is done to a cluster: each step at all its daemons at once, and a report of each.
+
+1. Who has the topic is asked first. Where nobody can say, nothing is done (`Report.failed`); who
+   could not say is among `Report.warnings`.
+2. A daemon that fails leaves the others to do their part: `Report.errors` says where and why.
+3. Topics and channels are deleted at nsqlookupds before they are at nsqds, as NSQ does it, so that
+   consumers find no node that loses it a moment later.
+4. Without nsqlookupds, names are made at the nsqds themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
+from sparq.cluster.nodes import Node
+from sparq.cluster.upstream import UpstreamError, told
+
+IDS_MAX: Final = 1000
+"""Messages that one call may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One step at one daemon.
+
+    Attributes:
+        address: the daemon.
+        step: what it was told, such as `topic/delete`.
+        error: why it did not; "": it did.
+        answer: its JSON answer, if it gave one.
+    """
+
+    address: str
+    step: str
+    error: str = ""
+    answer: Any = None
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of an action.
+
+    Attributes:
+        outcomes: each step at each daemon, in the order of the steps.
+        warnings: why daemons could not say who has the topic, by address.
+        failed: why nothing was done, or nothing more; "": all steps were taken.
+    """
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    warnings: dict[str, str] = field(default_factory=dict)
+    failed: str = ""
+
+    @property
+    def done(self) -> list[Outcome]:
+        """The steps that were taken."""
+        return [one for one in self.outcomes if not one.error]
+
+    @property
+    def errors(self) -> list[Outcome]:
+        """The steps that failed."""
+        return [one for one in self.outcomes if one.error]
+
+    @property
+    def result(self) -> str:
+        """`done`, `partly` or `failed`."""
+        if not (self.failed or self.errors or self.warnings):
+            return "done"
+        return "partly" if self.done else "failed"
+
+    @property
+    def text(self) -> str:
+        """All that went wrong in NSQ's form, a line each; "": nothing."""
+        lines = [told(address, reason) for address, reason in self.warnings.items()]
+        lines += [told(one.address, one.error) for one in self.errors]
+        return "\n".join([*lines, *([self.failed] if self.failed else ())])
+
+    def see(self, found: Gathered[Any]) -> bool:
+        """Note who could not say what was asked; whether anybody could."""
+        if found.failed:
+            self.failed = found.failure
+            return False
+        self.warnings |= found.errors
+        return True
+
+
+async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
+    """Make a topic known, and a channel of it if one is named; nodes make them as needed."""
+    report = Report()
+    if not fleet.lookupds:
+        everybody = await fleet.nodes()
+        if report.see(everybody):
+            await _tell_nodes(fleet, report, everybody.value, "topic/create", topic=topic)
+            if channel:
+                query = {"topic": topic, "channel": channel}
+                await _tell_nodes(fleet, report, everybody.value, "channel/create", **query)
+        return report
+    await _tell_lookupds(fleet, report, "topic/create", topic=topic)
+    if channel:
+        query = {"topic": topic, "channel": channel}
+        await _tell_lookupds(fleet, report, "channel/create", **query)
+        producers = await fleet.producers(topic)
+        if report.see(producers):
+            await _tell_nodes(fleet, report, producers.value, "channel/create", **query)
+    return report
+
+
+async def delete(fleet: Fleet, topic: str, channel: str = "") -> Report:
+    """Delete a topic, or a channel of it if one is named, with all messages."""
+    step = "channel/delete" if channel else "topic/delete"
+    report = Report()
+    producers = await fleet.producers(topic)
+    if report.see(producers):
+        query = {"topic": topic, "channel": channel}
+        await _tell_lookupds(fleet, report, step, **query)
+        await _tell_nodes(fleet, report, producers.value, step, **query)
+    return report
+
+
+async def pause(fleet: Fleet, topic: str, channel: str = "") -> Report:
+    """Pause a topic, or a channel of it, at all nodes that have it."""
+    return await _at_producers(fleet, "pause", topic, channel)
+
+
+async def unpause(fleet: Fleet, topic: str, channel: str = "") -> Report:
+    """Let a topic, or a channel of it, go on."""
+    return await _at_producers(fleet, "unpause", topic, channel)
+
+
+async def empty(fleet: Fleet, topic: str, channel: str = "") -> Report:
+    """Drop what waits in a topic that has no channel yet, or in a channel."""
+    return await _at_producers(fleet, "empty", topic, channel)
+
+
+async def seek(
+    fleet: Fleet,
+    topic: str,
+    channel: str,
+    to: str,
+    *,
+    dry_run: bool = False,
+    nodes: Iterable[str] = (),
+) -> Report:
+    """Move a channel to a place of the log at all nodes that have it, or at some; each answers.
+
+    Args:
+        fleet: the cluster.
+        topic: the topic.
+        channel: the channel.
+        to: every form that `/channel/seek` of sparq's nsqd takes.
+        dry_run: only say what would come of it.
+        nodes: their addresses; empty: all that have the topic.
+    """
+    report = Report()
+    producers = await fleet.producers(topic)
+    if report.see(producers):
+        wanted = set(nodes)
+        chosen = [node for node in producers.value if not wanted or node.address in wanted]
+        query = {"topic": topic, "channel": channel, "to": to}
+        query["dry_run"] = "true" if dry_run else ""
+        await _tell_nodes(fleet, report, chosen, "channel/seek", **query)
+    return report
+
+
+async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:
+    """Hide a node from a topic's consumers, and delete the topic there.
+
+    Raises:
+        UnknownNode: the node is none of this cluster.
+    """
+    node = await fleet.node(address)
+    report = Report()
+    await _tell_lookupds(fleet, report, "topic/tombstone", topic=topic, node=address)
+    await _tell_nodes(fleet, report, [node], "topic/delete", topic=topic)
+    return report
+
+
+async def messages(
+    fleet: Fleet,
+    verb: str,
+    topic: str,
+    channel: str,
+    ids: dict[str, Sequence[str]],
+    *,
+    to: str = "",
+) -> Report:
+    """Do something to chosen messages; each node's answer tells which were done and refused.
+
+    Args:
+        fleet: the cluster.
+        verb: `requeue`, `finish`, `cancel` or `copy`.
+        topic: the topic.
+        channel: the channel; "" where the verb needs none.
+        ids: what is chosen, 16 hexadecimal digits each, by the address of the node that has it.
+        to: the topic that `copy` copies to.
+
+    Raises:
+        UnknownNode: a node is none of this cluster.
+        ValueError: more than `IDS_MAX` messages at one node.
+    """
+    if any(len(some) > IDS_MAX for some in ids.values()):
+        raise ValueError(f"more than {IDS_MAX} messages at a time")
+    known = {node.address: node for node in (await fleet.nodes()).value}
+    for address in ids:
+        if address not in known:
+            raise UnknownNode(address)
+    step = f"message/{verb}"
+    query = {"topic": topic, "channel": channel, "to": to}
+
+    async def tell(address: str) -> Any:
+        body = json.dumps({"ids": [*ids[address]]}).encode()
+        return await fleet.post(known[address], f"/{step}", body, **query)
+
+    report = Report()
+    answers, errors = await gathered(ids, tell)
+    report.outcomes += outcomes(step, ids, answers, errors)
+    return report
+
+
+def outcomes(
+    step: str, addresses: Iterable[str], answers: dict[str, Any], errors: dict[str, str]
+) -> list[Outcome]:
+    """What each of these daemons did."""
+    return [
+        Outcome(address, step, errors.get(address, ""), answers.get(address))
+        for address in addresses
+    ]
+
+
+async def _at_producers(fleet: Fleet, verb: str, topic: str, channel: str) -> Report:
+    report = Report()
+    producers = await fleet.producers(topic)
+    if report.see(producers):
+        step = f"channel/{verb}" if channel else f"topic/{verb}"
+        query = {"topic": topic, "channel": channel}
+        await _tell_nodes(fleet, report, producers.value, step, **query)
+    return report
+
+
+async def _tell_lookupds(fleet: Fleet, report: Report, step: str, /, **query: str) -> None:
+    answers, errors = await gathered(
+        fleet.lookupds, lambda address: fleet.upstream.post(address, f"/{step}", **query)
+    )
+    report.outcomes += outcomes(step, fleet.lookupds, answers, errors)
+
+
+async def _tell_nodes(
+    fleet: Fleet, report: Report, nodes: Iterable[Node], step: str, /, **query: str
+) -> None:
+    nodes = [*nodes]
+    answers, errors = await fleet.each(nodes, lambda node: fleet.post(node, f"/{step}", **query))
+    report.outcomes += outcomes(step, [node.address for node in nodes], answers, errors)
+
+
+__all__ = [
+    "IDS_MAX",
+    "Outcome",
+    "Report",
+    "UnknownNode",
+    "UpstreamError",
+    "create",
+    "delete",
+    "empty",
+    "messages",
+    "pause",
+    "seek",
+    "tombstone",
+    "unpause",
+]

@@ -1,0 +1,319 @@
+"""`/stats` of several nodes put together, in the shapes of NSQ's nsqadmin.
+
+1. Figures are summed; `memory_depth` is what `depth` has beyond `backend_depth`; paused is what is
+   paused anywhere. What is put together has the node `*`, and its parts in `nodes`.
+2. Latencies: counts are summed, the maximum is that of the maxima, the minimum that of the minima,
+   the average is weighted by count.
+3. Clients stand in what is put together, once; their parts in `nodes` have none.
+4. A figure that a node left out, or that is no number, counts as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sparq.cluster.nodes import Node
+
+ALL: Final = "*"
+NANOSECONDS: Final = 1_000_000_000
+DELIVERY: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+TOPIC_SUMS: Final = ("depth", "backend_depth", "message_count", *DELIVERY)
+CHANNEL_SUMS: Final = (
+    *TOPIC_SUMS,
+    *("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count"),
+)
+CLIENT_NUMBERS: Final = (
+    *("connect_ts", "in_flight_count", "ready_count", "finish_count", "requeue_count"),
+    *("message_count", "sample_rate"),
+)
+CLIENT_TEXTS: Final = (
+    *("remote_address", "version", "client_id", "hostname", "user_agent", "auth_identity"),
+    *("auth_identity_url", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol"),
+)
+CLIENT_SWITCHES: Final = (
+    *("deflate", "snappy", "authed", "tls", "tls_negotiated_protocol_is_mutual"),
+)
+PLACES: Final = ("topology_region", "topology_zone")
+
+
+@dataclass(slots=True)
+class Latency:
+    """From publishing to finishing, in ns, by quantile."""
+
+    count: int = 0
+    percentiles: list[dict[str, float]] = field(default_factory=list)
+    topic: str = ""
+    channel: str = ""
+    host: str = ""
+
+    def add(self, other: Latency) -> None:
+        """Take in another node's."""
+        self.host = ALL
+        self.count += other.count
+        by_quantile = {one["quantile"]: one for one in self.percentiles}
+        for theirs in other.percentiles:
+            ours = by_quantile.get(theirs["quantile"])
+            if ours is None:
+                ours = {name: theirs[name] for name in ("quantile", "max", "min", "average")}
+                ours["count"] = theirs["count"]
+                by_quantile[theirs["quantile"]] = ours
+                self.percentiles.append(ours)
+                continue
+            ours["max"] = max(ours["max"], theirs["max"])
+            ours["min"] = min(ours["min"], theirs["min"])
+            ours["count"] += theirs["count"]
+            share = theirs["count"] / ours["count"] if ours["count"] else 0.0
+            ours["average"] += (theirs["average"] - ours["average"]) * share
+
+    def document(self) -> dict[str, Any]:
+        """It in NSQ's shape."""
+        return {
+            "count": self.count,
+            "percentiles": self.percentiles or None,
+            "topic": self.topic,
+            "channel": self.channel,
+            "host": self.host,
+        }
+
+
+@dataclass(slots=True)
+class ChannelStats:
+    """A channel at one node, or at all together."""
+
+    node: str
+    hostname: str
+    topic_name: str
+    channel_name: str
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CHANNEL_SUMS, 0))
+    is_paused: bool = False
+    latency: Latency = field(default_factory=Latency)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    nodes: list[ChannelStats] = field(default_factory=list)
+
+    def add(self, part: ChannelStats) -> None:
+        """Take in a node's, with its clients."""
+        _sum(self.counts, part.counts)
+        self.is_paused |= part.is_paused
+        self.latency.add(part.latency)
+        self.clients += part.clients
+        part.clients = []
+        self.nodes.append(part)
+
+    def document(self) -> dict[str, Any]:
+        """It in NSQ's shape; empty lists are null."""
+        found = {
+            "node": self.node,
+            "hostname": self.hostname,
+            "topic_name": self.topic_name,
+            "channel_name": self.channel_name,
+            **_counted(self.counts),
+        }
+        if not found["delivery_msg_count"]:
+            del found["delivery_msg_count"]
+        return {
+            **found,
+            "nodes": [part.document() for part in by_host(self.nodes)] or None,
+            "clients": self.clients or None,
+            "paused": self.is_paused,
+            "e2e_processing_latency": self.latency.document(),
+        }
+
+
+@dataclass(slots=True)
+class TopicStats:
+    """A topic at one node, or at all together."""
+
+    node: str
+    hostname: str
+    topic_name: str
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TOPIC_SUMS, 0))
+    is_paused: bool = False
+    latency: Latency = field(default_factory=Latency)
+    channels: list[ChannelStats] = field(default_factory=list)
+    nodes: list[TopicStats] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """It in NSQ's shape; empty lists are null."""
+        return {
+            "node": self.node,
+            "hostname": self.hostname,
+            "topic_name": self.topic_name,
+            **_counted(self.counts),
+            "nodes": [part.document() for part in by_host(self.nodes)] or None,
+            "channels": [channel.document() for channel in self.channels] or None,
+            "paused": self.is_paused,
+            "e2e_processing_latency": self.latency.document(),
+        }
+
+
+def topics_at(node: Node, stats: Mapping[str, Any], now_seconds: float) -> list[TopicStats]:
+    """A node's topics with all their channels and clients, by name.
+
+    Args:
+        node: whose they are.
+        stats: its `/stats`, as `Fleet.stats` gives it.
+        now_seconds: since 1970: until when its clients have been connected.
+    """
+    found = []
+    for topic in stats["topics"]:
+        name = topic["topic_name"]
+        part = TopicStats(
+            node.address,
+            node.hostname,
+            name,
+            _numbers(topic, TOPIC_SUMS),
+            topic.get("paused") is True,
+            latency_in(topic),
+            [_channel_at(node, name, one, now_seconds) for one in topic["channels"]],
+        )
+        found.append(part)
+    return sorted(found, key=lambda part: part.topic_name)
+
+
+def topic_of(
+    name: str, nodes: Iterable[Node], stats: Mapping[str, Mapping[str, Any]], now_seconds: float
+) -> TopicStats:
+    """One topic over all nodes; its node is "" where no node has it."""
+    together = TopicStats("", "", name, latency=Latency(topic=name))
+    channels: dict[str, ChannelStats] = {}
+    for part in _parts(name, nodes, stats, now_seconds):
+        together.node = ALL
+        _sum(together.counts, part.counts)
+        together.is_paused |= part.is_paused
+        together.latency.add(part.latency)
+        together.nodes.append(part)
+        for channel in part.channels:
+            _put_together(channels, channel)
+    together.channels = [channels[each] for each in sorted(channels)]
+    return together
+
+
+def channel_of(
+    topic: str,
+    channel: str,
+    nodes: Iterable[Node],
+    stats: Mapping[str, Mapping[str, Any]],
+    now_seconds: float,
+) -> ChannelStats | None:
+    """One channel over all nodes, its clients by node and nearness; None: no node has it."""
+    found: dict[str, ChannelStats] = {}
+    for part in _parts(topic, nodes, stats, now_seconds):
+        for one in part.channels:
+            if one.channel_name == channel:
+                _put_together(found, one)
+    together = found.get(channel)
+    if together is not None:
+        together.clients.sort(key=_nearness)
+    return together
+
+
+def by_host(parts: Sequence[Any]) -> list[Any]:
+    """Parts as NSQ lists them, by host name, then by node."""
+    return sorted(parts, key=lambda part: (part.hostname, part.node))
+
+
+def latency_in(told: Mapping[str, Any]) -> Latency:
+    """The latency in an nsqd's document of a topic or channel."""
+    said = told.get("e2e_processing_latency")
+    said = said if isinstance(said, dict) else {}
+    found = Latency(number(said, "count"))
+    listed = said.get("percentiles")
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict):
+            value = _real(one.get("value"))
+            figures = dict.fromkeys(("max", "min", "average", "value"), value)
+            figures |= {"quantile": _real(one.get("quantile")), "count": float(found.count)}
+            found.percentiles.append(figures)
+    return found
+
+
+def number(of: Mapping[str, Any], key: str) -> int:
+    """A whole number in a document; 0 where there is none."""
+    value = of.get(key)
+    return value if type(value) is int else 0
+
+
+def _parts(
+    topic: str, nodes: Iterable[Node], stats: Mapping[str, Mapping[str, Any]], now_seconds: float
+) -> Iterable[TopicStats]:
+    for node in nodes:
+        if node.address in stats:
+            for part in topics_at(node, stats[node.address], now_seconds):
+                if part.topic_name == topic:
+                    yield part
+
+
+def _put_together(found: dict[str, ChannelStats], part: ChannelStats) -> None:
+    """Sum a node's channel up, and leave it whole: it also stands below its node."""
+    topic, name = part.topic_name, part.channel_name
+    together = found.get(name)
+    if together is None:
+        together = ChannelStats(ALL, "", topic, name, latency=Latency(topic=topic, channel=name))
+        found[name] = together
+    together.add(part)
+
+
+def _channel_at(node: Node, topic: str, told: Mapping[str, Any], now: float) -> ChannelStats:
+    listed = told.get("clients")
+    clients = listed if isinstance(listed, list) else []
+    return ChannelStats(
+        node.address,
+        node.hostname,
+        topic,
+        told["channel_name"],
+        _numbers(told, CHANNEL_SUMS),
+        told.get("paused") is True,
+        latency_in(told),
+        [client_at(node, one, now) for one in clients if isinstance(one, dict)],
+    )
+
+
+def client_at(node: Node, told: Mapping[str, Any], now_seconds: float) -> dict[str, Any]:
+    """A client of a channel in NSQ's shape; `connected` is in ns, of whole seconds."""
+    found: dict[str, Any] = {"node": node.address}
+    found |= {name: _text(told, name) for name in CLIENT_TEXTS}
+    found |= {name: number(told, name) for name in CLIENT_NUMBERS}
+    found |= {name: told.get(name) is True for name in CLIENT_SWITCHES}
+    found["connected"] = (int(now_seconds) - found["connect_ts"]) * NANOSECONDS
+    for name in PLACES:
+        if place := getattr(node, name):
+            found[f"node_{name}"] = place
+        if place := _text(told, name):
+            found[name] = place
+    return found
+
+
+def _nearness(client: Mapping[str, Any]) -> tuple[str, int, str, str]:
+    """Clients of a node: those of its zone, of its region, the rest."""
+    region, zone = client.get("topology_region", ""), client.get("topology_zone", "")
+    is_near = region == client.get("node_topology_region", "")
+    is_nearest = is_near and zone == client.get("node_topology_zone", "")
+    return client["node"], 0 if is_nearest else 1 if is_near else 2, region, zone
+
+
+def _counted(counts: Mapping[str, int]) -> dict[str, Any]:
+    """Sums as NSQ shows them, with what follows from them."""
+    found = {name: count for name, count in counts.items() if count or name not in DELIVERY}
+    found["memory_depth"] = counts["depth"] - counts["backend_depth"]
+    found["delivery_msg_count"] = sum(counts[name] for name in DELIVERY)
+    return found
+
+
+def _sum(into: dict[str, int], counts: Mapping[str, int]) -> None:
+    for name, count in counts.items():
+        into[name] += count
+
+
+def _numbers(told: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+    return {name: number(told, name) for name in names}
+
+
+def _text(told: Mapping[str, Any], key: str) -> str:
+    value = told.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _real(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -1,0 +1,323 @@
+"""Who there is in a cluster, and what they say: nsqlookupds are asked, or nsqds that were given.
+
+1. All are asked at once; one that fails costs its own part only, and `Gathered.errors` says why.
+2. Only nodes that a configured nsqlookupd lists, or that are configured, are ever called. A node
+   that registered where none may be (`reach`) is told of among the errors, and not called.
+3. While no nsqlookupd answers, the nodes of before are given, marked as `failed`.
+4. The questions are NSQ's own (`/nodes`, `/lookup`, `/stats`, `/info`): Go's daemons answer them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, TypeVar
+
+from sparq.client.address import lookupd_url, parse_address
+from sparq.cluster.nodes import NODES_MAX, Node, is_name, merged, read_node
+from sparq.cluster.reach import Reach
+from sparq.cluster.upstream import Upstream, UpstreamError, told
+
+LOOKUPD: Final = "nsqlookupd"
+NSQD: Final = "nsqd"
+LOOKUPS_AT_ONCE: Final = 32
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Generic[T]):
+    """What was found, and who did not say.
+
+    Attributes:
+        value: what those said who answered.
+        errors: why the others did not, by address.
+        asked: which kind was asked: `nsqlookupd` or `nsqd`.
+        failed: none of them answered, or there is none.
+    """
+
+    value: T
+    errors: dict[str, str] = field(default_factory=dict)
+    asked: str = NSQD
+    failed: bool = False
+
+    @property
+    def text(self) -> str:
+        """The errors in NSQ's form, a line each; "" without one."""
+        return "\n".join(told(address, reason) for address, reason in self.errors.items())
+
+    @property
+    def failure(self) -> str:
+        """NSQ's sentence about a question that nobody answered."""
+        return f"failed to query any {self.asked}: {self.text}"
+
+
+class UnknownNode(Exception):
+    """There is no such node in the cluster."""
+
+
+class Fleet:
+    """The nodes of one cluster.
+
+    Args:
+        upstream: what calls them; it learns here whom it may call.
+        nsqds: their addresses for HTTP, if there is no nsqlookupd.
+        lookupds: addresses of nsqlookupds, `host:port` or URL.
+        reach: where nodes may be that nsqlookupds list; None: the rule that `Reach` has by itself.
+
+    Raises:
+        ValueError: an address is none.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        nsqds: Iterable[str] = (),
+        lookupds: Iterable[str] = (),
+        reach: Reach | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.nsqds = tuple(dict.fromkeys(nsqds))
+        self.lookupds: tuple[str, ...] = ()
+        self._given_reach = reach
+        self._last: list[Node] = []
+        self.look_at(lookupds)
+
+    def look_at(self, lookupds: Iterable[str]) -> None:
+        """Ask these nsqlookupds from now on.
+
+        Raises:
+            ValueError: one is no address; then nothing changes.
+        """
+        lookupds = tuple(dict.fromkeys(lookupds))
+        for address in (*self.nsqds, *lookupds):
+            lookupd_url(address)
+        self.lookupds = lookupds
+        self._reach = self._given_reach or Reach(lookupds)
+        self.upstream.reach = self._reach
+        self.upstream.own((*self.nsqds, *lookupds))
+
+    async def nodes(self) -> Gathered[list[Node]]:
+        """All nodes, by host name; without an nsqlookupd in the order in which they were given."""
+        if not self.lookupds:
+            return await self._given_nodes()
+        answers, errors = await gathered(self.lookupds, lambda at: self.upstream.get(at, "/nodes"))
+        lists = [
+            (address, self._listed(address, answer, errors)) for address, answer in answers.items()
+        ]
+        if not answers:
+            return Gathered(self._last, errors, LOOKUPD, failed=True)
+        self._last = merged(lists)
+        places = [node.at for node in self._last]
+        (self.upstream.know_too if len(lists) < len(self.lookupds) else self.upstream.know)(places)
+        return Gathered(self._last, errors, LOOKUPD)
+
+    async def producers(self, topic: str) -> Gathered[list[Node]]:
+        """The nodes that have a topic, without those where it is tombstoned."""
+        if not self.lookupds:
+            return await self._given_nodes(topic)
+        answers, errors = await gathered(
+            self.lookupds, lambda at: self.upstream.get(at, "/lookup", topic=topic)
+        )
+        found: dict[str, Node] = {}
+        for address, answer in answers.items():
+            for node in self._listed(address, answer, errors):
+                found.setdefault(node.address, node)
+        self.upstream.know_too(node.at for node in found.values())
+        return Gathered([*found.values()], errors, LOOKUPD, failed=not answers)
+
+    async def node(self, address: str) -> Node:
+        """The node that is known by this address.
+
+        Raises:
+            UnknownNode: there is none.
+        """
+        for node in (await self.nodes()).value:
+            if node.address == address:
+                return node
+        raise UnknownNode(address)
+
+    async def stats(
+        self,
+        topic: str = "",
+        channel: str = "",
+        *,
+        clients: bool = False,
+        mem: bool = False,
+        nodes: Sequence[Node] | None = None,
+    ) -> Gathered[dict[str, dict[str, Any]]]:
+        """`/stats` of nodes, by the nodes' addresses; see `clean` for what is in them.
+
+        Args:
+            topic: only of this topic; "": all.
+            channel: only of this channel; "": all.
+            clients: with the clients of each channel.
+            mem: with the figures of the process.
+            nodes: who is asked; None: all.
+        """
+        errors: dict[str, str] = {}
+        if nodes is None:
+            everybody = await self.nodes()
+            nodes, errors = everybody.value, dict(everybody.errors)
+            if everybody.failed and not nodes:
+                return Gathered({}, errors, everybody.asked, failed=True)
+        query = {"format": "json", "topic": topic, "channel": channel}
+        query["include_clients"] = "" if clients else "false"
+        query["include_mem"] = "" if mem else "false"
+        answers, failures = await self.each(nodes, lambda n: self.get(n, "/stats", **query))
+        found = {address: clean(answer) for address, answer in answers.items()}
+        return Gathered(found, {**errors, **failures}, NSQD, failed=not answers)
+
+    async def topics(self) -> Gathered[list[str]]:
+        """The names of all topics, sorted."""
+        if not self.lookupds:
+            answers, errors = await gathered(
+                self.nsqds,
+                lambda at: self.upstream.get(
+                    at, "/stats", format="json", include_clients="false", include_mem="false"
+                ),
+            )
+            found = {t["topic_name"] for a in answers.values() for t in clean(a)["topics"]}
+            return Gathered(sorted(found), errors, NSQD, failed=not answers)
+        return await self._names("/topics", "topics")
+
+    async def channels(self, topic: str) -> Gathered[list[str]]:
+        """The names of a topic's channels that nsqlookupds know, sorted."""
+        return await self._names("/channels", "channels", topic=topic)
+
+    async def without_producers(self) -> Gathered[dict[str, list[str]]]:
+        """Topics that nsqlookupds know and no node has, with their channels."""
+        if not self.lookupds:
+            return Gathered({}, {}, NSQD)
+        topics = await self.topics()
+        nodes = await self.nodes()
+        had = {name for n in nodes.value for name, hidden in n.topics if not hidden}
+        room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+        async def look(topic: str) -> tuple[str, Gathered[list[str]]]:
+            async with room:
+                return topic, await self.channels(topic)
+
+        found = await asyncio.gather(*(look(name) for name in topics.value if name not in had))
+        errors = {**topics.errors, **nodes.errors}
+        value = {topic: channels.value for topic, channels in found}
+        return Gathered(value, errors, LOOKUPD, failed=topics.failed)
+
+    async def get(self, node: Node, path: str, /, **query: str) -> Any:
+        """Ask a node; see `Upstream.get`."""
+        return await self.upstream.get(node.at, path, **query)
+
+    async def post(self, node: Node, path: str, body: bytes = b"", /, **query: str) -> Any:
+        """Tell a node to do something; see `Upstream.post`."""
+        return await self.upstream.post(node.at, path, body, **query)
+
+    async def each(
+        self, nodes: Iterable[Node], ask: Callable[[Node], Awaitable[U]]
+    ) -> tuple[dict[str, U], dict[str, str]]:
+        """Ask nodes at once: their answers, and why others gave none, by the nodes' addresses."""
+        by_address = {node.address: node for node in nodes}
+        return await gathered(by_address, lambda address: ask(by_address[address]))
+
+    def _listed(self, lookupd: str, answer: Any, errors: dict[str, str]) -> list[Node]:
+        """The nodes in an nsqlookupd's answer that may be called."""
+        listed = answer.get("producers") if isinstance(answer, dict) else None
+        if not isinstance(listed, list):
+            errors[lookupd] = "an answer without a list of producers"
+            return []
+        found = []
+        for entry in listed[:NODES_MAX]:
+            node = read_node(entry) if isinstance(entry, dict) else None
+            if node is None:
+                continue
+            why = self._reach.refusal(node.broadcast_address, node.http_port)
+            if why:
+                errors[node.address] = f"a node registered there and is not called: {why}"
+            else:
+                found.append(node)
+        return found
+
+    async def _given_nodes(self, topic: str = "") -> Gathered[list[Node]]:
+        async def ask(at: str) -> Node | None:
+            stats, info = await asyncio.gather(
+                self.upstream.get(
+                    at, "/stats", format="json", topic=topic, include_clients="false"
+                ),
+                self.upstream.get(at, "/info"),
+            )
+            names = [t["topic_name"] for t in clean(stats)["topics"]]
+            if topic and topic not in names:
+                return None
+            told_of = info if isinstance(info, dict) else {}
+            return read_node({**told_of, "topics": names, "remote_address": ""}, at)
+
+        answers, errors = await gathered(self.nsqds, ask)
+        found: dict[str, Node] = {}
+        for at, node in answers.items():
+            if node is not None:  # two that say the same of themselves are told apart
+                double = node.address in found
+                named = replace(node, address=str(parse_address(_bare(at)))) if double else node
+                found[named.address] = named
+        return Gathered([*found.values()], errors, NSQD, failed=not answers)
+
+    async def _names(self, path: str, key: str, **query: str) -> Gathered[list[str]]:
+        answers, errors = await gathered(
+            self.lookupds, lambda at: self.upstream.get(at, path, **query)
+        )
+        names: set[str] = set()
+        for answer in answers.values():
+            listed = answer.get(key) if isinstance(answer, dict) else None
+            names.update(one for one in listed or () if isinstance(one, str) and is_name(one))
+        return Gathered(sorted(names), errors, LOOKUPD, failed=not answers)
+
+
+async def gathered(
+    addresses: Iterable[str], ask: Callable[[str], Awaitable[U]]
+) -> tuple[dict[str, U], dict[str, str]]:
+    """Ask all at once: the answers, and why there are no others, by address."""
+    addresses = tuple(addresses)
+    found = await asyncio.gather(*(_one(address, ask) for address in addresses))
+    answers: dict[str, U] = {}
+    errors: dict[str, str] = {}
+    for address, (answer, error) in zip(addresses, found, strict=True):
+        if error:
+            errors[address] = error
+        else:
+            answers[address] = answer  # type: ignore[assignment]  # without an error it is there
+    return answers, errors
+
+
+async def _one(address: str, ask: Callable[[str], Awaitable[U]]) -> tuple[U | None, str]:
+    try:
+        return await ask(address), ""
+    except UpstreamError as error:
+        return None, error.reason
+
+
+def _bare(address: str) -> str:
+    return address.removesuffix("/").rpartition("/")[2]
+
+
+def clean(answer: Any) -> dict[str, Any]:
+    """A `/stats` document whose `topics`, and their `channels`, are lists of named objects.
+
+    Whatever else is in it is as the node said it: read it with care.
+    """
+    document = answer if isinstance(answer, dict) else {}
+    topics = _named(document.get("topics"), "topic_name")
+    for topic in topics:
+        topic["channels"] = _named(topic.get("channels"), "channel_name")
+    document["topics"] = topics
+    return document
+
+
+def _named(listed: Any, key: str) -> list[dict[str, Any]]:
+    if not isinstance(listed, list):
+        return []
+    return [
+        one
+        for one in listed
+        if isinstance(one, dict) and isinstance(one.get(key), str) and is_name(one[key])
+    ]

@@ -1,0 +1,151 @@
+"""One nsqd, as nsqlookupds list it or as it describes itself.
+
+What a peer says is read with care: a node whose address is none is left out, a version that is
+none is the lowest, names that NSQ does not allow are dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from sparq.client.address import PORT_MAX, Address
+from sparq.client.reasons import one_line
+from sparq.protocol.names import is_valid_name
+
+NODES_MAX: Final = 1000
+NOT_TOLD: Final = "N/A"
+_VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(-.*)?")
+
+is_name = lru_cache(maxsize=1 << 16)(is_valid_name)
+"""Whether NSQ allows a name; remembered, as the same names come again every two seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An nsqd.
+
+    Attributes:
+        address: `broadcast_address:http_port`, by which it is known.
+        at: where it is called: the same, or what the operator configured.
+        topics: each with whether it is tombstoned there.
+        remote_addresses: `nsqlookupd/peer` for each that lists it; None: it was configured.
+        out_of_date: another node has a higher version.
+    """
+
+    address: str
+    at: str
+    broadcast_address: str
+    hostname: str
+    http_port: int
+    tcp_port: int
+    version: str
+    topology_zone: str = ""
+    topology_region: str = ""
+    remote_address: str = ""
+    remote_addresses: tuple[str, ...] | None = None
+    topics: tuple[tuple[str, bool], ...] = field(default=())
+    out_of_date: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """It in the shape of NSQ's `/api/nodes`."""
+        found: dict[str, Any] = {
+            "remote_addresses": None if self.remote_addresses is None else [*self.remote_addresses],
+            "remote_address": self.remote_address,
+            "hostname": self.hostname,
+            "broadcast_address": self.broadcast_address,
+            "tcp_port": self.tcp_port,
+            "http_port": self.http_port,
+            "version": self.version,
+        }
+        if self.topology_zone:
+            found["topology_zone"] = self.topology_zone
+        if self.topology_region:
+            found["topology_region"] = self.topology_region
+        topics = [{"topic": name, "tombstoned": hidden} for name, hidden in self.topics]
+        return {**found, "topics": topics or None, "out_of_date": self.out_of_date}
+
+
+def read_node(told: Mapping[str, Any], at: str = "") -> Node | None:
+    """A node from an entry of `/nodes` or `/lookup`, or from `/info`; None: it has no address.
+
+    Args:
+        told: what was said of it.
+        at: where it was configured; "": nsqlookupd told of it.
+    """
+    host, port = told.get("broadcast_address"), told.get("http_port")
+    if not isinstance(host, str) or type(port) is not int or not 0 < port <= PORT_MAX:
+        if not at:
+            return None
+        host, _, text = at.removesuffix("/").rpartition("/")[2].rpartition(":")
+        port = int(text) if text.isdigit() else 0
+    address = str(Address(host, port))
+    return Node(
+        address=address,
+        at=at or address,
+        broadcast_address=one_line(host),
+        hostname=_text(told, "hostname"),
+        http_port=port,
+        tcp_port=_port(told.get("tcp_port")),
+        version=_text(told, "version"),
+        topology_zone=_text(told, "topology_zone"),
+        topology_region=_text(told, "topology_region"),
+        remote_address=_text(told, "remote_address"),
+        topics=tuple(sorted(_topics(told))),
+    )
+
+
+def _topics(told: Mapping[str, Any]) -> Iterable[tuple[str, bool]]:
+    """An entry's topics; its tombstones are a list of the same order."""
+    names, hidden = told.get("topics"), told.get("tombstones")
+    names = names if isinstance(names, list) else []
+    hidden = hidden if isinstance(hidden, list) else []
+    for at, name in enumerate(names):
+        if isinstance(name, str) and is_name(name):
+            yield name, at < len(hidden) and hidden[at] is True
+
+
+def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:
+    """The nodes of several nsqlookupds, each once, by host name; which are out of date.
+
+    Args:
+        lists: each nsqlookupd's address, with the nodes that it lists.
+    """
+    by_tcp: dict[tuple[str, int], Node] = {}
+    heard: dict[tuple[str, int], list[str]] = {}
+    for lookupd, nodes in lists:
+        for node in nodes:
+            key = (node.broadcast_address, node.tcp_port)  # NSQ's own key
+            by_tcp.setdefault(key, node)
+            heard.setdefault(key, []).append(f"{lookupd}/{node.remote_address or NOT_TOLD}")
+    newest = max((version_of(node.version) for node in by_tcp.values()), default=())
+    found = [
+        replace(
+            node,
+            remote_addresses=tuple(heard[key]),
+            out_of_date=version_of(node.version) < newest,
+        )
+        for key, node in by_tcp.items()
+    ]
+    return sorted(found, key=lambda node: (node.hostname, node.address))[:NODES_MAX]
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """A version as it compares; one before its release is lower, what is none the lowest."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        return (0, 0, 0, 1)
+    major, minor, patch, before = found.groups()
+    return (int(major), int(minor), int(patch), 0 if before else 1)
+
+
+def _text(told: Mapping[str, Any], key: str) -> str:
+    value = told.get(key)
+    return one_line(value) if isinstance(value, str) else ""
+
+
+def _port(value: Any) -> int:
+    return value if type(value) is int and -1 <= value <= PORT_MAX else 0

@@ -1,0 +1,228 @@
+"""One question or order to a daemon over HTTP, bounded in time, bytes and number.
+
+1. Only an address that was made known here is called (`know`): what a user or a peer says leads
+   nowhere else. Redirects are not followed, cookies not kept, nothing is inflated.
+2. A host name is resolved at the moment of the call, and what it resolves to is looked at as well
+   (`reach.Reach`): a name cannot lead to where an address would not be called.
+3. A daemon that demands TLS (403 with `https_port`, as NSQ's nsqd says it) is asked again there.
+4. All that may go wrong is one `UpstreamError`, whose text has no control characters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterable
+from typing import Any, Final, Self
+
+import aiohttp
+from yarl import URL
+
+from sparq.client.address import PORT_MAX, lookupd_url
+from sparq.client.reasons import http_reason, one_line
+from sparq.cluster.reach import GuardedResolver, Reach
+
+ANSWER_BYTES_MAX: Final = 64 << 20
+"""`/stats` of 1,000 topics with ten channels each is about 6 MB."""
+
+CALLS_MAX: Final = 64
+"""Calls that are under way at a time; others wait, and their time begins when they begin."""
+
+DNS_SECONDS: Final = 10
+QUOTED_MAX: Final = 500
+CHUNK_BYTES: Final = 65_536
+OK, FORBIDDEN = 200, 403
+FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+ACCEPT: Final = "application/vnd.nsq; version=1.0"
+
+
+class UpstreamError(Exception):
+    """A daemon did not do what it was asked.
+
+    Attributes:
+        address: of the daemon.
+        reason: why, in words that do not name it.
+        status: the HTTP status that it answered with; 0: it did not answer.
+        code: the `message` of its answer, such as `TOPIC_NOT_FOUND`; "" without one.
+    """
+
+    def __init__(self, address: str, reason: str, status: int = 0, code: str = "") -> None:
+        super().__init__(told(address, reason))
+        self.address = address
+        self.reason = reason
+        self.status = status
+        self.code = code
+
+
+def told(address: str, reason: str) -> str:
+    """What went wrong, and where: NSQ's words come first, as scripts look for them."""
+    return f"{reason} ({address})"
+
+
+class Upstream:
+    """Calls daemons; an async context manager, as it keeps connections.
+
+    Args:
+        connect_seconds: for a connection.
+        request_seconds: for a call as a whole.
+        tls: for daemons that are asked over HTTPS; None: the system's authorities.
+        token: shown to each daemon (`--http-token` of sparq's); "": none.
+
+    Attributes:
+        reach: where a name may lead that the operator did not give.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_seconds: float = 2.0,
+        request_seconds: float = 5.0,
+        tls: ssl.SSLContext | None = None,
+        token: str = "",
+    ) -> None:
+        self.reach = Reach()
+        self._timeout = aiohttp.ClientTimeout(total=request_seconds, connect=connect_seconds)
+        self._tls = tls
+        self._headers = {"Accept": ACCEPT, "Accept-Encoding": "identity"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._own: frozenset[str] = frozenset()
+        self._found: frozenset[str] = frozenset()
+        self._room = asyncio.Semaphore(CALLS_MAX)
+
+    async def __aenter__(self) -> Self:
+        """Keep connections from now on."""
+        connector = aiohttp.TCPConnector(
+            limit=CALLS_MAX,
+            ssl=self._tls or True,
+            resolver=GuardedResolver(self._refusal),
+            ttl_dns_cache=DNS_SECONDS,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=self._timeout,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+    def own(self, addresses: Iterable[str]) -> None:
+        """These were given by the operator: they may be called, whatever they resolve to."""
+        self._own = frozenset(addresses)
+
+    def know(self, addresses: Iterable[str]) -> None:
+        """Besides its own, these may be called from now on, and none that were known before."""
+        self._found = frozenset(addresses)
+
+    def know_too(self, addresses: Iterable[str]) -> None:
+        """These may be called, too."""
+        self._found |= frozenset(addresses)
+
+    def _refusal(self, host: str, ip: str) -> str:
+        """Why a name is not called where it resolves to this; what the operator gave always is."""
+        if any(URL(lookupd_url(address)).host == host for address in self._own):
+            return ""
+        return self.reach.refusal_resolved(host, ip)
+
+    async def get(self, address: str, path: str, /, **query: str) -> Any:
+        """Ask a daemon; the JSON document that it answers with.
+
+        Args:
+            address: `host:port` or URL of a daemon that is known.
+            path: from the root on, as `/stats`.
+            query: parameters; those that are "" are left out.
+
+        Raises:
+            UpstreamError: there is no such answer.
+        """
+        answer = await self._call("GET", address, path, b"", query)
+        try:
+            return _parsed(answer)
+        except (ValueError, RecursionError):
+            raise UpstreamError(address, "an answer that is no JSON") from None
+
+    async def post(self, address: str, path: str, body: bytes = b"", /, **query: str) -> Any:
+        """Tell a daemon to do something; its JSON answer, None if it says nothing in JSON.
+
+        Raises:
+            UpstreamError: it did not, or nobody knows.
+        """
+        answer = await self._call("POST", address, path, body, query)
+        try:
+            return _parsed(answer) if answer else None
+        except (ValueError, RecursionError):
+            return None
+
+    async def _call(
+        self, method: str, address: str, path: str, body: bytes, query: dict[str, str]
+    ) -> bytes:
+        if address not in self._own and address not in self._found:
+            raise UpstreamError(address, "it is no node of this cluster: it is not called")
+        try:
+            base = URL(lookupd_url(address))
+            url = base.with_path(path) % {name: value for name, value in query.items() if value}
+            async with self._room:
+                status, reason, answer = await self._exchange(method, url, body)
+                if status == FORBIDDEN and url.scheme == "http" and (port := _https_port(answer)):
+                    url = url.with_scheme("https").with_port(port)
+                    status, reason, answer = await self._exchange(method, url, body)
+        except FAILURES as error:
+            raise UpstreamError(address, http_reason(error)) from None
+        if status != OK:
+            shown = json.dumps(_text(answer), ensure_ascii=False)
+            words = f"got response {status} {one_line(reason)} {shown}"
+            raise UpstreamError(address, words, status, _code(answer))
+        return answer
+
+    async def _exchange(self, method: str, url: URL, body: bytes) -> tuple[int, str, bytes]:
+        async with self._session.request(
+            method, url, data=body or None, allow_redirects=False
+        ) as response:
+            answer = bytearray()
+            async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                answer += chunk
+                if len(answer) > ANSWER_BYTES_MAX:
+                    raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+        return response.status, response.reason or "", bytes(answer)
+
+
+def _parsed(answer: bytes) -> Any:
+    """The document, also where it is wrapped as before NSQ 1.0."""
+    document = json.loads(answer, parse_constant=_no_number)
+    if isinstance(document, dict) and "status_code" in document and "data" in document:
+        return document["data"]
+    return document
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _text(answer: bytes) -> str:
+    text = answer[: 4 * QUOTED_MAX].decode("utf-8", "replace")[:QUOTED_MAX]
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _code(answer: bytes) -> str:
+    try:
+        document = _parsed(answer)
+    except (ValueError, RecursionError):
+        return ""
+    code = document.get("message") if isinstance(document, dict) else None
+    return one_line(code) if isinstance(code, str) else ""
+
+
+def _https_port(answer: bytes) -> int:
+    """Where a daemon that demands TLS wants to be asked; 0: it does not say."""
+    try:
+        document = _parsed(answer)
+    except (ValueError, RecursionError):
+        return 0
+    port = document.get("https_port") if isinstance(document, dict) else None
+    return port if type(port) is int and 0 < port <= PORT_MAX else 0
