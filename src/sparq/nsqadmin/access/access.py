@@ -1,0 +1,263 @@
+"""Rights at the edge of nsqadmin: requests in, identities and refusals out.
+
+The rules are in `policy` and `hosts`; this module reads requests, keeps sessions, writes refusals
+to the audit log, and answers the form with which a browser signs in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs
+
+from aiohttp import web
+
+from sparq.daemon.address import join
+from sparq.daemon.http import Call, HttpError, refusal
+from sparq.nsqadmin.access.audit import Audit
+from sparq.nsqadmin.access.audit_entry import Entry
+from sparq.nsqadmin.access.facts import COOKIE, Facts, facts_of
+from sparq.nsqadmin.access.hosts import JSON, Refusal
+from sparq.nsqadmin.access.nodes import NodeRules
+from sparq.nsqadmin.access.policy import UNAUTHORIZED, AccessOptions, Decision, Policy, PolicyError
+from sparq.nsqadmin.access.roles import Identity, Role
+from sparq.nsqadmin.access.sessions import LIFE_SECONDS, Sessions
+from sparq.program.lifecycle import StartError
+
+SIGN_IN_BYTES_MAX: Final = 8 << 10
+WARN_SECONDS: Final = 60.0
+_FACTS: Final = "sparq.nsqadmin.access.facts"
+_DECISION: Final = "sparq.nsqadmin.access.decision"
+
+LIVE: Final = (
+    "admin_users",
+    "allow_config_from_cidr",
+    "trusted_proxies",
+    "roles",
+    "token_file",
+    "local_role",
+    "default_role",
+    "allowed_hosts",
+    "allowed_nodes",
+    "acl_http_header",
+)
+"""The options that `reload` takes without a restart."""
+
+logger = logging.getLogger(__name__)
+
+
+class Options(AccessOptions, Protocol):
+    """What this package asks of nsqadmin's options."""
+
+    @property
+    def allowed_nodes(self) -> tuple[str, ...]:
+        """Addresses that nsqlookupds may name."""
+
+    @property
+    def base_path(self) -> str:
+        """Where nsqadmin's pages begin."""
+
+
+class Access:
+    """Who may do what at one nsqadmin."""
+
+    def __init__(
+        self, options: Options, audit: Audit, now: Callable[[], float] = time.time
+    ) -> None:
+        """`now`: seconds since the epoch. Raises StartError: an option means nothing."""
+        self._audit = audit
+        self._now = now
+        self._sessions = Sessions()
+        self._base = "/" + options.base_path.strip("/")
+        self._warned_at = float("-inf")
+        try:
+            self._policy, self._nodes = Policy(options), _node_rules(options)
+        except PolicyError as error:
+            raise StartError(str(error)) from None
+
+    def reload(self, options: Options) -> None:
+        """Take other options and read the token file again; with a mistake all stays as it was."""
+        try:
+            self._policy, self._nodes = Policy(options), _node_rules(options)
+        except PolicyError as error:
+            logger.error("SIGHUP: rights are not changed: %s", error)
+            return
+        logger.info("SIGHUP: rights are read again, tokens %d", len(self._policy.tokens))
+
+    def gate(self, request: web.BaseRequest) -> web.Response | None:
+        """The answer to a request of a foreign host or site (`hosts`); None: it is served.
+
+        `/ping` answers under any name: it says nothing, and health checks know no names.
+        """
+        facts = self._facts(request)
+        found = self._policy.hosts.refusal(facts)
+        if found is None or (facts.path == self.url("/ping") and not facts.writes):
+            return None
+        if facts.writes:
+            self._note_refusal(request, facts, found)
+        return refusal(HttpError(found.status, found.text))
+
+    def identify(self, request: web.BaseRequest) -> Identity:
+        """Who a request comes from; whoever shows a wrong token is nobody."""
+        return self._decide(request).identity
+
+    def remote(self, request: web.BaseRequest) -> str:
+        """Where a request comes from: `host:port`, or the host that a trusted proxy saw."""
+        facts, remote = self._facts(request), self._decide(request).remote
+        return join(remote, facts.port) if remote == facts.peer and remote else remote
+
+    def require(self, request: web.BaseRequest, role: Role) -> Identity:
+        """Who a request comes from, if he has this role.
+
+        Raises:
+            HttpError: 401 UNAUTHORIZED, a wrong token, or none where one would do; 403 FORBIDDEN.
+        """
+        decision = self._decide(request)
+        self._hold(request, self._policy.require(decision, role))
+        return decision.identity
+
+    def require_config(self, request: web.BaseRequest) -> Identity:
+        """Who a request for /config comes from, if he may use it.
+
+        Raises:
+            HttpError: 403 FORBIDDEN, 401 UNAUTHORIZED, or 400 INVALID_REMOTE_ADDR.
+        """
+        decision = self._decide(request)
+        self._hold(request, self._policy.require_config(self._facts(request), decision))
+        return decision.identity
+
+    def may_call(self, host: str, port: int, *, source: str = "") -> bool:
+        """Whether to call a node that an nsqlookupd at the host `source` names (`nodes`)."""
+        return self._nodes.may_call(host, port, source=source)
+
+    def may_connect(self, resolved: str, *, source: str = "", name: str = "") -> bool:
+        """Whether to connect to the IP address that a node's name resolves to."""
+        return self._nodes.may_connect(resolved, source=source, name=name)
+
+    @property
+    def uses_tokens(self) -> bool:
+        """Whether somebody can sign in."""
+        return self._policy.uses_tokens
+
+    async def sign_in(self, request: web.BaseRequest) -> web.Response:
+        """Answer the form with a token: 204 with a session's cookie, or 401.
+
+        `to` in the query says which page comes next; only one of nsqadmin's own counts.
+        """
+        call = Call(request)
+        body = await call.body(SIGN_IN_BYTES_MAX, "BODY_TOO_BIG")
+        shown, now = _token_in(body, self._facts(request).content_type), self._now()
+        token = self._policy.tokens.find(shown, now)
+        if token is None:
+            self._note_refusal(request, self._facts(request), Refusal(401, "a wrong token"))
+            return refusal(HttpError(401, UNAUTHORIZED))
+        name = self._sessions.start(token.digest, now)
+        response = web.Response(status=204)
+        self._set_cookie(request, response, name, LIFE_SECONDS)
+        response.headers["HX-Redirect"] = self._own_page(call.query.get("to", ""))
+        identity = Identity(token.name, token.roles, "token")
+        await self._audit.record(self._entry(request, identity, "sign_in", "done"))
+        return response
+
+    def sign_out(self, request: web.BaseRequest) -> web.Response:
+        """End a browser's session."""
+        self._sessions.end(self._facts(request).session)
+        response = web.Response(status=204, headers={"HX-Redirect": self._own_page("")})
+        self._set_cookie(request, response, "", 0)
+        return response
+
+    def url(self, path: str) -> str:
+        """A path of nsqadmin's, below its base path."""
+        return path if self._base == "/" else self._base + path
+
+    def _own_page(self, target: str) -> str:
+        # `//host` and `/\\host` lead elsewhere.
+        is_own = target.startswith(self.url("/")) and not target.startswith(("//", "/\\"))
+        return target if is_own and target.isprintable() and "\\" not in target else self.url("/")
+
+    def _set_cookie(
+        self, request: web.BaseRequest, response: web.Response, value: str, seconds: float
+    ) -> None:
+        facts = self._facts(request)
+        response.set_cookie(
+            COOKIE,
+            value,
+            max_age=int(seconds),
+            path=self._base,
+            httponly=True,
+            samesite="Strict",
+            secure=facts.scheme == "https" and facts.peer in self._policy.proxies,
+        )
+
+    def _facts(self, request: web.BaseRequest) -> Facts:
+        found = request.get(_FACTS)
+        if found is None:
+            found = request[_FACTS] = facts_of(request, self._policy.header)
+        assert isinstance(found, Facts)
+        return found
+
+    def _decide(self, request: web.BaseRequest) -> Decision:
+        found = request.get(_DECISION)
+        if found is None:
+            facts = self._facts(request)
+            found = self._policy.identify(facts, self._sessions, self._now())
+            request[_DECISION] = found
+            if found.is_disbelieved:
+                self._warn(facts)
+        assert isinstance(found, Decision)
+        return found
+
+    def _hold(self, request: web.BaseRequest, found: Refusal | None) -> None:
+        """Refuse a request, if there is a reason; what would have changed something is noted."""
+        if found is None:
+            return
+        facts = self._facts(request)
+        if facts.writes:
+            self._note_refusal(request, facts, found)
+        raise HttpError(found.status, found.text)
+
+    def _note_refusal(self, request: web.BaseRequest, facts: Facts, found: Refusal) -> None:
+        action = f"{facts.method} {facts.path}"
+        entry = self._entry(request, self.identify(request), action, "refused", found.text)
+        self._audit.refused(entry)
+
+    def _entry(
+        self, request: web.BaseRequest, who: Identity, action: str, outcome: Any, detail: str = ""
+    ) -> Entry:
+        return Entry(
+            user=who.name,
+            via=who.via,
+            remote=self.remote(request),
+            action=action,
+            outcome=outcome,
+            user_agent=self._facts(request).user_agent,
+            detail=detail,
+        )
+
+    def _warn(self, facts: Facts) -> None:
+        if self._now() - self._warned_at >= WARN_SECONDS:
+            self._warned_at = self._now()
+            header, peer = self._policy.header, facts.peer
+            logger.warning("HTTP: %s of %s does not count: see --trusted-proxy", header, peer)
+
+
+def _node_rules(options: Options) -> NodeRules:
+    try:
+        return NodeRules(options.allowed_nodes)
+    except ValueError as error:
+        raise PolicyError(f"--allow-node-address: {error}") from None
+
+
+def _token_in(body: bytes, content_type: str) -> str:
+    """The token of a form, or of a JSON document; empty: there is none."""
+    try:
+        if content_type == JSON:
+            document = json.loads(body)
+            shown = document.get("token") if isinstance(document, dict) else ""
+            return shown if isinstance(shown, str) else ""
+        return parse_qs(body.decode("ascii"), max_num_fields=10).get("token", [""])[0].strip()
+    except (ValueError, RecursionError):
+        return ""

@@ -1,0 +1,211 @@
+"""The audit log of nsqadmin: a file, the last entries in memory, and perhaps a topic.
+
+1. An entry is durable when `record` returns; the file is written in a thread, in the order of the
+   calls. `record` never raises: what was done is done. A log that cannot be written is told of, and
+   `unavailable` says so to whoever wants to change something next.
+2. Refused requests cannot push out what was done: of each minute `REFUSED_MAX` are written, and the
+   number of those left out goes with the next.
+3. The topic gets what the file gets, but nobody waits for it: at most `UNPUBLISHED_MAX` wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from sparq.nsqadmin.access.audit_entry import Entry, from_line, to_line
+from sparq.nsqadmin.access.audit_file import AuditFile, Page
+from sparq.program.lifecycle import StartError
+
+REMEMBERED: Final = 1000
+REFUSED_MAX: Final = 60
+REFUSED_SECONDS: Final = 60.0
+UNPUBLISHED_MAX: Final = 1000
+PAGE_MAX: Final = 1000
+FILTERS: Final = ("user", "action", "topic", "channel", "node", "outcome", "via", "remote")
+
+Publish = Callable[[bytes], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+
+class Audit:
+    """The audit log of one nsqadmin."""
+
+    def __init__(self, path: str = "", publish: Publish | None = None) -> None:
+        """`path`: of the file, empty: memory only. Raises StartError: it cannot be written."""
+        self._file = AuditFile(path) if path else None
+        self._remembered: deque[tuple[int, dict[str, Any]]] = deque(maxlen=REMEMBERED)
+        self._count = 0
+        self._why_not = ""
+        self._order = asyncio.Lock()
+        self._publish = publish
+        self._unpublished: asyncio.Queue[bytes] = asyncio.Queue(UNPUBLISHED_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._publisher: asyncio.Task[None] | None = None
+        self._refusals = _PerMinute()
+        if self._file is not None:
+            try:
+                self._file.check()
+            except OSError as error:
+                raise StartError(f"--audit-log: {path}: {_reason(error)}") from None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether entries outlive this process."""
+        return self._file is not None
+
+    async def record(self, entry: Entry) -> None:
+        """Write an entry; it is on disk when this returns, or the log says that it is not."""
+        line = to_line(entry, time.time())
+        self._remember(line)
+        self._pass_on(line)
+        if self._file is not None:
+            # It goes on when the client is gone that waits for the answer.
+            await asyncio.shield(self._background(self._write(line)))
+
+    async def unavailable(self) -> str:
+        """Why nothing can be written now; empty: it can, or there is no file."""
+        if self._file is None:
+            return ""
+        if self._why_not:
+            async with self._order:
+                await asyncio.to_thread(self._probe)
+        return self._why_not
+
+    def refused(self, entry: Entry) -> None:
+        """Note a refused request, unless there were too many in this minute (rule 2)."""
+        left_out = self._refusals.admit(time.monotonic())
+        if left_out is None:
+            return
+        if left_out:
+            more = f"{left_out} more refused requests are left out"
+            entry = dataclasses.replace(entry, detail=f"{entry.detail}; {more}".lstrip("; "))
+        self._background(self.record(entry))
+
+    async def page(
+        self, before: str = "", limit: int = 50, filters: Mapping[str, str] | None = None
+    ) -> Page:
+        """Entries, newest first.
+
+        Args:
+            before: `next` of the page before; empty: the newest.
+            limit: so many at most; a page may have fewer and still a `next`: work is bounded.
+            filters: texts by field (`FILTERS`), compared as they are; empty ones do not count.
+        """
+        sought = {key: text for key, text in (filters or {}).items() if text and key in FILTERS}
+
+        def wanted(entry: dict[str, Any]) -> bool:
+            return all(entry.get(key) == text for key, text in sought.items())
+
+        limit = max(1, min(limit, PAGE_MAX))
+        if self._file is not None:
+            return await asyncio.to_thread(self._file.page, before, limit, wanted)
+        return self._remembered_page(before, limit, wanted)
+
+    async def close(self) -> None:
+        """Write what is still to be written."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._publisher is not None:
+            self._publisher.cancel()
+            await asyncio.wait([self._publisher])
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _write(self, line: bytes) -> None:
+        async with self._order:
+            await asyncio.to_thread(self._append, line)
+
+    def _append(self, line: bytes) -> None:
+        assert self._file is not None
+        try:
+            self._file.append(line)
+            self._why_not = ""
+        except OSError as error:
+            self._why_not = _reason(error)
+            logger.error("AUDIT: not written (%s): %s", self._why_not, line.decode().rstrip())
+
+    def _probe(self) -> None:
+        assert self._file is not None
+        try:
+            self._file.check()
+            self._why_not = ""
+        except OSError as error:
+            self._why_not = _reason(error)
+
+    def _remember(self, line: bytes) -> None:
+        logger.info("AUDIT: %s", line.decode().rstrip())
+        entry = from_line(line)
+        assert entry is not None
+        self._count += 1
+        self._remembered.append((self._count, entry))
+
+    def _remembered_page(
+        self, before: str, limit: int, wanted: Callable[[dict[str, Any]], bool]
+    ) -> Page:
+        end = int(before) if before.isascii() and before.isdigit() else self._count + 1
+        older = (
+            (number, entry)
+            for number, entry in reversed(self._remembered)
+            if number < end and wanted(entry)
+        )
+        found = list(islice(older, limit + 1))
+        page = Page([entry for _, entry in found[:limit]])
+        if len(found) > limit:
+            page.next = str(found[limit - 1][0])
+        return page
+
+    def _pass_on(self, line: bytes) -> None:
+        if self._publish is None:
+            return
+        if self._publisher is None:
+            self._publisher = asyncio.get_running_loop().create_task(self._publish_all())
+        try:
+            self._unpublished.put_nowait(line.rstrip())
+        except asyncio.QueueFull:
+            logger.error("AUDIT: not published, %d entries wait", UNPUBLISHED_MAX)
+
+    async def _publish_all(self) -> None:
+        assert self._publish is not None
+        while True:
+            line = await self._unpublished.get()
+            try:
+                await self._publish(line)
+            except Exception as error:
+                # Whatever the other side raises, the next entry is published again.
+                logger.error("AUDIT: not published: %s", error)
+
+
+class _PerMinute:
+    """Lets `REFUSED_MAX` through in each minute, and counts the others."""
+
+    def __init__(self) -> None:
+        self._began = float("-inf")
+        self._admitted = 0
+        self._left_out = 0
+
+    def admit(self, now: float) -> int | None:
+        """How many were left out since the last that was let through; None: this one is, too."""
+        if now - self._began >= REFUSED_SECONDS:
+            self._began, self._admitted = now, 0
+        if self._admitted >= REFUSED_MAX:
+            self._left_out += 1
+            return None
+        self._admitted += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
