@@ -1,0 +1,294 @@
+"""What needs somebody's attention, in words: few sentences, the gravest first, each with a page.
+
+1. Of a kind of trouble the `SHOWN_MAX` largest cases have a sentence each, the rest have one
+   together. So there are never more than some dozens, however much is wrong.
+2. A notice's key stays the same while the trouble does, whatever its figures say.
+3. A channel has one notice: of several troubles the gravest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.nsqadmin.watch.merge import STATES
+from sparq.nsqadmin.watch.rows import LEVELS, Channel, Level, Node, Notice, Topic
+from sparq.nsqadmin.watch.table import Table
+from sparq.nsqadmin.watch.words import count, duration, names, rate
+
+SHOWN_MAX: Final = 3
+GROWTH_MIN: Final = 1.0
+"""Messages per second; less growth is not worth a word."""
+
+GROWN_MIN: Final = 0.1
+"""By which part of its depth a channel must grow in a minute to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookupd:
+    """An nsqlookupd.
+
+    Attributes:
+        address: as it was given.
+        error: why it does not answer; "".
+        nodes: addresses of the nsqds that it lists.
+    """
+
+    address: str
+    error: str
+    nodes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """All that notices are made of; `time` in seconds since 1970."""
+
+    time: float
+    nodes: Sequence[Node]
+    topics: Table[Topic]
+    channels: Table[Channel]
+    lookupds: Sequence[Lookupd]
+    names_left_out: int = 0
+
+
+def attention(sight: Sight) -> tuple[Notice, ...]:
+    """All notices, the gravest first."""
+    found = [
+        *_nodes(sight),
+        *_channels(sight.channels),
+        *_topics(sight.topics),
+        *_lookupds(sight),
+        *_versions(sight.nodes),
+        *_left_out(sight.names_left_out),
+    ]
+    return tuple(sorted(found, key=lambda notice: LEVELS.index(notice.level)))
+
+
+def channel_link(topic: str, channel: str) -> str:
+    """The page of a channel, below the base path."""
+    return f"{topic_link(topic)}/{quote(channel, safe='')}"
+
+
+def topic_link(topic: str) -> str:
+    """The page of a topic, below the base path."""
+    return f"/topics/{quote(topic, safe='')}"
+
+
+def node_link(address: str) -> str:
+    """The page of a node, below the base path."""
+    return f"/nodes/{quote(address, safe=':')}"
+
+
+# Nodes
+
+
+def _nodes(sight: Sight) -> Iterator[Notice]:
+    for state in ("gone", "silent", "unregistered"):
+        concerned = [node for node in sight.nodes if node.state == state]
+        concerned.sort(key=lambda node: -node.waiting)
+        level: Level = "warn" if state != "gone" else "bad"
+        said = ((node, _of_state(node, sight.time)) for node in concerned)
+        yield from _few_nodes(state, level, f"nodes are {state}", said)
+    short = [node for node in sight.nodes if node.is_short and node.state != "gone"]
+    full = "refuses publishes: its disk has no more room"
+    yield from _few_nodes("short", "bad", "nodes have a full disk", ((n, full) for n in short))
+    ill = [node for node in sight.nodes if _is_ill(node)]
+    said = ((node, f"has trouble with its disk: {node.health}") for node in ill)
+    yield from _few_nodes("health", "bad", "nodes have trouble with their disks", said)
+
+
+def _is_ill(node: Node) -> bool:
+    return node.health not in ("", "OK") and not node.is_short and node.state != "gone"
+
+
+def _of_state(node: Node, time: float) -> str:
+    for_long = duration(max(0.0, time - node.since_at))
+    waiting = count(node.waiting, "message")
+    wait = "waits" if node.waiting == 1 else "wait"
+    if node.state == "gone":
+        why = f" ({node.error})" if node.error else ""
+        there = f"{waiting} {wait} there" if node.waiting else "no messages waited there"
+        return f"has been gone for {for_long}{why}; {there}"
+    if node.state == "silent":
+        return f"has not answered for {for_long}; figures of its {waiting} are the last ones"
+    return f"runs, but no nsqlookupd has listed it for {for_long}: consumers do not find it"
+
+
+def _few_nodes(
+    kind: str, level: Level, many: str, said: Iterable[tuple[Node, str]]
+) -> Iterator[Notice]:
+    """Rule 1 for nodes."""
+    cases = list(said)
+    for node, sentence in cases[:SHOWN_MAX]:
+        key = f"{kind}:{node.address}"
+        yield Notice(key, level, f"{node.address} {sentence}.", node_link(node.address))
+    if len(cases) > SHOWN_MAX:
+        left = len(cases) - SHOWN_MAX
+        yield Notice(f"{kind}:more", level, f"{left:,} more {many}.", "/nodes?sort=state")
+
+
+# Channels
+
+
+def _channels(table: Table[Channel]) -> Iterator[Notice]:
+    if not len(table):
+        return
+    columns = table.columns
+    state, depth = columns["state"], columns["depth"]
+    waiting = depth + columns["in_flight"]
+    growth = np.nan_to_num(columns["growth"])
+    grows = (growth >= GROWTH_MIN) & (growth * 60 >= GROWN_MIN * depth)
+    stuck = _is(state, "stuck")
+    alone = _is(state, "no consumers") & (depth > 0)
+    behind = (_is(state, "ok") | _is(state, "behind")) & grows & (depth > 0)
+    paused = _is(state, "paused")
+    yield from _few(table, ("stuck", "bad", _stuck), stuck, waiting)
+    yield from _few(table, ("no-consumers", "bad", _alone), alone & grows, depth)
+    yield from _few(table, ("no-consumers-idle", "warn", _alone), alone & ~grows, depth)
+    yield from _few(table, ("growing", "warn", _growing), behind, growth)
+    slow = _is(state, "behind") & ~grows & (depth > 0)
+    yield from _few(table, ("behind", "note", _behind), slow, columns["lag_seconds"])
+    yield from _few(table, ("paused", "note", _paused), paused, depth)
+
+
+def _is(states: NDArray[Any], state: str) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = states == STATES.index(state)
+    return found
+
+
+_MORE = {
+    "stuck": ("channels have consumers that finish nothing", "stuck"),
+    "no-consumers": ("channels without consumers grow", "no+consumers"),
+    "no-consumers-idle": ("channels with messages have no consumers", "no+consumers"),
+    "growing": ("channels grow faster than they are read", "behind"),
+    "behind": ("channels are behind", "behind"),
+    "paused": ("channels are paused", "paused"),
+}
+
+
+def _few(
+    table: Table[Channel],
+    case: tuple[str, Level, Callable[[Channel], str]],
+    mask: NDArray[np.bool_],
+    size: NDArray[Any],
+) -> Iterator[Notice]:
+    """Rule 1 for channels, those with the largest `size` first; a case is kind, level, sentence."""
+    kind, level, said = case
+    places = np.flatnonzero(mask)
+    largest = places[np.argsort(-size[places], kind="stable")]
+    for place in largest[:SHOWN_MAX].tolist():
+        row = table.row(place)
+        key = f"{kind}:{row.topic}/{row.channel}"
+        sentence = f"{row.topic}/{row.channel} {said(row)}."
+        yield Notice(key, level, sentence, channel_link(row.topic, row.channel))
+    if len(places) > SHOWN_MAX:
+        what, state = _MORE[kind]
+        left = f"{len(places) - SHOWN_MAX:,} more {what}."
+        yield Notice(f"{kind}:more", level, left, f"/topics?view=channels&state={state}")
+
+
+def _wait(number: int) -> str:
+    return f"{count(number, 'message')} {'waits' if number == 1 else 'wait'}"
+
+
+def _stuck(row: Channel) -> str:
+    who = count(row.clients, "consumer") if row.clients else "a range reader"
+    has = "have" if row.clients > 1 else "has"
+    in_flight = f", {row.in_flight:,} in flight" if row.in_flight else ""
+    since = duration(row.unfinished_seconds)
+    return f"is stuck: {who} {has} finished nothing for {since}; {_wait(row.depth)}{in_flight}"
+
+
+def _alone(row: Channel) -> str:
+    more = f", {rate(row.growth)} more every second" if row.growth and row.growth > 0 else ""
+    return f"has no consumers; {_wait(row.depth)}{more}"
+
+
+def _growing(row: Channel) -> str:
+    finished = (
+        "" if row.out_rate is None else f" Its consumers finish {rate(row.out_rate)} a second"
+    )
+    return (
+        f"grows by {rate(row.growth or 0)} messages a second; {_wait(row.depth)}.{finished}".rstrip(
+            "."
+        )
+    )
+
+
+def _behind(row: Channel) -> str:
+    if row.clear_seconds is None or row.clear_seconds == np.inf:
+        until = ""
+    else:
+        until = f"; at this rate it has caught up in {duration(row.clear_seconds)}"
+    return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
+
+
+def _paused(row: Channel) -> str:
+    return f"is paused; {_wait(row.depth)}"
+
+
+# Topics
+
+
+def _topics(table: Table[Topic]) -> Iterator[Notice]:
+    if not len(table):
+        return
+    columns = table.columns
+    without = np.flatnonzero((columns["channels"] == 0) & ~columns["paused"])
+    without = without[np.argsort(-columns["depth"][without], kind="stable")]
+    if len(without):
+        topics = [table.keys[place][0] for place in without.tolist()]
+        waiting = int(columns["depth"][without].sum())
+        has = "topic has" if len(topics) == 1 else "topics have"
+        wait = f"; {_wait(waiting)} for one" if waiting else ""
+        sentence = f"{len(topics):,} {has} no channel: {names(topics)}{wait}."
+        link = topic_link(topics[0]) if len(topics) == 1 else "/topics?sort=channels"
+        yield Notice("no-channel", "warn" if waiting else "note", sentence, link)
+    paused = np.flatnonzero(columns["paused"])
+    if len(paused):
+        topics = [table.keys[place][0] for place in paused.tolist()]
+        are = "topic is" if len(topics) == 1 else "topics are"
+        link = topic_link(topics[0]) if len(topics) == 1 else "/topics?sort=-paused"
+        sentence = f"{len(topics):,} {are} paused: {names(topics)}."
+        yield Notice("topics-paused", "note", sentence, link)
+
+
+# The cluster
+
+
+def _lookupds(sight: Sight) -> Iterator[Notice]:
+    failed = [each for each in sight.lookupds if each.error]
+    level: Level = "bad" if len(failed) == len(sight.lookupds) else "warn"
+    for each in failed[:SHOWN_MAX]:
+        sentence = f"nsqlookupd {each.address} does not answer: {each.error}."
+        yield Notice(f"lookupd:{each.address}", level, sentence, "/nodes")
+    answered = [each for each in sight.lookupds if not each.error]
+    known = frozenset[str]().union(*(each.nodes for each in answered))
+    partly = [(each, sorted(known - each.nodes)) for each in answered if known - each.nodes]
+    for each, missing in partly[:SHOWN_MAX]:
+        sentence = f"nsqlookupd {each.address} does not list {names(missing)}, another one does."
+        yield Notice(f"disagree:{each.address}", "warn", sentence, "/nodes")
+
+
+def _versions(nodes: Sequence[Node]) -> Iterator[Notice]:
+    versions: dict[str, int] = {}
+    for node in nodes:
+        if node.version and node.state != "gone":
+            versions[node.version] = versions.get(node.version, 0) + 1
+    if len(versions) > 1:
+        told = names(
+            [f"{version} on {number:,}" for version, number in sorted(versions.items())], 4
+        )
+        sentence = f"Nodes have different versions: {told}."
+        yield Notice("versions", "warn", sentence, "/nodes?sort=version")
+
+
+def _left_out(number: int) -> Iterator[Notice]:
+    if number:
+        sentence = f"{number:,} topics and channels are not shown: there are too many names."
+        yield Notice("left-out", "warn", sentence, "/topics")

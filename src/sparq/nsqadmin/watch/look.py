@@ -1,0 +1,249 @@
+"""What one nsqd said of itself at one moment: its `/stats`, read into columns.
+
+1. Only what is used is decoded, and no document is kept: 20 nodes with 10,000 channels each would
+   be a gigabyte of dictionaries, and are 25 MB of columns.
+2. An answer is not trusted: names that NSQ does not allow are left out, counts are held between 0
+   and 2^53, texts are cut to one line.
+3. Go's nsqd does not say how many messages were finished. There it is what is no longer there of
+   those that came. Its `sparq_version` is missing: that is how it is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.client.reasons import one_line
+from sparq.nsqadmin.watch.names import NONE, Names, Numbers
+from sparq.nsqadmin.watch.rows import Reader
+
+Counts: TypeAlias = NDArray[np.int64]
+Figures: TypeAlias = NDArray[np.float64]
+
+COUNTS: Final = (
+    *("messages", "finished", "requeued", "timed_out", "bytes"),
+    *("depth", "backend_depth", "in_flight", "deferred", "clients", "ready", "paused"),
+)
+"""The columns of `Look.counts`; the first five are counters, of which rates are made."""
+
+AT: Final = {name: place for place, name in enumerate(COUNTS)}
+COUNTERS: Final = COUNTS[:5]
+COUNT_MAX: Final = 1 << 53
+
+
+class _Channel(msgspec.Struct, gc=False):
+    channel_name: str
+    depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    requeue_count: int
+    timeout_count: int
+    client_count: int
+    paused: bool
+    backend_depth: int = 0
+    finish_count: int = -1
+    ready_count: int = 0
+    message_bytes: int = 0
+    oldest_waiting_seconds: float | None = None
+    range_reader: str | None = None
+    range_query: str | None = None
+    range_commit_seconds: float | None = None
+
+
+class _Topic(msgspec.Struct, gc=False):
+    topic_name: str
+    depth: int
+    message_count: int
+    paused: bool
+    backend_depth: int = 0
+    message_bytes: int = 0
+    channels: list[_Channel] | None = None
+
+
+class _Reserve(msgspec.Struct, gc=False):
+    is_short: bool = False
+
+
+class _Document(msgspec.Struct, gc=False):
+    version: str = ""
+    health: str = ""
+    start_time: int = 0
+    topics: list[_Topic] | None = None
+    sparq_version: str | None = None
+    reserve: _Reserve | None = None
+    data: _Document | None = None
+
+
+_document = msgspec.json.Decoder(_Document)
+
+_of_channel = attrgetter(
+    *("message_count", "finish_count", "requeue_count", "timeout_count", "message_bytes"),
+    *("depth", "backend_depth", "in_flight_count", "deferred_count"),
+    *("client_count", "ready_count", "paused"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An nsqd's figures.
+
+    Attributes:
+        at_seconds: when they were asked for, on the monotonic clock.
+        start_time: when it was started, in seconds since 1970.
+        sparq_version: None: it is Go's.
+        is_short: it refuses publishes for want of space.
+        numbers: of its topics and channels, shape (n,), each once.
+        counts: shape (len(COUNTS), n).
+        oldest: age of the oldest waiting message in seconds, shape (n,); 0: none, nan: not said.
+        readers: by number, of the channels that a range reader holds.
+    """
+
+    at_seconds: float
+    start_time: int
+    version: str
+    sparq_version: str | None
+    health: str
+    is_short: bool
+    numbers: Numbers
+    counts: Counts
+    oldest: Figures
+    readers: dict[int, Reader]
+
+    def column(self, name: str) -> Counts:
+        """One of `COUNTS`, shape (n,)."""
+        found: Counts = self.counts[AT[name]]
+        return found
+
+    def only(self, numbers: Numbers) -> Look:
+        """The figures of some numbers, ascending; there they are 0, 1, ... in this order."""
+        here = np.isin(self.numbers, numbers)
+        at = np.searchsorted(numbers, self.numbers[here]).astype(np.int32)
+        places = {int(number): place for place, number in enumerate(numbers)}
+        readers = {places[n]: reader for n, reader in self.readers.items() if n in places}
+        return replace(
+            self,
+            numbers=at,
+            counts=self.counts[:, here],
+            oldest=self.oldest[here],
+            readers=readers,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What of an earlier look rates need: `counts` has the rows of `COUNTERS` only."""
+
+    at_seconds: float
+    start_time: int
+    numbers: Numbers
+    counts: Counts
+
+    def only(self, numbers: Numbers) -> Counters:
+        """As `Look.only`."""
+        here = np.isin(self.numbers, numbers)
+        at = np.searchsorted(numbers, self.numbers[here]).astype(np.int32)
+        return replace(self, numbers=at, counts=self.counts[:, here])
+
+
+def counters(look: Look) -> Counters:
+    """A look as the base of later rates."""
+    kept = look.counts[: len(COUNTERS)].copy()
+    return Counters(look.at_seconds, look.start_time, look.numbers, kept)
+
+
+def read_look(answer: bytes | bytearray, names: Names, at_seconds: float) -> Look:
+    """Read an answer of `/stats`, in the form of before 1.0 too (wrapped in `data`).
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    try:
+        document = _document.decode(answer)
+        document = document.data or document
+        if not document.version:
+            raise ValueError("figures without a version")
+        rows = list(_numbered(document.topics or (), names))
+        counts = _counts([row for _, row in rows])
+    except (msgspec.MsgspecError, RecursionError, OverflowError) as error:
+        raise ValueError(f"figures that cannot be read: {one_line(str(error))}") from None
+    numbers = np.fromiter((number for number, _ in rows), np.int32, len(rows))
+    names.seen(numbers, at_seconds)
+    is_sparq = document.sparq_version is not None
+    return Look(
+        at_seconds,
+        document.start_time,
+        one_line(document.version),
+        one_line(document.sparq_version) if document.sparq_version is not None else None,
+        one_line(document.health),
+        document.reserve is not None and document.reserve.is_short,
+        numbers,
+        counts,
+        _oldest(rows, is_sparq),
+        dict(_readers(rows)),
+    )
+
+
+Row: TypeAlias = "tuple[int, _Topic | _Channel]"
+
+
+def _numbered(topics: Iterable[_Topic], names: Names) -> Iterator[Row]:
+    """Each topic and channel that has a number, none twice."""
+    taken = {NONE}
+    for topic in topics:
+        name = topic.topic_name
+        number = names.number_or_new(name)
+        if number in taken:
+            continue
+        taken.add(number)
+        yield number, topic
+        for channel in topic.channels or ():
+            number = (
+                names.number_or_new(name, channel.channel_name) if channel.channel_name else NONE
+            )
+            if number not in taken:
+                taken.add(number)
+                yield number, channel
+
+
+def _counts(rows: list[_Topic | _Channel]) -> Counts:
+    """The columns of the rows, each count held within its bounds."""
+    flat = chain.from_iterable(
+        _of_channel(row) if isinstance(row, _Channel) else _of_topic(row) for row in rows
+    )
+    found = np.fromiter(flat, np.int64, len(rows) * len(COUNTS))
+    counts = np.ascontiguousarray(found.reshape(len(rows), len(COUNTS)).T)
+    unknown = counts[AT["finished"]] < 0
+    gone = counts[AT["messages"]] - counts[AT["depth"]]
+    gone -= counts[AT["in_flight"]] + counts[AT["deferred"]]
+    counts[AT["finished"]][unknown] = gone[unknown]
+    return np.clip(counts, 0, COUNT_MAX, out=counts)
+
+
+def _of_topic(topic: _Topic) -> tuple[int, ...]:
+    return (
+        *(topic.message_count, 0, 0, 0, topic.message_bytes),
+        *(topic.depth, topic.backend_depth, 0, 0, 0, 0, topic.paused),
+    )
+
+
+def _oldest(rows: list[Row], is_sparq: bool) -> Figures:
+    """Ages of the oldest messages; sparq's nsqd says null where none waits."""
+    none = 0.0 if is_sparq else math.nan
+    ages = (getattr(row, "oldest_waiting_seconds", None) for _, row in rows)
+    return np.fromiter((none if age is None else age for age in ages), np.float64, len(rows))
+
+
+def _readers(rows: list[Row]) -> Iterator[tuple[int, Reader]]:
+    for number, row in rows:
+        if isinstance(row, _Channel) and row.range_reader:
+            address, query = one_line(row.range_reader), one_line(row.range_query or "")
+            yield number, Reader(address, query, row.range_commit_seconds)

@@ -1,0 +1,147 @@
+"""The figures of all nodes as those of one cluster: columns by number (`names`).
+
+1. A rate is the growth of a counter between two looks at one nsqd, by the time between them. An
+   nsqd that was started anew in between, or was looked at once only, adds nothing; where no nsqd
+   adds anything the rate is unknown: nan.
+2. A lag is the age of the oldest waiting message where every node says it, the largest of them.
+   Otherwise it is what waits by the rate at which it is finished (Little's law).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.nsqadmin.watch.look import AT, COUNTERS, COUNTS, Counters, Counts, Figures, Look
+from sparq.nsqadmin.watch.rows import Reader
+
+Flags = NDArray[np.bool_]
+
+BEHIND_SECONDS: Final = 60.0
+"""A channel whose oldest message has waited longer is behind."""
+
+STUCK_SECONDS: Final = 30.0
+"""Consumers that have finished nothing for longer, while messages wait, are stuck."""
+
+STATES: Final = ("ok", "paused", "behind", "no consumers", "stuck")
+"""A channel's states, the gravest last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Figures of all topics and channels; arrays are by number, shape (..., n).
+
+    Attributes:
+        nodes: number of nodes that have it; 0: it is not there.
+        counts: rows of `COUNTS`, summed.
+        rates: rows of `COUNTERS`, per second; nan: unknown.
+        lag: seconds; nan: unknown, inf: nothing is being finished.
+        is_exact: whether all nodes said the age.
+        says_ready: whether all nodes say their clients' RDY.
+        readers: range readers, by number.
+    """
+
+    nodes: NDArray[np.int32]
+    counts: Counts
+    rates: Figures
+    lag: Figures
+    is_exact: Flags
+    says_ready: Flags
+    readers: dict[int, Reader]
+
+    def count(self, name: str) -> Counts:
+        """One of `COUNTS`."""
+        found: Counts = self.counts[AT[name]]
+        return found
+
+    def rate(self, name: str) -> Figures:
+        """One of `COUNTERS`, per second."""
+        found: Figures = self.rates[AT[name]]
+        return found
+
+
+def rates_of(look: Look, base: Counters | None) -> Figures | None:
+    """The rates between two looks, shape (len(COUNTERS), n), nan for what is new; None: unknown."""
+    if base is None or base.start_time != look.start_time or base.at_seconds >= look.at_seconds:
+        return None
+    now = look.counts[: len(COUNTERS)]
+    seconds = look.at_seconds - base.at_seconds
+    if np.array_equal(base.numbers, look.numbers):
+        return cast(Figures, np.maximum(0, now - base.counts) / seconds)
+    grown = np.full(now.shape, np.nan)
+    _, here, there = np.intersect1d(look.numbers, base.numbers, True, return_indices=True)
+    grown[:, here] = np.maximum(0, now[:, here] - base.counts[:, there]) / seconds
+    return grown
+
+
+def merge(looks: Iterable[tuple[Look, Counters | None]], size: int) -> Columns:
+    """The columns of numbers below `size`; each look comes with the one that rates begin at."""
+    nodes = np.zeros(size, np.int32)
+    counts = np.zeros((len(COUNTS), size), np.int64)
+    rates = np.zeros((len(COUNTERS), size))
+    is_known = np.zeros(size, np.bool_)
+    oldest = np.zeros(size)
+    says_ready = np.ones(size, np.bool_)
+    readers: dict[int, Reader] = {}
+    for look, base in looks:
+        at = look.numbers
+        nodes[at] += 1
+        counts[:, at] += look.counts
+        oldest[at] = np.maximum(oldest[at], look.oldest)  # nan stays: not all have said it
+        readers.update(look.readers)
+        if look.sparq_version is None:
+            says_ready[at] = False
+        grown = rates_of(look, base)
+        if grown is not None:
+            rates[:, at] += np.nan_to_num(grown)
+            is_known[at] |= ~np.isnan(grown[0])
+    rates[:, ~is_known] = np.nan
+    lag = _lag(counts, rates, oldest)
+    return Columns(nodes, counts, rates, lag, ~np.isnan(oldest), says_ready, readers)
+
+
+def _lag(counts: Counts, rates: Figures, oldest: Figures) -> Figures:
+    """Rule 2."""
+    waiting = counts[AT["depth"]] + counts[AT["in_flight"]]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        estimated = np.where(waiting > 0, waiting / rates[AT["finished"]], 0.0)
+    return np.where(np.isnan(oldest), estimated, oldest)
+
+
+def clear_seconds(columns: Columns) -> Figures:
+    """How long until nothing waits if rates stay; inf: never, nan: unknown."""
+    waiting = columns.count("depth") + columns.count("in_flight")
+    shrinking = columns.rate("finished") - columns.rate("messages")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = np.where(shrinking > 0, waiting / shrinking, np.inf)
+    left[np.isnan(shrinking)] = np.nan
+    left[waiting == 0] = 0.0
+    return left
+
+
+def channel_states(columns: Columns, unfinished: Figures) -> NDArray[np.int8]:
+    """Each channel's place in `STATES`.
+
+    - paused: it is;
+    - no consumers: it has neither a client nor a range reader;
+    - stuck: consumers are there, messages wait or are in flight, and none was finished for
+      `STUCK_SECONDS`;
+    - behind: its lag is more than `BEHIND_SECONDS`.
+
+    Args:
+        columns: the cluster.
+        unfinished: for how long messages have waited without one being finished, seconds.
+    """
+    waiting = columns.count("depth") + columns.count("in_flight")
+    is_read = columns.count("clients") > 0
+    is_read[list(columns.readers)] = True
+    states = np.zeros(len(waiting), np.int8)
+    states[(waiting > 0) & (columns.lag > BEHIND_SECONDS)] = STATES.index("behind")
+    states[(waiting > 0) & (unfinished >= STUCK_SECONDS)] = STATES.index("stuck")
+    states[~is_read] = STATES.index("no consumers")
+    states[columns.count("paused") > 0] = STATES.index("paused")
+    return states

@@ -1,0 +1,126 @@
+"""Numbers for topics and channels, so that their figures can be columns.
+
+1. A number stays with its name while anything remembers it, at least for `KEEP_SECONDS`
+   after it was last seen: charts of the last hour are kept by number.
+2. After that it may stand for another name, so that short-lived names need no more memory. `keys`
+   and `topic_of` are replaced then, never changed: pictures that are still shown hold them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.protocol.names import is_valid_name
+
+Key: TypeAlias = tuple[str, str]
+"""Topic and channel; the topic itself has the channel ""."""
+
+Numbers: TypeAlias = NDArray[np.int32]
+
+KEEP_SECONDS: Final = 3700.0
+"""Somewhat longer than the history is."""
+
+NAMES_MAX: Final = 200_000
+"""Topics and channels of a cluster that are counted; 1,000 topics of 10 channels are 11,000."""
+
+NONE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """The names of some numbers, from 0 on; it is never changed.
+
+    Attributes:
+        keys: the name of each number; there may be more than `size`.
+        topic_of: for each number that of its topic.
+        size: how many numbers there are.
+    """
+
+    keys: list[Key]
+    topic_of: Numbers
+    size: int
+
+
+class Names:
+    """The numbers of all names.
+
+    Attributes:
+        keys: the name of each number.
+        topic_of: for each number that of its topic, shape (at least len(self),).
+        left_out: names that there was no room for since `forget`.
+    """
+
+    def __init__(self, names_max: int = NAMES_MAX) -> None:
+        self.keys: list[Key] = []
+        self.topic_of: Numbers = np.zeros(0, np.int32)
+        self.left_out = 0
+        self._max = names_max
+        self._numbers: dict[Key, int] = {}
+        self._seen_at = np.zeros(0)
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        """How many numbers are or were in use."""
+        return len(self.keys)
+
+    def numbering(self) -> Numbering:
+        """The names as they are now."""
+        return Numbering(self.keys, self.topic_of, len(self.keys))
+
+    def number(self, topic: str, channel: str = "") -> int:
+        """The number of a name; `NONE` for an unknown one."""
+        return self._numbers.get((topic, channel), NONE)
+
+    def number_or_new(self, topic: str, channel: str = "") -> int:
+        """The number of a name, a new one if need be.
+
+        `NONE`: NSQ does not allow the name, or there is no room for it. A channel's topic has to be
+        numbered before.
+        """
+        number = self._numbers.get((topic, channel), NONE)
+        return self._new(topic, channel) if number == NONE else number
+
+    def _new(self, topic: str, channel: str) -> int:
+        if not is_valid_name(channel or topic):
+            return NONE
+        if self._free:
+            number = self._free.pop()
+            self.keys, self.topic_of = [*self.keys], self.topic_of.copy()
+        elif len(self.keys) < self._max:
+            number = len(self.keys)
+            self.keys.append(("", ""))
+            self._grow(number + 1)
+        else:
+            self.left_out += 1
+            return NONE
+        self.keys[number] = (topic, channel)
+        self._numbers[topic, channel] = number
+        self.topic_of[number] = self._numbers[topic, ""]
+        return number
+
+    def _grow(self, size: int) -> None:
+        if size > len(self._seen_at):
+            room = max(1024, size - 1)
+            self._seen_at = np.append(self._seen_at, np.zeros(room))
+            self.topic_of = np.append(self.topic_of, np.zeros(room, np.int32))
+
+    def seen(self, numbers: Numbers, now: float) -> None:
+        """These are there, at `now` in seconds of the monotonic clock."""
+        self._seen_at[numbers] = now
+
+    def forget(self, now: float) -> None:
+        """Give up the names that were not seen for long."""
+        self.left_out = 0
+        used = self._numbers.items()
+        old = [(key, n) for key, n in used if now - self._seen_at[n] > KEEP_SECONDS]
+        if not old:
+            return
+        self.keys, self.topic_of = [*self.keys], self.topic_of.copy()
+        for key, number in old:
+            del self._numbers[key]
+            self._free.append(number)
+            self.keys[number], self.topic_of[number] = ("", ""), NONE
