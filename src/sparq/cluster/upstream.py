@@ -141,11 +141,19 @@ class Upstream:
         Raises:
             UpstreamError: there is no such answer.
         """
-        answer = await self._call("GET", address, path, b"", query)
+        answer = await self.read(address, path, **query)
         try:
             return _parsed(answer)
         except (ValueError, RecursionError):
             raise UpstreamError(address, "an answer that is no JSON") from None
+
+    async def read(self, address: str, path: str, /, **query: str) -> bytes:
+        """Ask a daemon; its answer as it came.
+
+        Raises:
+            UpstreamError: there is none, or its status is not 200.
+        """
+        return await self._call("GET", address, path, b"", query)
 
     async def post(self, address: str, path: str, body: bytes = b"", /, **query: str) -> Any:
         """Tell a daemon to do something; its JSON answer, None if it says nothing in JSON.

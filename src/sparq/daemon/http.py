@@ -3,12 +3,14 @@
 A daemon gives a table of routes; this module does the rest (reference: http.md section 0).
 
 1. A handler returns text or bytes (sent as they are), `Content` (sent as what it says it is), None
-   (an empty 200) or anything else (JSON).
+   (an empty 200), an answer of aiohttp's (as it is), or anything else (JSON).
    It refuses with `HttpError`; that is the one place where an error becomes an HTTP answer.
 2. Paths are exact. One that differs in case, in a trailing slash or in `//`, `/./` and `/../` is
    redirected to the right one with its query, with Go's status: 301 for GET, 307 for the others.
 3. No body is held in memory beyond the limit that its handler names, chunked ones included, and
    none is decompressed.
+4. An answer that comes piece by piece (`Call.stream`) and breaks off ends its connection, so that
+   nobody takes it for whole.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ import asyncio
 import html
 import json
 import logging
-import posixpath
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
-from urllib.parse import quote, unquote_plus
+from urllib.parse import unquote_plus
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -31,11 +32,25 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sparq.daemon import files
 from sparq.daemon import token as tokens
 from sparq.daemon.address import Listener, peer_text
+from sparq.daemon.compressing import compress
+from sparq.daemon.routes import Methods, Result, Route, Table
 from sparq.protocol.names import is_valid_name
 
-Result: TypeAlias = Any
-Handler: TypeAlias = Callable[["Call"], Awaitable[Result] | Result]
 Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
+
+__all__ = [
+    "Call",
+    "Content",
+    "HttpError",
+    "Route",
+    "Site",
+    "answer",
+    "parse_query",
+    "refusal",
+    "to_json",
+    "topic_channel",
+    "unquote_path",
+]
 
 IDLE_SECONDS = 75.0
 """A connection without a complete request head is closed then (nginx's keepalive_timeout)."""
@@ -94,28 +109,24 @@ class HttpError(Exception):
         self.code = code
 
 
-class Route(NamedTuple):
-    """One endpoint; a path's last part may be a parameter, as in `/config/:opt`.
-
-    `plain`: text answers without NSQ's header (/ping). `log`: at INFO. `private`: a GET that a
-    token is asked for, as all else that is no GET.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    plain: bool = False
-    log: bool = True
-    private: bool = False
-
-
 class Call:
     """One request, as a handler sees it."""
 
-    def __init__(self, request: web.BaseRequest, body_seconds: float | None = None) -> None:
-        """`body_seconds`: the time that all of the body has; None: any, if pieces keep coming."""
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        body_seconds: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`body_seconds`: the time that all of the body has; None: any, if pieces keep coming.
+
+        `headers`: those of every answer of its site.
+        """
         self.request = request
+        self.parameters: Mapping[str, str] = {}
+        self.streamed: web.StreamResponse | None = None
         self._body_seconds = body_seconds
+        self._headers = headers or {}
         self._target = request.raw_path
         self._query: dict[str, str] | None = None
 
@@ -182,6 +193,15 @@ class Call:
             raise HttpError(500, "INTERNAL_ERROR") from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    async def stream(
+        self, content_type: str, headers: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """Begin an answer that comes piece by piece; the handler writes and then returns it."""
+        told = {**_PLAIN_HEADER, **self._headers, **(headers or {}), "Content-Type": content_type}
+        self.streamed = web.StreamResponse(headers=told)
+        await self.streamed.prepare(self.request)
+        return self.streamed
+
     async def _say_continue(self) -> None:
         """Call for the body of a client that asks first (curl does above 1 MiB)."""
         request = self.request
@@ -239,8 +259,10 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
-def answer(result: Result, *, plain: bool = False) -> web.Response:
+def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
     """The 200 for what a handler returned (rule 1)."""
+    if isinstance(result, web.StreamResponse):
+        return result
     headers = dict(_PLAIN_HEADER if plain else _V1_HEADER)
     if isinstance(result, Content):
         headers["Content-Type"] = result.content_type
@@ -295,12 +317,19 @@ class Site:
         connections_max: int = files.UNLIMITED,
         token: str = "",
         request_seconds: float = 0.0,
+        *,
+        base: str = "",
+        headers: Mapping[str, str] | None = None,
+        compresses: bool = False,
     ) -> None:
         """`gate` sees each request first; what it answers is the answer.
 
         Beyond `connections_max` connections, who comes is closed at once. Where there is a `token`,
         who changes something must show it. A request's head, and then its body, may take
         `request_seconds` each; 0: `IDLE_SECONDS`, and `BODY_SECONDS` between two pieces.
+
+        All paths are below `base`. Every answer has these `headers`, unless it has its own. One
+        that `compresses` does so for who takes it, where there is something to gain.
         """
         self._gate = gate
         self._token = token
@@ -308,16 +337,9 @@ class Site:
         self._body_seconds = request_seconds or None
         self._connections_max = connections_max
         self._is_full = False
-        self._paths: dict[str, dict[str, Route]] = {}
-        self._open_ended: dict[str, dict[str, Route]] = {}
-        for route in routes:
-            folder, _, name = route.path.rpartition("/")
-            if name.startswith(":"):
-                self._open_ended.setdefault(folder, {})[route.method] = route
-            else:
-                self._paths.setdefault(route.path, {})[route.method] = route
-        # Go's router ignores case and trailing slashes when it looks for what was meant.
-        self._meant = {_folded(path): path for path in self._paths}
+        self._table = Table(routes, base)
+        self._headers = headers or {}
+        self._compresses = compresses
         self._server: web.Server | None = None
         self._short_way: ShortWay | None = None
 
@@ -374,30 +396,45 @@ class Site:
 
     async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        if self._gate is not None and (shut := self._gate(request)) is not None:
-            return shut
+        shut = None if self._gate is None else self._gate(request)
+        if shut is not None:
+            return self._dressed(shut, request)
         began = time.monotonic()
-        call = Call(request, self._body_seconds)
-        methods = self._paths.get(call.path) or self._open_ended.get(call.path.rpartition("/")[0])
-        route = None if methods is None else methods.get(request.method)
+        call = Call(request, self._body_seconds, self._headers)
+        found = self._table.find(call.path)
+        route = None if found is None else found.methods.get(request.method)
+        response: web.StreamResponse
         if route is not None and not self._may(route, request):
             response = refusal(HttpError(401, "UNAUTHORIZED"), plain=route.plain)
             response.headers["WWW-Authenticate"] = "Bearer"
-        elif route is not None:
+        elif route is not None and found is not None:
+            call.parameters = found.parameters
             response = await _handle(route, call)
         else:
-            response = self._no_such_route(call, methods)
+            response = self._no_such_route(call, None if found is None else found.methods)
         if route is None or route.log:
             _log(request, response, time.monotonic() - began)
+        return self._dressed(response, request)
+
+    def _dressed(
+        self, response: web.StreamResponse, request: web.BaseRequest
+    ) -> web.StreamResponse:
+        """An answer with the site's headers, and compressed where that is worth it."""
+        if response.prepared:
+            return response
+        for name, value in self._headers.items():
+            response.headers.setdefault(name, value)
+        if self._compresses and isinstance(response, web.Response):
+            compress(response, request)
         return response
 
     def _may(self, route: Route, request: web.BaseRequest) -> bool:
         asks = bool(self._token) and (route.private or route.method != "GET")
         return not asks or tokens.is_shown(request, self._token)
 
-    def _no_such_route(self, call: Call, methods: dict[str, Route] | None) -> web.Response:
+    def _no_such_route(self, call: Call, methods: Methods | None) -> web.Response:
         method = call.request.method
-        meant = self._right_path(call.path, method)
+        meant = self._table.meant(call.path, method)
         if meant is not None:
             return _redirect(f"{meant}?{call.raw_query}" if call.raw_query else meant, method)
         if methods is None:
@@ -408,22 +445,6 @@ class Site:
         response = refusal(HttpError(405, "METHOD_NOT_ALLOWED"))
         response.headers["Allow"] = allow
         return response
-
-    def _right_path(self, path: str, method: str) -> str | None:
-        """The registered path that this one was meant to be, if it answers to the method."""
-        # Two slashes at the beginning would stay.
-        cleaned = "/" + posixpath.normpath(path).lstrip("/")
-        meant = self._meant.get(_folded(cleaned))
-        if meant is not None:
-            return meant if method in self._paths[meant] else None
-        folder, _, name = cleaned.rpartition("/")
-        if name and method in self._open_ended.get(folder.lower(), ()):
-            return f"{folder.lower()}/{quote(name)}"
-        return None
-
-
-def _folded(path: str) -> str:
-    return path.rstrip("/").lower() or "/"
 
 
 def _redirect(location: str, method: str) -> web.Response:
@@ -436,20 +457,33 @@ def _redirect(location: str, method: str) -> web.Response:
     return web.Response(status=301, text=link, headers=headers)
 
 
-async def _handle(route: Route, call: Call) -> web.Response:
+async def _handle(route: Route, call: Call) -> web.StreamResponse:
     try:
         result = route.handler(call)
         if isinstance(result, Awaitable):
             result = await result
-    except HttpError as error:
-        return refusal(error, plain=route.plain)
-    except Exception:
+    except Exception as error:
+        if call.streamed is not None:
+            return _broken_off(route, call, call.streamed, error)
+        if isinstance(error, HttpError):
+            return refusal(error, plain=route.plain)
         logger.exception("panic in HTTP handler of %s", route.path)
         return refusal(HttpError(500, "INTERNAL_ERROR"))
     return answer(result, plain=route.plain)
 
 
-def _log(request: web.BaseRequest, response: web.Response, seconds: float) -> None:
+def _broken_off(
+    route: Route, call: Call, begun: web.StreamResponse, error: Exception
+) -> web.StreamResponse:
+    """End the connection of an answer that nothing more comes of."""
+    if not isinstance(error, ConnectionError):  # who reads it may go at any time
+        logger.error("HTTP: the answer of %s broke off", route.path, exc_info=error)
+    if call.request.transport is not None:
+        call.request.transport.abort()
+    return begun
+
+
+def _log(request: web.BaseRequest, response: web.StreamResponse, seconds: float) -> None:
     if logger.isEnabledFor(logging.INFO):
         transport = request.transport
         peer = peer_text(transport.get_extra_info("peername")) if transport else ""

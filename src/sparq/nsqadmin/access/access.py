@@ -21,7 +21,6 @@ from sparq.nsqadmin.access.audit import Audit
 from sparq.nsqadmin.access.audit_entry import Entry
 from sparq.nsqadmin.access.facts import COOKIE, Facts, facts_of
 from sparq.nsqadmin.access.hosts import JSON, Refusal
-from sparq.nsqadmin.access.nodes import NodeRules
 from sparq.nsqadmin.access.policy import UNAUTHORIZED, AccessOptions, Decision, Policy, PolicyError
 from sparq.nsqadmin.access.roles import Identity, Role
 from sparq.nsqadmin.access.sessions import LIFE_SECONDS, Sessions
@@ -29,8 +28,8 @@ from sparq.program.lifecycle import StartError
 
 SIGN_IN_BYTES_MAX: Final = 8 << 10
 WARN_SECONDS: Final = 60.0
-_FACTS: Final = "sparq.nsqadmin.access.facts"
-_DECISION: Final = "sparq.nsqadmin.access.decision"
+_FACTS: Final = web.RequestKey("sparq.facts", Facts)
+_DECISION: Final = web.RequestKey("sparq.decision", Decision)
 
 LIVE: Final = (
     "admin_users",
@@ -41,7 +40,6 @@ LIVE: Final = (
     "local_role",
     "default_role",
     "allowed_hosts",
-    "allowed_nodes",
     "acl_http_header",
 )
 """The options that `reload` takes without a restart."""
@@ -51,10 +49,6 @@ logger = logging.getLogger(__name__)
 
 class Options(AccessOptions, Protocol):
     """What this package asks of nsqadmin's options."""
-
-    @property
-    def allowed_nodes(self) -> tuple[str, ...]:
-        """Addresses that nsqlookupds may name."""
 
     @property
     def base_path(self) -> str:
@@ -74,14 +68,14 @@ class Access:
         self._base = "/" + options.base_path.strip("/")
         self._warned_at = float("-inf")
         try:
-            self._policy, self._nodes = Policy(options), _node_rules(options)
+            self._policy = Policy(options)
         except PolicyError as error:
             raise StartError(str(error)) from None
 
     def reload(self, options: Options) -> None:
         """Take other options and read the token file again; with a mistake all stays as it was."""
         try:
-            self._policy, self._nodes = Policy(options), _node_rules(options)
+            self._policy = Policy(options)
         except PolicyError as error:
             logger.error("SIGHUP: rights are not changed: %s", error)
             return
@@ -128,14 +122,6 @@ class Access:
         decision = self._decide(request)
         self._hold(request, self._policy.require_config(self._facts(request), decision))
         return decision.identity
-
-    def may_call(self, host: str, port: int, *, source: str = "") -> bool:
-        """Whether to call a node that an nsqlookupd at the host `source` names (`nodes`)."""
-        return self._nodes.may_call(host, port, source=source)
-
-    def may_connect(self, resolved: str, *, source: str = "", name: str = "") -> bool:
-        """Whether to connect to the IP address that a node's name resolves to."""
-        return self._nodes.may_connect(resolved, source=source, name=name)
 
     @property
     def uses_tokens(self) -> bool:
@@ -196,7 +182,6 @@ class Access:
         found = request.get(_FACTS)
         if found is None:
             found = request[_FACTS] = facts_of(request, self._policy.header)
-        assert isinstance(found, Facts)
         return found
 
     def _decide(self, request: web.BaseRequest) -> Decision:
@@ -207,7 +192,6 @@ class Access:
             request[_DECISION] = found
             if found.is_disbelieved:
                 self._warn(facts)
-        assert isinstance(found, Decision)
         return found
 
     def _hold(self, request: web.BaseRequest, found: Refusal | None) -> None:
@@ -242,13 +226,6 @@ class Access:
             self._warned_at = self._now()
             header, peer = self._policy.header, facts.peer
             logger.warning("HTTP: %s of %s does not count: see --trusted-proxy", header, peer)
-
-
-def _node_rules(options: Options) -> NodeRules:
-    try:
-        return NodeRules(options.allowed_nodes)
-    except ValueError as error:
-        raise PolicyError(f"--allow-node-address: {error}") from None
 
 
 def _token_in(body: bytes, content_type: str) -> str:

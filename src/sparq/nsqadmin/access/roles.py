@@ -1,4 +1,8 @@
-"""Roles: what somebody may do, and the words for it in options and in the token file."""
+"""Roles: what somebody may do, and the words for it in options and in the token file.
+
+1. A role includes the lower ones: administer, operate, read.
+2. Seeing the bodies of messages is apart: no other role includes it.
+"""
 
 from __future__ import annotations
 

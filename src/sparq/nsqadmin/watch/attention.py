@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -46,13 +46,20 @@ class Lookupd:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """All that notices are made of; `time` in seconds since 1970."""
+    """All that notices are made of.
+
+    Attributes:
+        time: seconds since 1970.
+        refused: why nodes that registered are not called, by address.
+        names_left_out: topics and channels that there is no room for.
+    """
 
     time: float
     nodes: Sequence[Node]
     topics: Table[Topic]
     channels: Table[Channel]
     lookupds: Sequence[Lookupd]
+    refused: Mapping[str, str]
     names_left_out: int = 0
 
 
@@ -63,6 +70,7 @@ def attention(sight: Sight) -> tuple[Notice, ...]:
         *_channels(sight.channels),
         *_topics(sight.topics),
         *_lookupds(sight),
+        *_refused(sight.refused),
         *_versions(sight.nodes),
         *_left_out(sight.names_left_out),
     ]
@@ -108,11 +116,12 @@ def _is_ill(node: Node) -> bool:
 
 def _of_state(node: Node, time: float) -> str:
     for_long = duration(max(0.0, time - node.since_at))
-    waiting = count(node.waiting, "message")
-    wait = "waits" if node.waiting == 1 else "wait"
+    number = node.waiting + node.in_flight + node.deferred
+    waiting = count(number, "message")
+    wait = "waits" if number == 1 else "wait"
     if node.state == "gone":
         why = f" ({node.error})" if node.error else ""
-        there = f"{waiting} {wait} there" if node.waiting else "no messages waited there"
+        there = f"{waiting} {wait} there" if number else "no messages waited there"
         return f"has been gone for {for_long}{why}; {there}"
     if node.state == "silent":
         return f"has not answered for {for_long}; figures of its {waiting} are the last ones"
@@ -273,6 +282,11 @@ def _lookupds(sight: Sight) -> Iterator[Notice]:
     for each, missing in partly[:SHOWN_MAX]:
         sentence = f"nsqlookupd {each.address} does not list {names(missing)}, another one does."
         yield Notice(f"disagree:{each.address}", "warn", sentence, "/nodes")
+
+
+def _refused(refused: Mapping[str, str]) -> Iterator[Notice]:
+    for address, why in sorted(refused.items())[:SHOWN_MAX]:
+        yield Notice(f"refused:{address}", "warn", f"{address}: {why}.", "/nodes")
 
 
 def _versions(nodes: Sequence[Node]) -> Iterator[Notice]:

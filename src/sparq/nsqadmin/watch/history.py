@@ -15,12 +15,13 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparq.nsqadmin.watch.look import Figures
+from sparq.nsqadmin.watch.names import NONE, Names
 from sparq.nsqadmin.watch.rows import Channel, Node, Topic, Totals
 from sparq.nsqadmin.watch.table import Table
 from sparq.nsqadmin.watch.tables import Order
@@ -29,7 +30,8 @@ STEP_SECONDS: Final = 10.0
 KEPT_SECONDS: Final = 3600.0
 BYTES_MAX: Final = 100 << 20
 FIGURE_BYTES: Final = 4
-WAITING, RATE, LAG = range(3)
+DEPTH, RATE, LAG = range(3)
+SPARK_POINTS: Final = 24
 
 SLACK_SECONDS: Final = 1.0
 """A step may be this early: rounds do not come to the second."""
@@ -41,6 +43,7 @@ GROWTH_SECONDS: Final = 60.0
 GROWTH_SECONDS_MIN: Final = 20.0
 
 Values: TypeAlias = list[float | None]
+Subject: TypeAlias = Literal["cluster"] | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +58,28 @@ class Series:
     times: list[float]
     values: dict[str, Values]
 
+    def document(self) -> dict[str, Values]:
+        """As JSON has it: `time` beside the figures."""
+        return {"time": [*self.times], **self.values}
+
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     time: float
     figures: NDArray[np.float32]
-    nodes: dict[str, tuple[float | None, ...]]
+    nodes: Mapping[str, tuple[float | None, ...]]
     total: tuple[float | None, ...]
 
 
-_NODE = ("waiting", "in_rate", "out_rate")
-_TOTAL = ("waiting", "in_flight", "in_rate", "out_rate", "requeue_rate", "lag_seconds")
+_NODE = ("depth", "in_rate", "out_rate")
+_TOTAL = ("depth", "in_flight", "in_rate", "out_rate", "requeue_rate", "lag_seconds")
 
 
 class History:
-    """Takes steps, and tells of them."""
+    """Takes steps, and tells of them; both may be done on different threads."""
 
-    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, names: Names, bytes_max: int = BYTES_MAX) -> None:
+        self._names = names
         self._bytes_max = bytes_max
         self._steps: deque[_Step] = deque()
         self._bytes = 0
@@ -80,6 +88,11 @@ class History:
     def size_bytes(self) -> int:
         """What the figures by number take."""
         return self._bytes
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return len(self._steps)
 
     def step_seconds(self, size: int) -> float:
         """How far steps of this many names are apart."""
@@ -111,14 +124,14 @@ class History:
         """
         (topics, channels), (each, totals) = tables, nodes
         figures = np.full((3, size), np.nan, np.float32)
-        figures[WAITING, order.topics] = topics.columns["waiting"]
+        figures[DEPTH, order.topics] = topics.columns["waiting"]
         figures[RATE, order.topics] = topics.columns["in_rate"]
         figures[LAG, order.topics] = topics.columns["lag_seconds"]
-        figures[WAITING, order.channels] = channels.columns["depth"]
+        figures[DEPTH, order.channels] = channels.columns["depth"]
         figures[RATE, order.channels] = channels.columns["out_rate"]
         figures[LAG, order.channels] = channels.columns["lag_seconds"]
-        of_nodes = {node.address: tuple(getattr(node, name) for name in _NODE) for node in each}
-        total = tuple(getattr(totals, name) for name in _TOTAL)
+        of_nodes = {node.address: (node.waiting, node.in_rate, node.out_rate) for node in each}
+        total = (totals.waiting, *(getattr(totals, name) for name in _TOTAL[1:]))
         self._steps.append(_Step(time, figures, of_nodes, total))
         self._bytes += figures.nbytes
         self._drop(time)
@@ -146,7 +159,7 @@ class History:
         step = self._before(time - GROWTH_SECONDS)
         if step is not None and time - step.time >= GROWTH_SECONDS_MIN:
             size = min(len(depth), step.figures.shape[1])
-            grown = depth[:size] - step.figures[WAITING, :size]
+            grown = depth[:size] - step.figures[DEPTH, :size]
             growth[:size] = grown / (time - step.time)
         return growth
 
@@ -157,56 +170,53 @@ class History:
                 return step
         return self._steps[0] if self._steps else None
 
-    def topic(self, number: int, channels: Sequence[int]) -> Series:
-        """A topic's `waiting`, `in_rate`, `out_rate` of its channels, and `lag_seconds`."""
-        found = {
-            "waiting": self._figure(WAITING, number),
-            "in_rate": self._figure(RATE, number),
-            "out_rate": self._sums(RATE, channels),
-            "lag_seconds": self._figure(LAG, number),
-        }
-        return self._series(found)
+    def series(self, of: Subject) -> Series:
+        """The last hour of something; empty for what is not known.
 
-    def channel(self, number: int, topic: int) -> Series:
-        """A channel's `waiting`, `in_rate` (its topic's), `out_rate` and `lag_seconds`."""
-        found = {
-            "waiting": self._figure(WAITING, number),
-            "in_rate": self._figure(RATE, topic),
-            "out_rate": self._figure(RATE, number),
-            "lag_seconds": self._figure(LAG, number),
-        }
-        return self._series(found)
+        - `"cluster"`: `depth`, `in_flight`, `in_rate`, `out_rate`, `requeue_rate`, `lag_seconds`
+        - `("topic", T)`: `depth` with its channels', `in_rate`, `lag_seconds`
+        - `("channel", T, C)`: `depth`, `in_rate` (its topic's), `out_rate`, `lag_seconds`
+        - `("node", N)`: `depth`, `in_rate`, `out_rate`
+        """
+        steps = tuple(self._steps)
+        if of == "cluster":
+            return _series(steps, _TOTAL, [step.total for step in steps])
+        if of[0] == "node":
+            unknown = (None,) * len(_NODE)
+            return _series(steps, _NODE, [step.nodes.get(of[1], unknown) for step in steps])
+        number = self._names.number(*of[1:])
+        if number == NONE:
+            return Series([], {})
+        figures = [_figures(step, number) for step in steps]
+        if of[0] == "topic":
+            return _series(steps, ("depth", "in_rate", "lag_seconds"), figures)
+        topic = self._names.number(of[1])
+        rates = [_figures(step, topic)[RATE] for step in steps]
+        rows = [(*own, rate) for own, rate in zip(figures, rates, strict=True)]
+        return _series(steps, ("depth", "out_rate", "lag_seconds", "in_rate"), rows)
 
-    def node(self, address: str) -> Series:
-        """A node's `waiting`, `in_rate` and `out_rate`."""
-        unknown = (None,) * len(_NODE)
-        rows = [step.nodes.get(address, unknown) for step in self._steps]
-        return self._series({name: [row[at] for row in rows] for at, name in enumerate(_NODE)})
+    def spark(self, of: tuple[str, ...], points: int = SPARK_POINTS) -> Values:
+        """A topic's or channel's depth in some steps of the last hour, the last one among them."""
+        number = self._names.number(*of[1:])
+        steps = tuple(self._steps)
+        every = max(1, -(-len(steps) // points))
+        chosen = steps[::-1][::every][::-1]
+        return [_known(_figures(step, number)[DEPTH]) for step in chosen]
 
-    def total(self) -> Series:
-        """The cluster's `waiting`, `in_flight`, rates and `lag_seconds`."""
-        rows = [step.total for step in self._steps]
-        return self._series({name: [row[at] for row in rows] for at, name in enumerate(_TOTAL)})
 
-    def _figure(self, figure: int, number: int) -> list[float]:
-        return [
-            float(step.figures[figure, number]) if 0 <= number < step.figures.shape[1] else math.nan
-            for step in self._steps
-        ]
+def _figures(step: _Step, number: int) -> tuple[float, ...]:
+    if not 0 <= number < step.figures.shape[1]:
+        return (math.nan,) * len(step.figures)
+    return tuple(step.figures[:, number].tolist())
 
-    def _sums(self, figure: int, numbers: Sequence[int]) -> list[float]:
-        wanted = np.array(numbers, np.intp)
-        sums = []
-        for step in self._steps:
-            found = step.figures[figure, wanted[wanted < step.figures.shape[1]]]
-            is_known = not np.isnan(found).all()
-            sums.append(float(np.nansum(found)) if is_known else math.nan)
-        return sums
 
-    def _series(self, found: Mapping[str, Sequence[float | None]]) -> Series:
-        times = [step.time for step in self._steps]
-        return Series(times, {name: [_known(value) for value in found[name]] for name in found})
+def _series(
+    steps: Sequence[_Step], names: Sequence[str], rows: Sequence[Sequence[float | None]]
+) -> Series:
+    values = {name: [_known(row[at]) for row in rows] for at, name in enumerate(names)}
+    return Series([step.time for step in steps], values)
 
 
 def _known(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    """A figure with as many digits as float32 has; None for what is not known or has no end."""
+    return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None

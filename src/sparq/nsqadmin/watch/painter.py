@@ -6,7 +6,7 @@ that is changed later (`names` replaces what it changes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class Painter:
 
     def __init__(self) -> None:
         self.names = Names()
-        self.history = History()
+        self.history = History(self.names)
         self._progress = Progress()
         self._number = 0
         self._ordered: tuple[list[Key], Flags, Order] | None = None
@@ -47,11 +47,20 @@ class Painter:
         return read_look(answer, self.names, now)
 
     def paint(
-        self, observed: Sequence[Observed], lookupds: Sequence[Lookupd], time: float, now: float
+        self,
+        observed: Sequence[Observed],
+        lookupds: Sequence[Lookupd] = (),
+        refused: Mapping[str, str] | None = None,
+        *,
+        time: float,
+        now: float,
     ) -> Picture:
         """The picture of what was observed.
 
         Args:
+            observed: all nodes.
+            lookupds: the nsqlookupds; none where nsqds were given.
+            refused: why nodes that registered are not called, by address.
             time: seconds since 1970.
             now: seconds of the monotonic clock.
         """
@@ -73,7 +82,7 @@ class Painter:
         left_out = self.names.left_out
         self.names.forget(now)
         self._number += 1
-        sight = Sight(time, nodes, topics, channels, lookupds, left_out)
+        sight = Sight(time, nodes, topics, channels, lookupds, refused or {}, left_out)
         return Picture(
             self._number,
             time,
@@ -100,17 +109,17 @@ class Painter:
 
 
 def _node(seen: Observed, named: Numbering) -> Node:
-    look = seen.look
+    look, listed = seen.look, seen.node
     figures = _no_figures() if look is None else _figures(look, seen.base, named)
     return Node(
-        address=seen.address,
-        hostname=seen.hostname,
-        broadcast_address=seen.broadcast_address,
-        tcp_port=seen.tcp_port,
-        http_port=seen.http_port,
+        address=listed.address,
+        hostname=listed.hostname,
+        broadcast_address=listed.broadcast_address,
+        tcp_port=listed.tcp_port,
+        http_port=listed.http_port,
         version=_version(seen),
-        zone=seen.zone,
-        region=seen.region,
+        zone=listed.topology_zone,
+        region=listed.topology_region,
         state=seen.state,
         since_at=seen.since_at,
         answered_at=seen.answered_at,
@@ -120,8 +129,8 @@ def _node(seen: Observed, named: Numbering) -> Node:
         is_short=look is not None and look.is_short,
         started_at=0 if look is None else look.start_time,
         lookupds=seen.lookupds,
-        tombstoned=seen.tombstoned,
-        out_of_date=seen.out_of_date,
+        tombstoned=tuple(name for name, is_hidden in listed.topics if is_hidden),
+        out_of_date=listed.out_of_date,
         **figures,
     )
 
@@ -129,7 +138,7 @@ def _node(seen: Observed, named: Numbering) -> Node:
 def _version(seen: Observed) -> str:
     """NSQ's version, and sparq's own where it is one."""
     if seen.look is None:
-        return seen.version
+        return seen.node.version
     own = seen.look.sparq_version
     return seen.look.version if own is None else f"{seen.look.version} (sparq {own})"
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from sparq.cluster.nodes import Node as Listed
 from sparq.nsqadmin.watch.attention import Lookupd
 from sparq.nsqadmin.watch.look import Counters, Look
 from sparq.nsqadmin.watch.merge import merge
@@ -31,26 +32,18 @@ class Observed:
     """One nsqd as the loop has seen it; times are seconds since 1970.
 
     Attributes:
+        node: as it was listed.
+        lookupds: addresses of the nsqlookupds that list it.
         look: its last figures; None: it has never answered.
         base: where its rates begin; None: unknown.
-        lookupds: addresses of the nsqlookupds that list it.
     """
 
-    address: str
-    hostname: str
-    broadcast_address: str
-    tcp_port: int
-    http_port: int
-    version: str
+    node: Listed
     state: NodeState
     since_at: float
     answered_at: float | None
     error: str = ""
-    zone: str = ""
-    region: str = ""
     lookupds: tuple[str, ...] = ()
-    tombstoned: tuple[str, ...] = ()
-    out_of_date: bool = False
     look: Look | None = None
     base: Counters | None = None
 

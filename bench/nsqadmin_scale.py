@@ -1,0 +1,251 @@
+"""What watching a large cluster costs: `python -m bench.nsqadmin_scale`.
+
+Nodes that are none serve `/stats` of 1,000 topics with 10 channels each, an nsqlookupd that is none
+lists them. Told are the time to the first picture, the memory of the process that watches, its
+time on the processor for a round, and how many requests came while 50 viewers looked beside one.
+The nodes run in processes of their own and send an answer that was made before, so that the figures
+are the watcher's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream
+from sparq.nsqadmin.watch.watch import Watch
+
+FIRST_SECONDS_MAX = 1.0
+MEMORY_MAX = 300 << 20
+VIEWERS = 50
+PROCESSES = 2
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: keep-alive\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+
+
+def channel(name: str, number: random.Random) -> dict[str, Any]:
+    """A channel as sparq's nsqd tells of it."""
+    counts = ("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count")
+    return {
+        "channel_name": name,
+        **{count: number.randrange(10_000) for count in counts},
+        "backend_depth": 0,
+        "message_count": number.randrange(1 << 33),
+        "client_count": 2,
+        "clients": None,
+        "paused": False,
+        "e2e_processing_latency": {"count": 0, "percentiles": None},
+        "range_reader": None,
+        "cursor": "1033942098419712",
+        "finish_count": number.randrange(1 << 33),
+        "ready_count": 20,
+        "voided_count": 0,
+        "oldest_waiting_seconds": number.random() * 100,
+        "clear_seconds": None,
+        "range_query": None,
+        "range_commit_seconds": None,
+    }
+
+
+def stats(topics: range, channels: int) -> bytes:
+    """A node's `/stats`."""
+    number = random.Random(1)
+    listed = [
+        {
+            "topic_name": f"topic{topic:05d}",
+            "channels": [channel(f"channel{each}", number) for each in range(channels)],
+            "depth": 0,
+            "backend_depth": 0,
+            "message_count": number.randrange(1 << 33),
+            "message_bytes": number.randrange(1 << 40),
+            "paused": False,
+            "e2e_processing_latency": {"count": 0, "percentiles": None},
+            "log": "a" * 32,
+            "first_index": "1033942098419712",
+            "end_index": "1033942098419999",
+            "log_messages": 10,
+            "log_bytes": 1000,
+            "unsynced_messages": 0,
+            "unsynced_bytes": 0,
+            "damaged_messages": 0,
+        }
+        for topic in topics
+    ]
+    document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": listed}
+    return json.dumps({**document, "sparq_version": "0.1.0"}, separators=(",", ":")).encode()
+
+
+class Answers(asyncio.Protocol):
+    """Sends the same answer to each request, and counts them."""
+
+    count = 0
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = HEAD % len(answer) + answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way back."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """One request, whole: they are short."""
+        for _ in range(data.count(b"\r\n\r\n")):
+            Answers.count += 1
+            self._transport.write(self._answer)
+
+
+def serve(control: Connection, answers: Sequence[bytes]) -> None:
+    """Be some nodes: tell their ports, and at each question how many requests there were."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        ports = []
+        for answer in answers:
+
+            def made(answer: bytes = answer) -> Answers:
+                return Answers(answer)
+
+            server = await loop.create_server(made, "127.0.0.1", 0)
+            ports.append(server.sockets[0].getsockname()[1])
+        control.send(ports)
+        while await asyncio.to_thread(control.recv):
+            control.send(Answers.count)
+
+    asyncio.run(run())
+
+
+class Nodes:
+    """The processes that are the nodes, and one that is the nsqlookupd."""
+
+    def __init__(self, nodes: int, topics: int, channels: int, spread: bool) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._controls = []
+        self._processes = []
+        whole = range(topics)
+        parts = [whole[at::nodes] if spread else whole for at in range(nodes)]
+        made = {part: stats(part, channels) for part in dict.fromkeys(parts)}
+        self.answer_bytes = sum(len(made[part]) for part in parts)
+        self.ports: list[int] = []
+        for at in range(PROCESSES):
+            self._start(spawn, [made[part] for part in parts[at::PROCESSES]])
+        names = [f"topic{topic:05d}" for topic in whole]
+        producers = [
+            {
+                "broadcast_address": "127.0.0.1",
+                "http_port": port,
+                "tcp_port": port,
+                "hostname": f"host{at:02d}",
+                "remote_address": "127.0.0.1:1",
+                "version": "1.3.0",
+                "topics": names[:10],
+                "tombstones": [],
+            }
+            for at, port in enumerate(self.ports)
+        ]
+        self._start(spawn, [json.dumps({"producers": producers}).encode()])
+        self.lookupd = f"127.0.0.1:{self.ports.pop()}"
+
+    def _start(self, spawn: Any, answers: Sequence[bytes]) -> None:
+        control, other = spawn.Pipe()
+        process = spawn.Process(target=serve, args=(other, answers), daemon=True)
+        process.start()
+        self._controls.append(control)
+        self._processes.append(process)
+        self.ports += control.recv()
+
+    def requests(self) -> int:
+        """How many requests came so far, the nsqlookupd's among them."""
+        for control in self._controls:
+            control.send(True)
+        return sum(control.recv() for control in self._controls)
+
+    def close(self) -> None:
+        """End them."""
+        for process in self._processes:
+            process.kill()
+
+
+def memory_bytes() -> int:
+    """This process's memory now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def viewer(watch: Watch, seconds: float) -> int:
+    """Look at every picture for a while."""
+    seen, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        picture = await watch.changed(seen)
+        seen = picture.number
+        await asyncio.sleep(0)
+    return seen
+
+
+async def measure(nodes: Nodes, seconds: float) -> bool:
+    """Measure and print; whether the promises hold."""
+    base = memory_bytes()
+    async with Upstream() as upstream:
+        fleet = Fleet(upstream, lookupds=[nodes.lookupd])
+        began, cpu = time.monotonic(), time.process_time()
+        async with Watch(fleet) as watch:
+            picture = await watch.look()
+            while picture.totals.nodes_up < len(nodes.ports) or not picture.totals.topics:
+                picture = await watch.changed(picture.number)
+            while any(node.answered_at is None for node in picture.nodes):
+                picture = await watch.changed(picture.number)
+            first = time.monotonic() - began
+            print(f"{len(picture.nodes)} nodes, {len(picture.topics):,} topics, ", end="")
+            print(f"{len(picture.channels):,} channels, {nodes.answer_bytes / 1e6:.0f} MB a round")
+            print(f"first picture: {first:.2f} s, processor {time.process_time() - cpu:.2f} s")
+            per_viewers = {}
+            for viewers in (1, VIEWERS):
+                asked, rounds, cpu = nodes.requests(), watch.rounds, time.process_time()
+                await asyncio.gather(*(viewer(watch, seconds) for _ in range(viewers)))
+                rounds = max(1, watch.rounds - rounds)
+                cpu = (time.process_time() - cpu) / rounds
+                per_viewers[viewers] = (await asyncio.to_thread(nodes.requests) - asked) / rounds
+                print(f"{viewers} viewers: {per_viewers[viewers]:.1f} requests a round, ", end="")
+                print(f"{rounds} rounds, processor {cpu:.2f} s a round")
+            hour = watch.history.size_bytes * 360 // max(1, watch.history.steps)
+    now = memory_bytes()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"memory: {base >> 20} MiB before, {now >> 20} MiB now, {most >> 20} MiB at most, ", end="")
+    print(f"and {hour >> 20} MiB when the history has its hour")
+    holds = first <= FIRST_SECONDS_MAX and most + hour <= MEMORY_MAX
+    return holds and per_viewers[VIEWERS] <= per_viewers[1] * 1.2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the promises hold."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--nodes", type=int, default=20)
+    parser.add_argument("--topics", type=int, default=1000)
+    parser.add_argument("--channels", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--spread", action="store_true", help="each topic at one node only")
+    options = parser.parse_args(arguments)
+    nodes = Nodes(options.nodes, options.topics, options.channels, options.spread)
+    try:
+        holds = asyncio.run(measure(nodes, options.seconds))
+    finally:
+        nodes.close()
+    print(f"under 1 s, under 300 MiB, no more requests for 50: {'holds' if holds else 'FAILS'}")
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

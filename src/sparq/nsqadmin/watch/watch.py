@@ -1,0 +1,322 @@
+"""Looks at the cluster in rounds, once for all who want to see it.
+
+1. A round asks nsqlookupds who there is, and every node for its `/stats`, without clients. While
+   somebody looks there is one every 2 seconds, else one every 10 for the history. How many look
+   changes nothing.
+2. A round ends after `ROUND_SECONDS`: whoever has not answered by then keeps its last figures, and
+   its answer counts in a later round. A node that was killed refuses at once, and is told of in the
+   next round.
+3. Answers are read one after the other on a thread of their own, and forgotten: what stays are
+   columns (`look`). `LOOKS_AT_ONCE` answers are fetched at a time, so that those of 20 large nodes
+   are not in memory together; a node that lets others wait for `SLOT_SECONDS` does so no longer.
+4. Where there is much to read, rounds come less often: reading takes a third of a core at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Self, TypeVar
+
+from sparq.cluster.fleet import Fleet, Gathered
+from sparq.cluster.nodes import Node, read_node
+from sparq.nsqadmin.watch.attention import Lookupd
+from sparq.nsqadmin.watch.detail import AllClients, Detail, Details
+from sparq.nsqadmin.watch.history import History
+from sparq.nsqadmin.watch.look import Look
+from sparq.nsqadmin.watch.node_watch import NodeWatch
+from sparq.nsqadmin.watch.painter import Painter
+from sparq.nsqadmin.watch.picture import Picture
+from sparq.nsqadmin.watch.slots import Slots
+
+INTERVAL_SECONDS: Final = 2.0
+IDLE_SECONDS: Final = 10.0
+VIEW_SECONDS: Final = 10.0
+"""For how long after a look somebody counts as looking."""
+
+ROUND_SECONDS: Final = 1.0
+LOOKUP_SECONDS: Final = 0.3
+"""For how long a round waits for nsqlookupds before it asks the nodes of before."""
+
+FIRST_SECONDS: Final = 5.0
+LOOKS_AT_ONCE: Final = 6
+SLOT_SECONDS: Final = 0.5
+SHARE: Final = 3.0
+MIN_PAUSE_SECONDS: Final = 0.1
+GONE_SECONDS: Final = 3600.0
+"""A node that is gone, and where nothing waits, is forgotten after that."""
+
+GONE_MAX: Final = 100
+CONFIGURED_SECONDS: Final = 10.0
+"""How often nodes that were given are asked who they are: that takes two more questions each."""
+
+STATS: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Watch:
+    """Watches a cluster from `__aenter__` to `__aexit__`.
+
+    Args:
+        fleet: the cluster.
+        interval_seconds: between rounds while somebody looks.
+        idle_seconds: between rounds otherwise.
+
+    Attributes:
+        rounds: number of rounds so far.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self.rounds = 0
+        self._fleet = fleet
+        self._interval = interval_seconds
+        self._idle = idle_seconds
+        self._painter = Painter()
+        self._slots = Slots(LOOKS_AT_ONCE, SLOT_SECONDS)
+        self._nodes: dict[str, NodeWatch] = {}
+        self._listed: asyncio.Task[Gathered[list[Node]]] | None = None
+        self._listed_at = -CONFIGURED_SECONDS
+        self._heard: Gathered[list[Node]] = Gathered([])
+        self._picture: Picture | None = None
+        self._is_new = asyncio.Condition()
+        self._viewed_at = -VIEW_SECONDS
+        self._wake = asyncio.Event()
+        self._details = Details(fleet)
+        self._is_round = False
+        self._busy_seconds = 0.0
+
+    async def __aenter__(self) -> Self:
+        """Begin with rounds."""
+        self._reader = ThreadPoolExecutor(1, "sparq-watch")
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End what is under way."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._listed is not None:
+            self._listed.cancel()
+            await asyncio.gather(self._listed, return_exceptions=True)
+        await asyncio.gather(*(node.stop() for node in self._nodes.values()))
+        await self._details.close()
+        self._reader.shutdown()
+
+    # For those who look
+
+    @property
+    def picture(self) -> Picture | None:
+        """The last picture, without a wait; None before the first round."""
+        return self._picture
+
+    @property
+    def history(self) -> History:
+        """The last hour."""
+        return self._painter.history
+
+    async def look(self) -> Picture:
+        """A picture that is at most about `interval_seconds` old, if a round can give one."""
+        self._view()
+        last = self._picture
+        if last is not None and time.time() - last.time <= self._interval + ROUND_SECONDS:
+            return last
+        seconds = FIRST_SECONDS if last is None else ROUND_SECONDS
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self.changed(0 if last is None else last.number)
+        return self._picture or self._empty()
+
+    async def changed(self, after: int) -> Picture:
+        """The first picture with a larger number than `after`, as soon as there is one."""
+        self._view()
+        async with self._is_new:
+            while self._picture is None or self._picture.number <= after:
+                await self._is_new.wait()
+                self._viewed_at = time.monotonic()
+            return self._picture
+
+    async def fresh(self) -> Picture:
+        """A picture of a round that begins now: after an action, to see what came of it."""
+        number = self._picture.number if self._picture else 0
+        under_way = self._is_round
+        self._view(at_once=True)
+        return await self.changed(number + 1 if under_way else number)
+
+    async def detail(self, topic: str, channel: str = "") -> Detail:
+        """A topic or channel with its latencies and clients, fetched once for all who look."""
+        return await self._details.detail(await self.look(), topic, channel)
+
+    async def clients(self) -> AllClients:
+        """All consumers of the cluster, of the last `CLIENTS_SECONDS`."""
+        return await self._details.clients(await self.look())
+
+    def forget(self, address: str) -> bool:
+        """Leave out a node that is gone from now on; whether there was one."""
+        found = self._nodes.get(address)
+        if found is None or not found.is_gone:
+            return False
+        del self._nodes[address]
+        self._view(at_once=True)
+        return True
+
+    def _view(self, at_once: bool = False) -> None:
+        now = time.monotonic()
+        is_first = now - self._viewed_at >= VIEW_SECONDS
+        self._viewed_at = now
+        if is_first or at_once:
+            self._wake.set()
+
+    def _empty(self) -> Picture:
+        """What there is to show if not even a first round has ended."""
+        return Painter().paint([], time=time.time(), now=time.monotonic())
+
+    # Rounds
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            self._wake.clear()
+            self._busy_seconds = 0.0
+            self._is_round = True
+            try:
+                await self._round()
+            except Exception:  # whatever one round meets, the next one is due
+                logger.exception("a look at the cluster failed")
+            self._is_round = False
+            now = time.monotonic()
+            is_viewed = now - self._viewed_at < VIEW_SECONDS
+            every = self._interval if is_viewed else self._idle
+            pause = max(every, SHARE * self._busy_seconds) - (now - began)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(MIN_PAUSE_SECONDS, pause)):
+                    await self._wake.wait()
+
+    async def _round(self) -> None:
+        until = time.monotonic() + ROUND_SECONDS
+        await self._learn()
+        asked = []
+        for node in self._nodes.values():
+            if not node.is_listed:
+                if node.is_gone:
+                    continue
+                self._fleet.upstream.know_too([node.node.at])
+            node.start(self._ask)
+            asked.append(node.task)
+        tasks = [task for task in asked if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
+        self._forget_old()
+        await self._publish()
+
+    async def _ask(self, node: Node) -> Look:
+        async with self._slots.slot():
+            asked_at = time.monotonic()
+            answer = await self._fleet.upstream.read(node.at, "/stats", **STATS)
+            return await self._apart(lambda: self._painter.read(answer, asked_at))
+
+    async def _apart(self, do: Callable[[], T]) -> T:
+        """Do something on the thread for it, and count its time."""
+
+        def timed() -> tuple[T, float]:
+            began = time.monotonic()
+            return do(), time.monotonic() - began
+
+        found, took = await asyncio.get_running_loop().run_in_executor(self._reader, timed)
+        self._busy_seconds += took
+        return found
+
+    async def _publish(self) -> None:
+        lookupds = self._fleet.lookupds
+        observed = [node.observed(lookupds) for node in self._nodes.values()]
+        observed.sort(key=lambda seen: (seen.node.hostname, seen.node.address))
+        listed = tuple(self._lookupd(address) for address in lookupds)
+        # What registered where no node may be is told of below its own address.
+        errors = self._heard.errors.items() if lookupds else ()
+        refused = {at: why for at, why in errors if at not in lookupds}
+        picture = await self._apart(
+            lambda: self._painter.paint(
+                observed, listed, refused, time=time.time(), now=time.monotonic()
+            )
+        )
+        async with self._is_new:
+            self._picture = picture
+            self.rounds += 1
+            self._is_new.notify_all()
+
+    def _lookupd(self, address: str) -> Lookupd:
+        heard = self._heard
+        nodes = frozenset(
+            node.address
+            for node in heard.value
+            if any(each.startswith(f"{address}/") for each in node.remote_addresses or ())
+        )
+        return Lookupd(address, heard.errors.get(address, ""), nodes)
+
+    # Who there is
+
+    async def _learn(self) -> None:
+        """Hear from nsqlookupds, if they answer soon; otherwise in a later round."""
+        if self._listed is None and self._is_due():
+            self._listed_at = time.monotonic()
+            self._listed = asyncio.create_task(self._fleet.nodes())
+            if not self._nodes:
+                self._listed.add_done_callback(lambda _: self._wake.set())
+        if self._listed is None:
+            return
+        seconds = LOOKUP_SECONDS if self._nodes else ROUND_SECONDS
+        await asyncio.wait([self._listed], timeout=seconds)
+        if self._listed.done():
+            task, self._listed = self._listed, None
+            self._take(task.result())
+
+    def _is_due(self) -> bool:
+        if self._fleet.lookupds:
+            return True
+        return not self._nodes or time.monotonic() - self._listed_at >= CONFIGURED_SECONDS
+
+    def _take(self, heard: Gathered[list[Node]]) -> None:
+        self._heard = heard
+        is_all = not heard.failed and not any(at in self._fleet.lookupds for at in heard.errors)
+        if is_all and self._fleet.lookupds:
+            for node in self._nodes.values():
+                node.is_listed = False
+        given = [] if self._fleet.lookupds else self._given(heard.value)
+        for listed in (*heard.value, *given):
+            known = self._nodes.get(listed.address)
+            if known is None:
+                self._nodes[listed.address] = NodeWatch(listed)
+            else:
+                known.node, known.is_listed = listed, True
+
+    def _given(self, heard: Sequence[Node]) -> list[Node]:
+        """The nodes that were given and have never answered, under the address that was given."""
+        called = {node.at for node in heard}
+        for address in [a for a, known in self._nodes.items() if known.node.at in called]:
+            if address not in {node.address for node in heard}:
+                del self._nodes[address]  # now it has said what it is called
+        known_at = called | {known.node.at for known in self._nodes.values()}
+        silent = (read_node({}, at) for at in self._fleet.nsqds if at not in known_at)
+        return [node for node in silent if node is not None]
+
+    def _forget_old(self) -> None:
+        """Leave out nodes that have been gone for long, as far as nothing waits there."""
+        gone = [node for node in self._nodes.values() if node.is_gone and not node.is_pending]
+        gone.sort(key=lambda node: node.since_at)
+        too_many = max(0, len(gone) - GONE_MAX)
+        for place, node in enumerate(gone):
+            is_old = time.time() - node.since_at > GONE_SECONDS and not node.is_listed
+            if place < too_many or (is_old and not node.waiting):
+                del self._nodes[node.node.address]

@@ -1,0 +1,40 @@
+"""Options of nsqadmin as rights see them, and a request as it usually comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparq.nsqadmin.access.facts import Facts
+from sparq.nsqadmin.access.policy import Decision, Policy
+from sparq.nsqadmin.access.sessions import Sessions
+
+NOW = 1_800_000_000.0
+OUTSIDE = "192.0.2.7"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The options that rights read, with their defaults."""
+
+    admin_users: tuple[str, ...] = ()
+    acl_http_header: str = "X-Forwarded-User"
+    allow_config_from_cidr: str = "127.0.0.1/8"
+    trusted_proxies: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    token_file: str = ""
+    local_role: str = ""
+    default_role: str = "read"
+    allowed_hosts: tuple[str, ...] = ()
+    http_address: str = "0.0.0.0:4171"
+    base_path: str = "/"
+
+
+def decide(options: Chosen, facts: Facts, sessions: Sessions | None = None) -> Decision:
+    """What the options make of a request."""
+    return Policy(options).identify(facts, sessions or Sessions(), NOW)
+
+
+def from_user(user: str, **facts: Any) -> Facts:
+    """A request that a proxy on this machine sends for a user."""
+    return replace(Facts(users=(user,), is_forwarded=True), **facts)

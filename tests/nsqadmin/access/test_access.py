@@ -1,0 +1,268 @@
+"""Rights at the edge: real requests to a small server, as they come from the network."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from sparq.daemon import address
+from sparq.daemon.http import HttpError, refusal
+from sparq.nsqadmin.access import Access, Audit, Role, tokens
+from sparq.program.lifecycle import StartError
+from tests.nsqadmin.access.options import Chosen
+
+WRITING = Role.OPERATE
+HTMX = {"HX-Request": "true"}
+
+
+class House(NamedTuple):
+    """A server with one route to read, one to write, /config, and the ones to sign in."""
+
+    access: Access
+    audit: Audit
+    options: Chosen
+    url: str
+    client: aiohttp.ClientSession
+    done: list[str]
+    token: str
+
+    async def ask(self, method: str, path: str, **given: Any) -> tuple[int, Any]:
+        async with self.client.request(method, self.url + path, **given) as answer:
+            kind = answer.headers.get("Content-Type", "")
+            found = await (answer.json() if "json" in kind else answer.text())
+            return answer.status, found
+
+    def write_tokens(self, text: str) -> None:
+        Path(self.options.token_file).write_text(text)
+
+    async def audited(self) -> list[tuple[str, str, str]]:
+        await self.audit.close()
+        entries = (await self.audit.page()).entries
+        return [(entry["user"], entry["action"], entry["outcome"]) for entry in entries]
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    """With tokens for `deploy`, who operates."""
+    token, line = tokens.make("deploy", "operate")
+    path = tmp_path / "tokens"
+    path.write_text(line)
+    options = Chosen(token_file=str(path), base_path="/admin")
+    audit = Audit(str(tmp_path / "audit"))
+    access = Access(options, audit)
+    done: list[str] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        path = request.path.removeprefix("/admin")
+        if path == "/signin":
+            return await access.sign_in(request)
+        if path == "/signout":
+            return access.sign_out(request)
+        if path == "/read":
+            who = access.require(request, Role.READ)
+            return web.json_response({"name": who.name, "remote": access.remote(request)})
+        if path == "/ping":
+            return web.Response(text="OK")
+        is_config = path == "/config"
+        who = access.require_config(request) if is_config else access.require(request, WRITING)
+        done.append(who.name)
+        return web.Response()
+
+    async def respond(request: web.BaseRequest) -> web.Response:
+        try:
+            return access.gate(request) or await answer(request)
+        except HttpError as error:
+            return refusal(error)
+
+    server = web.Server(respond)
+    listener = address.listen("127.0.0.1:0")
+    await listener.serve(server)
+    url = f"http://127.0.0.1:{listener.port}/admin"
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as client:
+        yield House(access, audit, options, url, client, done, token)
+    listener.close()
+    await server.shutdown()
+    await audit.close()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_a_token_opens_what_its_roles_open(house: House) -> None:
+    """And a refused write is in the audit log, with what was tried."""
+    assert (401, {"message": "UNAUTHORIZED"}) == await house.ask("POST", "/write")
+    assert 401 == (await house.ask("POST", "/write", headers=bearer("x" * 30)))[0]
+    assert 401 == (await house.ask("GET", "/read", headers=bearer("x" * 30)))[0]
+    assert 200 == (await house.ask("POST", "/write", headers=bearer(house.token)))[0]
+    assert 403 == (await house.ask("PUT", "/config", headers=bearer(house.token)))[0]
+
+    assert ["deploy"] == house.done
+    assert [
+        ("deploy", "PUT /admin/config", "refused"),
+        ("", "POST /admin/write", "refused"),
+        ("", "POST /admin/write", "refused"),
+    ] == await house.audited()
+
+
+async def test_foreign_hosts_and_sites_are_shut_out(house: House) -> None:
+    """Even with a token that is right; health checks know no names."""
+    right = bearer(house.token)
+    for headers in (
+        {"Host": "evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Cookie": "a=b", "Content-Type": "text/plain"},
+        {"User-Agent": "Mozilla/5.0", "Content-Type": "text/plain"},
+        {"Referer": "http://x/", "Content-Type": "text/plain"},
+    ):
+        status, answer = await house.ask("POST", "/write", headers={**right, **headers})
+        assert 403 == status, headers
+        assert "message" in answer
+
+    evil = {"Host": "evil.example"}
+    assert 403 == (await house.ask("GET", "/read", headers=evil))[0]
+    assert (200, "OK") == await house.ask("GET", "/ping", headers=evil)
+    assert [] == house.done
+
+
+async def test_the_client_behind_a_proxy_is_told_by_it(house: House) -> None:
+    """The connection's own end has its port, as NSQ's notification has it."""
+    ends = [
+        await house.ask("GET", "/read"),
+        await house.ask("GET", "/read", headers={"X-Forwarded-For": "10.9.9.9, 192.0.2.7"}),
+    ]
+
+    assert ends[0][1]["remote"].startswith("127.0.0.1:")
+    assert "192.0.2.7" == ends[1][1]["remote"]
+
+
+async def test_sighup_takes_other_rights(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """A mistake in the file changes nothing."""
+    right = bearer(house.token)
+    house.write_tokens("broken")
+    house.access.reload(house.options)
+    assert any("rights are not changed" in line for line in caplog.messages)
+    assert 200 == (await house.ask("GET", "/read", headers=right))[0]
+
+    house.write_tokens("")
+    house.access.reload(house.options)
+    assert 401 == (await house.ask("GET", "/read", headers=right))[0]
+    house.access.reload(replace(house.options, token_file="", allowed_hosts=("evil.example",)))
+    answer = await house.ask("GET", "/read", headers={"Host": "evil.example"})
+    assert 200 == answer[0]
+
+
+@pytest.mark.parametrize("form", ["data", "json"])
+async def test_a_browser_signs_in_once(house: House, form: str) -> None:
+    """The cookie is for this server's own pages and no script, and holds no token."""
+    shown: dict[str, Any] = {form: {"token": house.token}}
+    async with house.client.post(house.url + "/signin", headers=HTMX, **shown) as answer:
+        cookie = answer.headers["Set-Cookie"]
+        status = answer.status, answer.headers["HX-Redirect"]
+    assert (204, "/admin/") == status
+    assert house.token not in cookie
+    words = {word.strip().partition("=")[0].lower() for word in cookie.split(";")}
+    assert {"httponly", "samesite", "path", "max-age"} <= words
+    assert "SameSite=Strict" in cookie
+    assert "Path=/admin" in cookie
+    assert "Secure" not in cookie
+
+    assert 200 == (await house.ask("POST", "/write", headers=HTMX))[0]
+    # A browser's: a form of another site does not get through with the cookie alone.
+    assert 403 == (await house.ask("POST", "/write"))[0]
+    assert 204 == (await house.ask("POST", "/signout", headers=HTMX))[0]
+    assert 401 == (await house.ask("POST", "/write", headers=HTMX))[0]
+    assert ["deploy"] == house.done
+    assert ("deploy", "sign_in", "done") in await house.audited()
+
+
+async def test_signing_out_ends_the_session_and_not_only_the_cookie(house: House) -> None:
+    """Whoever has copied the cookie is out, too."""
+    await house.ask("POST", "/signin", headers=HTMX, data={"token": house.token})
+    copied = {cookie.key: cookie.value for cookie in house.client.cookie_jar}
+    await house.ask("POST", "/signout", headers=HTMX)
+    again = {**HTMX, "Cookie": "; ".join(f"{key}={value}" for key, value in copied.items())}
+
+    assert copied
+    assert 401 == (await house.ask("POST", "/write", headers=again))[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"data": b"token=" + b"x" * 40},
+        {"data": b"\xff"},
+        {"data": b"&" * 5000},
+        {"data": {"token": ""}},
+        {"json": []},
+        {"json": {"token": ["x"]}},
+        {"json": {"token": None}},
+        {"data": b"[" * 5000, "headers": {"Content-Type": "application/json"}},
+    ],
+)
+async def test_what_is_no_token_does_not_sign_in(house: House, given: dict[str, Any]) -> None:
+    """Whatever a client sends, and however much."""
+    headers = {**HTMX, **given.pop("headers", {})}
+    async with house.client.post(house.url + "/signin", headers=headers, **given) as answer:
+        assert 401 == answer.status
+        assert "Set-Cookie" not in answer.headers
+
+    assert [("", "POST /admin/signin", "refused")] == await house.audited()
+    assert 413 == (await house.ask("POST", "/signin", headers=HTMX, data=b"x" * 9000))[0]
+
+
+@pytest.mark.parametrize(
+    ("to", "found"),
+    [
+        ("/admin/topics/t", "/admin/topics/t"),
+        ("/admin/topics?sort=-depth", "/admin/topics?sort=-depth"),
+        ("http://evil.example/", "/admin/"),
+        ("//evil.example/admin/", "/admin/"),
+        ("/\\evil.example", "/admin/"),
+        ("/admin/\\evil.example", "/admin/"),
+        ("/elsewhere", "/admin/"),
+        ("javascript:alert(1)", "/admin/"),
+        ("/admin/\r\nX: y", "/admin/"),
+    ],
+)
+async def test_after_signing_in_a_page_of_ones_own_follows(
+    house: House, to: str, found: str
+) -> None:
+    """A link to the form must not lead a signed-in user elsewhere."""
+    given = {"headers": HTMX, "data": {"token": house.token}, "params": {"to": to}}
+    async with house.client.post(house.url + "/signin", **given) as answer:
+        assert found == answer.headers["HX-Redirect"]
+
+
+async def test_a_cookie_of_https_stays_there(house: House) -> None:
+    """Where the proxy in front says that the browser speaks HTTPS."""
+    headers = {**HTMX, "X-Forwarded-Proto": "https"}
+    given = {"headers": headers, "data": {"token": house.token}}
+    async with house.client.post(house.url + "/signin", **given) as answer:
+        assert "Secure" in answer.headers["Set-Cookie"]
+
+
+async def test_a_users_header_that_does_not_count_is_logged_once(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator of a proxy elsewhere learns which option he needs; nobody fills his disk."""
+    house.access.reload(replace(house.options, trusted_proxies=("none",)))
+    for _ in range(5):
+        await house.ask("GET", "/read", headers={"X-Forwarded-User": "alice"})
+
+    assert 1 == len([line for line in caplog.messages if "--trusted-proxy" in line])
+
+
+def test_rights_that_mean_nothing_do_not_start() -> None:
+    """The operator is told which flag it is."""
+    with pytest.raises(StartError, match="--role"):
+        Access(Chosen(roles=("x",)), Audit())

@@ -1,0 +1,177 @@
+"""Which requests a browser may send: known names, own pages, no forms of other sites."""
+
+import socket
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparq.nsqadmin.access.facts import Facts
+from sparq.nsqadmin.access.hosts import Hosts
+
+READS = Facts(hosts=("localhost:4171",))
+WRITES = replace(READS, method="POST", is_browsers=True, content_type="application/json")
+
+
+def is_served(facts: Facts, *allowed: str, http_address: str = "0.0.0.0:4171") -> bool:
+    return Hosts(allowed, http_address).refusal(facts) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:4171",
+        "localhost.:80",
+        "127.0.0.1:4171",
+        "192.0.2.1",
+        "[::1]:4171",
+        "[2001:db8::1]",
+        socket.gethostname(),
+    ],
+)
+def test_names_of_this_machine_and_addresses_lead_here(host: str) -> None:
+    """Nobody else's name can be one of these."""
+    assert is_served(replace(READS, hosts=(host,)))
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        (),
+        ("",),
+        ("evil.example",),
+        ("evil.example:4171",),
+        ("localhost.evil.example",),
+        ("127.0.0.1.evil.example",),
+        ("localhost@evil.example",),
+        ("localhost:4171:80",),
+        ("localhost/",),
+        ("localhost ",),
+        ("[::1",),
+        ("::1",),
+        ("localhost", "evil.example"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_foreign_names_are_refused_for_reading_too(hosts: tuple[str, ...]) -> None:
+    """DNS rebinding: a name of somebody else that leads to nsqadmin's address."""
+    found = Hosts((), "0.0.0.0:4171").refusal(replace(READS, hosts=hosts))
+
+    assert found is not None
+    assert 403 == found.status
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "expected"),
+    [
+        ("admin.example", "admin.example", True),
+        ("admin.example", "ADMIN.example:8080", True),
+        ("admin.example", "x.admin.example", False),
+        ("admin.example:8080", "admin.example:8080", True),
+        ("admin.example:8080", "admin.example:8081", False),
+        ("*.example", "admin.example", True),
+        ("*.example", "a.b.example", True),
+        ("*.example", "example", False),
+        ("*.example", "badexample", False),
+        ("*", "anything", True),
+    ],
+)
+def test_allowed_hosts_lead_here(allowed: str, host: str, expected: bool) -> None:
+    """What `--allowed-host` says."""
+    assert expected == is_served(replace(READS, hosts=(host,)), allowed)
+
+
+@pytest.mark.parametrize("text", ["", "a/b", "http://a", "*a", "a.*", "a:b", "a b"])
+def test_an_allowed_host_that_is_none_is_refused(text: str) -> None:
+    """A rule that would never hold, or always."""
+    with pytest.raises(ValueError, match="no host name"):
+        Hosts([text], "0.0.0.0:4171")
+
+
+def test_the_name_that_it_listens_at_leads_here() -> None:
+    """`--http-address=admin.example:4171` is a name, too."""
+    asked = replace(READS, hosts=("admin.example:4171",))
+
+    assert is_served(asked, http_address="admin.example:4171")
+
+
+OWN = [
+    {"origins": ("http://localhost:4171",)},
+    {"origins": ("HTTP://LOCALHOST:4171",)},
+    {"fetch_site": "same-origin"},
+    {"fetch_site": "none"},
+    {"origins": ("http://localhost",), "hosts": ("localhost",)},
+    {"origins": ("http://localhost",), "hosts": ("localhost:80",)},
+    {"origins": ("https://localhost",), "hosts": ("localhost:443",)},
+    {"origins": ("http://[::1]:4171",), "hosts": ("[::1]:4171",)},
+    {"content_type": "text/plain", "is_htmx": True},
+    {"content_type": "", "is_htmx": True},
+    {"content_type": "application/x-www-form-urlencoded", "is_browsers": False},
+]
+FOREIGN = [
+    {"origins": ("http://evil.example",)},
+    {"origins": ("null",)},
+    {"origins": ("",)},
+    {"origins": ("localhost:4171",)},
+    {"origins": ("http://localhost:4172",)},
+    {"origins": ("http://localhost",)},
+    {"origins": ("http://127.0.0.1:4171",)},
+    {"origins": ("https://localhost:4171.evil.example",)},
+    {"origins": ("http://localhost:4171@evil.example",)},
+    {"origins": ("file://localhost:4171",)},
+    {"origins": ("http://localhost:4171", "http://localhost:4171")},
+    {"fetch_site": "cross-site"},
+    {"fetch_site": "same-site"},
+    {"fetch_site": "cross-site", "origins": ("http://localhost:4171",)},
+    {"fetch_site": "cross-site", "fetch_mode": "navigate"},
+    {"fetch_site": "unheard-of"},
+    {"content_type": "text/plain"},
+    {"content_type": "application/x-www-form-urlencoded"},
+    {"content_type": "multipart/form-data"},
+    {"content_type": ""},
+]
+
+
+@pytest.mark.parametrize("facts", OWN)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_own_pages_and_programs_may_write(method: str, facts: dict[str, Any]) -> None:
+    """What htmx, our own scripts and curl send."""
+    assert is_served(replace(WRITES, method=method, **facts))
+
+
+@pytest.mark.parametrize("facts", FOREIGN)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "WHATEVER"])
+def test_pages_of_other_sites_may_not_write(method: str, facts: dict[str, Any]) -> None:
+    """Forms, fetches, frames without an origin, other ports of this host."""
+    assert not is_served(replace(WRITES, method=method, **facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"fetch_site": "cross-site", "fetch_mode": "navigate"}, True),
+        ({"fetch_site": "cross-site", "fetch_mode": "no-cors"}, False),
+        ({"fetch_site": "same-site", "fetch_mode": "cors"}, False),
+        ({"origins": ("http://evil.example",)}, False),
+        ({"fetch_site": "same-origin", "fetch_mode": "cors"}, True),
+    ],
+)
+def test_other_sites_may_only_lead_here(facts: dict[str, Any], expected: bool) -> None:
+    """A link may; a script that loads data from here may not."""
+    assert expected == is_served(replace(READS, **facts))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "origin", "expected"),
+    [
+        ("admin.example", "https://admin.example", True),
+        ("admin.example", "https://admin.example:8443", False),
+        ("admin.example:8443", "https://admin.example:8443", True),
+        ("*.example", "https://admin.example", True),
+        ("*", "https://evil.example", False),
+    ],
+)
+def test_an_allowed_host_may_be_the_origin(allowed: str, origin: str, expected: bool) -> None:
+    """Where a proxy does not pass the browser's Host on; `*` makes no site our own."""
+    assert expected == is_served(replace(WRITES, origins=(origin,)), allowed)

@@ -1,0 +1,88 @@
+"""Roles, the words for them, and the table of routes."""
+
+import pytest
+
+from sparq.nsqadmin.access import ACTION_ROLES, RIGHTS, Identity, Role, right_of, roles
+
+
+def test_who_administers_operates_and_reads_but_sees_no_bodies() -> None:
+    """One role includes the lower ones; bodies are apart from all of them."""
+    has = {
+        role.name: [
+            other.name
+            for other in (Role.READ, Role.BODIES, Role.OPERATE, Role.ADMINISTER)
+            if Identity("x", role, "header").may(other)
+        ]
+        for role in (Role.NONE, Role.READ, Role.BODIES, Role.OPERATE, Role.ADMINISTER)
+    }
+
+    assert {
+        "NONE": [],
+        "READ": ["READ"],
+        "BODIES": ["READ", "BODIES"],
+        "OPERATE": ["READ", "OPERATE"],
+        "ADMINISTER": ["READ", "OPERATE", "ADMINISTER"],
+    } == has
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("read", ["read"]),
+        ("administer", ["read", "operate", "administer"]),
+        ("operate, bodies", ["read", "bodies", "operate"]),
+        ("none", []),
+    ],
+)
+def test_roles_are_read_from_words(text: str, found: list[str]) -> None:
+    """What options and the token file say."""
+    assert found == roles.words(roles.parse(text))
+
+
+@pytest.mark.parametrize("text", ["", "admin", "read,", "READ", "none,read", "read;operate"])
+def test_any_other_word_is_no_role(text: str) -> None:
+    """A misspelt role must not be less, or more, than was meant."""
+    with pytest.raises(roles.RoleError):
+        roles.parse(text)
+
+
+def test_grants_are_added_up_by_user() -> None:
+    """A user may be named twice, and his name may hold an equals sign."""
+    grants = roles.parse_grants(["bob=read", "a=b@x=operate", "bob=bodies"])
+
+    assert {"bob": Role.BODIES, "a=b@x": Role.OPERATE} == grants
+
+
+@pytest.mark.parametrize("text", ["bob", "=read", "bob=", "bob=boss"])
+def test_a_grant_without_user_or_role_is_refused(text: str) -> None:
+    """Nobody gets a role by mistake."""
+    with pytest.raises(roles.RoleError):
+        roles.parse_grants([text])
+
+
+def test_no_route_has_two_rows() -> None:
+    """One of them would hold, and nobody would know which."""
+    routes = [(right.method, right.path.replace(":", "")) for right in RIGHTS]
+
+    assert len(routes) == len(set(routes))
+
+
+def test_whatever_changes_something_needs_more_than_reading() -> None:
+    """Only signing in and out, and /config with its own rule, ask for no role."""
+    weak = {
+        right.path
+        for right in RIGHTS
+        if right.writes and not right.config
+        if Role.OPERATE not in right.role
+    }
+
+    assert {"/signin", "/signout"} == weak
+    assert all(Role.OPERATE in role for role in ACTION_ROLES.values())
+
+
+def test_a_route_without_a_row_is_not_served() -> None:
+    """A new route has no right until somebody has thought of one."""
+    assert Role.OPERATE == right_of("POST", "/api/topics/:x/:y").role
+    for method, path in [("POST", "/api/topics/:x/:y/:z"), ("PATCH", "/api/topics"), ("GET", "")]:
+        with pytest.raises(LookupError):
+            right_of(method, path)

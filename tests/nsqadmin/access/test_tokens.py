@@ -1,0 +1,157 @@
+"""Tokens: the file of hashes, new tokens, and the sessions of browsers."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparq.nsqadmin.access import Role, sessions, tokens
+from tests.nsqadmin.access.options import NOW
+
+TOKEN = "a-token-of-some-length"
+HASH = hashlib.sha256(TOKEN.encode()).hexdigest()
+OTHER = "0" * 64
+
+
+def in_file(folder: Path, text: str) -> str:
+    path = folder / "tokens"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_file_says_whose_a_token_is(tmp_path: Path) -> None:
+    """Comments, blank lines, a prefix and capitals in the hash are fine."""
+    text = f"# all\n\nbob  operate,bodies  sha256:{HASH.upper()}  # his\n\teve read {OTHER}\r\n"
+    found = tokens.read(in_file(tmp_path, text)).find(TOKEN, NOW)
+
+    assert found is not None
+    assert ("bob", Role.OPERATE | Role.BODIES) == (found.name, found.roles)
+
+
+@pytest.mark.parametrize("shown", ["", "x", HASH, TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "ä" * 30])
+def test_nothing_else_is_that_token(tmp_path: Path, shown: str) -> None:
+    """Its hash is none, either."""
+    assert tokens.read(in_file(tmp_path, f"bob read {HASH}")).find(shown, NOW) is None
+
+
+def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
+    """The file cannot tell that its author has hashed a password; the token can."""
+    short = hashlib.sha256(b"secret").hexdigest()
+
+    assert tokens.read(in_file(tmp_path, f"bob read {short}")).find("secret", NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "ends"),
+    [
+        ("2027-03-31", "2027-04-01T00:00:00+00:00"),
+        ("2027-03-31T12:00:00Z", "2027-03-31T12:00:00+00:00"),
+        ("2027-03-31T12:00:00+02:00", "2027-03-31T10:00:00+00:00"),
+    ],
+)
+def test_a_token_is_good_to_the_end_of_its_last_day(
+    tmp_path: Path, written: str, ends: str
+) -> None:
+    """A day is one of UTC."""
+    end = datetime.datetime.fromisoformat(ends).timestamp()
+    found = tokens.read(in_file(tmp_path, f"bob read {HASH} {written}"))
+
+    assert found.find(TOKEN, end - 0.001) is not None
+    assert found.find(TOKEN, end) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("bob read", "write NAME ROLES SHA256"),
+        (f"bob read {HASH} 2027-01-01 x", "write NAME ROLES SHA256"),
+        (f"bob boss {HASH}", "is no role"),
+        (f"bob read {HASH[:-1]}", "64 hex digits"),
+        (f"bob read {TOKEN}", "64 hex digits"),
+        (f"bo/b read {HASH}", "a name has"),
+        (f"bob read {HASH} tomorrow", "is no day"),
+        (f"bob read {HASH} 2027-03-31T12:00:00", "has no offset"),
+        (f"bob read {HASH}\neve read {HASH}", "there already"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused_with_the_line(
+    tmp_path: Path, line: str, why: str
+) -> None:
+    """Half a file would be half the rights, and the token itself must not be told."""
+    with pytest.raises(tokens.TokenFileError, match=f"line [12]: .*{why}") as caught:
+        tokens.read(in_file(tmp_path, line))
+
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_file_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
+    """Or is not there, no text, too long."""
+    path = Path(in_file(tmp_path, f"bob read {HASH}"))
+    path.chmod(0o666)
+    with pytest.raises(tokens.TokenFileError, match="can be changed by every user"):
+        tokens.read(str(path))
+    path.chmod(0o644)
+    path.write_bytes(b"\xff")
+    with pytest.raises(tokens.TokenFileError, match="is no text"):
+        tokens.read(str(path))
+    path.write_text("#" * (tokens.FILE_BYTES_MAX + 1))
+    with pytest.raises(tokens.TokenFileError, match="larger"):
+        tokens.read(str(path))
+    many = (f"bob read {number:064x}" for number in range(tokens.TOKENS_MAX + 1))
+    path.write_text("\n".join(many))
+    with pytest.raises(tokens.TokenFileError, match="more than"):
+        tokens.read(str(path))
+    with pytest.raises(tokens.TokenFileError, match="cannot be read"):
+        tokens.read(str(tmp_path))
+
+
+def test_a_new_token_and_its_line_go_together(tmp_path: Path) -> None:
+    """No two are alike, and the line does not hold the token."""
+    first, second = tokens.make("bob", "operate", "2030-01-01"), tokens.make("bob", "operate")
+    found = tokens.read(in_file(tmp_path, f"{first[1]}\n{second[1]}"))
+
+    assert first[0] != second[0]
+    assert first[0] not in first[1]
+    assert all(found.find(token, NOW) for token, _ in (first, second))
+
+
+def test_the_command_adds_a_line_to_the_file(tmp_path: Path) -> None:
+    """A new file is its owner's alone; a last line without its end is ended first."""
+    path = tmp_path / "new"
+    command = [sys.executable, "-m", "sparq.nsqadmin.access"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *words], capture_output=True, check=False, text=True)
+
+    first = run("bob", "operate", "2030-01-01", f"--file={path}")
+    path.write_text(path.read_text().rstrip())
+    second = run("eve", "read", f"--file={path}")
+    third = run("eve", "boss", f"--file={path}")
+    fourth = run("eve", "read")
+
+    found = tokens.read(str(path))
+    assert [0, 0, 1, 0] == [ran.returncode for ran in (first, second, third, fourth)]
+    assert 0o600 == path.stat().st_mode & 0o777
+    assert 2 == len(found)
+    assert all(found.find(ran.stdout.strip(), NOW) for ran in (first, second))
+    assert "boss" in third.stderr
+    assert "eve read" in fourth.stderr
+
+
+def test_sessions_end_after_a_while_and_are_bounded() -> None:
+    """An id that is not there, ended or old means nothing."""
+    found = sessions.Sessions()
+    names = [found.start(b"x", NOW) for _ in range(sessions.SESSIONS_MAX + 1)]
+
+    assert found.digest(names[0], NOW) is None
+    assert b"x" == found.digest(names[1], NOW + sessions.LIFE_SECONDS - 1)
+    assert found.digest(names[1], NOW + sessions.LIFE_SECONDS) is None
+    assert found.digest(names[1], NOW) is None
+    found.end(names[2])
+    assert found.digest(names[2], NOW) is None
+    assert len(names) == len(set(names))
