@@ -35,6 +35,7 @@ def _script(module: str, *, heeds_hangups: bool = False) -> Callable[..., int]:
 sparq = _script("sparq.cli")
 nsqd = _script("sparq.nsqd.main", heeds_hangups=True)
 nsqlookupd = _script("sparq.nsqlookupd.main", heeds_hangups=True)
+nsqadmin = _script("sparq.nsqadmin.main", heeds_hangups=True)
 nsq_check = _script("sparq.tools.commands.nsq_check")
 nsq_stat = _script("sparq.tools.commands.nsq_stat")
 nsq_tail = _script("sparq.tools.commands.nsq_tail")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.daemon import call as call_module
 from sparq.daemon import http
 from sparq.daemon.address import Listener, listen
 from sparq.daemon.http import Call, HttpError, Route, Site, parse_query
@@ -239,7 +240,7 @@ async def test_a_broken_body_is_an_internal_error(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body whose rest does not come is given up after a while."""
-    monkeypatch.setattr(http, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(call_module, "BODY_SECONDS", 0.05)
 
     answer = Answer(
         await exchange(listener, b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")

@@ -71,6 +71,8 @@ class Upstream:
 
     Attributes:
         reach: where a name may lead that the operator did not give.
+        calls: how many there were.
+        failures: how many of them failed.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class Upstream:
         token: str = "",
     ) -> None:
         self.reach = Reach()
+        self.calls = 0
+        self.failures = 0
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, connect=connect_seconds)
         self._tls = tls
         self._headers = {"Accept": ACCEPT, "Accept-Encoding": "identity"}
@@ -172,6 +176,7 @@ class Upstream:
     ) -> bytes:
         if address not in self._own and address not in self._found:
             raise UpstreamError(address, "it is no node of this cluster: it is not called")
+        self.calls += 1
         try:
             base = URL(lookupd_url(address))
             url = base.with_path(path) % {name: value for name, value in query.items() if value}
@@ -181,8 +186,10 @@ class Upstream:
                     url = url.with_scheme("https").with_port(port)
                     status, reason, answer = await self._exchange(method, url, body)
         except FAILURES as error:
+            self.failures += 1
             raise UpstreamError(address, http_reason(error)) from None
         if status != OK:
+            self.failures += 1
             shown = json.dumps(_text(answer), ensure_ascii=False)
             words = f"got response {status} {one_line(reason)} {shown}"
             raise UpstreamError(address, words, status, _code(answer))

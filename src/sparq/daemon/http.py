@@ -19,12 +19,10 @@ import asyncio
 import html
 import json
 import logging
-import re
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
-from urllib.parse import unquote_plus
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -32,13 +30,24 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sparq.daemon import files
 from sparq.daemon import token as tokens
 from sparq.daemon.address import Listener, peer_text
+from sparq.daemon.call import (
+    BODY_SECONDS,
+    PLAIN_HEADER,
+    Call,
+    HttpError,
+    Panic,
+    parse_query,
+    topic_channel,
+    unquote_path,
+)
 from sparq.daemon.compressing import compress
 from sparq.daemon.routes import Methods, Result, Route, Table
-from sparq.protocol.names import is_valid_name
 
 Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
+Words: TypeAlias = "Callable[[web.BaseRequest, HttpError], web.Response | None]"
 
 __all__ = [
+    "BODY_SECONDS",
     "Call",
     "Content",
     "HttpError",
@@ -54,9 +63,6 @@ __all__ = [
 
 IDLE_SECONDS = 75.0
 """A connection without a complete request head is closed then (nginx's keepalive_timeout)."""
-
-BODY_SECONDS = 60.0
-"""A body that takes longer than this between two pieces is given up."""
 
 SHUTDOWN_SECONDS = 2.0
 """How long a stop waits for the requests that are being answered."""
@@ -86,11 +92,9 @@ class _OneLine(logging.Filter):
 _protocol_logger = logging.getLogger(f"{__name__}.protocol")
 _protocol_logger.addFilter(_OneLine())
 
-_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
-_PLAIN_HEADER = {"Server": "sparq"}
-_V1_HEADER = {**_PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
+_V1_HEADER = {**PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
 
 
 class Content(NamedTuple):
@@ -98,160 +102,6 @@ class Content(NamedTuple):
 
     body: bytes
     content_type: str
-
-
-class HttpError(Exception):
-    """A refused request: the status and NSQ's code for it."""
-
-    def __init__(self, status: int, code: str) -> None:
-        super().__init__(code)
-        self.status = status
-        self.code = code
-
-
-class Call:
-    """One request, as a handler sees it."""
-
-    def __init__(
-        self,
-        request: web.BaseRequest,
-        body_seconds: float | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """`body_seconds`: the time that all of the body has; None: any, if pieces keep coming.
-
-        `headers`: those of every answer of its site.
-        """
-        self.request = request
-        self.parameters: Mapping[str, str] = {}
-        self.streamed: web.StreamResponse | None = None
-        self._body_seconds = body_seconds
-        self._headers = headers or {}
-        self._target = request.raw_path
-        self._query: dict[str, str] | None = None
-
-    @property
-    def path(self) -> str:
-        """The path, unescaped."""
-        if not self._target.startswith("/"):
-            return self.request.rel_url.path
-        return unquote_path(self._target.partition("?")[0])
-
-    @property
-    def raw_query(self) -> str:
-        """The query as it was sent. (A fragment is part of it, as in Go: nobody sends one.)"""
-        return self._target.partition("?")[2]
-
-    @property
-    def query(self) -> dict[str, str]:
-        """The query's parameters; of a repeated one the first.
-
-        Raises:
-            HttpError: 400 INVALID_REQUEST, it cannot be parsed.
-        """
-        if self._query is None:
-            self._query = parse_query(self.raw_query)
-        return self._query
-
-    def argument(self, name: str) -> str:
-        """A parameter that must be there (it may be empty).
-
-        Raises:
-            HttpError: 400 MISSING_ARG_<NAME>, or INVALID_REQUEST.
-        """
-        value = self.query.get(name)
-        if value is None:
-            raise HttpError(400, f"MISSING_ARG_{name.upper()}")
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        """A boolean parameter: `true`, `1`, `false` or `0`; any other text is the default."""
-        return {"true": True, "1": True, "false": False, "0": False}.get(
-            self.query.get(name, ""), default
-        )
-
-    async def body(self, limit: int, too_big: str) -> bytes:
-        """The request's body.
-
-        Raises:
-            HttpError: 413 with the code `too_big` beyond `limit` bytes, announced or real;
-                500 INTERNAL_ERROR when it breaks off.
-        """
-        if (self.request.content_length or 0) > limit:
-            raise HttpError(413, too_big)
-        pieces = []
-        size = 0
-        try:
-            async with asyncio.timeout(self._body_seconds):
-                await self._say_continue()
-                while piece := await self._next_piece():
-                    size += len(piece)
-                    if size > limit:
-                        raise HttpError(413, too_big)
-                    pieces.append(piece)
-        except (OSError, TimeoutError, web.RequestPayloadError):
-            raise HttpError(500, "INTERNAL_ERROR") from None
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    async def stream(
-        self, content_type: str, headers: Mapping[str, str] | None = None
-    ) -> web.StreamResponse:
-        """Begin an answer that comes piece by piece; the handler writes and then returns it."""
-        told = {**_PLAIN_HEADER, **self._headers, **(headers or {}), "Content-Type": content_type}
-        self.streamed = web.StreamResponse(headers=told)
-        await self.streamed.prepare(self.request)
-        return self.streamed
-
-    async def _say_continue(self) -> None:
-        """Call for the body of a client that asks first (curl does above 1 MiB)."""
-        request = self.request
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            # What was written so far is not part of the answer to come.
-            request.writer.output_size = 0
-
-    async def _next_piece(self) -> bytes:
-        content = self.request.content
-        if content.is_eof():
-            return content.read_nowait()
-        async with asyncio.timeout(BODY_SECONDS):
-            return await content.readany()
-
-
-def topic_channel(call: Call) -> tuple[str, str]:
-    """The arguments of a request about a channel.
-
-    Raises:
-        HttpError: 400, one is missing or is not a legal name.
-    """
-    names = []
-    for name in ("topic", "channel"):
-        value = call.argument(name)
-        if not is_valid_name(value):
-            raise HttpError(400, f"INVALID_ARG_{name.upper()}")
-        names.append(value)
-    return names[0], names[1]
-
-
-def unquote_path(text: str) -> str:
-    """A path with its escapes resolved; a plus sign stays one."""
-    return unquote_plus(text.replace("+", "%2B")) if "%" in text else text
-
-
-def parse_query(text: str) -> dict[str, str]:
-    """Read a query as strictly as Go does.
-
-    Raises:
-        HttpError: 400 INVALID_REQUEST for a bad escape or a semicolon.
-    """
-    if ";" in text or _BAD_ESCAPE.search(text):
-        raise HttpError(400, "INVALID_REQUEST")
-    query: dict[str, str] = {}
-    for part in text.split("&"):
-        if part:
-            name, _, value = part.partition("=")
-            query.setdefault(unquote_plus(name), unquote_plus(value))
-    return query
 
 
 def to_json(value: Any) -> bytes:
@@ -263,7 +113,7 @@ def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
     """The 200 for what a handler returned (rule 1)."""
     if isinstance(result, web.StreamResponse):
         return result
-    headers = dict(_PLAIN_HEADER if plain else _V1_HEADER)
+    headers = dict(PLAIN_HEADER if plain else _V1_HEADER)
     if isinstance(result, Content):
         headers["Content-Type"] = result.content_type
         return web.Response(body=result.body, headers=headers)
@@ -279,7 +129,7 @@ def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
 def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
     """The answer to a refused request."""
     if plain:
-        headers = {**_PLAIN_HEADER, "Content-Type": TEXT}
+        headers = {**PLAIN_HEADER, "Content-Type": TEXT}
         return web.Response(status=error.status, body=error.code.encode(), headers=headers)
     headers = {**_V1_HEADER, "Content-Type": JSON}
     return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
@@ -321,6 +171,7 @@ class Site:
         base: str = "",
         headers: Mapping[str, str] | None = None,
         compresses: bool = False,
+        words: Words | None = None,
     ) -> None:
         """`gate` sees each request first; what it answers is the answer.
 
@@ -329,7 +180,8 @@ class Site:
         `request_seconds` each; 0: `IDLE_SECONDS`, and `BODY_SECONDS` between two pieces.
 
         All paths are below `base`. Every answer has these `headers`, unless it has its own. One
-        that `compresses` does so for who takes it, where there is something to gain.
+        that `compresses` does so for who takes it, where there is something to gain. `words` may
+        have an answer of its own for a refused request.
         """
         self._gate = gate
         self._token = token
@@ -340,6 +192,7 @@ class Site:
         self._table = Table(routes, base)
         self._headers = headers or {}
         self._compresses = compresses
+        self._words = words
         self._server: web.Server | None = None
         self._short_way: ShortWay | None = None
 
@@ -409,12 +262,22 @@ class Site:
             response.headers["WWW-Authenticate"] = "Bearer"
         elif route is not None and found is not None:
             call.parameters = found.parameters
-            response = await _handle(route, call)
+            try:
+                response = await _handle(route, call)
+            except HttpError as error:
+                is_plain = route.plain and not isinstance(error, Panic)
+                response = self._refused(request, error, plain=is_plain)
         else:
             response = self._no_such_route(call, None if found is None else found.methods)
         if route is None or route.log:
             _log(request, response, time.monotonic() - began)
         return self._dressed(response, request)
+
+    def _refused(
+        self, request: web.BaseRequest, error: HttpError, *, plain: bool = False
+    ) -> web.Response:
+        own = None if self._words is None else self._words(request, error)
+        return own if own is not None else refusal(error, plain=plain)
 
     def _dressed(
         self, response: web.StreamResponse, request: web.BaseRequest
@@ -438,18 +301,18 @@ class Site:
         if meant is not None:
             return _redirect(f"{meant}?{call.raw_query}" if call.raw_query else meant, method)
         if methods is None:
-            return refusal(HttpError(404, "NOT_FOUND"))
+            return self._refused(call.request, HttpError(404, "NOT_FOUND"))
         allow = ", ".join(sorted({*methods, "OPTIONS"}))
         if method == "OPTIONS":
             return web.Response(headers={"Allow": allow})
-        response = refusal(HttpError(405, "METHOD_NOT_ALLOWED"))
+        response = self._refused(call.request, HttpError(405, "METHOD_NOT_ALLOWED"))
         response.headers["Allow"] = allow
         return response
 
 
 def _redirect(location: str, method: str) -> web.Response:
     """Go's redirect; a browser that does not follow it gets a link."""
-    headers = {**_PLAIN_HEADER, "Location": location}
+    headers = {**PLAIN_HEADER, "Location": location}
     if method != "GET":
         return web.Response(status=307, headers=headers)
     headers["Content-Type"] = "text/html; charset=utf-8"
@@ -466,9 +329,9 @@ async def _handle(route: Route, call: Call) -> web.StreamResponse:
         if call.streamed is not None:
             return _broken_off(route, call, call.streamed, error)
         if isinstance(error, HttpError):
-            return refusal(error, plain=route.plain)
+            raise
         logger.exception("panic in HTTP handler of %s", route.path)
-        return refusal(HttpError(500, "INTERNAL_ERROR"))
+        raise Panic from None
     return answer(result, plain=route.plain)
 
 

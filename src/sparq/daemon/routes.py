@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from sparq.daemon.http import Call
+    from sparq.daemon.call import Call
 
 Result: TypeAlias = Any
 Handler: TypeAlias = "Callable[[Call], Awaitable[Result] | Result]"

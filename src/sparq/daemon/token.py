@@ -23,11 +23,11 @@ FROM_FILE = "@"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
 _SCHEME = "bearer "
 _USER = re.compile(r"//[^/?#]*@")
-_FLAG = re.compile(r"--?http-token")
+_FLAG = re.compile(r"--?(http|upstream)-token")
 
 
-def resolve(text: str) -> str:
-    """The token that the option means; empty for none.
+def resolve(text: str, flag: str = "--http-token") -> str:
+    """The token that the option means, which `flag` gave; empty for none.
 
     Raises:
         StartError: its file cannot be read, or it is none that a header can carry.
@@ -38,11 +38,11 @@ def resolve(text: str) -> str:
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is no text"
-            raise StartError(f"--http-token: {path} cannot be read - {reason}") from None
+            raise StartError(f"{flag}: {path} cannot be read - {reason}") from None
     elif not text:
         return ""
     if not _TOKEN.fullmatch(text):
-        raise StartError("--http-token must be letters, digits and ._~+/-, 512 at most")
+        raise StartError(f"{flag} must be letters, digits and ._~+/-, 512 at most")
     return text
 
 

@@ -1,0 +1,202 @@
+"""Actions that users order: allowed, done through the cluster, written down, told.
+
+1. The role of the action itself is asked for (`access.ACTION_ROLES`), whatever the route asked.
+2. What throws messages or names away wants the name typed. NSQ's own routes, which have no such
+   field, say so by `must_type=False`.
+3. While there is an audit log that cannot be written, nothing is done.
+4. An action is in the audit log before its answer is out, also one that failed. Notifications are
+   NSQ's: of a creation, a deletion and a tombstone only if somebody could be told to do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from sparq.cluster import actions as cluster
+from sparq.cluster.actions import Report
+from sparq.cluster.fleet import Fleet, UnknownNode
+from sparq.daemon.http import HttpError
+from sparq.nsqadmin.access import ACTION_ROLES, Access, Audit, Entry, Identity
+from sparq.nsqadmin.access.audit_entry import Outcome
+from sparq.nsqadmin.notify import Notifier
+from sparq.protocol.names import is_valid_name
+
+TYPED: Final = frozenset(
+    {"empty_topic", "empty_channel", "delete_topic", "delete_channel", "tombstone_topic_producer"}
+)
+"""Actions that want a name typed: the channel's, or else the topic's."""
+
+ALWAYS_TOLD: Final = ("pause_", "unpause_", "empty_")
+CHANNEL: Final = "_channel"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody wants done.
+
+    Attributes:
+        action: one of `ACTION_ROLES`.
+        topic: the topic.
+        channel: the channel; "" for the topic's own actions.
+        node: `host:port` of the node that a tombstone is for.
+        arguments: of `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). Of
+            actions on messages: `ids`, lists of ids by node; of `copy_message` also `to`, a topic.
+        typed: the name that was typed, where one must be.
+    """
+
+    action: str
+    topic: str
+    channel: str = ""
+    node: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    typed: str = ""
+
+
+Do = Callable[[Fleet, Order], Awaitable[Report]]
+
+
+class Actions:
+    """Performs orders at one cluster."""
+
+    def __init__(self, fleet: Fleet, access: Access, audit: Audit, notifier: Notifier) -> None:
+        self._fleet = fleet
+        self._access = access
+        self._audit = audit
+        self._notifier = notifier
+
+    async def perform(
+        self, request: web.BaseRequest, order: Order, *, must_type: bool = True
+    ) -> Report:
+        """Do what is ordered; the report of each step.
+
+        Args:
+            request: who orders it.
+            order: what.
+            must_type: whether a name must have been typed for what cannot be undone.
+
+        Raises:
+            HttpError: nothing is done: 403 or 401, the role; 400 INVALID_ACTION, INVALID_TOPIC,
+                INVALID_CHANNEL, INVALID_ARGUMENT, NAME_NOT_TYPED; 404 NODE_NOT_FOUND;
+                503 AUDIT_UNAVAILABLE.
+        """
+        do = DOING.get(order.action)
+        if do is None:
+            raise HttpError(400, "INVALID_ACTION")
+        who = self._access.require(request, ACTION_ROLES[order.action])
+        if why := _mistake(order, must_type):
+            raise HttpError(400, why)
+        if await self._audit.unavailable():
+            raise HttpError(503, "AUDIT_UNAVAILABLE")
+        try:
+            report = await do(self._fleet, order)
+        except UnknownNode as error:
+            await self._write_down(request, who, order, "failed", f"{error} is no known node")
+            raise HttpError(404, "NODE_NOT_FOUND") from None
+        except ValueError as error:
+            await self._write_down(request, who, order, "failed", str(error))
+            raise HttpError(400, "INVALID_ARGUMENT") from None
+        await self._write_down(request, who, order, report.result, report.text)
+        self._tell(request, who, order, report)
+        return report
+
+    async def _write_down(
+        self, request: web.BaseRequest, who: Identity, order: Order, outcome: str, detail: str
+    ) -> None:
+        entry = Entry(
+            user=who.name,
+            via=who.via,
+            remote=self._access.remote(request),
+            action=order.action,
+            outcome=cast(Outcome, outcome),
+            topic=order.topic,
+            channel=order.channel,
+            node=order.node,
+            user_agent=request.headers.get("User-Agent", ""),
+            arguments=order.arguments,
+            detail=detail,
+        )
+        await self._audit.record(entry)
+
+    def _tell(self, request: web.BaseRequest, who: Identity, order: Order, report: Report) -> None:
+        if report.failed and not order.action.startswith(ALWAYS_TOLD):
+            return
+        told = [order.action]
+        if order.action == "create_channel":
+            told.insert(0, "create_topic")
+        for action in told:
+            self._notifier.tell(
+                request,
+                action,
+                topic=order.topic,
+                channel="" if action == "create_topic" else order.channel,
+                node=order.node,
+                user=who.name if who.via in ("header", "token") else "",
+                remote=self._access.remote(request),
+            )
+
+
+def _mistake(order: Order, must_type: bool) -> str:
+    """The code of what is wrong with an order; "": nothing."""
+    is_making = order.action.startswith("create_")
+    if not order.topic or (is_making and not is_valid_name(order.topic)):
+        return "INVALID_TOPIC"
+    if order.action.endswith(CHANNEL) and not order.channel:
+        return "INVALID_CHANNEL"
+    if is_making and order.channel and not is_valid_name(order.channel):
+        return "INVALID_CHANNEL"
+    typed_name = order.channel if order.action.endswith(CHANNEL) else order.topic
+    if must_type and order.action in TYPED and order.typed != typed_name:
+        return "NAME_NOT_TYPED"
+    return ""
+
+
+def _named(do: Callable[[Fleet, str, str], Awaitable[Report]], *, of_channel: bool) -> Do:
+    def run(fleet: Fleet, order: Order) -> Awaitable[Report]:
+        return do(fleet, order.topic, order.channel if of_channel else "")
+
+    return run
+
+
+def _tombstone(fleet: Fleet, order: Order) -> Awaitable[Report]:
+    return cluster.tombstone(fleet, order.topic, order.node)
+
+
+def _seek(fleet: Fleet, order: Order) -> Awaitable[Report]:
+    to, nodes = order.arguments.get("to"), order.arguments.get("nodes", ())
+    if not isinstance(to, str) or not to or isinstance(nodes, str):
+        raise ValueError("a seek wants a place, and perhaps a list of nodes")
+    return cluster.seek(fleet, order.topic, order.channel, to, nodes=nodes)
+
+
+def _messages(verb: str) -> Do:
+    def run(fleet: Fleet, order: Order) -> Awaitable[Report]:
+        ids, to = order.arguments.get("ids"), order.arguments.get("to", "")
+        if not isinstance(ids, dict) or not ids or not isinstance(to, str):
+            raise ValueError("no messages are named, by node")
+        if verb == "copy" and not is_valid_name(to):
+            raise ValueError("no topic to copy to")
+        return cluster.messages(fleet, verb, order.topic, order.channel, ids, to=to)
+
+    return run
+
+
+DOING: Final[dict[str, Do]] = {
+    **{
+        f"{verb}_{what}": _named(do, of_channel=what == "channel")
+        for verb, do in (
+            ("create", cluster.create),
+            ("delete", cluster.delete),
+            ("pause", cluster.pause),
+            ("unpause", cluster.unpause),
+            ("empty", cluster.empty),
+        )
+        for what in ("topic", "channel")
+    },
+    "tombstone_topic_producer": _tombstone,
+    "seek_channel": _seek,
+    **{f"{verb}_message": _messages(verb) for verb in ("requeue", "finish", "cancel", "copy")},
+}

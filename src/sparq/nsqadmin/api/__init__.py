@@ -1,0 +1,1 @@
+"""NSQ's own JSON API, as its nsqadmin has it (reference: nsqadmin.md)."""

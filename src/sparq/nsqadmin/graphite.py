@@ -1,0 +1,95 @@
+"""Graphite, asked for nsqadmin's users: rates as NSQ's API gives them, images passed through.
+
+Its answers are bounded, redirects not followed. What it says is shown as an image, as JSON or as
+plain text, and as nothing else: a page of its making would be one of nsqadmin's own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from sparq.client.reasons import http_reason
+from sparq.daemon.http import HttpError
+
+ANSWER_BYTES_MAX: Final = 16 << 20
+SECONDS: Final = 20.0
+SHOWN: Final = ("image/png", "image/jpeg", "image/gif", "application/json", "text/csv")
+FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+NO_RATE: Final = "N/A"
+
+logger = logging.getLogger(__name__)
+
+
+class Graphite:
+    """One graphite; `url` may have user and password."""
+
+    def __init__(self, url: str, connect_seconds: float) -> None:
+        given = URL(url)
+        self._base = given.with_user(None)
+        self._auth = aiohttp.BasicAuth(given.user, given.password or "") if given.user else None
+        self._timeout = aiohttp.ClientTimeout(total=SECONDS, connect=connect_seconds)
+
+    async def rate(self, target: str, interval_seconds: int) -> str:
+        """A target's rate a second in the last whole interval; `N/A`: it is not known.
+
+        Raises:
+            HttpError: 500 INTERNAL_ERROR, graphite does not say; the log says why.
+        """
+        query = {
+            "from": f"-{2 * interval_seconds}sec",
+            "until": f"-{interval_seconds}sec",
+            "format": "json",
+            "target": target,
+        }
+        try:
+            status, _, body = await self._ask(self._base.joinpath("render") % query)
+            if status != web.HTTPOk.status_code:
+                raise ValueError(f"status {status}")
+            found = json.loads(body)
+        except (*FAILURES, RecursionError) as error:
+            logger.error("GRAPHITE: %s", http_reason(error) if str(error) else error)
+            raise HttpError(500, "INTERNAL_ERROR") from None
+        value = _first_point(found)
+        return NO_RATE if value is None or value < 0 else f"{value / interval_seconds:.2f}"
+
+    async def render(self, query: str) -> web.Response:
+        """What graphite answers to `/render` with this query.
+
+        Raises:
+            HttpError: 502 UPSTREAM_ERROR, it does not answer.
+        """
+        url = URL(f"{str(self._base).rstrip('/')}/render?{query}", encoded=True)
+        try:
+            status, kind, body = await self._ask(url)
+        except FAILURES as error:
+            logger.error("GRAPHITE: %s", http_reason(error))
+            raise HttpError(502, "UPSTREAM_ERROR: graphite does not answer") from None
+        shown = kind if kind in SHOWN else "text/plain"
+        return web.Response(status=status, body=body, headers={"Content-Type": shown})
+
+    async def _ask(self, url: URL) -> tuple[int, str, bytes]:
+        async with (
+            aiohttp.ClientSession(timeout=self._timeout, auth=self._auth) as session,
+            session.get(url, allow_redirects=False) as response,
+        ):
+            body = bytearray()
+            async for chunk in response.content.iter_chunked(1 << 16):
+                body += chunk
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+            return response.status, response.content_type, bytes(body)
+
+
+def _first_point(found: Any) -> float | None:
+    """The first value of the first series; None: there is none."""
+    try:
+        value = found[0]["datapoints"][0][0]
+    except (LookupError, TypeError):
+        return None
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,142 @@
+"""Every action told to an endpoint of the operator's (`--notification-http-endpoint`).
+
+1. It is told after the action, in NSQ's form, in the order of the actions, once; nobody waits.
+2. At most `WAITING_MAX` wait; what is beyond is dropped, and the log says so. An endpoint that is
+   not there, or answers with an error, costs a line in the log and nothing else.
+3. The user is the one whom the rights go by; where those know none, the one of Basic auth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import socket
+import ssl
+import time
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+
+from sparq.client.reasons import http_reason
+from sparq.daemon.token import public
+
+WAITING_MAX: Final = 1000
+ANSWER_BYTES_MAX: Final = 65_536
+BASIC: Final = "basic "
+FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+logger = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Tells of actions; with the endpoint "" it tells nobody.
+
+    Args:
+        endpoint: a URL.
+        timeout: for each notification.
+        tls: for an endpoint of HTTPS.
+    """
+
+    def __init__(
+        self, endpoint: str, timeout: aiohttp.ClientTimeout, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._endpoint = endpoint
+        self._timeout = timeout
+        self._tls = tls
+        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING_MAX)
+        self._task: asyncio.Task[None] | None = None
+        self._via = socket.gethostname()
+
+    def tell(
+        self,
+        request: web.BaseRequest,
+        action: str,
+        *,
+        topic: str,
+        channel: str = "",
+        node: str = "",
+        user: str = "",
+        remote: str = "",
+    ) -> None:
+        """Tell of an action, soon."""
+        if not self._endpoint:
+            return
+        told: dict[str, Any] = {"action": action, "topic": topic}
+        more = {"channel": channel, "node": node}
+        told |= {name: value for name, value in more.items() if value}
+        told["timestamp"] = int(time.time())
+        if name := user or basic_user(request.headers.get("Authorization", "")):
+            told["user"] = name
+        told["remote_ip"] = remote
+        told["user_agent"] = request.headers.get("User-Agent", "")
+        told["url"] = url_of(request)
+        told["via"] = self._via
+        try:
+            self._waiting.put_nowait(told)
+        except asyncio.QueueFull:
+            logger.error("NOTIFY: %s is not told: %d wait already", action, WAITING_MAX)
+            return
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._tell_all())
+
+    async def close(self) -> None:
+        """Tell nobody any more; what waits gets the time of one notification."""
+        if self._task is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout.total):
+                await self._waiting.join()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _tell_all(self) -> None:
+        connector = aiohttp.TCPConnector(limit=1, ssl=self._tls or True)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()
+        ) as session:
+            while True:
+                told = await self._waiting.get()
+                try:
+                    await self._tell(session, told)
+                finally:
+                    self._waiting.task_done()
+
+    async def _tell(self, session: aiohttp.ClientSession, told: dict[str, Any]) -> None:
+        headers = {"Content-Type": "application/json"}
+        why = ""
+        try:
+            async with session.post(
+                self._endpoint, data=json.dumps(told), headers=headers, allow_redirects=False
+            ) as response:
+                await response.content.read(ANSWER_BYTES_MAX)
+            if not response.ok or response.status >= 300:
+                why = f"status {response.status}"
+        except FAILURES as error:
+            why = http_reason(error)
+        if why:
+            shown = public(self._endpoint)
+            logger.error("NOTIFY: %s is not told to %s: %s", told["action"], shown, why)
+
+
+def basic_user(authorization: str) -> str:
+    """The user of Basic auth; "" for none."""
+    if not authorization.lower().startswith(BASIC):
+        return ""
+    try:
+        text = base64.b64decode(authorization[len(BASIC) :].strip(), validate=True).decode()
+    except ValueError:
+        return ""
+    user, colon, _ = text.partition(":")
+    return user if colon else ""
+
+
+def url_of(request: web.BaseRequest) -> str:
+    """The URL that a request was sent to, as far as its headers say."""
+    transport = request.transport
+    is_tls = transport is not None and transport.get_extra_info("sslcontext") is not None
+    scheme = "https" if is_tls or request.headers.get("X-Scheme") == "https" else "http"
+    return f"{scheme}://{request.headers.get('Host', '')}{request.raw_path}"
