@@ -223,7 +223,9 @@ async def measure(nodes: Nodes, seconds: float) -> bool:
             hour = watch.history.size_bytes * 360 // max(1, watch.history.steps)
     now = memory_bytes()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"memory: {base >> 20} MiB before, {now >> 20} MiB now, {most >> 20} MiB at most, ", end="")
+    print(
+        f"memory: {base >> 20} MiB before, {now >> 20} MiB now, {most >> 20} MiB at most, ", end=""
+    )
     print(f"and {hour >> 20} MiB when the history has its hour")
     holds = first <= FIRST_SECONDS_MAX and most + hour <= MEMORY_MAX
     return holds and per_viewers[VIEWERS] <= per_viewers[1] * 1.2

@@ -37,13 +37,12 @@ class NodeWatch:
     Attributes:
         node: as it was listed the last time.
         is_listed: whether an nsqlookupd lists it, or it was configured.
-        task: the question that is under way, or the last one.
     """
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.is_listed = True
-        self.task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._look: Look | None = None
         self._base: Counters | None = None
         self._asked_at = 0.0
@@ -56,7 +55,7 @@ class NodeWatch:
     @property
     def is_pending(self) -> bool:
         """Whether a question is under way."""
-        return self.task is not None and not self.task.done()
+        return self._task is not None and not self._task.done()
 
     @property
     def is_gone(self) -> bool:
@@ -73,17 +72,17 @@ class NodeWatch:
         """Since when it is in its state, seconds since 1970."""
         return self._since_at
 
-    def start(self, ask: Ask) -> None:
-        """Ask, unless a question is under way."""
-        if not self.is_pending:
-            self._asked_at = time.monotonic()
-            self.task = asyncio.create_task(self._question(ask))
+    def start(self, ask: Ask) -> asyncio.Task[None]:
+        """Ask; no question may be under way."""
+        self._asked_at = time.monotonic()
+        self._task = asyncio.create_task(self._question(ask))
+        return self._task
 
     async def stop(self) -> None:
         """Give up what is under way."""
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _question(self, ask: Ask) -> None:
         try:

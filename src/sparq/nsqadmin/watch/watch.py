@@ -209,15 +209,13 @@ class Watch:
         await self._learn()
         asked = []
         for node in self._nodes.values():
+            if node.is_pending or (node.is_gone and not node.is_listed):
+                continue
             if not node.is_listed:
-                if node.is_gone:
-                    continue
                 self._fleet.upstream.know_too([node.node.at])
-            node.start(self._ask)
-            asked.append(node.task)
-        tasks = [task for task in asked if task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
+            asked.append(node.start(self._ask))
+        if asked:
+            await asyncio.wait(asked, timeout=max(0.0, until - time.monotonic()))
         self._forget_old()
         await self._publish()
 
@@ -273,7 +271,7 @@ class Watch:
             self._listed_at = time.monotonic()
             self._listed = asyncio.create_task(self._fleet.nodes())
             if not self._nodes:
-                self._listed.add_done_callback(lambda _: self._wake.set())
+                self._listed.add_done_callback(self._go_on)
         if self._listed is None:
             return
         seconds = LOOKUP_SECONDS if self._nodes else ROUND_SECONDS
@@ -281,6 +279,11 @@ class Watch:
         if self._listed.done():
             task, self._listed = self._listed, None
             self._take(task.result())
+
+    def _go_on(self, _: object) -> None:
+        """Nodes are known, at last: a round is due, if none is under way."""
+        if not self._is_round:
+            self._wake.set()
 
     def _is_due(self) -> bool:
         if self._fleet.lookupds:

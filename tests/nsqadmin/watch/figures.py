@@ -1,0 +1,131 @@
+"""`/stats` answers of nodes that are none, and pictures of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sparq.cluster.nodes import Node
+from sparq.nsqadmin.watch.attention import Lookupd
+from sparq.nsqadmin.watch.look import Counters, counters
+from sparq.nsqadmin.watch.painter import Painter
+from sparq.nsqadmin.watch.picture import Observed, Picture
+from sparq.nsqadmin.watch.rows import NodeState
+
+CHANNEL = {
+    "depth": 0,
+    "backend_depth": 0,
+    "in_flight_count": 0,
+    "deferred_count": 0,
+    "message_count": 0,
+    "requeue_count": 0,
+    "timeout_count": 0,
+    "client_count": 0,
+    "clients": None,
+    "paused": False,
+    "e2e_processing_latency": {"count": 0, "percentiles": None},
+}
+OWN = {
+    "finish_count": 0,
+    "ready_count": 0,
+    "range_reader": None,
+    "oldest_waiting_seconds": None,
+    "range_query": None,
+    "range_commit_seconds": None,
+}
+SHORT = {
+    "in_flight": "in_flight_count",
+    "deferred": "deferred_count",
+    "messages": "message_count",
+    "requeued": "requeue_count",
+    "timed_out": "timeout_count",
+    "clients": "client_count",
+    "finished": "finish_count",
+    "ready": "ready_count",
+    "oldest": "oldest_waiting_seconds",
+    "bytes": "message_bytes",
+}
+
+
+def long(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures under NSQ's names."""
+    return {SHORT.get(name, name): value for name, value in figures.items()}
+
+
+def channel(name: str, *, is_go: bool = False, **figures: Any) -> dict[str, Any]:
+    """A channel in `/stats`; what is not given is 0."""
+    own = {} if is_go else OWN
+    return {"channel_name": name, **CHANNEL, **own, **long(figures)}
+
+
+def topic(name: str, *channels: dict[str, Any], **figures: Any) -> dict[str, Any]:
+    """A topic in `/stats`."""
+    counts = {"depth": 0, "backend_depth": 0, "message_count": 0, "message_bytes": 0}
+    return {"topic_name": name, "channels": [*channels], **counts, "paused": False, **long(figures)}
+
+
+def stats(*topics: dict[str, Any], is_go: bool = False, **changes: Any) -> dict[str, Any]:
+    """An answer of `/stats` of a node that started at 100."""
+    own = {} if is_go else {"sparq_version": "0.1.0"}
+    head = {"version": "1.3.0", "health": "OK", "start_time": 100}
+    return {**head, "topics": [*topics], "producers": None, **own, **changes}
+
+
+def listed(address: str, **changes: Any) -> Node:
+    """A node as nsqlookupds list it."""
+    host, _, port = address.rpartition(":")
+    told = {"hostname": host, "version": "1.3.0", "remote_addresses": None, **changes}
+    return Node(address, address, host, http_port=int(port), tcp_port=int(port) - 1, **told)
+
+
+class Cluster:
+    """A cluster at one moment after the other, on a clock of its own.
+
+    Attributes:
+        now: seconds; of the wall clock and the monotonic one.
+    """
+
+    def __init__(self) -> None:
+        self.painter = Painter()
+        self.now = 1_000_000.0
+        self._seen: dict[str, Observed] = {}
+
+    def answers(self, address: str, answer: dict[str, Any] | None, **changes: Any) -> None:
+        """A node answers now; None: it does not, in the state that is given."""
+        before = self._seen.get(address)
+        look, base = (None, None) if before is None else (before.look, before.base)
+        if answer is not None:
+            base = None if look is None else counters(look)
+            look = self.painter.read(json.dumps(answer).encode(), self.now)
+        state: NodeState = changes.pop("state", "up")
+        since_at = changes.pop("since_at", self.now)
+        extra = {name: changes.pop(name) for name in ("error", "lookupds") if name in changes}
+        self._seen[address] = Observed(
+            listed(address, **changes), state, since_at, self.now, look=look, base=base, **extra
+        )
+
+    def picture(self, *lookupds: Lookupd, refused: dict[str, str] | None = None) -> Picture:
+        """The cluster now."""
+        seen = list(self._seen.values())
+        return self.painter.paint(seen, lookupds, refused, time=self.now, now=self.now)
+
+
+def picture(*answers: dict[str, Any]) -> Picture:
+    """One look at nodes a:4151, b:4151, ..."""
+    cluster = Cluster()
+    for name, answer in zip("abcdefgh", answers, strict=False):
+        cluster.answers(f"{name}:4151", answer)
+    return cluster.picture()
+
+
+def two_looks(before: dict[str, Any], after: dict[str, Any], seconds: float = 10.0) -> Picture:
+    """Two looks at one node."""
+    cluster = Cluster()
+    cluster.answers("a:4151", before)
+    cluster.picture()
+    cluster.now += seconds
+    cluster.answers("a:4151", after)
+    return cluster.picture()
+
+
+__all__ = ["Counters", "Cluster", "channel", "listed", "picture", "stats", "topic", "two_looks"]

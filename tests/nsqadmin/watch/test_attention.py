@@ -1,0 +1,227 @@
+"""What needs attention is said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sparq.nsqadmin.watch.attention import Lookupd
+from sparq.nsqadmin.watch.picture import Picture
+from sparq.nsqadmin.watch.rows import Notice
+from sparq.nsqadmin.watch.words import count, duration, names, rate
+from tests.nsqadmin.watch.figures import Cluster, channel, picture, stats, topic
+
+
+def told(notices: Sequence[Notice]) -> list[tuple[str, str]]:
+    """Level and sentence of each."""
+    return [(notice.level, notice.sentence) for notice in notices]
+
+
+def only(found: Picture) -> Notice:
+    """The one notice that there is."""
+    (notice,) = found.notices
+    return notice
+
+
+def test_nothing_is_said_of_a_cluster_that_is_well() -> None:
+    """No news is good news."""
+    fine = stats(topic("t", channel("c", clients=3, depth=1, oldest=0.1)))
+
+    assert () == picture(fine, fine).notices
+
+
+def test_consumers_that_finish_nothing() -> None:
+    """The sentence has who, for how long, how many wait; the key outlives the figures."""
+    cluster = Cluster()
+    keys = set()
+    for depth in (100, 200):
+        for _ in range(2):
+            figures = channel("c", depth=depth, in_flight=6, clients=3, finished=5, messages=500)
+            cluster.answers("a:4151", stats(topic("orders#ephemeral", figures)))
+            found = cluster.picture()
+            cluster.now += 45
+        keys.add(only(found).key)
+
+    notice = only(found)
+    assert len(keys) == 1
+    assert "bad" == notice.level
+    assert notice.sentence == (
+        "orders#ephemeral/c is stuck: 3 consumers have finished nothing for 2 min; "
+        "200 messages wait, 6 in flight."
+    )
+    assert "/topics/orders%23ephemeral/c" == notice.link
+
+
+def test_no_consumers() -> None:
+    """Messages that nobody fetches are told of; more loudly while they grow."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats(topic("t", channel("c", depth=1))))
+    assert [("warn", "t/c has no consumers; 1 message waits.")] == told(cluster.picture().notices)
+
+    cluster.now += 30
+    cluster.answers("a:4151", stats(topic("t", channel("c", depth=301))))
+
+    sentence = "t/c has no consumers; 301 messages wait, 10 more every second."
+    assert [("bad", sentence)] == told(cluster.picture().notices)
+
+
+def test_growing_lag() -> None:
+    """Consumers that are too slow are told of before they are behind."""
+    cluster = Cluster()
+    for at in range(4):
+        figures = channel("c", depth=at * 300, messages=at * 500, finished=at * 200, clients=1)
+        cluster.answers("a:4151", stats(topic("t", figures)))
+        found = cluster.picture()
+        cluster.now += 10
+
+    sentence = (
+        "t/c grows by 30 messages a second; 900 messages wait. Its consumers finish 20 a second."
+    )
+    assert [("warn", sentence)] == told(found.notices)
+
+
+def test_behind_and_catching_up() -> None:
+    """An old lag that shrinks is only a note, with the time that it will take."""
+    cluster = Cluster()
+    for at in range(4):
+        depth = 1000 - at * 100
+        figures = channel("c", depth=depth, finished=at * 100, clients=1, oldest=7300.0)
+        cluster.answers("a:4151", stats(topic("t", figures)))
+        found = cluster.picture()
+        cluster.now += 10
+
+    sentence = (
+        "t/c is behind by 2 h 1 min, 700 messages wait; at this rate it has caught up in 70 s."
+    )
+    assert [("note", sentence)] == told(found.notices)
+
+
+def test_a_node_that_is_gone() -> None:
+    """With why, since when, and how many messages wait there."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats(topic("t", channel("c", depth=1200, in_flight=34, clients=1))))
+    cluster.now += 7
+    cluster.answers(
+        "a:4151", None, state="gone", error="connection refused", since_at=cluster.now - 5
+    )
+
+    notice = only(cluster.picture())
+
+    sentence = "a:4151 has been gone for 5 s (connection refused); 1,234 messages wait there."
+    assert ("bad", sentence, "/nodes/a:4151") == (notice.level, notice.sentence, notice.link)
+
+
+def test_nodes_that_are_silent_or_unregistered() -> None:
+    """Two states between up and gone."""
+    cluster = Cluster()
+    for name in "ab":
+        answer = stats(topic("t", channel("c", depth=2, clients=1, oldest=0.0)))
+        cluster.answers(f"{name}:4151", answer)
+    cluster.answers("a:4151", None, state="silent", since_at=cluster.now - 3)
+    cluster.answers("b:4151", None, state="unregistered", since_at=cluster.now - 60)
+
+    silent = "a:4151 has not answered for 3 s; figures of its 2 messages are the last ones."
+    lost = "b:4151 runs, but no nsqlookupd has listed it for 60 s: consumers do not find it."
+    assert [("warn", silent), ("warn", lost)] == told(cluster.picture().notices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"health": "NOK - input/output error"},
+            "a:4151 has trouble with its disk: NOK - input/output error.",
+        ),
+        (
+            {"health": "NOK - full", "reserve": {"is_short": True}},
+            "a:4151 refuses publishes: its disk has no more room.",
+        ),
+    ],
+    ids=["health", "short"],
+)
+def test_disks(changes: dict[str, object], sentence: str) -> None:
+    """What an nsqd says of its disk is repeated."""
+    assert [("bad", sentence)] == told(picture(stats(**changes)).notices)
+
+
+def test_versions_that_differ() -> None:
+    """sparq's version beside NSQ's."""
+    found = picture(stats(), stats(), stats(is_go=True, version="1.2.0"))
+
+    sentence = "Nodes have different versions: 1.2.0 on 1 and 1.3.0 (sparq 0.1.0) on 2."
+    assert [("warn", sentence)] == told(found.notices)
+
+
+def test_nsqlookupds_that_disagree_or_fail() -> None:
+    """Consumers find other nodes depending on whom they ask."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats())
+    lookupds = [
+        Lookupd("l1:4161", "", frozenset({"a:4151", "b:4151"})),
+        Lookupd("l2:4161", "", frozenset({"a:4151"})),
+        Lookupd("l3:4161", "connection refused"),
+    ]
+
+    found = cluster.picture(*lookupds, refused={"c:22": "may not be called"})
+
+    assert [
+        ("warn", "nsqlookupd l3:4161 does not answer: connection refused."),
+        ("warn", "nsqlookupd l2:4161 does not list b:4151, another one does."),
+        ("warn", "c:22: may not be called."),
+    ] == told(found.notices)
+    alone = cluster.picture(Lookupd("l3:4161", "connection refused"))
+    assert ["bad"] == [notice.level for notice in alone.notices]
+
+
+def test_topics_without_a_channel_and_what_is_paused() -> None:
+    """Things that were forgotten, in one sentence a kind."""
+    found = picture(
+        stats(
+            topic("a", depth=4),
+            topic("b"),
+            topic("p", channel("c", paused=True, depth=1), paused=True),
+        )
+    )
+
+    assert [
+        ("warn", "2 topics have no channel: a and b; 4 messages wait for one."),
+        ("note", "p/c is paused; 1 message waits."),
+        ("note", "1 topic is paused: p."),
+    ] == told(found.notices)
+
+
+def test_however_much_is_wrong_notices_are_few() -> None:
+    """The largest cases are named, the rest is counted; the gravest stand first."""
+    cluster = Cluster()
+    for name in "abcdefgh":
+        channels = [channel(f"c{number}", depth=number) for number in range(200)]
+        answer = stats(topic("t", *channels, channel("p", paused=True)), topic("u", depth=1))
+        cluster.answers(f"{name}:4151", answer)
+    for name in "bcdefgh":
+        cluster.answers(f"{name}:4151", None, state="gone")
+
+    notices = cluster.picture().notices
+
+    assert len(notices) < 15
+    levels = [notice.level for notice in notices]
+    assert levels == sorted(levels, key=["bad", "warn", "note"].index)
+    assert len({notice.key for notice in notices}) == len(notices)
+    sentences = [notice.sentence for notice in notices]
+    assert "4 more nodes are gone." in sentences
+    assert "t/c199 has no consumers; 199 messages wait." in sentences
+    assert "196 more channels with messages have no consumers." in sentences
+
+
+def test_words() -> None:
+    """Numbers, durations and lists as people say them."""
+    assert "1 message" == count(1, "message")
+    assert "12,345 messages" == count(12_345, "message")
+    assert ["0", "0.4", "12", "1,234"] == [rate(number) for number in (0, 0.4, 12.2, 1234)]
+    seconds = (0.2, 59, 119, 120, 3600, 7300, 90_000, 1e6, float("inf"))
+    assert ["0 s", "59 s", "119 s", "2 min", "1 h", "2 h 1 min", "25 h", "11 days", "forever"] == [
+        duration(each) for each in seconds
+    ]
+    assert ["", "a", "a and b", "a, b and c", "a, b, c and 2 more"] == [
+        names(list(text)) for text in ("", "a", "ab", "abc", "abcde")
+    ]

@@ -1,0 +1,143 @@
+"""The last hour, within its bounds of memory."""
+
+from __future__ import annotations
+
+import itertools
+
+from sparq.nsqadmin.watch.history import History
+from sparq.nsqadmin.watch.names import Names
+from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
+
+
+def grown(rounds: int, step: float = 10.0) -> Cluster:
+    """A cluster where a channel grows by 2 messages a second."""
+    cluster = Cluster()
+    for at in range(rounds):
+        messages = at * 20
+        figures = channel("c", depth=messages, messages=messages, oldest=float(at), clients=1)
+        cluster.answers("a:4151", stats(topic("t", figures, messages=messages)))
+        cluster.picture()
+        cluster.now += step
+    return cluster
+
+
+def test_series_of_everything() -> None:
+    """Each of cluster, topic, channel and node has its figures over time."""
+    cluster = grown(4)
+    kept = cluster.painter.history
+
+    times = [1_000_000.0, 1_000_010.0, 1_000_020.0, 1_000_030.0]
+    depth, rates = [0.0, 20.0, 40.0, 60.0], [None, 2.0, 2.0, 2.0]
+    lags, zeros = [0.0, 1.0, 2.0, 3.0], [None, 0.0, 0.0, 0.0]
+    topic_series = {"time": times, "depth": depth, "in_rate": rates, "lag_seconds": lags}
+    assert topic_series == kept.series(("topic", "t")).document()
+    expected = {**topic_series, "out_rate": zeros}
+    assert expected == kept.series(("channel", "t", "c")).document()
+    node = {"time": times, "depth": depth, "in_rate": rates, "out_rate": zeros}
+    assert node == kept.series(("node", "a:4151")).document()
+    total = kept.series("cluster").document()
+    assert (depth, rates) == (total["depth"], total["in_rate"])
+
+
+def test_what_is_not_known_has_no_series() -> None:
+    """No figures are made up for what is not there."""
+    kept = grown(2).painter.history
+
+    assert {"time": []} == kept.series(("topic", "nowhere")).document()
+    assert [None, None] == kept.series(("node", "x:1")).values["depth"]
+
+
+def test_a_later_channel_begins_when_it_came() -> None:
+    """Before that its figures are not known."""
+    cluster = grown(2)
+    cluster.answers("a:4151", stats(topic("t", channel("new", depth=3))))
+    cluster.picture()
+
+    kept = cluster.painter.history
+    assert [None, None, 3.0] == kept.series(("channel", "t", "new")).values["depth"]
+    assert [0.0, 20.0, None] == kept.series(("channel", "t", "c")).values["depth"]
+
+
+def test_steps_are_ten_seconds_apart() -> None:
+    """However many pictures are made in between."""
+    cluster = grown(31, step=2.0)
+
+    assert 7 == cluster.painter.history.steps
+    times = cluster.painter.history.series("cluster").times
+    assert all(b - a == 10.0 for a, b in itertools.pairwise(times))
+
+
+def test_an_hour_is_kept() -> None:
+    """What is older goes."""
+    kept = grown(400).painter.history
+
+    assert 361 == kept.steps
+    assert kept.size_bytes == 361 * 2 * 12
+
+
+def test_a_clock_that_is_set_back_begins_anew() -> None:
+    """Times of a series ascend."""
+    cluster = grown(5)
+    cluster.now -= 1000
+    cluster.answers("a:4151", stats(topic("t", channel("c"))))
+    cluster.picture()
+
+    assert [999_050.0] == cluster.painter.history.series("cluster").times
+
+
+def test_memory_has_a_bound() -> None:
+    """With more names steps are farther apart, and the bytes stay below the bound."""
+    kept = History(Names(), bytes_max=360 * 12 * 10)
+
+    assert [10.0, 10.0, 20.0, 100.0] == [kept.step_seconds(size) for size in (1, 10, 11, 100)]
+    default = History(Names())
+    assert 10.0 == default.step_seconds(24_000)
+    assert 90.0 == default.step_seconds(200_000)
+
+
+def test_names_that_come_all_at_once_push_old_steps_out() -> None:
+    """The bound holds even then."""
+    cluster = Cluster()
+    cluster.painter.history = History(cluster.painter.names, bytes_max=2000)
+    for count in (1, 1, 1, 40):
+        answer = stats(*(topic(f"t{number}") for number in range(count)))
+        cluster.answers("a:4151", answer)
+        cluster.picture()
+        cluster.now += 1000
+
+    assert cluster.painter.history.size_bytes <= 2000
+    assert cluster.painter.history.steps > 1
+
+
+def test_growth_is_told_over_the_last_minute() -> None:
+    """A channel that grew by 20 in each 10 seconds grows by 2 a second."""
+    cluster = grown(10)
+    cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
+
+    row = cluster.picture().channel("t", "c")
+
+    assert row is not None
+    assert row.growth == 2.0
+
+
+def test_growth_is_not_known_at_once() -> None:
+    """Two looks a second apart say nothing about growth."""
+    cluster = grown(1)
+    cluster.now -= 9
+    cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
+
+    row = cluster.picture().channel("t", "c")
+
+    assert row is not None
+    assert row.growth is None
+
+
+def test_a_spark_has_few_points_and_the_last_one() -> None:
+    """Enough for a line in a table's cell."""
+    kept = grown(100).painter.history
+
+    spark = kept.spark(("channel", "t", "c"), points=10)
+
+    assert 10 == len(spark)
+    assert 99 * 20.0 == spark[-1]
+    assert [None] * 10 == kept.spark(("channel", "t", "none"), points=10)

@@ -1,0 +1,139 @@
+"""Lists are filtered, sorted and paged on the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.nsqadmin.watch.clients import Client, Folder, clients_of, read_clients
+from sparq.nsqadmin.watch.paging import page, page_of_clients, page_of_nodes
+from tests.nsqadmin.watch.figures import Cluster, channel, picture, stats, topic
+
+FOUND = picture(
+    stats(
+        topic("Orders", channel("b", depth=5, clients=1), channel("a", depth=5), depth=1),
+        topic("clicks", channel("x", depth=9, oldest=70.0, clients=1), channel("y", is_go=True)),
+    )
+)
+
+
+def names(**asked: object) -> list[str]:
+    """The channels of a page."""
+    found = page(FOUND.channels, **asked)  # type: ignore[arg-type]  # tests ask for nonsense, too
+    return [f"{row.topic}/{row.channel}" for row in found.rows]
+
+
+def test_sorting() -> None:
+    """By any figure, in both orders, equal ones by name."""
+    assert ["Orders/a", "Orders/b", "clicks/x", "clicks/y"] == names()
+    assert ["clicks/y", "clicks/x", "Orders/b", "Orders/a"] == names(sort="-name")
+    assert ["clicks/x", "Orders/a", "Orders/b", "clicks/y"] == names(sort="-depth")
+    assert ["clicks/y", "Orders/a", "Orders/b", "clicks/x"] == names(sort="depth")
+    assert ["Orders/a", "clicks/y", "clicks/x", "Orders/b"] == names(sort="-state")
+
+
+def test_what_is_unknown_stands_at_the_end() -> None:
+    """In both orders."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats(topic("t", channel("a"), channel("b"))))
+    cluster.now += 10
+    answer = stats(topic("t", channel("a", messages=5), channel("b", messages=9), channel("c")))
+    cluster.answers("a:4151", answer)
+    table = cluster.picture().channels
+
+    for sort, expected in (("in_rate", "abc"), ("-in_rate", "bac")):
+        assert [*expected] == [row.channel for row in page(table, sort=sort).rows]
+
+
+def test_filters() -> None:
+    """By a part of the name in any case, by topic, by state."""
+    assert ["Orders/a", "Orders/b"] == names(filter="RDERS")
+    assert ["clicks/x"] == names(filter="s/x")
+    assert ["clicks/x", "clicks/y"] == names(topic="clicks")
+    assert [] == names(topic="click")
+    assert ["clicks/x"] == names(state="behind")
+    assert ["Orders/a", "clicks/y"] == names(state="no consumers")
+    assert ["Orders/a"] == names(state="no consumers", topic="Orders", filter="a")
+
+
+def test_pages() -> None:
+    """A page says how many rows there are in all."""
+    found = page(FOUND.channels, offset=1, limit=2)
+
+    assert (4, 1, 2) == (found.total, found.offset, found.limit)
+    assert ["b", "x"] == [row.channel for row in found.rows]
+    assert () == page(FOUND.channels, offset=10).rows
+    assert 2 == page(FOUND.topics, sort="-waiting").total
+    assert ["Orders", "clicks"] == [row.topic for row in page(FOUND.topics, sort="-waiting").rows]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"sort": "colour"}, "sort must be one of name, backend_depth"),
+        ({"state": "sad"}, "state must be one of ok"),
+        ({"offset": -1}, "offset must be"),
+        ({"limit": 0}, "limit must be"),
+        ({"limit": 1001}, "limit must be from 1 to 1,000"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said(asked: dict[str, object], words: str) -> None:
+    """In words for whoever asked."""
+    with pytest.raises(ValueError, match=words):
+        names(**asked)
+
+
+def test_topics_have_no_state() -> None:
+    """A state is asked of channels only."""
+    with pytest.raises(ValueError, match="state must be"):
+        page(FOUND.topics, state="ok")
+
+
+def test_nodes() -> None:
+    """By host name at first; a filter looks at versions, too."""
+    cluster = Cluster()
+    cluster.answers("b:4151", stats(topic("t", depth=1)))
+    cluster.answers("a:4151", stats(version="1.2.0"))
+    nodes = cluster.picture().nodes
+
+    assert ["a", "b"] == [node.hostname for node in page_of_nodes(nodes).rows]
+    assert ["b", "a"] == [node.hostname for node in page_of_nodes(nodes, sort="-waiting").rows]
+    assert ["a"] == [node.hostname for node in page_of_nodes(nodes, filter="1.2.0").rows]
+    assert 2 == len(page_of_nodes(nodes, sort="-in_rate").rows)
+    with pytest.raises(ValueError, match="sort must be"):
+        page_of_nodes(nodes, sort="colour")
+
+
+def client(number: int, host: str = "h", **told: object) -> dict[str, object]:
+    """A client in `/stats`."""
+    return {"client_id": f"id{number}", "hostname": host, "user_agent": "go-nsq/1", **told}
+
+
+def test_clients_are_folded() -> None:
+    """500 connections of one kind are one row."""
+    folder = Folder()
+    for node in ("a:1", "b:1"):
+        answer = stats(
+            topic("t", {**channel("c"), "clients": [client(n, ready_count=2) for n in range(250)]})
+        )
+        folder.add(node, clients_of(answer))
+    folder.add("b:1", [("t", "c", Client("x", "h2", "other\n", tls=True, sample_rate=5))])
+
+    big, small = folder.groups()
+
+    assert (500, 2, 1000, 20) == (big.connections, big.nodes, big.ready, len(big.client_ids))
+    assert (("TLS", "Sampled 5%"), "other ") == (small.attributes, small.user_agent)
+    found = page_of_clients(folder.groups(), filter="OTHER")
+    assert (1, "h2") == (found.total, found.rows[0].hostname)
+
+
+def test_clients_that_lie_are_left_out() -> None:
+    """A figure that is no number costs the client its row, nobody else's."""
+    lies = [client(1, ready_count="many"), client(2), 5]
+    answer = stats(topic("t", {**channel("c"), "clients": lies}))
+
+    assert ["id2"] == [each.client_id for _, _, each in clients_of(answer)]
+    with pytest.raises(ValueError, match=r"."):
+        list(read_clients(b'{"topics":[{"topic_name":"t","channels":[{"channel_name":5}]}]}'))
+    named = b'{"topics":[{"topic_name":"<b>","channels":[{"channel_name":"c","clients":[{}]}]}]}'
+    assert [] == list(read_clients(named))

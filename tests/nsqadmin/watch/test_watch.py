@@ -1,0 +1,277 @@
+"""The cluster is watched in rounds: real daemons, and nodes that answer late or never."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream
+from sparq.nsqadmin.watch.picture import Picture
+from sparq.nsqadmin.watch.slots import Slots
+from sparq.nsqadmin.watch.watch import Watch
+from tests.nsqadmin.watch.figures import channel, stats, topic
+from tests.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import stays, until
+
+
+@asynccontextmanager
+async def watching(
+    *, lookupds: tuple[str, ...] = (), nsqds: tuple[str, ...] = (), **changes: Any
+) -> AsyncIterator[Watch]:
+    """A watch whose rounds come fast."""
+    async with Upstream(connect_seconds=2, request_seconds=changes.pop("request", 5)) as upstream:
+        fleet = Fleet(upstream, lookupds=lookupds, nsqds=nsqds)
+        pace = {"interval_seconds": 0.05, "idle_seconds": 0.05, **changes}
+        async with Watch(fleet, **pace) as watch:
+            yield watch
+
+
+async def seen(watch: Watch, condition: Callable[[Picture], Any], seconds: float = 10) -> Picture:
+    """The first picture for which a condition holds."""
+    async with asyncio.timeout(seconds):
+        picture = await watch.look()
+        while not condition(picture):
+            picture = await watch.changed(picture.number)
+    return picture
+
+
+class Fake:
+    """A node that is none: it says what it is told to, when it is told to."""
+
+    def __init__(self) -> None:
+        self.answer: dict[str, Any] | bytes = stats()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.requests: list[str] = []
+
+    async def __aenter__(self) -> Fake:
+        async def handle(request: web.BaseRequest) -> web.Response:
+            self.requests.append(request.path_qs)
+            await self.may_answer.wait()
+            if request.path == "/info":
+                host, port = self.http.split(":")
+                told = {"broadcast_address": host, "http_port": int(port), "hostname": "fake"}
+                return web.json_response({**told, "version": "1.3.0", "tcp_port": 1})
+            body = (
+                self.answer if isinstance(self.answer, bytes) else json.dumps(self.answer).encode()
+            )
+            return web.Response(body=body, content_type="application/json")
+
+        self._server = web.Server(handle)
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=0)
+        await self._runner.setup()
+        self.http = f"127.0.0.1:{free_port()}"
+        host, port = self.http.split(":")
+        await web.TCPSite(self._runner, host, int(port)).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+
+async def test_a_published_message_shows(tmp_path: Path) -> None:
+    """Depth, counters and rates of real nsqds, found through a real nsqlookupd."""
+    with (
+        spawn_nsqlookupd(tmp_path) as lookupd,
+        spawn_nsqd(tmp_path, lookupds=(lookupd,), name="one") as one,
+        spawn_nsqd(tmp_path, lookupds=(lookupd,), name="two") as two,
+    ):
+        for nsqd in (one, two):
+            nsqd.post("/topic/create?topic=t")
+            nsqd.post("/channel/create?topic=t&channel=c")
+        async with watching(lookupds=(lookupd.http,)) as watch:
+            await seen(watch, lambda p: p.totals.nodes_up == 2 and p.totals.channels)
+            one.post("/pub?topic=t", b"hello")
+            two.post("/mpub?topic=t", b"a\nb")
+            picture = await watch.fresh()
+
+            row = picture.channel("t", "c")
+            assert row is not None
+            assert (3, 3, 2, "no consumers") == (row.depth, row.messages, row.nodes, row.state)
+            assert {"up"} == {node.state for node in picture.nodes}
+            assert {(lookupd.http,)} == {node.lookupds for node in picture.nodes}
+            detail = await watch.detail("t", "c")
+            assert detail.channel is not None
+            assert 3 == detail.channel.counts["depth"]
+            assert () == (await watch.clients()).clients
+            await killed(watch, one)
+
+
+async def killed(watch: Watch, nsqd: Server) -> None:
+    """A killed nsqd is told of in time, with what waits there; then it can be forgotten."""
+    await asyncio.to_thread(nsqd.kill9)
+    began = time.monotonic()
+    picture = await seen(watch, lambda p: (node := p.node(nsqd.http)) and node.state == "gone")
+
+    assert time.monotonic() - began < 5
+    sentences = [notice.sentence for notice in picture.notices]
+    assert any("gone" in each and "1 message waits there" in each for each in sentences), sentences
+    assert not watch.forget("127.0.0.1:1")
+    assert watch.forget(nsqd.http)
+    await seen(watch, lambda p: p.node(nsqd.http) is None)
+
+
+async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
+    """At the same address, with nodes that were given."""
+    with spawn_nsqd(tmp_path) as nsqd:
+        async with watching(nsqds=(nsqd.http,)) as watch:
+            picture = await seen(watch, lambda p: p.totals.nodes_up)
+            address = picture.nodes[0].address
+            await asyncio.to_thread(nsqd.kill9)
+            await seen(watch, lambda p: p.node(address) and p.node(address).state == "gone")  # type: ignore[union-attr]  # it was asked for before
+            await asyncio.to_thread(nsqd.start)
+            await seen(watch, lambda p: p.node(address) and p.node(address).state == "up")  # type: ignore[union-attr]  # as above
+
+
+async def test_a_node_that_never_answered_is_shown() -> None:
+    """Under the address that was given, as gone."""
+    address = f"127.0.0.1:{free_port()}"
+    async with watching(nsqds=(address,)) as watch:
+        picture = await seen(watch, lambda p: p.nodes and p.nodes[0].state == "gone")
+
+    (node,) = picture.nodes
+    assert (address, None, "connection refused") == (node.address, node.answered_at, node.error)
+
+
+async def test_a_slow_node_does_not_hold_up_the_others() -> None:
+    """It keeps its last figures, and is said to be silent."""
+    async with Fake() as slow, Fake() as quick:
+        slow.answer = stats(topic("t", channel("c", depth=5)))
+        async with watching(nsqds=(slow.http, quick.http)) as watch:
+            await seen(watch, lambda p: p.totals.waiting == 5)
+            slow.may_answer.clear()
+            quick.answer = stats(topic("t", channel("c", depth=1)))
+            began = time.monotonic()
+            picture = await seen(watch, lambda p: p.totals.waiting == 6)
+            assert time.monotonic() - began < 3
+            picture = await seen(watch, lambda p: p.node(slow.http).state == "silent")  # type: ignore[union-attr]  # it is there
+            assert 6 == picture.totals.waiting
+            quick.answer = stats(topic("t", channel("c", depth=2)))
+            await seen(watch, lambda p: p.totals.waiting == 7)
+            slow.may_answer.set()
+            await seen(watch, lambda p: p.node(slow.http).state == "up")  # type: ignore[union-attr]  # it is there
+
+
+async def test_a_node_that_hangs_is_gone_in_the_end() -> None:
+    """A call has its time; after that nobody is there."""
+    async with Fake() as slow:
+        async with watching(nsqds=(slow.http,), request=0.5) as watch:
+            await seen(watch, lambda p: p.nodes and p.nodes[0].state == "up")
+            slow.may_answer.clear()
+            picture = await seen(watch, lambda p: p.nodes[0].state == "gone")
+            assert "no answer in time" == picture.nodes[0].error
+        slow.may_answer.set()
+
+
+async def test_nonsense_is_an_error_of_its_node() -> None:
+    """It is not gone, its last figures stay."""
+    async with Fake() as fake, watching(nsqds=(fake.http,)) as watch:
+        fake.answer = stats(topic("t", depth=5))
+        await seen(watch, lambda p: p.totals.waiting == 5)
+        fake.answer = b"<html>"
+        picture = await seen(watch, lambda p: p.nodes[0].state == "silent")
+
+    assert "figures that cannot be read" in picture.nodes[0].error
+    assert 5 == picture.totals.waiting
+
+
+async def test_many_viewers_ask_no_more_than_one() -> None:
+    """One upstream request for all, for detail as well."""
+    async with Fake() as fake:
+        pace = {"interval_seconds": 0.2, "idle_seconds": 0.2}
+        async with watching(nsqds=(fake.http,), **pace) as watch:
+            await seen(watch, lambda p: p.totals.nodes_up)
+            fake.requests.clear()
+            rounds = watch.rounds
+
+            async def view() -> None:
+                number = 0
+                for _ in range(3):
+                    picture = await watch.changed(number)
+                    number = picture.number
+                    await watch.detail("t", "c")
+                    await watch.clients()
+
+            await asyncio.gather(*(view() for _ in range(50)))
+            plain = [each for each in fake.requests if "include_clients=false" in each]
+            assert len(plain) <= watch.rounds - rounds + 1
+            assert len([each for each in fake.requests if "topic=t" in each]) <= 5
+            assert len([each for each in fake.requests if "include_mem=false" in each]) < 15
+
+
+async def test_rounds_are_seldom_while_nobody_looks() -> None:
+    """And come at once when somebody does."""
+    async with Fake() as fake:
+        pace = {"interval_seconds": 0.02, "idle_seconds": 60.0}
+        async with watching(nsqds=(fake.http,), **pace) as watch:
+            await until(lambda: watch.rounds)
+            await stays(lambda: watch.rounds == 1, seconds=0.2)
+            fake.answer = stats(topic("t", depth=5))
+            await seen(watch, lambda p: p.totals.waiting == 5, seconds=5)
+
+
+async def test_a_node_that_is_listed_no_more(tmp_path: Path) -> None:
+    """While it answers, it is unregistered: consumers do not find it."""
+    async with Fake() as fake, Fake() as lookupd:
+        host, port = fake.http.split(":")
+        told = {"hostname": "h", "version": "1.3.0", "tcp_port": 1, "remote_address": "1.2.3.4:5"}
+        node = {**told, "broadcast_address": host, "http_port": int(port), "topics": ["t"]}
+        lookupd.answer = {"producers": [node]}
+        async with watching(lookupds=(lookupd.http,)) as watch:
+            await seen(watch, lambda p: p.totals.nodes_up)
+            lookupd.answer = {"producers": []}
+            await seen(watch, lambda p: p.nodes[0].state == "unregistered")
+            fake.answer = stats(topic("t", depth=5))
+            await seen(watch, lambda p: p.totals.waiting == 5)
+            lookupd.answer = {"producers": [node]}
+            picture = await seen(watch, lambda p: p.nodes[0].state == "up")
+            assert (lookupd.http,) == picture.nodes[0].lookupds
+
+
+async def test_without_any_answer_there_is_an_empty_picture() -> None:
+    """Of a cluster that nobody answers for, with what is wrong."""
+    address = f"127.0.0.1:{free_port()}"
+    async with watching(lookupds=(address,)) as watch:
+        picture = await watch.look()
+
+    assert ((), 0) == (picture.nodes, len(picture.channels))
+    assert [f"nsqlookupd {address} does not answer: connection refused."] == [
+        notice.sentence for notice in picture.notices
+    ]
+
+
+async def test_a_slot_is_not_kept_for_long() -> None:
+    """Whoever holds one too long lets others in, and gives nothing back twice."""
+    slots = Slots(1, 0.01)
+    order = []
+
+    async def hold(name: str, seconds: float) -> None:
+        async with slots.slot():
+            order.append(name)
+            await asyncio.sleep(seconds)
+
+    await asyncio.gather(hold("slow", 0.1), hold("quick", 0), hold("last", 0))
+    assert ["slow", "quick", "last"] == order
+    assert 1 == slots._free._value
+
+
+@pytest.mark.parametrize("kind", ["lookupd", "nsqd"])
+async def test_a_watch_ends_while_questions_are_under_way(kind: str) -> None:
+    """Nothing is left of it."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        places: dict[str, Any] = {f"{kind}s": (address,)}
+        async with watching(**places):
+            await asyncio.sleep(0.05)
