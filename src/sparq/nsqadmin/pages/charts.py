@@ -97,10 +97,9 @@ def _rows(times: Sequence[float], lines: Sequence[Line]) -> list[tuple[str, list
     ]
 
 
-def spark(values: Values, points: int = 24) -> str:
+def spark(values: Values) -> str:
     """The `points` of an SVG polyline in a box of 100 x 20; "" where nothing is known."""
-    step = -(-len(values) // points) or 1
-    known = [value or 0.0 for value in values[::-1][::step][::-1]]
+    known = [value or 0.0 for value in values]
     if len(known) < 2:
         return ""
     most = max(known) or 1.0

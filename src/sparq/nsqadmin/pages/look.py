@@ -8,16 +8,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.access import ACTION_ROLES, Identity, Role
+from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.watch.picture import Picture
-
-if TYPE_CHECKING:
-    from sparq.nsqadmin.pages.services import Services
 
 
 class View(NamedTuple):
@@ -38,7 +36,7 @@ class View(NamedTuple):
     is_live: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Look:
     """One look at a page.
 
@@ -49,31 +47,33 @@ class Look:
         picture: the cluster when the page was asked for.
     """
 
-    services: Services
+    desk: Desk
     identity: Identity
     path: str
     parameters: Mapping[str, str]
     query: Mapping[str, str]
     picture: Picture
-    ticket: str = field(default="", compare=False)
 
     def may(self, action: str) -> bool:
         """Whether the reader may do this action, by its name in `ACTION_ROLES`."""
         return self.identity.may(ACTION_ROLES[action])
 
     @property
-    def may_read_bodies(self) -> bool:
-        """Whether the reader may see what messages say."""
-        return self.identity.may(Role.BODIES)
+    def rights(self) -> dict[str, bool]:
+        """What decides which buttons there are."""
+        return {
+            "may_operate": self.identity.may(Role.OPERATE),
+            "may_administer": self.identity.may(Role.ADMINISTER),
+            "may_read": self.identity.may(Role.BODIES),
+        }
 
     def link(self, path: str, **query: object) -> str:
-        """A path below the base path, its parts escaped, with a query of what is not empty."""
-        return link(self.services.base, path, **query)
+        """A path that is escaped already, below the base path, with a query of what is given."""
+        return self.desk.url(path) + _query(query)
 
     def here(self, **changes: object) -> str:
         """This page with other parameters; an empty one is left out."""
-        kept = {**self.query, **{name: str(value) for name, value in changes.items()}}
-        return link(self.services.base, quote(self.path, safe="/:[]"), **kept)
+        return self.link(quote(self.path, safe="/:[]"), **{**self.query, **changes})
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
         """A number of the query.
@@ -82,7 +82,8 @@ class Look:
             HttpError: 400, it is none, or out of bounds.
         """
         text = self.query.get(name, "") or str(default)
-        if not text.isdecimal() or not low <= int(text) <= high:
+        is_number = text.isdecimal() and text.isascii() and len(text) < 20
+        if not is_number or not low <= int(text) <= high:
             raise HttpError(400, f"{name} must be a number from {low:,} to {high:,}")
         return int(text)
 
@@ -90,12 +91,6 @@ class Look:
 Viewer: TypeAlias = Callable[[Look], Awaitable[View]]
 
 
-def link(base: str, path: str, **query: object) -> str:
-    """A path that is escaped already, below the base path, with a query of what is not empty."""
-    wanted = {name: str(value) for name, value in query.items() if value not in ("", None)}
-    return f"{base}{path}" + (f"?{urlencode(wanted)}" if wanted else "")
-
-
-def part(name: str) -> str:
-    """A name as one part of a path."""
-    return quote(name, safe=":[]")
+def _query(given: Mapping[str, object]) -> str:
+    kept = {name: str(value) for name, value in given.items() if value not in ("", None)}
+    return f"?{urlencode(kept)}" if kept else ""
