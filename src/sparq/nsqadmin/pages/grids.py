@@ -55,7 +55,7 @@ CHANNELS: Final = (
 TOPICS: Final = (
     Column("name", "Topic", "topic", ascending=True),
     Column("waiting", "Waiting", "count", "messages that wait in the topic and all its channels"),
-    Column("lag_seconds", "Lag", "seconds", "of its slowest channel"),
+    Column("lag_seconds", "Lag", "topic_lag", "of its slowest channel"),
     Column("in_rate", "In/s", "rate", "messages published a second"),
     Column("byte_rate", "Bytes/s", "size", "bytes published a second", 3),
     Column("out_rate", "Out/s", "rate", "messages finished a second, over all channels", 2),

@@ -74,6 +74,11 @@ def seconds(duration: float | None) -> str:
     return "< 1 s" if 0 < duration < 1 else words.duration(max(0.0, duration))
 
 
+def lag(duration: float | None) -> str:
+    """As `seconds`; `∞` where nothing is being finished."""
+    return "∞" if duration is not None and math.isinf(duration) else seconds(duration)
+
+
 def moment(at: float | None) -> str:
     """`2026-11-23 12:00:00` in UTC, of seconds since 1970."""
     if not at:
@@ -100,6 +105,7 @@ FILTERS: Final[dict[str, Any]] = {
     "signed": signed,
     "size": size,
     "seconds": seconds,
+    "lag": lag,
     "moment": moment,
     "clock": clock,
     "ago": ago,

@@ -6,7 +6,9 @@
 // dragging on it moves the <input type="range" id="id">, whose value is a place in `times`.
 const charts = new WeakMap();
 const reduced = (number) => new Intl.NumberFormat("en", { notation: "compact" }).format(number);
-const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+// All times of all pages are UTC, as in logs.
+const clock = (seconds, end = 19) => new Date(seconds * 1000).toISOString().slice(11, end);
+const day = (seconds) => new Date(seconds * 1000).toISOString().slice(5, 10);
 const dashes = [[], [5, 3], [1.5, 3]];
 
 function token(name) {
@@ -38,11 +40,16 @@ function line(series, place, isBars) {
   };
 }
 
+function moment(seconds, step) {
+  if (seconds % 86400 === 0) return day(seconds);
+  return clock(seconds, step < 60 ? 19 : 16);
+}
+
 function axes() {
   const common = { stroke: token("muted"), grid: { stroke: token("line"), width: 1 }, ticks: { show: false } };
   const font = `12px ${getComputedStyle(document.body).fontFamily}`;
   return [
-    { ...common, font, grid: { show: false } },
+    { ...common, font, size: 28, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((at) => moment(at, step)) },
     { ...common, font, size: 52, values: (_, ticks) => ticks.map(reduced) },
   ];
 }
@@ -54,17 +61,19 @@ function options(plot, data) {
     height: plot.clientHeight,
     padding: [8, 8, 0, 0],
     legend: { show: false },
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
     scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
     axes: axes(),
     series: [{}, ...places],
-    hooks: { setCursor: [(chart) => hint(plot, chart, data)], draw: [(chart) => mark(plot, chart)] },
+    hooks: { setCursor: [(chart) => hint(plot, chart)], draw: [(chart) => mark(plot, chart)] },
   };
 }
 
 // Below the chart: the figures at the pointer.
-function hint(plot, chart, data) {
-  const text = plot.parentElement.querySelector(".hint");
+function hint(plot, chart) {
+  const data = JSON.parse(plot.dataset.chart);
+  const text = plot.parentElement?.querySelector(".hint");
   const place = chart.cursor.idx;
   if (!text || plot.dataset.pick) return;
   if (place == null) return void (text.textContent = "");
@@ -72,7 +81,7 @@ function hint(plot, chart, data) {
     const value = values[place];
     return `${label} ${value == null ? "unknown" : value.toLocaleString("en")}${unit ?? ""}`;
   });
-  text.textContent = `${clock.format(data.times[place] * 1000)}: ${figures.join(", ")}`;
+  text.textContent = `${clock(data.times[place])}: ${figures.join(", ")}`;
 }
 
 // The chosen time on a ruler, and all that would come again after it.
