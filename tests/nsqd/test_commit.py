@@ -79,9 +79,10 @@ async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
         "nsqd-commit",
         "nsqd-commit",
         "nsqd-read",
+        "nsqd-inspect",
         "nsqd-housekeeping",
     ]
-    assert sorted(turns) == sorted([*(kind.value for kind in TaskKind), *["turn"] * 4])
+    assert sorted(turns) == sorted([*(kind.value for kind in TaskKind), *["turn"] * 5])
 
 
 async def test_commits_keep_their_order(runner: Runner, turns: list[str]) -> None:

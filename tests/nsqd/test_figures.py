@@ -77,7 +77,7 @@ async def test_stats_of_an_empty_nsqd(nsqd: Daemon) -> None:
     stats = await nsqd.stats()
 
     nsqs = ["version", "health", "start_time", "topics", "memory", "producers"]
-    assert list(stats) == [*nsqs, "reserve"]
+    assert list(stats) == [*nsqs, "reserve", "sparq_version"]
     assert list(stats["reserve"]) == ["bytes", "target_bytes", "finishes", "is_short"]
     assert (stats["version"], stats["health"]) == ("1.3.0", "OK")
     assert (stats["topics"], stats["producers"]) == ([], None)

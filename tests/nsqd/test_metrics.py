@@ -13,7 +13,10 @@ from tests.waiting import until
 
 NOT_FIGURES = {
     "topic": {"topic_name", "channels", "e2e_processing_latency", "log"},
-    "channel": {"channel_name", "clients", "e2e_processing_latency", "range_reader", "cursor"},
+    "channel": {
+        *("channel_name", "clients", "e2e_processing_latency", "cursor"),
+        *("range_reader", "range_query"),
+    },
 }
 PLACES = {"first_index", "end_index"}
 """Where a log begins and ends: numbers of 54 bits, which Prometheus' floats cannot hold."""

@@ -6,9 +6,10 @@ frees is free, once `Topics.unsettled` says so: turns and the tasks that they ha
 
 from __future__ import annotations
 
-from sparq.broker import seeking
+from sparq.broker import intervention, seeking
 from sparq.broker.agenda import Agenda
 from sparq.broker.channel import Channel, SeekTarget
+from sparq.broker.intervention import Indexes, Refused
 from sparq.broker.limits import LimitReached
 from sparq.broker.seeking import Seek
 from sparq.broker.topic import Topic
@@ -87,19 +88,42 @@ class Admin:
         """Do what `seek` does, for those who do not ask where the channel has gone."""
         self.seek(topic_name, name, target, now)
 
-    def seek(self, topic_name: str, name: str, target: SeekTarget, now: Instant) -> Seek:
+    def seek(
+        self, topic_name: str, name: str, target: SeekTarget, now: Instant, *, dry_run: bool = False
+    ) -> Seek:
         """Have the channel go on from another place of the log: replay, or a leap ahead.
 
         What is in flight or deferred is forgotten. A time may need a look at the disk first; then
         the channel moves when the task that is queued now is done. The result tells where it went
-        once the tasks of this turn and the next are done.
+        once the tasks of this turn and the next are done. A dry run only tells where it would go.
         """
         topic, channel = self._channel(topic_name, name)
         if channel.hold is not None:
             raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
-        seek = seeking.begin(topic, channel, target)
+        seek = seeking.begin(topic, channel, target, moves=not dry_run)
         topic.settling.begin(now, frees=False)
         return seek
+
+    def act_on_messages(
+        self, action: str, topic_name: str, name: str | None, indexes: Indexes, now: Instant
+    ) -> Refused:
+        """Requeue, finish or cancel single messages (`intervention.ACTIONS`).
+
+        Args:
+            action: which.
+            topic_name: of which topic.
+            name: in which channel; None: in all, which only `cancel` does.
+            indexes: which messages, ascending.
+            now: the time.
+        """
+        if name is None:
+            topic = self._topic(topic_name)
+            refused = intervention.cancel_everywhere(topic, indexes)
+        else:
+            topic, channel = self._channel(topic_name, name)
+            refused = intervention.ACTIONS[action](topic, channel, indexes)
+        topic.settling.begin(now, frees=False)
+        return refused
 
     def _topic(self, name: str) -> Topic:
         topic = self._topics.by_name.get(name)

@@ -51,7 +51,7 @@ class Broker:
 
     Attributes:
         sessions: all that are connected.
-        create_topic ... seek: see `Admin`, whose methods these are.
+        create_topic ... act_on_messages: see `Admin`, whose methods these are.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Broker:
         self.pause_channel = admin.pause_channel
         self.seek_channel = admin.seek_channel
         self.seek = admin.seek
+        self.act_on_messages = admin.act_on_messages
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open what the data path holds; returns what an operator should read about it.

@@ -21,6 +21,7 @@ from sparq.broker.deferred import Delays
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.memory import Memory
 from sparq.broker.options import MILLISECOND_NS, NEVER
+from sparq.broker.outlook import Outlook
 from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.ready_again import ReadyAgain
 from sparq.broker.skips import Skips
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from sparq.broker.range_mode import Hold
     from sparq.broker.session import Session
 
-SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time"], int]
-"""Where a channel is to go on: an end of the log, an index, or the first message published at or
-after a wall time in ns."""
+SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"], int]
+"""A place in a log: an end of it, an index, the first message published at or after a wall time in
+ns, or the last so many messages."""
 
 
 class Channel:
@@ -47,8 +48,12 @@ class Channel:
         cursor: the next index to be delivered for the first time.
         sessions: the subscribers by the number that stands for them in `in_flight`.
         range_epoch: the newest attach of a range reader, 0 once the channel is streamed again.
+        apart: deferred publishes that wait in the topic's due list, but no more for this channel:
+            it has finished them, or has them elsewhere already.
         is_retired: whether it is deleted, and another of its name may be there.
         hold: the range reader that has this channel, if one does.
+        committed_mono_ns: when one has last committed; None: none has since nsqd started.
+        outlook: what earlier looks at its figures have told.
         latencies: of the messages finished lately; None: not measured.
         finish_count: messages finished by whoever has subscribed so far.
         voided_count: unread messages that a lag limit has taken from the channel.
@@ -71,15 +76,18 @@ class Channel:
         self.again = ReadyAgain()
         self.delays = Delays()
         self.skips = Skips()
+        self.apart: set[int] = set()
         self.sessions: dict[int, Session] = {}
         self.ready: dict[Session, None] = {}
         self.hold: Hold | None = None
         self.range_epoch = 0
+        self.committed_mono_ns: int | None = None
         self.paused = self.is_retired = False
         self.again_next = False
         self.requeue_count = 0
         self.timeout_count = 0
         self.latencies: Window | None = None
+        self.outlook = Outlook()
         self.finish_count = self.voided_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.scheduled_ns = NEVER
@@ -106,7 +114,7 @@ class Channel:
             return
         self.ready.pop(session, None)
         if requeue:
-            self._ready_again(self.in_flight.release_owner(session.owner))
+            self.take_back(self.in_flight.release_owner(session.owner))
 
     def opened(self, session: Session) -> None:
         """A session's window may have opened."""
@@ -189,7 +197,7 @@ class Channel:
         """Take back what timed out, and let go what was delayed until now."""
         expired = self.in_flight.expire(now.mono_ns)
         self.timeout_count += len(expired.indexes)
-        self._ready_again(expired)
+        self.take_back(expired)
         for index, attempts in self.delays.pop_due(now.mono_ns):
             self.again.push(index, attempts)
             self.wake()
@@ -201,23 +209,30 @@ class Channel:
         if next_ns != NEVER:
             self.agenda.schedule(self, next_ns)
 
-    def _ready_again(self, expired: Expired) -> None:
-        if not len(expired.indexes):
-            return
-        self.again.push_many(expired.indexes, expired.attempts)
+    def take_back(self, expired: Expired) -> None:
+        """Have messages that came back delivered again."""
+        if len(expired.indexes):
+            self.again.push_many(expired.indexes, expired.attempts)
+            self.returned(expired)
+            self.wake()
+
+    def returned(self, expired: Expired) -> None:
+        """Messages came back from their owners, who have room for others now."""
         owners, counts = np.unique(expired.owners, return_counts=True)
         for owner, count in zip(owners.tolist(), counts.tolist(), strict=True):
             session = self.sessions.get(owner)
             if session is not None:
                 session.in_flight_count -= count
                 self.opened(session)
-        self.wake()
 
     def join(self, due: list[int]) -> None:
         """Deferred publishes of the topic are due: those that concern this channel are ready."""
         if self.range_epoch:
             return
         concerned = [index for index in due if index >= self.start]
+        if self.apart:
+            concerned = [index for index in concerned if index not in self.apart]
+            self.apart.difference_update(due)
         if concerned:
             self.again.push_many(np.array(concerned, np.int64), np.zeros(len(concerned), np.uint16))
             self.wake()
@@ -242,7 +257,14 @@ class Channel:
 
     def deferred_count(self) -> int:
         """Messages that wait for their time, those of the topic's due list among them."""
-        return len(self.delays) + len(self.stream.due.pending_between(self.start, self.stream.end))
+        return len(self.delays) + len(self.pending_between(self.start, self.stream.end))
+
+    def pending_between(self, first: int, end: int) -> NDArray[np.int64]:
+        """The deferred publishes in [first, end) that this channel still waits for, ascending."""
+        pending = self.stream.due.pending_between(first, end)
+        if self.apart and len(pending):
+            pending = pending[~np.isin(pending, np.array(list(self.apart), np.int64))]
+        return pending
 
     def run_end(self) -> int:
         """Let the cursor pass what it is not to deliver; where the run from there on ends."""
@@ -279,6 +301,7 @@ class Channel:
         self.again.clear()
         self.delays.clear()
         self.skips.clear()
+        self.apart.clear()
         self.start = self.noted_cursor = index
         self._move(index)
         self.memory.seek(index)
@@ -307,7 +330,7 @@ class Channel:
         """The messages [first, end), which the cursor has not reached, are not for this channel."""
         log, due = self.stream.log, self.stream.due
         if self.cursor >= first:
-            self._move(max(end, self.cursor))
+            self._move(self.skips.jump(max(end, self.cursor))[0])
         else:
             count = log.ordinal_at(end) - log.ordinal_at(first) - due.count_between(first, end)
             self.skips.add(first, end, count)
@@ -350,7 +373,7 @@ class Channel:
             self.in_flight.indexes(),
             self.again.indexes(),
             self.delays.indexes(),
-            self.stream.due.pending_between(self.start, self.cursor),
+            self.pending_between(self.start, self.cursor),
         )
         return np.sort(np.concatenate(parts))
 

@@ -337,7 +337,7 @@ class Conversation:
         self._check(session, "READ", command.topic, reads=True)
         self._reader(session).read(self._range_topic(command.topic, "READ"), command)
 
-    def _commit_range(self, session: Session, command: commands.CommitRange, _now: Instant) -> None:
+    def _commit_range(self, session: Session, command: commands.CommitRange, now: Instant) -> None:
         self._check(session, "COMMIT", command.topic, command.channel)
         topic = self._topics.by_name.get(command.topic)
         channel = topic.channels.get(command.channel) if topic is not None else None
@@ -345,6 +345,7 @@ class Conversation:
             missing = f"channel {command.topic}:{command.channel} not found"
             raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {missing}")
         range_mode.commit(topic, channel, command)
+        channel.committed_mono_ns = now.mono_ns
         self._answer_when_kept(session, topic, False, frames.OK, "COMMIT")
 
 

@@ -4,7 +4,8 @@ A deferred publish belongs to the topic, not to its channels (decision 9): curso
 when it is due it joins the ready list of each channel that it was published for. Invariants of the
 due list, for every channel and every index of `skipped` that its cursor has not passed:
 
-1. it is pending, or it has joined that channel's ready list, or it waits in `overdue` for P;
+1. it is pending, or it has joined that channel's ready list, or it waits in `overdue` for P, or it
+   was cancelled;
 2. so a cursor never delivers an index that stands in `skipped`, and none is delivered twice.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import numpy as np
@@ -62,6 +63,14 @@ class Delays:
         """(due, index, attempts) of all, in no order."""
         return list(self._heap)
 
+    def take(self, indexes: Collection[int]) -> list[tuple[int, int]]:
+        """Take some messages out before their time; (index, attempts) of those that were here."""
+        taken = [(index, attempts) for _, index, attempts in self._heap if index in indexes]
+        if taken:
+            self._heap = [entry for entry in self._heap if entry[1] not in indexes]
+            heapq.heapify(self._heap)
+        return taken
+
     def indexes(self) -> NDArray[np.int64]:
         """All that wait, ascending."""
         return np.sort(np.array([index for _, index, _ in self._heap], np.int64))
@@ -78,12 +87,14 @@ class DueList:
         pending: the indexes that are not due yet.
         skipped: ascending; what cursors pass over (see the module's text).
         overdue: due, but not yet visible to channels since P stands before them.
+        cancelled: those of `skipped` that no channel is ever to get.
     """
 
     def __init__(self) -> None:
         self.pending: set[int] = set()
         self.skipped: list[int] = []
         self.overdue: list[int] = []
+        self.cancelled: set[int] = set()
         self._heap: list[tuple[int, int]] = []
         self._sorted: NDArray[np.int64] | None = None
         """The pending indexes, while they are known in order."""
@@ -96,7 +107,12 @@ class DueList:
         self.skipped.append(index)
 
     def fill(
-        self, indexes: _Numbers, dues_ns: _Numbers, are_past: NDArray[np.bool_], visible_end: int
+        self,
+        indexes: _Numbers,
+        dues_ns: _Numbers,
+        are_past: NDArray[np.bool_],
+        visible_end: int,
+        are_cancelled: NDArray[np.bool_] | None = None,
     ) -> None:
         """Fill an empty list after a start.
 
@@ -105,10 +121,15 @@ class DueList:
             dues_ns: when each is due.
             are_past: which are due already; their channels are told apart from this.
             visible_end: P.
+            are_cancelled: which are to be delivered to nobody.
         """
         assert not self.skipped
-        past, waiting = indexes[are_past], indexes[~are_past]
         self.skipped = indexes.tolist()
+        if are_cancelled is not None and are_cancelled.any():
+            self.cancelled = set(indexes[are_cancelled].tolist())
+            kept = ~are_cancelled
+            indexes, dues_ns, are_past = indexes[kept], dues_ns[kept], are_past[kept]
+        past, waiting = indexes[are_past], indexes[~are_past]
         self.overdue = past[past >= visible_end].tolist()
         self.pending = set(waiting.tolist())
         self._sorted = waiting
@@ -126,6 +147,21 @@ class DueList:
             self._sorted = None
             due.append(index)
         return due
+
+    def cancel(self, indexes: set[int]) -> set[int]:
+        """Have messages delivered to nobody; returns those of them that were not due yet."""
+        found = indexes & self.pending
+        if found:
+            self.pending -= found
+            self.cancelled |= found
+            self._heap = [entry for entry in self._heap if entry[1] not in found]
+            heapq.heapify(self._heap)
+            self._sorted = None
+        return found
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(due, index) of all that are pending, in no order."""
+        return list(self._heap)
 
     def hold_back(self, due: list[int], visible_end: int) -> list[int]:
         """Of what is due, and of what was held back before, what lies before `visible_end`."""
@@ -146,6 +182,20 @@ class DueList:
         """The first skipped index at or behind `index`; NEVER when there is none."""
         at = bisect_left(self.skipped, index)
         return self.skipped[at] if at < len(self.skipped) else NEVER
+
+    def next_unskipped(self, index: int) -> int:
+        """The first index at or behind `index` that cursors do not pass over."""
+        skipped = self.skipped
+        at = bisect_left(skipped, index)
+        low, high = at, len(skipped)
+        # As long as they follow each other, each is as far from the first as its place is.
+        while low < high:
+            middle = (low + high) // 2
+            if skipped[middle] - index == middle - at:
+                low = middle + 1
+            else:
+                high = middle
+        return index + low - at
 
     def count_between(self, first: int, end: int) -> int:
         """How many skipped indexes lie in [first, end)."""
@@ -174,7 +224,7 @@ class DueList:
         return [
             index
             for index in self.skipped[low:high]
-            if index not in self.pending and index not in waiting
+            if index not in self.pending and index not in waiting and index not in self.cancelled
         ]
 
     def void(self, first: int, end: int) -> None:
@@ -184,13 +234,17 @@ class DueList:
         heapq.heapify(self._heap)
         self._sorted = None
         self.overdue = [index for index in self.overdue if not first <= index < end]
+        self.cancelled = {index for index in self.cancelled if not first <= index < end}
         del self.skipped[bisect_left(self.skipped, first) : bisect_left(self.skipped, end)]
 
-    def compact(self, cursor_min: int) -> None:
-        """Drop what every cursor has passed and nobody waits for."""
+    def compact(self, cursor_min: int, first_index: int = 0) -> None:
+        """Drop what every cursor has passed and nobody waits for; what was cancelled, only once its
+        file is gone (the log begins at `first_index`): a channel may go back to it."""
+        if self.cancelled:
+            self.cancelled = {index for index in self.cancelled if index >= first_index}
         passed = bisect_left(self.skipped, cursor_min)
         if passed < COMPACT_MIN or passed < 2 * len(self.pending):
             return
-        waiting = self.pending.union(self.overdue)
+        waiting = self.pending.union(self.overdue, self.cancelled)
         kept = [index for index in self.skipped[:passed] if index in waiting]
         self.skipped[:passed] = kept

@@ -24,9 +24,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.broker.in_flight_rows import rows_from, rows_of
 from sparq.broker.options import NEVER
 from sparq.broker.page import PAGE_BITS, PAGE_MASK, PAGE_SIZE, Page, page_groups
-from sparq.broker.scattered import Scattered
+from sparq.broker.scattered import Rows, Scattered
 from sparq.protocol.frames import Run
 
 Indexes = NDArray[np.int64]
@@ -185,6 +186,12 @@ class InFlight:
         if apart.any():
             found[apart] = self._scattered.published(mine[apart])
         return found
+
+    def take(self, indexes: Indexes) -> Expired:
+        """Take back those of these ascending indexes that are in flight, whoever has them."""
+        rows = self.rows_of(indexes)
+        self._free_many(rows.indexes)
+        return self._taken([Expired(rows.indexes, rows.attempts, rows.owners)])
 
     def _thin_out(self) -> None:
         """Empty pages of few messages into `scattered`, when there are too many of those."""
@@ -462,6 +469,14 @@ class InFlight:
             found.append(Expired(indexes, attempts, self._scattered.owners(indexes)))
         joined = _joined(found)
         return joined.indexes, joined.attempts
+
+    def rows(self, first: int, count: int) -> Rows:
+        """The first `count` messages at or behind an index, with who has them until when."""
+        return rows_from(self._pages, self._scattered, first, count)
+
+    def rows_of(self, indexes: Indexes) -> Rows:
+        """Those of these ascending indexes that are in flight."""
+        return rows_of(self._pages, self._scattered, indexes)
 
     def indexes(self) -> Indexes:
         """Everything in flight, ascending."""

@@ -38,6 +38,9 @@ class Memory(Protocol):
     def paused(self, paused: bool) -> None:
         """The channel stands still, or moves again."""
 
+    def apart(self, indexes: Indexes) -> None:
+        """These deferred publishes wait no more in the topic's due list for this channel."""
+
 
 class Durable:
     """A channel's part of its topic's ledger."""
@@ -77,6 +80,11 @@ class Durable:
         self._ledger.paused(self._name, paused)
         self._noted()
 
+    def apart(self, indexes: Indexes) -> None:
+        """Buffered; written with the turn's end."""
+        self._ledger.apart(self._name, indexes)
+        self._noted()
+
 
 class Forgetful:
     """An ephemeral channel's memory: nothing."""
@@ -97,4 +105,7 @@ class Forgetful:
         """Forgotten."""
 
     def paused(self, paused: bool) -> None:
+        """Forgotten."""
+
+    def apart(self, indexes: Indexes) -> None:
         """Forgotten."""

@@ -62,6 +62,37 @@ class ReadyAgain:
             self._count -= len(indexes)
         return _joined(taken)
 
+    def having(self, indexes: Indexes) -> Indexes:
+        """Those of these ascending indexes that wait here, in no order."""
+        self._settle()
+        found = [waiting[among(waiting, indexes)] for waiting, _ in self._chunks]
+        return np.concatenate(found) if found else indexes[:0]
+
+    def remove(self, indexes: Indexes) -> Chunk:
+        """Take these ascending indexes out wherever they stand; returns those that were here."""
+        self._settle()
+        removed: list[Chunk] = []
+        kept: deque[Chunk] = deque()
+        for waiting, attempts in self._chunks:
+            goes = among(waiting, indexes)
+            if not goes.any():
+                kept.append((waiting, attempts))
+                continue
+            removed.append((waiting[goes], attempts[goes]))
+            if not goes.all():
+                kept.append((waiting[~goes], attempts[~goes]))
+        self._chunks = kept
+        gone = _joined(removed)
+        self._count -= len(gone[0])
+        return gone
+
+    def oldest(self) -> int | None:
+        """The lowest index that waits; None: none does."""
+        if not self._count:
+            return None
+        self._settle()
+        return min(int(indexes.min()) for indexes, _ in self._chunks)
+
     def indexes(self) -> Indexes:
         """All that wait, ascending."""
         self._settle()
@@ -71,6 +102,11 @@ class ReadyAgain:
         """All that wait, in their order, with their deliveries so far."""
         self._settle()
         return _joined(list(self._chunks))
+
+    def chunks(self) -> list[Chunk]:
+        """All that wait, in their order; nobody changes these arrays."""
+        self._settle()
+        return list(self._chunks)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -84,6 +120,16 @@ class ReadyAgain:
                 (np.array(self._indexes, np.int64), np.array(self._attempts, np.uint16))
             )
             self._indexes, self._attempts = [], []
+
+
+def among(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
+    """Which of many values, in any order, are among a few ascending ones."""
+    found = np.zeros(len(values), np.bool_)
+    if len(ascending):
+        near = np.flatnonzero((values >= ascending[0]) & (values <= ascending[-1]))
+        rows = np.searchsorted(ascending, values[near])
+        found[near] = ascending[rows] == values[near]
+    return found
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

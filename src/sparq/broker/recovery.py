@@ -6,7 +6,8 @@ with a consumer, so they go out with attempts + 1 (decision 11). Exceptions:
 1. A deferred publish that is not due yet stays in the topic's due list.
 2. One that is due has been with nobody unless the ledger says so, for whenever it is delivered the
    ledger is told; it is ready with attempts 0, wherever the cursor stands.
-3. What the ledger has as requeued keeps its due time and its attempts.
+3. What the ledger has as requeued keeps its due time and its attempts, also below `start`: then
+   somebody has had a finished message delivered again.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     )
     finished = np.array(state.finished, np.int64).reshape(-1, 2)
     done = finished[:, 0], finished[:, 1]
+    channel.apart = state.apart & stream.due.pending
     pending = stream.due.pending_between(state.start, stream.end)
-    elsewhere = np.concatenate((requeued, pending, past_due))
+    cancelled = np.array(list(stream.due.cancelled), np.int64)
+    elsewhere = np.concatenate((requeued, pending, past_due, cancelled))
     fresh = _indexes_of(_unfinished(channel, done))
     fresh = fresh[~np.isin(fresh, elsewhere)]
     due = past_due[(past_due >= state.start) & (past_due < stream.end)]
@@ -90,7 +93,6 @@ def _requeued_arrays(state: ChannelState) -> tuple[Indexes, Indexes, Indexes]:
     indexes = np.fromiter(state.requeued, np.int64, count)
     told = np.array(list(state.requeued.values()), np.int64).reshape(-1, 2)
     order = np.argsort(indexes)
-    order = order[indexes[order] >= state.start]
     return indexes[order], told[order, 0], told[order, 1]
 
 
@@ -143,8 +145,11 @@ def were_due(indexes: Indexes, state: TopicState) -> NDArray[np.bool_]:
     found = np.zeros(len(indexes), bool)
     for channel in state.channels.values():
         finished = np.array(channel.finished, np.int64).reshape(-1, 2)
-        found |= _within(indexes, (finished[:, 0], finished[:, 1]))
-        found |= np.isin(indexes, np.fromiter(channel.requeued, np.int64, len(channel.requeued)))
+        seen = _within(indexes, (finished[:, 0], finished[:, 1]))
+        seen |= np.isin(indexes, np.fromiter(channel.requeued, np.int64, len(channel.requeued)))
+        if channel.apart:  # what became of those was decided before their time
+            seen &= ~np.isin(indexes, np.fromiter(channel.apart, np.int64, len(channel.apart)))
+        found |= seen
     return found
 
 
@@ -161,6 +166,7 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
         finished=finished + _finished_ahead(channel),
         requeued=_requeued(channel, now),
         paused=channel.paused,
+        apart=set(channel.apart),
     )
 
 
@@ -174,6 +180,7 @@ def _finished_ahead(channel: Channel) -> list[tuple[int, int]]:
     if channel.range_epoch:
         return skipped
     due = channel.stream.due.joined_from(channel.cursor, channel.stream.end)
+    due += [index for index in channel.apart if index >= channel.cursor]
     done = np.setdiff1d(np.array(due, np.int64), unfinished)
     ranges = np.array(skipped, np.int64).reshape(-1, 2)
     apart = [(i, i + 1) for i in done[~_within(done, (ranges[:, 0], ranges[:, 1]))].tolist()]
@@ -201,7 +208,8 @@ def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
     for indexes, attempts in (channel.in_flight.all(), channel.again.all()):
         for index, count in zip(indexes.tolist(), attempts.tolist(), strict=True):
             told = count == 1 and index < channel.cursor and not channel.stream.due.contains(index)
-            if count and not told:
+            # One that is apart would else be taken for one that the due list still has.
+            if (count and not told) or index in channel.apart:
                 requeued[index] = (0, count)
     for due_ns, index, count in channel.delays.entries():
         requeued[index] = (now.wall_ns + due_ns - now.mono_ns, count)

@@ -170,6 +170,18 @@ class Scattered:
         owners[found] = self._owner[rows[found]]
         return owners
 
+    def rows(self, indexes: Indexes) -> Rows:
+        """All that is known of these messages, which are here, but for their publishing."""
+        rows = self._rows_of(indexes)
+        return Rows(
+            indexes,
+            self._owner[rows],
+            self._deadline[rows],
+            self._delivered_at[rows],
+            self._attempts[rows],
+            None,
+        )
+
     def published(self, indexes: Indexes) -> Indexes:
         """When these messages, which are here, had been published."""
         return self._published_column()[self._rows_of(indexes)]

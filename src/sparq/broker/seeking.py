@@ -52,37 +52,46 @@ class Seek:
     Attributes:
         landing: what it came to; None: it has not moved yet, or could not.
         error: why its place could not be found; the channel has not moved then.
+        moves: whether the channel moves; else only what it would come to is told.
     """
 
+    moves: bool = True
     landing: Landing | None = None
     error: DiskError | None = None
 
 
-def begin(topic: Topic, channel: Channel, target: SeekTarget) -> Seek:
+def begin(topic: Topic, channel: Channel, target: SeekTarget, *, moves: bool = True) -> Seek:
     """Have the channel go on from another place, as soon as that place is known."""
-    seek = Seek()
+    seek = Seek(moves)
     _find(topic, channel, target, seek)
     return seek
 
 
-def _find(topic: Topic, channel: Channel, target: SeekTarget, seek: Seek) -> None:
-    log, visible = topic.stream.log, topic.stream.end
+def place_of(log: Log, target: SeekTarget, end: int) -> int | BlockRead:
+    """The index of a place in what lies before `end`, or what must be read first to know it."""
     if target == "latest":
-        index = visible
-    elif target == "earliest":
+        return end
+    if target == "earliest":
         index = log.first_index
     elif isinstance(target, int):
         index = max(target, log.first_index)
+    elif target[0] == "last":
+        index = log.index_at_ordinal(log.ordinal_at(end) - int(target[1]))
     else:
-        wall_ns = int(target[1])
-        found = log.index_at_time(wall_ns)
+        found = log.index_at_time(int(target[1]))
         if found is None:
-            read = log.load_time(wall_ns)
-            then = partial(_found, topic, channel, target, seek, read)
-            topic.stream.errands.submit(read, then)
-            return
+            return log.load_time(int(target[1]))
         index = found
-    _go(topic, channel, min(index, visible), seek)
+    return min(index, end)
+
+
+def _find(topic: Topic, channel: Channel, target: SeekTarget, seek: Seek) -> None:
+    place = place_of(topic.stream.log, target, topic.stream.end)
+    if isinstance(place, int):
+        _go(topic, channel, place, seek)
+    else:
+        then = partial(_found, topic, channel, target, seek, place)
+        topic.stream.errands.submit(place, then)
 
 
 def _found(
@@ -99,19 +108,18 @@ def _found(
 
 def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
     stream, log = topic.stream, topic.stream.log
-    again = 0
-    if index < channel.cursor:
-        pending = stream.due.pending_between(index, channel.cursor)
-        again = log.messages_between(index, channel.cursor) - len(pending)
-    channel.seek(index)
-    for first, end in gone(log, index, stream.end):
-        channel.void(first, end)
+    again, waiting = _ahead(channel, index, channel.cursor), _ahead(channel, index, stream.end)
+    if seek.moves:
+        channel.seek(index)
+        for first, end in gone(log, index, stream.end):
+            channel.void(first, end)
+        waiting = channel.depth()
     kept = [segment for segment in log.segments() if segment.messages]
     seek.landing = Landing(
         index=index,
         time_ns=None,
         again=again,
-        waiting=channel.depth(),
+        waiting=waiting,
         oldest_index=log.first_index if kept else None,
         oldest_time_ns=kept[0].first_time_ns if kept else None,
         older_are_gone=log.first_ordinal > 0,
@@ -120,6 +128,17 @@ def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
     if first < stream.end and not _note_time(topic, first, seek):
         read = log.load(first)
         stream.errands.submit(read, partial(_have_first, topic, first, seek, read))
+
+
+def _ahead(channel: Channel, first: int, end: int) -> int:
+    """How many messages of [first, end) a channel is to deliver that begins anew at `first`."""
+    log, due = channel.stream.log, channel.stream.due
+    if first >= end:
+        return 0
+    if channel.range_epoch:
+        return log.ordinal_at(end) - log.ordinal_at(first)
+    cancelled = sum(first <= index < end for index in due.cancelled)
+    return log.messages_between(first, end) - len(due.pending_between(first, end)) - cancelled
 
 
 def gone(log: Log, first: int, end: int) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,19 @@ class Skips:
         self.count = int(counts.sum())
         self._ranges.extend(zip(firsts.tolist(), ends.tolist(), counts.tolist(), strict=True))
 
+    def insert(self, indexes: Sequence[int]) -> None:
+        """Add messages, ascending, none of which is in a range: each wherever it lies."""
+        self.count += len(indexes)
+        ranges = sorted([*self._ranges, *((index, index + 1, 1) for index in indexes)])
+        joined: list[tuple[int, int, int]] = []
+        for first, end, count in ranges:
+            if joined and joined[-1][1] == first:
+                begin, _, before = joined.pop()
+                joined.append((begin, end, before + count))
+            else:
+                joined.append((first, end, count))
+        self._ranges = deque(joined)
+
     def end(self, default: int) -> int:
         """The end of the last range."""
         return self._ranges[-1][1] if self._ranges else default
@@ -57,6 +71,15 @@ class Skips:
                 cursor, jumped = end, jumped + count
             self.count -= count
         return cursor, jumped
+
+    def end_at(self, index: int) -> int:
+        """Where the range ends that the index lies in; the index itself, if it lies in none."""
+        for first, end, _ in self._ranges:
+            if first > index:
+                break
+            if index < end:
+                return end
+        return index
 
     def ranges(self) -> list[tuple[int, int]]:
         """The ranges, ascending."""

@@ -66,7 +66,10 @@ class ClientStats:
 
 @dataclass(slots=True)
 class ChannelStats:
-    """One channel; depth as decision 17 has it. `ready_count` is the sum of its clients'."""
+    """One channel; depth as decision 17 has it. `ready_count` is the sum of its clients'.
+
+    Of the last four: see `outlook`, and `range_mode.Hold`.
+    """
 
     channel_name: str
     depth: int
@@ -88,6 +91,10 @@ class ChannelStats:
     finish_count: int
     ready_count: int
     voided_count: int
+    oldest_waiting_seconds: float | None
+    clear_seconds: float | None
+    range_query: str | None
+    range_commit_seconds: float | None
 
 
 @dataclass(slots=True)
@@ -197,7 +204,7 @@ def of_topic(topic: Topic, now: Instant) -> TopicStats:
 
 def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
     """A channel's figures; `clients` is left out."""
-    depth = channel.depth()
+    depth, hold = channel.depth(), channel.hold
     return ChannelStats(
         channel_name=channel.name,
         depth=depth,
@@ -214,12 +221,26 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         clients=None,
         paused=channel.paused,
         e2e_processing_latency=channel.latency(now),
-        range_reader=channel.hold.session.remote_address if channel.hold is not None else None,
+        range_reader=hold.session.remote_address if hold is not None else None,
         cursor=str(channel.cursor),
         finish_count=channel.finish_count,
         ready_count=sum(session.ready_count for session in channel.sessions.values()),
         voided_count=channel.voided_count,
+        oldest_waiting_seconds=_seconds(channel.outlook.oldest_waiting_ns(channel, now)),
+        clear_seconds=_seconds(channel.outlook.clear_ns(depth, now)),
+        range_query=hold.session.user_agent if hold is not None else None,
+        range_commit_seconds=_seconds(_since_commit(channel, now)),
     )
+
+
+def _since_commit(channel: Channel, now: Instant) -> int | None:
+    """How long ago a range reader has last committed; None: none has, or none has the channel."""
+    committed_ns = channel.committed_mono_ns
+    return None if channel.hold is None or committed_ns is None else now.mono_ns - committed_ns
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else round(nanoseconds / SECOND_NS, 3)
 
 
 def clients_of(channel: Channel, topic_name: str | None) -> Iterator[ClientStats]:

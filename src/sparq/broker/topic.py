@@ -129,10 +129,12 @@ class Topic:
         entries = np.array(found, np.int64)
         indexes, dues = entries[np.argsort(entries[:, 0])].T
         are_past = (dues <= now.wall_ns) | were_due(indexes, state)
-        stream.due.fill(indexes, dues + (now.mono_ns - now.wall_ns), are_past, stream.end)
+        are_cancelled = np.isin(indexes, np.array(list(state.cancelled), np.int64))
+        dues += now.mono_ns - now.wall_ns
+        stream.due.fill(indexes, dues, are_past, stream.end, are_cancelled)
         if stream.due.pending:
             self.agenda.schedule(self, stream.due.next_due_ns())
-        past: Indexes = indexes[are_past]
+        past: Indexes = indexes[are_past & ~are_cancelled]
         return past
 
     # The mark
@@ -366,6 +368,7 @@ class Topic:
                 for name, channel in self.channels.items()
                 if not is_ephemeral(name)
             },
+            cancelled=set(self.stream.due.cancelled),
         )
 
     def latency(self, now: Instant) -> Latency:

@@ -105,7 +105,8 @@ class Trimming:
                 # What is written is synced first, or by a commit in flight; then it is tried again.
                 topic.sync_file()
         cursors = [channel.cursor for channel in topic.channels.values()]
-        topic.stream.due.compact(min(cursors, default=topic.stream.end))
+        due, log = topic.stream.due, topic.stream.log
+        due.compact(min(cursors, default=topic.stream.end), log.first_index)
 
     def _drop(self, segment: SegmentInfo) -> None:
         topic = self._topic

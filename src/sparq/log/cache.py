@@ -57,6 +57,10 @@ class BlockCache:
             self._entries.move_to_end(key)
         return entry
 
+    def peek(self, key: Key) -> Entry | None:
+        """The entry, for somebody who only looks: it counts as used as before."""
+        return self._entries.get(key)
+
     def put(self, key: Key, blocks: list[Block]) -> Entry:
         """An entry of these blocks, in place of what was there."""
         self.discard(key)

@@ -179,6 +179,10 @@ class Ledger:
         """What is below `index` has been handed out at least once."""
         self._append(records.encode_index(Kind.CURSOR, channel, index))
 
+    def apart(self, channel: str, indexes: Indexes) -> None:
+        """These deferred publishes wait no more for the channel; no name: for any, ever."""
+        self._append(records.encode_apart(channel, indexes))
+
     def mark(self, index: int) -> None:
         """The end of what the topic's channels may see, P."""
         self._append(records.encode_index(Kind.MARK, "", index))

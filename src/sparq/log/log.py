@@ -26,6 +26,7 @@ from sparq.log.commit import Batch, Commit
 from sparq.log.disk import Disk, FileSystem, ensure_directory
 from sparq.log.extents import Extent
 from sparq.log.index import Index, Indexes, place_of
+from sparq.log.looking import Looking
 from sparq.log.options import SECOND_NS, LogOptions
 from sparq.log.reading import BlockRead, RangeRead
 from sparq.log.recovery import Recovered, recover, scan_again, settle, sync_found
@@ -51,6 +52,7 @@ class Log:
     Attributes:
         place: disk and folder, log id (16 bytes), node id, epoch of this run.
         upkeep: works that make later commits and the next start quick.
+        looking: the log for those who only look.
         end_index, written_end, synced_end, end_ordinal: see the module's text.
         active: the file that is appended to.
         damage: everything found unreadable, at recovery and since; it only grows.
@@ -90,6 +92,7 @@ class Log:
         self._now_ns = now.wall_ns
         self._cache = cache
         self._owner = cache.new_owner()
+        self.looking = Looking(place.disk, self._index, cache, self._owner)
         self._tail = Tail(cache, self._owner)
         self._recent: weakref.ref[Block] | None = None
 
@@ -456,8 +459,6 @@ class Log:
     def index_within(self, first: int, end: int, max_bytes: int) -> tuple[int, int]:
         """`Index.within`: how far `max_bytes` of stored batches reach, and what these take."""
         return self._index.within(first, end, max_bytes)
-
-    # Trimming
 
     def segments(self) -> list[SegmentInfo]:
         """The files, oldest first."""

@@ -19,6 +19,8 @@ Record, little-endian::
        7  seek       i64 index
        8  cursor     i64 index
        9  mark       i64 index: P
+      10  apart      n x i64 index: these deferred publishes (DPUB) wait in the topic's due list
+                     no more for this channel; without a name: for none, they are cancelled
 
 1. A record changes one channel, or the topic; each is read as if nothing came after it.
 2. A record of a channel that was never created creates it, with everything unfinished: damage to
@@ -64,6 +66,7 @@ class Kind(IntEnum):
     SEEK = 7
     CURSOR = 8
     MARK = 9
+    APART = 10
 
 
 @dataclass(slots=True)
@@ -77,6 +80,8 @@ class ChannelState:
         finished: [first, end) ranges above `start`, ascending, disjoint, not touching.
         requeued: index -> (due time in ns since 1970, attempts) of unfinished messages.
         paused: whether it stands still.
+        apart: deferred publishes that were taken out of the due list for this channel before their
+            time; whether they are finished is told as of any other.
     """
 
     start: int
@@ -84,6 +89,7 @@ class ChannelState:
     finished: list[tuple[int, int]] = field(default_factory=list)
     requeued: dict[int, tuple[int, int]] = field(default_factory=dict)
     paused: bool = False
+    apart: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -95,12 +101,14 @@ class TopicState:
         paused: whether it stands still.
         channels: by name.
         highest_index: the highest index that any record tells of; -1: none.
+        cancelled: deferred publishes that no channel is to get.
     """
 
     mark: int | None = None
     paused: bool = False
     channels: dict[str, ChannelState] = field(default_factory=dict)
     highest_index: int = -1
+    cancelled: set[int] = field(default_factory=set)
 
 
 # Writing
@@ -137,6 +145,11 @@ def encode_requeued(channel: str, indexes: Indexes, dues: Indexes, attempts: Ind
     return encode(Kind.REQUEUED, channel, _longs(indexes) + _longs(dues) + counts)
 
 
+def encode_apart(channel: str, indexes: Indexes) -> bytes:
+    """A record of deferred publishes that wait no more for a channel; no name: for any."""
+    return encode(Kind.APART, channel, _longs(indexes))
+
+
 def _longs(numbers: Indexes) -> bytes:
     if isinstance(numbers, np.ndarray):
         return numbers.astype("<i8", copy=False).tobytes()
@@ -149,6 +162,8 @@ def encode_state(state: TopicState) -> Iterator[bytes]:
         yield encode_index(Kind.MARK, "", state.mark)
     if state.paused:
         yield encode(Kind.PAUSED, flag=True)
+    if state.cancelled:
+        yield encode_apart("", sorted(state.cancelled))
     for name, channel in state.channels.items():
         yield encode_index(Kind.CREATED, name, channel.start)
         yield encode_index(Kind.CURSOR, name, channel.cursor)
@@ -160,6 +175,8 @@ def encode_state(state: TopicState) -> Iterator[bytes]:
             yield encode_requeued(name, list(channel.requeued), dues, attempts)
         if channel.paused:
             yield encode(Kind.PAUSED, name, flag=True)
+        if channel.apart:
+            yield encode_apart(name, sorted(channel.apart))
 
 
 # Reading
@@ -201,6 +218,8 @@ class Replay:
             self._state.mark = self._index(data)
         elif kind == Kind.PAUSED:
             self._state.paused = flag
+        elif kind == Kind.APART:
+            self._state.cancelled.update(self._indexes(data))
         else:
             self.unknown += 1
 
@@ -218,6 +237,8 @@ class Replay:
             self._requeue(name, data)
         elif kind == Kind.CURSOR:
             self._channel(name).cursor = self._index(data)
+        elif kind == Kind.APART:
+            self._channel(name).apart.update(self._indexes(data))
         else:
             self.unknown += 1
 
@@ -225,6 +246,11 @@ class Replay:
         index: int = _INDEX.unpack(data)[0]
         self._note(index - 1)
         return index
+
+    def _indexes(self, data: memoryview) -> list[int]:
+        indexes: list[int] = np.frombuffer(data, "<i8").tolist()
+        self._note(max(indexes, default=-1))
+        return indexes
 
     def _note(self, index: int) -> None:
         self._state.highest_index = max(self._state.highest_index, index)

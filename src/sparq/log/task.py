@@ -19,12 +19,14 @@ from sparq.protocol.instant import Instant
 class TaskKind(Enum):
     """Which thread a task belongs to: it must not wait behind those of another kind.
 
-    A WRITE is a commit that waits for no disk: it belongs to the thread of the COMMITs.
+    A WRITE is a commit that waits for no disk: it belongs to the thread of the COMMITs. An INSPECT
+    reads for somebody who looks: no channel waits for it, and none must wait behind it.
     """
 
     WRITE = "write"
     COMMIT = "commit"
     READ = "read"
+    INSPECT = "inspect"
     HOUSEKEEPING = "housekeeping"
 
 

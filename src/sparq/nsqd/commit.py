@@ -1,8 +1,8 @@
 """Runs the broker's disk work and brings its results back into the loop.
 
 The broker never waits for a disk: it hands out tasks. This module owns the threads that run them
-(decision 23: one for commits, two that read, one for housekeeping) and the rule of when a commit
-may run in the loop itself.
+(decision 23: one for commits, two that read, one for those who only look, one for housekeeping) and
+the rule of when a commit may run in the loop itself.
 
 1. Tasks of one kind and thread run in the order in which they were handed out, but for commits:
    those wait for nobody but the disk, and of one log there is one at a time.
@@ -142,6 +142,7 @@ class Runner:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         self._committer = Committer("nsqd-commit", self._from_thread, run_together)
         self._readers = [Worker(f"nsqd-read-{n}", self._from_thread) for n in range(READER_COUNT)]
+        self._inspector = Worker("nsqd-inspect", self._from_thread)
         self._housekeeper = Worker("nsqd-housekeeping", self._from_thread)
         self._next_reader = 0
 
@@ -161,6 +162,8 @@ class Runner:
             elif task.kind is TaskKind.READ:
                 self._readers[self._next_reader].put(self._submitted, task)
                 self._next_reader = (self._next_reader + 1) % READER_COUNT
+            elif task.kind is TaskKind.INSPECT:
+                self._inspector.put(self._submitted, task)
             else:
                 self._housekeeper.put(self._submitted, task)
 
@@ -209,7 +212,7 @@ class Runner:
 
     def stop(self) -> None:
         """Let the threads finish what they have and end them. The loop must not wait on them."""
-        for worker in (self._committer, *self._readers, self._housekeeper):
+        for worker in (self._committer, *self._readers, self._inspector, self._housekeeper):
             worker.stop()
 
     def _from_thread(self, number: int, task: Task) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparq.broker import stats
 from sparq.broker.percentiles import OFF
-from sparq.program.version import version_line
+from sparq.program.version import sparq_version, version_line
 from sparq.protocol.durations import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.protocol.identify import NSQ_VERSION
 
@@ -173,7 +173,8 @@ def json_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
         yield from _list(_client_json(session, wanted.topic) for session in sessions)
     else:
         yield "null"
-    yield f',"reserve":{_encode(_reserve_figures(broker))}}}'
+    behind = {"reserve": _reserve_figures(broker), "sparq_version": sparq_version()}
+    yield f",{_encode(behind)[1:]}"
 
 
 def _reserve_figures(broker: Broker) -> dict[str, Any] | None:

@@ -22,6 +22,8 @@ from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.nsqd import figures, metrics, seeking
 from sparq.nsqd.config import Config
+from sparq.nsqd.inspection import Inspection
+from sparq.nsqd.message_actions import MessageActions
 from sparq.protocol.durations import SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
@@ -54,6 +56,7 @@ class Endpoints:
         self._limits = nsqd.limits
         self._start_ns = time.time_ns()
         self.debug = Debug()
+        self._inspection = Inspection(nsqd)
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
@@ -75,6 +78,8 @@ class Endpoints:
             Route("POST", "/channel/pause", self.pause_channel),
             Route("POST", "/channel/unpause", self.unpause_channel),
             Route("POST", "/channel/seek", self.seek_channel),
+            *self._inspection.routes(),
+            *MessageActions(self._nsqd, self._inspection, self._change).routes(),
             *Config(self._nsqd).routes(),
             *(self.debug.all_routes() if self._nsqd.options.debug_routes else ()),
         ]
@@ -232,10 +237,16 @@ class Endpoints:
         )
 
     async def seek_channel(self, call: Call) -> dict[str, Any]:
-        """Move a channel in the log; tells where it has landed, and what comes again."""
+        """Move a channel in the log; tells where it has landed, and what comes again.
+
+        With `dry_run` it stays where it is.
+        """
         topic, channel = topic_channel(call)
         target = seeking.target_of(call.query.get("to"), time.time_ns())
-        seek = await self._change(topic, lambda now: self._broker.seek(topic, channel, target, now))
+        dry_run = call.flag("dry_run", False)
+        seek = await self._change(
+            topic, lambda now: self._broker.seek(topic, channel, target, now, dry_run=dry_run)
+        )
         if seek.error is not None:
             raise HttpError(500, f"INTERNAL_ERROR: {seek.error.reason}")
         if seek.landing is None:  # it was deleted before its place was found

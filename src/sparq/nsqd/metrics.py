@@ -69,6 +69,9 @@ _CHANNEL = (
     Shown("client_count", "clients", "gauge", "Connected consumers"),
     Shown("ready_count", "ready", "gauge", "Sum of the consumers' RDY counts"),
     Shown("paused", "paused", "gauge", "1 while the channel is paused"),
+    Shown("oldest_waiting_seconds", "oldest_waiting_seconds", "gauge", "Age of what waits longest"),
+    Shown("clear_seconds", "clear_seconds", "gauge", "Until nothing waits, if depth goes on so"),
+    Shown("range_commit_seconds", "range_commit_seconds", "gauge", "Since a range reader's commit"),
 )
 _REACHES = (
     ("zone", "zone_local_msg_count"),
@@ -95,7 +98,8 @@ class _Table:
         """The figures of one topic or channel."""
         labelled = labels(**names)
         for figure, family in self._families:
-            family.add(getattr(figures, figure), labelled)
+            if (value := getattr(figures, figure)) is not None:
+                family.add(value, labelled)
         latency: Latency = figures.e2e_processing_latency
         if latency.percentiles is None:
             return

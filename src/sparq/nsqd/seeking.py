@@ -1,6 +1,7 @@
 """`POST /channel/seek`: the places that it takes, and what it answers (docs/http.md, "Replay").
 
-1. A place is `earliest`, `latest`, an index, a date or a time, or a duration back from now.
+1. A place is `earliest`, `latest`, an index, a date or a time, a duration back from now, or a
+   number of messages back from the end.
 2. The answer says where the channel has landed, how many messages come again, and how far back the
    log reaches, so that nobody takes "older ones are deleted" for "there were none".
 """
@@ -21,38 +22,42 @@ if TYPE_CHECKING:
 
 FORMS = (
     "earliest, latest, an index, a date or time as in 2026-01-31 or 2026-01-31T08:00:00Z,"
-    " or a duration back from now as in -1h"
+    " a duration back from now as in -1h, or last:100 for the last 100 messages"
 )
 
 _INDEX = re.compile(r"[0-9]{1,17}")
+_LAST = re.compile(r"last:([0-9]{1,17})")
 _NANOSECONDS = re.compile(r"[+-]?[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NANOSECONDS_MAX = (1 << 63) - 1
 
 
-def target_of(text: str | None, now_ns: int) -> SeekTarget:
+def target_of(text: str | None, now_ns: int, name: str = "TO") -> SeekTarget:
     """Where a channel is to go.
 
     Args:
         text: one of `FORMS`; `time:` may stand before a date, a time, or nanoseconds since 1970.
             What has no zone is UTC. None: the request has no `to`.
         now_ns: the wall clock (ns since 1970).
+        name: the parameter's name in a refusal.
     Raises:
         HttpError: 400 MISSING_ARG_TO or INVALID_ARG_TO, with the forms that it takes.
     """
     if text is None:
-        raise HttpError(400, f"MISSING_ARG_TO: use {FORMS}")
+        raise HttpError(400, f"MISSING_ARG_{name}: use {FORMS}")
     if text == "earliest":
         return "earliest"
     if text == "latest":
         return "latest"
     if _INDEX.fullmatch(text) and int(text) <= INDEX_LIMIT:
         return int(text)
+    if last := _LAST.fullmatch(text):
+        return "last", int(last[1])
     try:
         return "time", _wall_ns(text.removeprefix("time:"), now_ns, text.startswith("time:"))
     except (ValueError, OverflowError):
-        raise HttpError(400, f"INVALID_ARG_TO: use {FORMS}") from None
+        raise HttpError(400, f"INVALID_ARG_{name}: use {FORMS}") from None
 
 
 def _wall_ns(text: str, now_ns: int, may_be_number: bool) -> int:
@@ -72,16 +77,17 @@ def answer_of(landing: Landing) -> dict[str, Any]:
     """What `/channel/seek` answers: indexes as strings, times as RFC 3339 in UTC, or null."""
     return {
         "index": str(landing.index),
-        "time": _shown(landing.time_ns),
+        "time": shown_time(landing.time_ns),
         "again": landing.again,
         "waiting": landing.waiting,
         "oldest_index": None if landing.oldest_index is None else str(landing.oldest_index),
-        "oldest_time": _shown(landing.oldest_time_ns),
+        "oldest_time": shown_time(landing.oldest_time_ns),
         "older_are_gone": landing.older_are_gone,
     }
 
 
-def _shown(wall_ns: int | None) -> str | None:
+def shown_time(wall_ns: int | None) -> str | None:
+    """A time as RFC 3339 has it, in UTC; None stays what it is."""
     if wall_ns is None:
         return None
     seconds, nanoseconds = divmod(wall_ns, 1_000_000_000)

@@ -1,0 +1,330 @@
+"""A log for those who only look: what is in memory, or where it lies, and when it was published.
+
+Nothing here changes the log or its cache: what is looked at does not count as used, what is read is
+not kept, and what cannot be verified is left for a channel's read to report.
+
+1. A part's messages come from memory, or else from its place on the disk, read in a thread.
+2. A part may be gone from the disk by the time that it is read; `Looking.has` tells.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.log.block import Block
+from sparq.log.cache import BlockCache
+from sparq.log.disk import Disk, DiskError
+from sparq.log.extents import Extent
+from sparq.log.index import Index, place_of
+from sparq.log.reading import Place, pieces_of, read_extent
+from sparq.log.segment import Segment
+from sparq.log.task import TaskKind
+from sparq.protocol.frames import FRAME_OVERHEAD
+
+Indexes = NDArray[np.int64]
+
+JOIN_BYTES: Final = 1 << 20
+"""Neighbouring extents are read together up to this size."""
+
+GLANCE_BYTES_MAX: Final = 8 << 20
+"""So much of bodies is kept at a time, and the one that fills it."""
+
+SEGMENTS_MAX: Final = 256
+"""Of more files than this, `curve` tells only when each begins and ends."""
+
+
+class Part(NamedTuple):
+    """A stretch of messages without a gap.
+
+    Attributes:
+        place: where it lies on the disk.
+        blocks: its messages, if they are in memory.
+    """
+
+    place: Place
+    blocks: tuple[Block, ...]
+
+    @property
+    def first(self) -> int:
+        """The first message's index."""
+        return self.place.extent.first
+
+    @property
+    def end(self) -> int:
+        """The index behind the last message's."""
+        return self.place.extent.end
+
+    @property
+    def size(self) -> int:
+        """Bytes that have to be read for it."""
+        return 0 if self.blocks else self.place.extent.size
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One message.
+
+    Attributes:
+        index: its index.
+        time_ns: when it was published, ns since 1970.
+        size: bytes of its body.
+        body: as much of the body as was asked for.
+    """
+
+    index: int
+    time_ns: int
+    size: int
+    body: bytes
+
+
+class Curve(NamedTuple):
+    """When messages were published, by stretches of the log, each of shape (n,).
+
+    Attributes:
+        firsts: the first index of each stretch.
+        counts: its messages.
+        begins, ends: no message of it was published before or after (ns since 1970).
+        sizes: bytes that it takes on the disk.
+    """
+
+    firsts: Indexes
+    counts: Indexes
+    begins: Indexes
+    ends: Indexes
+    sizes: Indexes
+
+
+def stored_at(block: Block, index: int, body_bytes: int) -> Stored:
+    """A message of a block, with at most so much of its body."""
+    start, end = block.start_of(index), block.start_of(index + 1)
+    body = start + FRAME_OVERHEAD
+    return Stored(
+        index,
+        int.from_bytes(block.frames[start + 8 : start + 16], "big"),
+        end - body,
+        bytes(block.frames[body : min(end, body + body_bytes)]),
+    )
+
+
+class Looking:
+    """The questions that may be asked of one log; all of them are answered in the loop."""
+
+    __slots__ = ("_cache", "_index", "_owner", "disk")
+
+    def __init__(self, disk: Disk, index: Index, cache: BlockCache, owner: int) -> None:
+        self.disk = disk
+        self._index = index
+        self._cache = cache
+        self._owner = owner
+
+    def part(self, index: int) -> Part | None:
+        """The part that holds an index; None: it is not stored."""
+        found = self._index.locate(index)
+        return None if found is None else self._part(found[0], found[0].extents[found[1]])
+
+    def _part(self, segment: Segment, extent: Extent) -> Part:
+        entry = self._cache.peek((self._owner, extent.first))
+        return Part(place_of(segment, extent), () if entry is None else tuple(entry.blocks))
+
+    def has(self, part: Part) -> bool:
+        """Whether the file of a part is still one of the log's."""
+        return any(segment.path == part.place.path for segment in self._index.segments)
+
+    def parts(self, first: int, end: int, count_max: int) -> list[Part]:
+        """Up to so many parts that overlap [first, end), in order."""
+        parts: list[Part] = []
+        for segment, extent in self._index.extents_from(first):
+            if extent.first >= end:
+                break
+            part = self._part(segment, extent)
+            joined = _joined(parts[-1], part) if parts else None
+            if joined is not None:
+                parts[-1] = joined
+            elif len(parts) == count_max:
+                break
+            else:
+                parts.append(part)
+        return parts
+
+    def stored_from(self, first: int, end: int, count: int) -> list[int]:
+        """The first messages of [first, end), at most so many."""
+        found: list[int] = []
+        for _, extent in self._index.extents_from(first):
+            if extent.first >= end or len(found) >= count:
+                break
+            begin = max(first, extent.first)
+            found += range(begin, min(extent.end, end, begin + count - len(found)))
+        return found
+
+    def known_time(self, index: int) -> tuple[int, bool] | None:
+        """When a stored message was published, as far as memory tells; None: it is not stored.
+
+        Returns:
+            The time (ns since 1970), and whether it is exact; else no message of its extent, this
+            one among them, was published later.
+        """
+        found = self._index.locate(index)
+        if found is None:
+            return None
+        segment, position = found
+        extents = segment.extents
+        entry = self._cache.peek((self._owner, extents.firsts[position]))
+        for block in entry.blocks if entry is not None else ():
+            if block.first <= index < block.end:
+                return stored_at(block, index, 0).time_ns, True
+        if index == extents.firsts[0] and segment.first_time_ns:
+            return segment.first_time_ns, True
+        return extents[position].time_max_ns, False
+
+    def curve(self) -> Curve:
+        """All that the index says of when messages were published."""
+        segments = [segment for segment in self._index.segments if len(segment.extents)]
+        whole = len(segments) > SEGMENTS_MAX
+        columns = [_whole(segment) if whole else _extents(segment) for segment in segments]
+        joined = np.concatenate(columns, axis=1) if columns else np.empty((5, 0), np.int64)
+        return Curve(*joined)
+
+
+def _joined(left: Part, right: Part) -> Part | None:
+    """Two parts to be read at once; None: they do not follow each other, or would be too large."""
+    one, other = left.place.extent, right.place.extent
+    if left.blocks or right.blocks or one.size + other.size > JOIN_BYTES:
+        return None
+    touch = one.offset + one.size == other.offset and one.end == other.first
+    if not touch or left.place.path != right.place.path or one.end_ordinal != other.ordinal:
+        return None
+    size, time_ns = one.size + other.size, max(one.time_max_ns, other.time_max_ns)
+    extent = one._replace(end=other.end, size=size, time_max_ns=time_ns)
+    return Part(left.place._replace(extent=extent), ())
+
+
+def _whole(segment: Segment) -> Indexes:
+    """A file as one stretch, as the columns of a `Curve`."""
+    row = (
+        segment.extents.firsts[0],
+        segment.extents.messages,
+        segment.first_time_ns,
+        segment.last_time_ns,
+        segment.size,
+    )
+    return np.array(row, np.int64).reshape(5, 1)
+
+
+def _extents(segment: Segment) -> Indexes:
+    """A file's extents, as the columns of a `Curve`."""
+    firsts, ends, _, _, sizes, times = segment.extents.rows(0, len(segment.extents))
+    latest = np.maximum.accumulate(times)
+    begins = np.append(segment.first_time_ns or times[0], latest[:-1])
+    return np.array([firsts, ends - firsts, np.minimum(begins, times), times, sizes])
+
+
+def blocks_of(disk: Disk, part: Part) -> list[Block]:
+    """A part's messages, from memory or from the disk; what cannot be verified is left out.
+
+    Raises:
+        DiskError: the file cannot be read; it may be gone.
+    """
+    if part.blocks:
+        return list(part.blocks)
+    data = read_extent(disk, part.place)
+    return [piece.block for piece in pieces_of(data, part.place)]
+
+
+@dataclass(slots=True, eq=False)
+class Glance:
+    """Work: reads single messages.
+
+    Attributes:
+        wanted: which of each part, ascending.
+        body_bytes: how much of each body.
+        found: what was read, by index; what cannot be read is missing.
+        left: those that were not read any more, since the bodies became too many.
+        failed: the parts whose file could not be read, and why.
+    """
+
+    disk: Disk
+    wanted: list[tuple[Part, list[int]]]
+    body_bytes: int
+    found: dict[int, Stored] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    failed: list[tuple[Part, DiskError]] = field(default_factory=list)
+    kind: TaskKind = TaskKind.INSPECT
+    error: DiskError | None = None
+
+    def run(self) -> None:
+        """Read them."""
+        room = GLANCE_BYTES_MAX
+        for part, indexes in self.wanted:
+            if room < 0:
+                self.left.update(indexes)
+                continue
+            try:
+                blocks = blocks_of(self.disk, part)
+            except DiskError as error:
+                self.failed.append((part, error))
+                continue
+            for stored in _pick(blocks, indexes, self.body_bytes):
+                if room < 0:
+                    self.left.update(index for index in indexes if index >= stored.index)
+                    break
+                self.found[stored.index] = stored
+                room -= len(stored.body)
+
+
+def _pick(blocks: list[Block], indexes: list[int], body_bytes: int) -> Iterator[Stored]:
+    at = 0
+    for index in indexes:
+        while at < len(blocks) and blocks[at].end <= index:
+            at += 1
+        if at < len(blocks) and blocks[at].first <= index:
+            yield stored_at(blocks[at], index, body_bytes)
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """Work: something that is computed from copies, and takes too long for the loop.
+
+    Attributes:
+        call: computes it; raises nothing.
+    """
+
+    call: Callable[[], None]
+    kind: TaskKind = TaskKind.INSPECT
+    error: DiskError | None = None
+
+    def run(self) -> None:
+        """Compute it."""
+        self.call()
+
+
+def wanted_parts(
+    looking: Looking, indexes: Sequence[int], bytes_max: int
+) -> tuple[list[tuple[Part, list[int]]], int]:
+    """The parts of some messages, until so many bytes are to be read, but at least one.
+
+    Returns:
+        Each part with its messages, ascending, and how many of `indexes`, in their order, that
+        covers; those that are not stored count, too.
+    """
+    wanted: dict[int, tuple[Part, list[int]]] = {}
+    part: Part | None = None
+    size = 0
+    for at, index in enumerate(indexes):
+        if part is None or not part.first <= index < part.end:
+            part = looking.part(index)
+        if part is None:
+            continue
+        if part.first not in wanted:
+            if wanted and size + part.size > bytes_max:
+                return _sorted(wanted), at
+            wanted[part.first] = part, []
+            size += part.size
+        wanted[part.first][1].append(index)
+    return _sorted(wanted), len(indexes)
+
+
+def _sorted(wanted: dict[int, tuple[Part, list[int]]]) -> list[tuple[Part, list[int]]]:
+    return [(part, sorted(indexes)) for part, indexes in wanted.values()]

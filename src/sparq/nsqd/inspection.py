@@ -1,0 +1,456 @@
+"""Looking at messages over HTTP (docs/http.md, "Looking into a queue").
+
+1. A request takes a picture of what memory has, in the loop; what takes longer, sorting and
+   reading, is work of the thread for those who only look. Nothing is taken and nothing is moved.
+2. Each answer is bounded, in messages, in bytes that are read and in bytes that are held. An answer
+   is written in pieces, between which the loop does other things.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sparq.broker import picture as pictures
+from sparq.broker import seeking, times
+from sparq.broker.picture import Picture, Standing, State
+from sparq.broker.search import Search
+from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
+from sparq.log.looking import Errand, Glance, Part, wanted_parts
+from sparq.nsqd import parameters
+from sparq.nsqd.figures import gathered
+from sparq.nsqd.message_json import message_of, standing_of, to_text
+from sparq.nsqd.seeking import shown_time, target_of
+from sparq.protocol.durations import MILLISECOND, SECOND
+
+if TYPE_CHECKING:
+    from sparq.broker.channel import Channel
+    from sparq.broker.topic import Topic
+    from sparq.log.disk import DiskError
+    from sparq.log.looking import Stored
+    from sparq.log.task import Work
+    from sparq.nsqd.server import Nsqd
+    from sparq.protocol.instant import Instant
+
+READ_BYTES_MAX: Final = 4 << 20
+"""So much of the log is read for a page of messages, and one extent."""
+
+STEP_SECONDS: Final = 0.004
+"""A search goes on in steps of about this length; requests that wait come in between."""
+
+PLACE_READS_MAX: Final = 8
+"""A place by its time is found with one read, unless what was read has gone again."""
+
+BYTES: Final = "application/octet-stream"
+
+
+class Slice:
+    """Says for how long a step may go on, from its first question on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until: float | None = None
+
+    def __call__(self) -> bool:
+        """Whether the step may go on."""
+        now = time.perf_counter()
+        if self._until is None:
+            self._until = now + self._seconds
+        return now < self._until
+
+
+class Inspection:
+    """The handlers of one nsqd."""
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        self._nsqd = nsqd
+        self._broker = nsqd.broker
+
+    def routes(self) -> list[Route]:
+        """The table of endpoints."""
+        return [
+            Route("GET", "/channel/messages", self.channel_messages, log=False, private=True),
+            Route("GET", "/topic/messages", self.topic_messages, log=False, private=True),
+            Route("GET", "/message", self.message, log=False, private=True),
+            Route("GET", "/topic/search", self.search, log=False, private=True),
+            Route("GET", "/topic/times", self.times, log=False),
+        ]
+
+    # What others use, too
+
+    def topic_of(self, name: str) -> Topic:
+        """A topic that is there.
+
+        Raises:
+            HttpError: 404.
+        """
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return topic
+
+    def channel_of(self, topic: Topic, call: Call) -> Channel | None:
+        """The channel that a request names; None: it names none.
+
+        Raises:
+            HttpError: 404; or 400, it is no name.
+        """
+        if "channel" not in call.query:
+            return None
+        channel = topic.channels.get(parameters.name_of(call, "channel"))
+        if channel is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return channel
+
+    async def run(self, topic: Topic, work: Work) -> None:
+        """Have work done for a topic, which is still there afterwards.
+
+        Raises:
+            HttpError: 404, it is not; 500, the disk refuses; 503, nsqd stops.
+        """
+        if self._nsqd.exiting:
+            raise HttpError(503, "EXITING")
+        future: asyncio.Future[None] = self._nsqd.loop.create_future()
+
+        def done(_now: Instant) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        topic.stream.errands.submit(work, done)
+        self._nsqd.turn()
+        await future
+        if self._broker.topics.get(topic.name) is not topic:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        if work.error is not None:
+            raise HttpError(500, f"INTERNAL_ERROR: {work.error.reason}")
+
+    async def compute(self, topic: Topic, call: Callable[[], None]) -> None:
+        """Have something computed aside."""
+        await self.run(topic, Errand(call))
+
+    async def read(
+        self, topic: Topic, indexes: Sequence[int], body_bytes: int
+    ) -> tuple[dict[int, Stored], int]:
+        """Read messages: what was found, and how many of them, in their order, that covers."""
+        looking = topic.stream.log.looking
+        wanted, covered = wanted_parts(looking, indexes, READ_BYTES_MAX)
+        if not wanted:
+            return {}, covered
+        glance = Glance(looking.disk, wanted, max(0, body_bytes))
+        await self.run(topic, glance)
+        check_failed(topic, glance.failed)
+        if glance.left:
+            covered = next(at for at, index in enumerate(indexes) if index in glance.left)
+        return glance.found, covered
+
+    async def place(self, topic: Topic, text: str, name: str, end: int) -> int:
+        """The index of a place in the log before `end`."""
+        target = target_of(text, time.time_ns(), name)
+        for _ in range(PLACE_READS_MAX):
+            found = seeking.place_of(topic.stream.log, target, end)
+            if isinstance(found, int):
+                return found
+            await self.run(topic, found)
+            topic.stream.log.store(found)
+        raise HttpError(503, "NOT_DONE: the log changes too fast")
+
+    # A channel's messages
+
+    async def channel_messages(self, call: Call) -> Content:
+        """A page of what waits, is in flight, or is deferred."""
+        topic_name, _ = topic_channel(call)
+        states = State.WAITING, State.IN_FLIGHT, State.DEFERRED
+        state = parameters.state_of(call, State.WAITING, *states)
+        limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
+        body_bytes = parameters.body_bytes_of(call)
+        after = parameters.token_of(call, 2)
+        topic = self.topic_of(topic_name)
+        channel = self.channel_of(topic, call)
+        assert channel is not None
+        assert state is not None
+        totals = (channel.depth(), channel.in_flight.count, channel.deferred_count())
+        picture = pictures.take(channel, self._nsqd.runner.now())
+        page = Page(channel, picture, state, after, limit)
+        await self.compute(topic, page.fill)
+        found, covered = await self.read(topic, page.indexes, body_bytes)
+        head = {
+            "topic": topic.name,
+            "channel": channel.name,
+            "state": state.name.lower(),
+            "total": totals[state],
+        }
+        messages = self._messages(
+            topic,
+            [found[index] for index in page.indexes[:covered] if index in found],
+            (channel, picture, page.standings),
+            body_bytes,
+        )
+        tail = {"next": page.token(covered), "unreadable": page.lost(found, covered)}
+        return await document(head, messages, tail)
+
+    def _messages(
+        self,
+        topic: Topic,
+        found: Iterable[Stored],
+        seen: tuple[Channel, Picture, dict[int, Standing]] | None,
+        body_bytes: int,
+    ) -> Iterator[str]:
+        """Messages as JSON, one by one; `seen`: as a channel has them."""
+        node_id = topic.stream.log.node_id
+        for stored in found:
+            standing = None if seen is None else seen[2][stored.index]
+            shown = message_of(stored, node_id, standing, bodies=body_bytes >= 0)
+            if seen is not None and standing is not None:
+                shown |= standing_of(standing, seen[0], seen[1].now)
+            yield to_text(shown)
+
+    async def _seen(
+        self, topic: Topic, channel: Channel | None, indexes: Sequence[int]
+    ) -> tuple[Channel, Picture, dict[int, Standing]] | None:
+        """How messages stand on a channel, if one is named."""
+        if channel is None:
+            return None
+        picture = pictures.take(channel, self._nsqd.runner.now())
+        standings: dict[int, Standing] = {}
+        await self.compute(topic, lambda: standings.update(picture.standings(indexes)))
+        return channel, picture, standings
+
+    # A topic's messages
+
+    async def topic_messages(self, call: Call) -> Content:
+        """A page of the log from a place on."""
+        name = parameters.name_of(call, "topic")
+        limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
+        body_bytes = parameters.body_bytes_of(call)
+        after = parameters.token_of(call, 1)
+        topic = self.topic_of(name)
+        channel = self.channel_of(topic, call)
+        stream, log = topic.stream, topic.stream.log
+        end = stream.readable_end()
+        if after is None:
+            first = await self.place(topic, call.query.get("from", "earliest"), "FROM", end)
+        else:
+            first = after[0]
+        indexes = log.looking.stored_from(first, end, limit)
+        found, covered = await self.read(topic, indexes, body_bytes)
+        shown = [found[index] for index in indexes[:covered] if index in found]
+        seen = await self._seen(topic, channel, [stored.index for stored in shown])
+        is_all = covered == len(indexes) < limit
+        following = max(first, end) if is_all else indexes[covered - 1] + 1
+        tail = {"next": str(following), "unreadable": covered - len(shown), **_ends(topic)}
+        tail["older_are_gone"] = first <= log.first_index and log.first_ordinal > 0
+        messages = self._messages(topic, shown, seen, body_bytes)
+        return await document({"topic": topic.name}, messages, tail)
+
+    async def message(self, call: Call) -> Content:
+        """One message by its id."""
+        name, text = parameters.name_of(call, "topic"), call.argument("id")
+        body_bytes = parameters.body_bytes_of(call)
+        raw = call.flag("raw", False)
+        topic = self.topic_of(name)
+        channel = self.channel_of(topic, call)
+        index = parameters.index_of(text, topic.stream.log.node_id)
+        if index is None:
+            raise HttpError(404, "MESSAGE_NOT_FOUND: the id is of another node, or another topic's")
+        found: dict[int, Stored] = {}
+        if index < topic.stream.readable_end():
+            size = self._broker.limits.max_body_size if raw else body_bytes
+            found, _ = await self.read(topic, [index], size)
+        if index not in found:
+            raise HttpError(404, f"MESSAGE_NOT_FOUND: {_reach(topic)}")
+        if raw:
+            return Content(found[index].body, BYTES)
+        seen = await self._seen(topic, channel, [index])
+        (piece,) = self._messages(topic, [found[index]], seen, body_bytes)
+        return Content(piece.encode("utf-8", "replace"), JSON)
+
+    # Search
+
+    async def search(self, call: Call) -> Content:
+        """Look for messages until there are enough, or the time is over."""
+        began = time.perf_counter()
+        name = parameters.name_of(call, "topic")
+        criteria = parameters.criteria_of(call)
+        limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
+        body_bytes = parameters.body_bytes_of(call)
+        budget_ms = parameters.number_of(
+            call, "budget_ms", parameters.BUDGET_MS, parameters.BUDGET_MS_MAX
+        )
+        after = parameters.token_of(call, 3)
+        topic = self.topic_of(name)
+        channel = self.channel_of(topic, call)
+        first, position, end = after or await self._range(topic, call)
+        picture = None if channel is None else pictures.take(channel, self._nsqd.runner.now())
+        looking = topic.stream.log.looking
+        search = Search(
+            looking, criteria, position, end, picture, limit, body_bytes=max(0, body_bytes)
+        )
+        if picture is not None:
+            await self.compute(topic, search.prepare)
+        await self._look(topic, search, began + budget_ms * MILLISECOND / SECOND)
+        seen = None
+        if channel is not None and picture is not None:
+            standings: dict[int, Standing] = {}
+            indexes = [stored.index for stored in search.found]
+            await self.compute(topic, lambda: standings.update(picture.standings(indexes)))
+            seen = channel, picture, standings
+        messages = self._messages(topic, search.found, seen, body_bytes)
+        return await document({"topic": name}, messages, _outcome(topic, search, first))
+
+    async def _range(self, topic: Topic, call: Call) -> tuple[int, int, int]:
+        """Where a search begins and ends."""
+        readable = topic.stream.readable_end()
+        query = call.query
+        first = await self.place(topic, query.get("from", "earliest"), "FROM", readable)
+        end = await self.place(topic, query.get("to", "latest"), "TO", readable)
+        return first, first, end
+
+    async def _look(self, topic: Topic, search: Search, until: float) -> None:
+        """Step by step; the first one is done however late it is."""
+        while not search.is_over:
+            step = search.next_step(Slice(STEP_SECONDS))
+            if step is None:
+                break
+            await self.run(topic, step)
+            check_failed(topic, search.failed)
+            if time.perf_counter() >= until:
+                break
+
+    # Times
+
+    async def times(self, call: Call) -> dict[str, Any]:
+        """How many messages were published when."""
+        name = parameters.name_of(call, "topic")
+        count = parameters.number_of(call, "buckets", parameters.BUCKETS, parameters.BUCKETS_MAX)
+        topic = self.topic_of(name)
+        channel = self.channel_of(topic, call)
+        answer: dict[str, Any] = {"topic": name, "from": None, "to": None, **_ends(topic)}
+        answer["buckets"] = []
+        columns = times.columns_of(topic.stream.log.looking, count)
+        if columns is not None:
+            await self.run(topic, columns)
+            edges, counts = columns.edges.tolist(), columns.counts.tolist()
+            answer |= {"from": shown_time(edges[0]), "to": shown_time(edges[-1])}
+            answer["buckets"] = [
+                {"time": shown_time(edge), "count": messages, "index": str(index)}
+                for edge, messages, index in zip(
+                    edges[:-1], counts, columns.indexes.tolist(), strict=True
+                )
+            ]
+        if channel is not None:
+            answer["cursor_time"] = shown_time(await self._time_at(topic, channel.cursor))
+        return answer
+
+    async def _time_at(self, topic: Topic, index: int) -> int | None:
+        """When the first message from an index on was published."""
+        log = topic.stream.log
+        first = log.next_stored(index)
+        if first >= topic.stream.readable_end():
+            return None
+        found, _ = await self.read(topic, [first], 0)
+        return found[first].time_ns if first in found else None
+
+
+class Page:
+    """A page of a channel's messages: which, and how they stand.
+
+    Attributes:
+        indexes: which, in the page's order.
+        standings: how they stand.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        picture: Picture,
+        state: State,
+        after: list[int] | None,
+        limit: int,
+    ) -> None:
+        """`after`: (key, index) of the last message before the page, as in `next`."""
+        self.indexes: list[int] = []
+        self.standings: dict[int, Standing] = {}
+        self._picture, self._state, self._limit = picture, state, limit
+        self._after = (-(1 << 62), -1) if after is None else (after[0], after[1])
+        self._fresh: list[int] = []
+        if state is State.WAITING:
+            self._fresh = pictures.fresh_after(channel, self._after[1], limit)
+
+    def fill(self) -> None:
+        """Find them; in a thread."""
+        picture, after, limit = self._picture, self._after, self._limit
+        if self._state is State.WAITING:
+            again = picture.again_after(after[1], limit).tolist()
+            self.indexes = sorted({*self._fresh, *again})[:limit]
+        elif self._state is State.IN_FLIGHT:
+            flying = picture.in_flight.indexes
+            low = int(flying.searchsorted(after[1], "right"))
+            self.indexes = flying[low : low + limit].tolist()
+        else:
+            self.indexes = picture.due_after(after, limit)[0].tolist()
+        self.standings = picture.standings(self.indexes)
+
+    def token(self, covered: int) -> str | None:
+        """Where the next page begins; None: there is none."""
+        if covered == len(self.indexes) < self._limit:
+            return None
+        last = self.indexes[covered - 1]
+        return f"{self.standings[last].due_ns}.{last}"
+
+    def lost(self, found: dict[int, Stored], covered: int) -> int:
+        """How many of the messages could not be read."""
+        return sum(index not in found for index in self.indexes[:covered])
+
+
+async def document(head: dict[str, Any], messages: Iterator[str], tail: dict[str, Any]) -> Content:
+    """An answer with a list of messages in its middle."""
+    return Content(await gathered(_pieces(head, messages, tail)), JSON)
+
+
+def _pieces(head: dict[str, Any], messages: Iterator[str], tail: dict[str, Any]) -> Iterator[str]:
+    yield f'{to_text(head)[:-1]},"messages":['
+    comma = ""
+    for message in messages:
+        yield f"{comma}{message}"
+        comma = ","
+    yield f"],{to_text(tail)[1:]}"
+
+
+def check_failed(topic: Topic, failed: list[tuple[Part, DiskError]]) -> None:
+    """Refuse what the disk did not let be read; what was deleted meanwhile is no failure."""
+    for part, error in failed:
+        if topic.stream.log.looking.has(part):
+            raise HttpError(500, f"INTERNAL_ERROR: {error.reason}")
+
+
+def _ends(topic: Topic) -> dict[str, Any]:
+    stream = topic.stream
+    return {"first_index": str(stream.log.first_index), "end_index": str(stream.readable_end())}
+
+
+def _reach(topic: Topic) -> str:
+    """From when the log reaches back, in words."""
+    log = topic.stream.log
+    kept = [segment for segment in log.segments() if segment.messages]
+    if not kept:
+        return "the log has no message"
+    begin = shown_time(kept[0].first_time_ns)
+    return f"the log reaches back to index {log.first_index}, published at {begin}"
+
+
+def _outcome(topic: Topic, search: Search, first: int) -> dict[str, Any]:
+    """What a search tells beside the messages."""
+    log = topic.stream.log
+    begin, now, end = map(log.ordinal_at, (first, search.position, search.end))
+    done = search.position >= search.end
+    return {
+        "scanned": search.scanned,
+        "scanned_bytes": search.scanned_bytes,
+        "unsearched": search.unsearched,
+        "progress": 1.0 if done or end <= begin else round((now - begin) / (end - begin), 4),
+        "next": None if done else f"{first}.{search.position}.{search.end}",
+        "done": done,
+        **_ends(topic),
+    }

@@ -1,0 +1,157 @@
+"""The parameters of the inspection routes, read at the edge: each refusal names its parameter.
+
+A refusal is `400 INVALID_ARG_<NAME>: <what it takes>`, or `400 MISSING_ARG_<NAME>`. What is read
+here is bounded: numbers, lists, and the lengths of texts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.broker.intervention import IDS_MAX
+from sparq.broker.json_path import FilterError, parse
+from sparq.broker.picture import State
+from sparq.broker.search import COMPARED, Criteria
+from sparq.daemon.http import HttpError
+from sparq.protocol.frames import INDEX_BITS, INDEX_LIMIT
+from sparq.protocol.names import is_valid_name
+
+if TYPE_CHECKING:
+    from sparq.daemon.http import Call
+
+Indexes = NDArray[np.int64]
+
+LIMIT_MAX: Final = 1000
+LIMIT: Final = 50
+BODY_BYTES_MAX: Final = 1 << 20
+BODY_BYTES: Final = 65_536
+BUDGET_MS_MAX: Final = 1000
+BUDGET_MS: Final = 50
+BUCKETS_MAX: Final = 1000
+BUCKETS: Final = 120
+TEXT_BYTES_MAX: Final = 1024
+IDS_BYTES_MAX: Final = 64 << 10
+
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+_TOKEN: Final = re.compile(r"-?[0-9]{1,19}(\.-?[0-9]{1,19})*")
+_ATTEMPTS: Final = re.compile(r"(>=|<=|!=|>|<|=|)\s*([0-9]{1,5})")
+
+
+def refused(name: str, why: str) -> HttpError:
+    """The error for a parameter."""
+    return HttpError(400, f"INVALID_ARG_{name.upper()}: {why}")
+
+
+def name_of(call: Call, name: str) -> str:
+    """A topic's or channel's name that must be there."""
+    value = call.argument(name)
+    if not is_valid_name(value):
+        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+    return value
+
+
+def number_of(call: Call, name: str, default: int, highest: int, lowest: int = 1) -> int:
+    """A whole number within its bounds."""
+    text = call.query.get(name)
+    if text is None:
+        return default
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < len("9" * 19) else -1
+    if not lowest <= number <= highest:
+        raise refused(name, f"a number from {lowest} to {highest}")
+    return number
+
+
+def body_bytes_of(call: Call) -> int:
+    """How much of each body is shown; -1: none."""
+    size = number_of(call, "body_bytes", BODY_BYTES, BODY_BYTES_MAX, 0)
+    return size if call.flag("bodies", True) else -1
+
+
+def token_of(call: Call, count: int) -> list[int] | None:
+    """The numbers of `after`; None: it is not there.
+
+    Raises:
+        HttpError: 400 INVALID_ARG_AFTER.
+    """
+    text = call.query.get("after")
+    if text is None:
+        return None
+    numbers = [int(part) for part in text.split(".")] if _TOKEN.fullmatch(text) else []
+    if len(numbers) != count or any(abs(number) >= 1 << 63 for number in numbers):
+        raise refused("after", "the `next` of an answer to the same question")
+    return numbers
+
+
+def state_of(call: Call, default: State | None, *allowed: State) -> State | None:
+    """A state by its name."""
+    text = call.query.get("state")
+    if text is None:
+        return default
+    names = {state.name.lower(): state for state in allowed}
+    if text not in names:
+        raise refused("state", f"one of {', '.join(names)}")
+    return names[text]
+
+
+def criteria_of(call: Call) -> Criteria:
+    """What a search looks for."""
+    if "regex" in call.query:
+        raise refused("regex", "nsqd knows no regular expressions; use text or json")
+    query = call.query
+    text = query.get("text", "").encode("utf-8", "surrogateescape")
+    if len(text) > TEXT_BYTES_MAX:
+        raise refused("text", f"at most {TEXT_BYTES_MAX} bytes")
+    try:
+        condition = parse(query["json"]) if "json" in query else None
+    except FilterError as error:
+        raise refused("json", str(error)) from error
+    state = state_of(call, None, *State)
+    attempts = None
+    if "attempts" in query:
+        found = _ATTEMPTS.fullmatch(query["attempts"])
+        if found is None:
+            raise refused("attempts", f"a number, after one of {' '.join(COMPARED)} or nothing")
+        attempts = found[1] or "=", int(found[2])
+    if "channel" not in query and (state is not None or attempts is not None):
+        raise HttpError(400, "MISSING_ARG_CHANNEL: state and attempts are those on a channel")
+    return Criteria(text, condition, attempts, state)
+
+
+def raw_id(text: str) -> int | None:
+    """The number that an id's 16 hex digits are; None: it is no id."""
+    return int(text, 16) if _ID.fullmatch(text) else None
+
+
+def index_of(text: str, node_id: int) -> int | None:
+    """The index that an id means here; None: it is of another node."""
+    raw = raw_id(text)
+    if raw is None:
+        raise refused("id", "16 hexadecimal digits in lower case")
+    index = raw - (node_id << INDEX_BITS)
+    return index if 0 <= index < INDEX_LIMIT else None
+
+
+async def ids_of(call: Call) -> list[str]:
+    """The ids of a request: `id`, or those of its body; each once, in their order."""
+    one = call.query.get("id")
+    if one is not None:
+        texts: object = [one]
+    else:
+        body = await call.body(IDS_BYTES_MAX, "BODY_TOO_BIG")
+        if not body:
+            raise HttpError(400, 'MISSING_ARG_ID: or a body {"ids": [...]}')
+        try:
+            document = json.loads(body)
+            texts = document["ids"]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            raise refused("ids", 'the body is {"ids": [...]}') from None
+    if not isinstance(texts, list) or len(texts) > IDS_MAX:
+        raise refused("ids", f"a list of at most {IDS_MAX} ids")
+    if not all(isinstance(text, str) and _ID.fullmatch(text) for text in texts):
+        raise refused("id" if one is not None else "ids", "16 hexadecimal digits in lower case")
+    return list(dict.fromkeys(texts))

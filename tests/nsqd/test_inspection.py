@@ -1,0 +1,472 @@
+"""Messages are shown over HTTP as they stand: pages of a channel and of the log, one, a search."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from sparq.protocol.commands import attach, fin, rdy, req, sub
+from tests.nsqd.daemon import Consumer, Daemon, start, stop
+from tests.waiting import until
+
+UNKNOWN = "0" * 16
+
+
+async def get(nsqd: Daemon, path: str, **query: Any) -> dict[str, Any]:
+    """A JSON answer, which must be a 200."""
+    status, answer = await nsqd.ask("GET", target(path, query))
+    assert status == 200, (path, query, status, answer)
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+async def refusal(nsqd: Daemon, method: str, path: str, **query: Any) -> tuple[int, str]:
+    """Status and code of a refused request."""
+    status, answer = await nsqd.ask(method, target(path, query))
+    return status, json.loads(answer)["message"]
+
+
+def target(path: str, query: dict[str, Any]) -> str:
+    """A path with its parameters; `from_` stands for `from`."""
+    parts = (f"{name.rstrip('_')}={quote(str(value))}" for name, value in query.items())
+    return f"{path}?{'&'.join(parts)}"
+
+
+def bodies(answer: dict[str, Any]) -> list[str]:
+    return [message["body"] for message in answer["messages"]]
+
+
+async def channel(nsqd: Daemon, *messages: bytes, name: str = "c") -> None:
+    """A topic t with a channel, and messages."""
+    await nsqd.post("/topic/create?topic=t")
+    await nsqd.post(f"/channel/create?topic=t&channel={name.replace('#', '%23')}")
+    if messages:
+        await nsqd.post("/mpub?topic=t", b"\n".join(messages))
+
+
+async def pages(nsqd: Daemon, path: str, **query: Any) -> AsyncIterator[dict[str, Any]]:
+    """An answer and those that follow it."""
+    answer = await get(nsqd, path, **query)
+    yield answer
+    while (token := answer["next"]) is not None:
+        answer = await get(nsqd, path, **query, after=token)
+        yield answer
+
+
+# A channel's messages
+
+
+async def test_what_waits_is_shown(nsqd: Daemon) -> None:
+    """Each message with all that is known of it, in the order of the log."""
+    await channel(nsqd, b"one", b"two")
+
+    page = await get(nsqd, "/channel/messages", topic="t", channel="c")
+
+    first = page["messages"][0]
+    assert bodies(page) == ["one", "two"]
+    assert list(page) == ["topic", "channel", "state", "total", "messages", "next", "unreadable"]
+    assert (page["state"], page["total"], page["next"], page["unreadable"]) == (
+        "waiting",
+        2,
+        None,
+        0,
+    )
+    assert list(first) == [
+        *("id", "index", "time", "timestamp", "attempts", "size"),
+        *("body", "encoding", "cut", "state"),
+    ]
+    assert first["index"] == (await nsqd.topic("t"))["first_index"]
+    assert (first["attempts"], first["size"], first["state"]) == (0, 3, "waiting")
+    assert first == await get(nsqd, "/message", topic="t", id=first["id"], channel="c")
+
+
+async def test_what_is_in_flight_is_shown_with_who_has_it(nsqd: Daemon) -> None:
+    """Owner, since when, until when; an owner who has gone is nobody."""
+    await channel(nsqd, b"one", b"two")
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    await consumer.messages(1, finish=False)
+
+    (message,) = (await get(nsqd, "/channel/messages", topic="t", channel="c", state="in_flight"))[
+        "messages"
+    ]
+
+    assert list(message)[-5:] == ["state", "client", "since", "deadline", "in_flight_seconds"]
+    assert (message["body"], message["attempts"], message["state"]) == ("one", 1, "in_flight")
+    client = message["client"]
+    assert (client["client_id"], client["hostname"], client["user_agent"]) == ("me", "h", "test/1")
+    assert client["remote_address"].startswith("127.0.0.1:")
+    assert message["time"] <= message["since"] < message["deadline"]
+    assert 0 <= message["in_flight_seconds"] < 60
+    await consumer.leave()
+
+    async def is_nobodys() -> bool:
+        page = await get(nsqd, "/channel/messages", topic="t", channel="c", state="in_flight")
+        return [found["client"] for found in page["messages"]] == [None]
+
+    await until(is_nobodys)
+
+
+async def test_what_is_deferred_is_shown_by_when_it_is_due(nsqd: Daemon) -> None:
+    """By DPUB and by REQ alike."""
+    await channel(nsqd, b"requeued")
+    await nsqd.post("/pub?topic=t&defer=900000", b"late")
+    await nsqd.post("/pub?topic=t&defer=300000", b"early")
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer.writer.write(rdy(1))
+    _, data = await consumer.frame()
+    consumer.writer.write(rdy(0) + req(data[10:26], 600_000))
+
+    async def are_three() -> bool:
+        return bool((await nsqd.channel("t", "c"))["deferred_count"] == 3)
+
+    await until(are_three)
+    found = [
+        page
+        async for page in pages(
+            nsqd, "/channel/messages", topic="t", channel="c", state="deferred", limit=1
+        )
+    ]
+
+    assert [body for page in found for body in bodies(page)] == ["early", "requeued", "late"]
+    assert {page["total"] for page in found} == {3}
+    messages = [message for page in found for message in page["messages"]]
+    assert [message["attempts"] for message in messages] == [0, 1, 0]
+    assert [round(message["due_seconds"] / 300) for message in messages] == [1, 2, 3]
+    assert messages[0]["due"] < messages[1]["due"] < messages[2]["due"]
+    await consumer.leave()
+
+
+async def test_pages_go_on_while_messages_come_and_go(nsqd: Daemon) -> None:
+    """What waits all the time is listed once, whatever else is published and consumed."""
+    await channel(nsqd, *[b"%d" % number for number in range(40)])
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    seen: list[str] = []
+    async for page in pages(nsqd, "/channel/messages", topic="t", channel="c", limit=7):
+        seen += bodies(page)
+        if len(seen) == 14:
+            await consumer.messages(20, finish=False)
+            await nsqd.post("/mpub?topic=t", b"40\n41")
+    await consumer.leave()
+
+    assert len(seen) == len(set(seen))
+    assert seen == [*map(str, range(14)), *map(str, range(20, 42))]
+
+
+@pytest.mark.parametrize("name", ["c", "c#ephemeral"])
+async def test_requeued_messages_are_listed_among_the_others(nsqd: Daemon, name: str) -> None:
+    """In the order of the log, with their attempts; in an ephemeral channel, too."""
+    await channel(nsqd, name=name)
+    consumer = await Consumer.connect(nsqd, sub("t", name))
+    await nsqd.post("/mpub?topic=t", b"a\nb\nc\nd")
+    consumer.writer.write(rdy(3))
+    frames = [await consumer.frame() for _ in range(3)]
+    consumer.writer.write(rdy(0))
+    consumer.writer.write(fin(frames[0][1][10:26]) + req(frames[2][1][10:26], 0))
+
+    async def is_settled() -> bool:
+        figures = await nsqd.channel("t", name)
+        return (figures["depth"], figures["in_flight_count"]) == (2, 1)
+
+    await until(is_settled)
+    page = await get(nsqd, "/channel/messages", topic="t", channel=name)
+    log = await get(nsqd, "/topic/messages", topic="t", channel=name)
+    await consumer.leave()
+
+    assert [(m["body"], m["attempts"]) for m in page["messages"]] == [("c", 1), ("d", 0)]
+    assert [(m["body"], m["state"], m["attempts"]) for m in log["messages"]] == [
+        *(("a", "finished", None), ("b", "in_flight", 1)),
+        *(("c", "waiting", 1), ("d", "waiting", 0)),
+    ]
+
+
+async def test_a_range_readers_channel_is_shown(nsqd: Daemon) -> None:
+    """What it has committed is finished; what follows waits, deferred publishes at their place."""
+    await channel(nsqd, b"a", b"b")
+    await nsqd.post("/pub?topic=t&defer=60000", b"c")
+    reader = await Consumer.connect(nsqd)
+    reader.writer.write(attach("t", "c"))
+    await reader.frame()
+
+    page = await get(nsqd, "/channel/messages", topic="t", channel="c")
+    figures = await nsqd.channel("t", "c")
+    await reader.leave()
+
+    assert bodies(page) == ["a", "b", "c"]
+    assert page["total"] == figures["depth"] == 3
+    assert (figures["range_query"], figures["range_commit_seconds"]) == ("test/1", None)
+
+
+# Bodies
+
+
+async def test_bodies_are_text_or_base64_and_may_be_cut_or_left_out(nsqd: Daemon) -> None:
+    """A cut never splits a letter; what is no UTF-8 is base64; `raw` is the body itself."""
+    letters = "grün".encode()
+    await channel(nsqd, letters, b"\xff\x00", b"x" * 100)
+    whole = await get(nsqd, "/topic/messages", topic="t")
+    assert [(m["body"], m["encoding"], m["cut"]) for m in whole["messages"]] == [
+        ("grün", "text", False),
+        (base64.b64encode(b"\xff\x00").decode(), "base64", False),
+        ("x" * 100, "text", False),
+    ]
+    cut = await get(nsqd, "/topic/messages", topic="t", body_bytes=3)
+    assert [(m["body"], m["cut"], m["size"]) for m in cut["messages"]] == [
+        *(("gr", True, 5), ("/wA=", False, 2), ("xxx", True, 100)),
+    ]
+    none = await get(nsqd, "/topic/messages", topic="t", bodies="false")
+    assert "body" not in none["messages"][0]
+    first = whole["messages"][0]["id"]
+    status, headers, body = await nsqd.raw(
+        f"GET /message?topic=t&id={first}&raw=true HTTP/1.1", b"\r\n"
+    )
+    assert (status, body) == (200, letters)
+    assert headers["content-type"] == "application/octet-stream"
+
+
+async def test_large_bodies_end_a_page_early(nsqd: Daemon) -> None:
+    """An answer holds some MiB; the next one goes on behind it, and all come once."""
+    await channel(nsqd)
+    for number in range(12):
+        await nsqd.post("/pub?topic=t", b"%02d" % number + b"x" * ((1 << 20) - 2))
+    found = [
+        page
+        async for page in pages(
+            nsqd, "/channel/messages", topic="t", channel="c", body_bytes=1 << 20, limit=1000
+        )
+    ]
+
+    assert len(found) > 1
+    assert [body[:2] for page in found for body in bodies(page)] == [f"{n:02}" for n in range(12)]
+
+
+# The log
+
+
+async def test_the_log_is_shown_from_a_place_and_followed(nsqd: Daemon) -> None:
+    """From an end, an index, the last few; at its end `next` waits for what comes."""
+    await channel(nsqd, *[b"%d" % number for number in range(10)])
+    first = int((await nsqd.topic("t"))["first_index"])
+    for place, numbers in (
+        ("earliest", range(10)),
+        ("latest", range(0)),
+        ("last:3", range(7, 10)),
+        ("last:99", range(10)),
+        (first + 8, range(8, 10)),
+        ("-1h", range(10)),
+        ("2001-01-01", range(10)),
+    ):
+        page = await get(nsqd, "/topic/messages", topic="t", from_=place)
+        assert bodies(page) == [str(number) for number in numbers], place
+        assert (page["first_index"], page["end_index"]) == (str(first), str(first + 10))
+        assert page["next"] == str(first + 10)
+        assert page["older_are_gone"] is False
+
+    halves = await get(nsqd, "/topic/messages", topic="t", limit=5)
+    rest = await get(nsqd, "/topic/messages", topic="t", limit=5, after=halves["next"])
+    assert bodies(halves) + bodies(rest) == [str(number) for number in range(10)]
+    assert rest["next"] == str(first + 10)
+    await nsqd.post("/pub?topic=t", b"new")
+    assert bodies(await get(nsqd, "/topic/messages", topic="t", after=rest["next"])) == ["new"]
+
+
+async def test_a_paused_topic_shows_what_its_channels_do_not_see(nsqd: Daemon) -> None:
+    """It is in the log; on the channel it waits, though not in its figures."""
+    await channel(nsqd, b"a")
+    await nsqd.post("/topic/pause?topic=t")
+    await nsqd.post("/pub?topic=t", b"b")
+    log = await get(nsqd, "/topic/messages", topic="t", channel="c")
+    page = await get(nsqd, "/channel/messages", topic="t", channel="c")
+
+    assert [(m["body"], m["state"]) for m in log["messages"]] == [
+        ("a", "waiting"),
+        ("b", "waiting"),
+    ]
+    assert (bodies(page), page["total"]) == (["a"], 1)
+
+
+async def test_what_was_deleted_is_told(tmp_path: Path) -> None:
+    """An old id: from when the log reaches back; an old place: older ones are gone."""
+    nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
+    await channel(nsqd, b"x" * 3000)
+    first = (await get(nsqd, "/topic/messages", topic="t"))["messages"][0]
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    for _ in range(10):
+        await nsqd.post("/pub?topic=t", b"x" * 3000)
+    await consumer.messages(11)
+
+    async def is_gone() -> bool:
+        return (await nsqd.topic("t"))["first_index"] != first["index"]
+
+    await until(is_gone)
+    status, message = await refusal(nsqd, "GET", "/message", topic="t", id=first["id"])
+    assert (status, message.partition(" published")[0]) == (
+        404,
+        "MESSAGE_NOT_FOUND: the log reaches back to index "
+        f"{(await nsqd.topic('t'))['first_index']},",
+    )
+    page = await get(nsqd, "/topic/messages", topic="t", from_=first["index"])
+    assert page["older_are_gone"] is True
+    times = await get(nsqd, "/topic/times", topic="t", buckets=4)
+    assert sum(bucket["count"] for bucket in times["buckets"]) == len(page["messages"])
+    await consumer.leave()
+    await stop(nsqd)
+
+
+async def test_damaged_messages_are_counted_and_passed_over(tmp_path: Path) -> None:
+    """What cannot be verified is not shown; looking leaves it for a channel's read to report."""
+    nsqd = await start(tmp_path, sync_every=1)
+    await channel(nsqd)
+    for number in range(3):
+        await nsqd.post("/pub?topic=t", b"message %d" % number)
+    await stop(nsqd)
+    (log,) = (tmp_path / "topics").rglob("*.log")
+    data = log.read_bytes()
+    log.write_bytes(data.replace(b"message 1", b"massage 1"))
+
+    nsqd = await start(tmp_path)
+    page = await get(nsqd, "/channel/messages", topic="t", channel="c")
+    found = await get(nsqd, "/topic/search", topic="t", text="age")
+    assert (bodies(page), page["unreadable"], page["total"]) == (["message 0", "message 2"], 1, 3)
+    assert (bodies(found), found["unsearched"]) == (["message 0", "message 2"], 1)
+    await stop(nsqd)
+
+
+async def test_a_file_that_goes_while_it_is_read_is_no_failure(
+    nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the disk refuses is a 500, unless the log has given up the file meanwhile."""
+    await channel(nsqd, b"a")
+    log = nsqd.nsqd.broker.topics["t"].stream.log
+    log._cache.discard_all(log._owner, [log.first_index])
+    (file,) = (Path(nsqd.nsqd.options.data_path) / "topics").rglob("*.log")
+    file.rename(file.with_suffix(".away"))
+    status, message = await refusal(nsqd, "GET", "/topic/messages", topic="t")
+    assert (status, message.partition(":")[0]) == (500, "INTERNAL_ERROR")
+    status, message = await refusal(nsqd, "GET", "/topic/search", topic="t")
+    assert (status, message.partition(":")[0]) == (500, "INTERNAL_ERROR")
+    monkeypatch.setattr(type(log.looking), "has", lambda _looking, _part: False)
+    assert (await get(nsqd, "/topic/messages", topic="t"))["messages"] == []
+    assert (await get(nsqd, "/topic/search", topic="t"))["done"] is True
+    file.with_suffix(".away").rename(file)
+
+
+# Times
+
+
+async def test_when_messages_were_published(nsqd: Daemon) -> None:
+    """All are counted, in buckets that cover the log; a bucket's index leads there."""
+    await channel(nsqd, b"a", b"b")
+    await nsqd.post("/pub?topic=t", b"c")
+    times = await get(nsqd, "/topic/times", topic="t", channel="c", buckets=7)
+
+    log = (await get(nsqd, "/topic/messages", topic="t"))["messages"]
+    assert sum(bucket["count"] for bucket in times["buckets"]) == 3
+    assert len(times["buckets"]) == 7
+    assert (times["buckets"][0]["count"], times["buckets"][-1]["count"]) == (2, 1)
+    assert times["buckets"][0]["index"] == log[0]["index"]
+    assert times["buckets"][-1]["index"] == log[2]["index"]
+    assert times["from"] == times["buckets"][0]["time"] == log[0]["time"]
+    assert times["from"] < times["to"]
+    assert times["cursor_time"] == log[0]["time"]
+    await nsqd.post("/topic/create?topic=empty")
+    empty = await get(nsqd, "/topic/times", topic="empty")
+    assert (empty["from"], empty["to"], empty["buckets"]) == (None, None, [])
+
+
+# Refusals
+
+
+GETS = ("/channel/messages", "/topic/messages", "/message", "/topic/search", "/topic/times")
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_what_is_not_there_is_not_found(nsqd: Daemon, path: str) -> None:
+    """Topic, channel, message: NSQ's codes."""
+    query = {"topic": "u", "channel": "c", "id": UNKNOWN}
+    assert await refusal(nsqd, "GET", path, **query) == (404, "TOPIC_NOT_FOUND")
+    await channel(nsqd)
+    query |= {"topic": "t", "channel": "d"}
+    assert await refusal(nsqd, "GET", path, **query) == (404, "CHANNEL_NOT_FOUND")
+    status, answer = await nsqd.ask("GET", path)
+    assert (status, json.loads(answer)["message"]) == (400, "MISSING_ARG_TOPIC")
+    query["channel"] = "no name"
+    assert await refusal(nsqd, "GET", path, **query) == (400, "INVALID_ARG_CHANNEL")
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "code"),
+    [
+        ("/channel/messages", {"state": "lost"}, "INVALID_ARG_STATE: one of waiting, in_flight"),
+        ("/channel/messages", {"state": "finished"}, "INVALID_ARG_STATE"),
+        ("/channel/messages", {"limit": 0}, "INVALID_ARG_LIMIT: a number from 1 to 1000"),
+        ("/channel/messages", {"limit": "1001"}, "INVALID_ARG_LIMIT"),
+        ("/channel/messages", {"limit": "-1"}, "INVALID_ARG_LIMIT"),
+        ("/channel/messages", {"limit": "9" * 40}, "INVALID_ARG_LIMIT"),
+        ("/channel/messages", {"after": "x"}, "INVALID_ARG_AFTER"),
+        ("/channel/messages", {"after": "1"}, "INVALID_ARG_AFTER"),
+        ("/channel/messages", {"after": f"1.{1 << 63}"}, "INVALID_ARG_AFTER"),
+        ("/topic/messages", {"from_": "yesterday"}, "INVALID_ARG_FROM: use earliest"),
+        ("/topic/messages", {"body_bytes": (1 << 20) + 1}, "INVALID_ARG_BODY_BYTES"),
+        ("/topic/messages", {"after": "1.2"}, "INVALID_ARG_AFTER"),
+        ("/message", {"id": "7"}, "INVALID_ARG_ID: 16 hexadecimal digits"),
+        ("/message", {"id": "F" * 16}, "INVALID_ARG_ID"),
+        ("/message", {}, "MISSING_ARG_ID"),
+        ("/topic/search", {"to": "-"}, "INVALID_ARG_TO"),
+        ("/topic/search", {"text": "x" * 1025}, "INVALID_ARG_TEXT"),
+        ("/topic/search", {"json": "a ="}, "INVALID_ARG_JSON: a number, a string in double"),
+        ("/topic/search", {"json": "a" * 1025}, "INVALID_ARG_JSON"),
+        ("/topic/search", {"regex": "(a+)+$"}, "INVALID_ARG_REGEX: nsqd knows no regular"),
+        ("/topic/search", {"attempts": "many"}, "INVALID_ARG_ATTEMPTS: a number, after one of"),
+        ("/topic/search", {"budget_ms": "1001"}, "INVALID_ARG_BUDGET_MS"),
+        ("/topic/times", {"buckets": "0"}, "INVALID_ARG_BUCKETS"),
+    ],
+)
+async def test_bad_parameters_are_named(
+    nsqd: Daemon, path: str, query: dict[str, Any], code: str
+) -> None:
+    """With what they take."""
+    await channel(nsqd)
+    status, message = await refusal(nsqd, "GET", path, topic="t", channel="c", **query)
+    assert (status, message[: len(code)]) == (400, code)
+
+
+async def test_state_and_attempts_are_a_channels(nsqd: Daemon) -> None:
+    """Without one there is nothing to compare with."""
+    await channel(nsqd)
+    for query in ({"state": "waiting"}, {"attempts": "1"}):
+        status, message = await refusal(nsqd, "GET", "/topic/search", topic="t", **query)
+        assert (status, message.partition(":")[0]) == (400, "MISSING_ARG_CHANNEL")
+
+
+async def test_another_nodes_message_is_not_found(nsqd: Daemon) -> None:
+    """Its index may be one of ours, its node is not."""
+    await channel(nsqd, b"a")
+    status, message = await refusal(nsqd, "GET", "/message", topic="t", id="f" * 16)
+    assert (status, message.partition(":")[0]) == (404, "MESSAGE_NOT_FOUND")
+    status, message = await refusal(nsqd, "GET", "/message", topic="empty", id="f" * 16)
+    assert (status, message) == (404, "TOPIC_NOT_FOUND")
+
+
+async def test_messages_are_shown_to_who_has_the_token(tmp_path: Path) -> None:
+    """Bodies are no figures: with --http-token they ask for it."""
+    nsqd = await start(tmp_path, http_token="secret")
+    for path in GETS[:4]:
+        status, _ = await nsqd.ask("GET", f"{path}?topic=t")
+        assert status == 401
+    status, _ = await nsqd.ask("GET", "/topic/times?topic=t")
+    assert status == 404
+    await stop(nsqd)
+
+
+async def test_nobody_looks_while_nsqd_stops(nsqd: Daemon) -> None:
+    """The threads that read are about to end."""
+    await channel(nsqd, b"a")
+    nsqd.nsqd.exiting = True
+    assert await refusal(nsqd, "GET", "/topic/messages", topic="t") == (503, "EXITING")
+    nsqd.nsqd.exiting = False
