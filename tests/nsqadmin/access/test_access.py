@@ -130,6 +130,8 @@ async def test_foreign_hosts_and_sites_are_shut_out(house: House) -> None:
     evil = {"Host": "evil.example"}
     assert 403 == (await house.ask("GET", "/read", headers=evil))[0]
     assert (200, "OK") == await house.ask("GET", "/ping", headers=evil)
+    assert 403 == (await house.ask("POST", "/ping", headers=evil))[0]
+    assert 403 == (await house.ask("GET", "/topics/ping", headers=evil))[0]
     assert [] == house.done
 
 
@@ -142,6 +144,16 @@ async def test_the_client_behind_a_proxy_is_told_by_it(house: House) -> None:
 
     assert ends[0][1]["remote"].startswith("127.0.0.1:")
     assert "192.0.2.7" == ends[1][1]["remote"]
+
+
+async def test_a_users_header_shows_a_proxy(house: House) -> None:
+    """Whoever sends it is not simply on this machine: /config then wants the role, too."""
+    house.access.reload(replace(house.options, token_file="", admin_users=("alice",)))
+
+    assert 200 == (await house.ask("PUT", "/config"))[0]
+    for user, status in (("bob", 403), ("", 403), ("alice", 200)):
+        headers = {"X-Forwarded-User": user}
+        assert status == (await house.ask("PUT", "/config", headers=headers))[0], user
 
 
 async def test_sighup_takes_other_rights(house: House, caplog: pytest.LogCaptureFixture) -> None:

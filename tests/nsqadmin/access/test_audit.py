@@ -172,6 +172,19 @@ def test_damage_is_passed_over(tmp_path: Path) -> None:
     assert ["a1", "a0"] == actions(log.page("", 10, everything))
 
 
+def test_no_long_line_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of zeros costs no more memory than one of entries."""
+    lengths: list[int] = []
+    monkeypatch.setattr(audit_file, "from_line", lambda line: lengths.append(len(line)))
+    path = tmp_path / "audit"
+    path.write_bytes(b"\0" * (1 << 20))
+
+    AuditFile(str(path)).page("", 10, everything)
+
+    assert sum(lengths) <= 1 << 20
+    assert max(lengths) <= LINE_BYTES_MAX + audit_file.BLOCK_BYTES
+
+
 def test_what_another_program_rotates_away_is_not_written_to(tmp_path: Path) -> None:
     """Logrotate needs no signal."""
     path = tmp_path / "audit"
@@ -185,9 +198,11 @@ def test_what_another_program_rotates_away_is_not_written_to(tmp_path: Path) -> 
 
 def test_a_log_that_is_no_file_is_refused(tmp_path: Path) -> None:
     """A link could lead to a file of somebody else; a pipe would block."""
-    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "other").write_text("somebody's")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "dangling").symlink_to(tmp_path / "target")
     os.mkfifo(tmp_path / "pipe")
-    for name in ("link", "pipe", "nowhere/audit", "."):
+    for name in ("link", "dangling", "pipe", "nowhere/audit", "."):
         with pytest.raises(StartError, match=r"^--audit-log: "):
             Audit(str(tmp_path / name))
 
@@ -276,8 +291,10 @@ async def test_refused_requests_do_not_push_out_what_was_done(
     assert audit.REFUSED_MAX + 1 == len((await log.page(limit=1000)).entries)
 
     moment[0] += audit.REFUSED_SECONDS
-    log.refused(replace(ENTRY, outcome="refused", detail="FORBIDDEN"))
+    for _ in range(2):
+        log.refused(replace(ENTRY, outcome="refused", detail="FORBIDDEN"))
     await log.close()
+    assert audit.REFUSED_MAX + 2 == len((await log.page(limit=1000)).entries)
 
     told = (await log.page(limit=1)).entries[0]["detail"]
     left_out = 5000 - audit.REFUSED_MAX

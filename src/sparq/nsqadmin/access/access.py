@@ -72,14 +72,19 @@ class Access:
         except PolicyError as error:
             raise StartError(str(error)) from None
 
-    def reload(self, options: Options) -> None:
-        """Take other options and read the token file again; with a mistake all stays as it was."""
+    def reload(self, options: Options) -> bool:
+        """Take other options and read the token file again.
+
+        Returns:
+            False: there is a mistake, the log says which, and all rights stay as they were.
+        """
         try:
             self._policy = Policy(options)
         except PolicyError as error:
             logger.error("SIGHUP: rights are not changed: %s", error)
-            return
+            return False
         logger.info("SIGHUP: rights are read again, tokens %d", len(self._policy.tokens))
+        return True
 
     def gate(self, request: web.BaseRequest) -> web.Response | None:
         """The answer to a request of a foreign host or site (`hosts`); None: it is served.

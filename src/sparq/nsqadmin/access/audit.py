@@ -3,8 +3,9 @@
 1. An entry is durable when `record` returns; the file is written in a thread, in the order of the
    calls. `record` never raises: what was done is done. A log that cannot be written is told of, and
    `unavailable` says so to whoever wants to change something next.
-2. Refused requests cannot push out what was done: of each minute `REFUSED_MAX` are written, and the
-   number of those left out goes with the next.
+2. Refused requests cannot push out what was done: `REFUSED_MAX` are written, then one in
+   `REFUSED_SECONDS`, and the number of those left out goes with the next. They need months to fill
+   the files.
 3. The topic gets what the file gets, but nobody waits for it: at most `UNPUBLISHED_MAX` wait.
 """
 
@@ -25,7 +26,7 @@ from sparq.program.lifecycle import StartError
 
 REMEMBERED: Final = 1000
 REFUSED_MAX: Final = 60
-REFUSED_SECONDS: Final = 60.0
+REFUSED_SECONDS: Final = 300.0
 UNPUBLISHED_MAX: Final = 1000
 PAGE_MAX: Final = 1000
 FILTERS: Final = ("user", "action", "topic", "channel", "node", "outcome", "via", "remote")
@@ -49,7 +50,7 @@ class Audit:
         self._unpublished: asyncio.Queue[bytes] = asyncio.Queue(UNPUBLISHED_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._publisher: asyncio.Task[None] | None = None
-        self._refusals = _PerMinute()
+        self._refusals = _Budget()
         if self._file is not None:
             try:
                 self._file.check()
@@ -80,7 +81,7 @@ class Audit:
         return self._why_not
 
     def refused(self, entry: Entry) -> None:
-        """Note a refused request, unless there were too many in this minute (rule 2)."""
+        """Note a refused request, unless there were too many lately (rule 2)."""
         left_out = self._refusals.admit(time.monotonic())
         if left_out is None:
             return
@@ -187,22 +188,22 @@ class Audit:
                 logger.error("AUDIT: not published: %s", error)
 
 
-class _PerMinute:
-    """Lets `REFUSED_MAX` through in each minute, and counts the others."""
+class _Budget:
+    """Lets `REFUSED_MAX` through, then one more in `REFUSED_SECONDS`, and counts the others."""
 
     def __init__(self) -> None:
-        self._began = float("-inf")
-        self._admitted = 0
+        self._room = float(REFUSED_MAX)
+        self._at = float("-inf")
         self._left_out = 0
 
     def admit(self, now: float) -> int | None:
         """How many were left out since the last that was let through; None: this one is, too."""
-        if now - self._began >= REFUSED_SECONDS:
-            self._began, self._admitted = now, 0
-        if self._admitted >= REFUSED_MAX:
+        self._room = min(REFUSED_MAX, self._room + (now - self._at) / REFUSED_SECONDS)
+        self._at = now
+        if self._room < 1:
             self._left_out += 1
             return None
-        self._admitted += 1
+        self._room -= 1
         left_out, self._left_out = self._left_out, 0
         return left_out
 

@@ -1,0 +1,131 @@
+"""A walk over the table of routes: each with every way to show too little, or a stranger's request.
+
+The server that is walked over needs the options of `guarded`; what its routes change is its own
+business: the walk says which requests must be refused, and sends them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparq.nsqadmin.access import Right, Role, tokens
+from sparq.nsqadmin.access.roles import ALL
+
+Ask = Callable[[str, str, Mapping[str, str], bytes], Awaitable[int]]
+
+UNTRUSTED = "192.0.2.0/24"
+"""Where the proxies are: no request of a test comes from there."""
+
+NAMES = {"topic": "t", "channel": "c", "opt": "log_level", "name": "app.css"}
+BODY = {
+    "topic": "t",
+    "channel": "c",
+    "action": "empty",
+    "typed": "t",
+    "confirm": "t",
+    "to": "latest",
+    "ids": ["0123456789abcdef"],
+}
+
+
+class Keys(NamedTuple):
+    """Tokens of the walk, by what they are for."""
+
+    reader: str
+    operator: str
+    administrator: str
+    expired: str
+
+
+def guarded(folder: Path) -> tuple[dict[str, Any], Keys]:
+    """The options of a server that knows tokens and a user of a proxy elsewhere; the tokens."""
+    made = [
+        tokens.make("reader", "read,bodies"),
+        tokens.make("operator", "operate"),
+        tokens.make("administrator", "administer,bodies"),
+        tokens.make("expired", "administer,bodies", "2020-01-01"),
+    ]
+    path = folder / "tokens"
+    path.write_text("\n".join(line for _, line in made))
+    options = {
+        "admin_users": ("alice",),
+        "roles": ("alice=bodies",),
+        "trusted_proxies": (UNTRUSTED,),
+        "token_file": str(path),
+    }
+    return options, Keys(*(token for token, _ in made))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to ask: what it shows, what that gives, and whether all, or writes, are shut out."""
+
+    name: str
+    headers: Mapping[str, str]
+    roles: Role = Role.READ
+    shut_out: bool = False
+    form: bool = False
+
+    def is_refused(self, right: Right) -> bool:
+        """Whether the route must not serve this."""
+        needed = right.role
+        if right.config:
+            needed = Role.ADMINISTER if right.writes else Role.READ
+        if self.shut_out:
+            return right.path != "/ping"
+        if self.form and right.writes:
+            return True
+        return needed not in self.roles
+
+
+def cases(keys: Keys) -> Iterator[Case]:
+    """All ways to ask. Each could do everything, were one rule not there."""
+
+    def bearer(token: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    right = bearer(keys.administrator)
+    nothing = {"Content-Type": "application/json"}
+    yield Case("nothing", nothing)
+    yield Case("a made-up session", {**nothing, "Cookie": "nsqadmin_session=made-up"})
+    for user in ("alice", "alice, alice"):
+        yield Case(f"user {user} of no proxy", {**nothing, "X-Forwarded-User": user})
+    yield Case("address of a proxy", {**nothing, "X-Forwarded-For": "127.0.0.1"})
+    yield Case("reader", bearer(keys.reader), Role.BODIES)
+    yield Case("operator", bearer(keys.operator), Role.OPERATE)
+    yield Case("wrong token", bearer("nsqadmin_" + "x" * 43), Role.NONE)
+    yield Case("expired token", bearer(keys.expired), Role.NONE)
+    yield Case("empty token", bearer(""), Role.NONE)
+    yield Case("Basic", {**nothing, "Authorization": "Basic YWxpY2U6eA=="})
+    for name, value in (
+        ("Host", "evil.example"),
+        ("Host", "127.0.0.1.evil.example"),
+        ("Origin", "http://evil.example"),
+        ("Origin", "null"),
+        ("Origin", "http://127.0.0.1:1"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+    ):
+        yield Case(f"{name}: {value}", {**right, name: value}, shut_out=True)
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        headers = {"User-Agent": "Mozilla/5.0", **right, "Content-Type": kind}
+        yield Case(f"a form: {kind}", headers, ALL, form=True)
+
+
+def target(right: Right, node: str) -> str:
+    """The route with arguments that would do something."""
+    path = right.path
+    for name, text in {**NAMES, "node": node}.items():
+        path = path.replace(f":{name}", text)
+    return f"{path}?topic=t&channel=c&node={node}&to=latest&limit=1"
+
+
+def body(right: Right) -> bytes:
+    """A body that would be taken."""
+    if right.config:
+        return b"debug"
+    return json.dumps(BODY).encode() if right.writes else b""
