@@ -19,8 +19,10 @@ from sparq.cluster.actions import Report
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.actions import Order
 from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.messages.one import by_node
 from sparq.nsqadmin.pages.refusals import in_words
 from sparq.nsqadmin.pages.rendering import Renderer
+from sparq.nsqadmin.watch import words
 
 BODY_BYTES_MAX: Final = 256 << 10
 FRESH_SECONDS: Final = 2.0
@@ -47,6 +49,9 @@ PAST: Final = {
 OF_TOPIC: Final = frozenset({"pause_topic", "unpause_topic", "empty_topic", "delete_topic"})
 OF_CHANNEL: Final = frozenset(
     {"pause_channel", "unpause_channel", "empty_channel", "delete_channel"}
+)
+OF_MESSAGES: Final = frozenset(
+    {"requeue_message", "finish_message", "cancel_message", "copy_message"}
 )
 
 
@@ -106,6 +111,31 @@ def on_lookup(_path: Mapping[str, str], fields: Fields) -> Order:
     return Order("delete_topic", topic=topic, typed=fields.one("typed"))
 
 
+def on_messages(_path: Mapping[str, str], fields: Fields) -> Order:
+    """What lists of messages offer for those that were chosen."""
+    action = fields.one("action")
+    if action not in OF_MESSAGES:
+        raise HttpError(400, "INVALID_ACTION")
+    try:
+        arguments: dict[str, object] = {"ids": by_node(fields.all("message"))}
+    except ValueError as error:
+        raise HttpError(400, str(error)) from None
+    if not arguments["ids"]:
+        raise HttpError(400, "Nothing was done: no message is chosen.")
+    if action == "copy_message":
+        arguments["to"] = fields.one("to")
+    topic, channel = fields.one("topic"), fields.one("channel")
+    return Order(action, topic=topic, channel=channel, arguments=arguments)
+
+
+def on_replay(_path: Mapping[str, str], fields: Fields) -> Order:
+    """What the page of a replay offers."""
+    node = fields.one("node")
+    arguments = {"to": fields.one("to"), "nodes": [node] if node else []}
+    topic, channel = fields.one("topic"), fields.one("channel")
+    return Order("seek_channel", topic=topic, channel=channel, arguments=arguments)
+
+
 def handler(
     desk: Desk, renderer: Renderer, form: Form
 ) -> Callable[[Call], Awaitable[web.Response]]:
@@ -130,18 +160,34 @@ def handler(
 
 def told(renderer: Renderer, order: Order, report: Report) -> web.Response:
     """A notice of what was done where, and what was not."""
-    name = order.topic + (f"/{order.channel}" if order.channel else "")
+    refused = _refused(report)
     done = list(dict.fromkeys(one.address for one in report.done))
-    where = f" on {_listed(done)}" if done else ""
     failed = [f"{one.address}: {one.error}" for one in report.errors]
     failed += [f"{address}: {why}" for address, why in report.warnings.items()]
     failed += [report.failed] if report.failed else []
-    past = PAST[order.action]
-    if report.result == "done":
-        return notice(renderer, "good", f"{past}: {name}{where}.", lines=_refused(report))
-    hint = "Do it again once these answer; what was done stays done."
-    sentence = f"{past}: {name}{where}, but not everywhere. {hint}" if done else f"Nothing was done to {name}."
-    return notice(renderer, "warn" if done else "bad", sentence, lines=failed + _refused(report))
+    what = f"{PAST[order.action]}: {_name(order, report)}"
+    where = f" on {_listed(done)}" if done else ""
+    if not done:
+        return notice(renderer, "bad", "Nothing was done.", lines=failed)
+    if failed:
+        hint = "Do it again once these answer; what was done stays done."
+        sentence = f"{what}{where}, but not everywhere. {hint}"
+        return notice(renderer, "warn", sentence, lines=failed + refused)
+    return notice(renderer, "warn" if refused else "good", f"{what}{where}.", lines=refused)
+
+
+def _name(order: Order, report: Report) -> str:
+    """What an order was about; of messages how many."""
+    name = order.topic + (f"/{order.channel}" if order.channel else "")
+    answers = [one.answer for one in report.done if isinstance(one.answer, dict)]
+    if order.action in OF_MESSAGES:
+        count = sum(len(answer.get("done") or ()) for answer in answers)
+        to = f" to {order.arguments['to']}" if "to" in order.arguments else ""
+        return f"{words.count(count, 'message')} of {name}{to}"
+    if order.action == "seek_channel":
+        again = sum(int(answer.get("again") or 0) for answer in answers)
+        return f"{name} to {order.arguments['to']}; {words.count(again, 'message')} come again"
+    return name
 
 
 def notice(
@@ -152,6 +198,8 @@ def notice(
     more = len(lines or []) - len(shown)
     text = renderer.fragment("result.html", level=level, sentence=sentence.strip(), lines=shown, more=more)
     headers = {"Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"}
+    if status == 200:
+        headers["HX-Trigger"] = "sparq:acted"  # lists that stand still look again
     return web.Response(text=text, status=status, headers=headers)
 
 

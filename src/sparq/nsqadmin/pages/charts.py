@@ -32,6 +32,7 @@ class Chart:
     Attributes:
         id: of its element.
         data: JSON for `charts.js`.
+        count: of its points.
         summary: the same in a sentence or two.
         rows: (time, figures) of the table, the latest first.
     """
@@ -40,17 +41,20 @@ class Chart:
     title: str
     lines: Sequence[Line]
     data: str
+    count: int
     summary: str
     rows: Sequence[tuple[str, Sequence[str]]]
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to draw yet."""
-        return len(self.rows) < 2
+        return self.count < 2
 
 
-def chart(name: str, title: str, times: Sequence[float], lines: Sequence[Line]) -> Chart:
-    """A chart of one or more lines over the same times, in seconds since 1970."""
+def chart(
+    name: str, title: str, times: Sequence[float], lines: Sequence[Line], *, bars: bool = False
+) -> Chart:
+    """A chart of one or more lines over the same times, in seconds since 1970; or of bars."""
     step = -(-len(times) // POINTS_MAX) or 1
     # Counted from the end, so that the newest figure is always there.
     thin = slice(-1, None, -step)
@@ -65,8 +69,9 @@ def chart(name: str, title: str, times: Sequence[float], lines: Sequence[Line]) 
             for line in lines
         ],
     }
-    text = json.dumps(data, separators=(",", ":"))
-    return Chart(name, title, lines, text, _summary(times, lines), _rows(times, lines))
+    text = json.dumps(data | {"bars": bars}, separators=(",", ":"))
+    summary = "" if bars else _summary(times, lines)
+    return Chart(name, title, lines, text, len(times[thin]), summary, _rows(times, lines))
 
 
 def _rounded(value: float | None) -> float | None:

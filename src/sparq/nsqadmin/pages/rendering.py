@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sparq.nsqadmin.access import Identity, Role
 from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.pages import words
+from sparq.nsqadmin.pages import bodies, words
 from sparq.nsqadmin.pages.assets import Assets
 from sparq.nsqadmin.pages.look import Look, View
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
@@ -129,7 +129,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {**words.FILTERS, "as_pattern": as_pattern}
+    made.filters |= {**words.FILTERS, **bodies.FILTERS, "as_pattern": as_pattern}
     return made
 
 

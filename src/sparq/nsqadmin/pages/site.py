@@ -14,7 +14,16 @@ from aiohttp import web
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.options import base_of
-from sparq.nsqadmin.pages import acting, nodes, overview, topics
+from sparq.nsqadmin.pages import (
+    acting,
+    audit,
+    dead_letters,
+    messages,
+    nodes,
+    overview,
+    replay,
+    topics,
+)
 from sparq.nsqadmin.pages.assets import Assets, assets
 from sparq.nsqadmin.pages.live import Live, mark
 from sparq.nsqadmin.pages.look import Viewer
@@ -28,14 +37,22 @@ VIEWERS: Final[dict[str, Viewer]] = {
     "/topics/:topic/:channel": topics.channel,
     "/nodes": nodes.nodes,
     "/nodes/:node": nodes.node,
+    "/messages": messages.messages,
+    "/message": messages.message,
+    "/replay": replay.replay,
+    "/dead-letters": dead_letters.dead_letters,
     "/counter": overview.counter,
     "/lookup": nodes.lookup,
+    "/audit": audit.audit,
 }
 FORMS: Final[dict[str, acting.Form]] = {
     "/topics/:topic": acting.on_topic,
     "/topics/:topic/:channel": acting.on_channel,
     "/nodes/:node": acting.on_node,
     "/lookup": acting.on_lookup,
+    "/messages": acting.on_messages,
+    "/replay": acting.on_replay,
+    "/dead-letters": acting.on_messages,
 }
 HTML: Final = "text/html; charset=utf-8"
 

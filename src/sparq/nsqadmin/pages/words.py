@@ -50,6 +50,11 @@ def rate(per_second: float | None) -> str:
     return words.rate(per_second) if abs(per_second) < _SHORT_FROM else short(per_second)
 
 
+def per_second(count: float | None) -> str:
+    """`123/s`; a dash where it is unknown."""
+    return UNKNOWN if count is None else f"{rate(count)}/s"
+
+
 def signed(per_second: float | None) -> str:
     """`+12`, `−3`, `0`."""
     if per_second is None:
@@ -102,6 +107,7 @@ FILTERS: Final[dict[str, Any]] = {
     "whole": whole,
     "short": short,
     "rate": rate,
+    "per_second": per_second,
     "signed": signed,
     "size": size,
     "seconds": seconds,

@@ -49,7 +49,7 @@ function axes() {
   const common = { stroke: token("muted"), grid: { stroke: token("line"), width: 1 }, ticks: { show: false } };
   const font = `12px ${getComputedStyle(document.body).fontFamily}`;
   return [
-    { ...common, font, size: 28, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((at) => moment(at, step)) },
+    { ...common, font, size: 28, space: 80, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((at) => moment(at, step)) },
     { ...common, font, size: 52, values: (_, ticks) => ticks.map(reduced) },
   ];
 }
@@ -115,7 +115,14 @@ function follow(plot, chart) {
   });
   chart.over.addEventListener("pointermove", (event) => event.buttons && choose(event));
   chart.over.addEventListener("pointerup", () => field.dispatchEvent(new Event("change", { bubbles: true })));
-  field.addEventListener("input", () => chart.redraw(false));
+  // The ruler writes its time into the field that is sent; an old chart's ruler is not listened to.
+  const target = document.querySelector(`[data-time-of="${CSS.escape(field.id)}"]`);
+  field.addEventListener("input", () => {
+    if (!plot.isConnected) return;
+    chart.redraw(false);
+    if (target) target.value = `${new Date(chart.data[0][Number(field.value)] * 1000).toISOString().slice(0, 19)}Z`;
+  });
+  field.addEventListener("change", () => target?.dispatchEvent(new Event("change", { bubbles: true })));
 }
 
 function draw(plot) {

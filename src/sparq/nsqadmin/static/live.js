@@ -22,15 +22,12 @@ document.addEventListener("htmx:sse:close", (event) => {
   if (event.detail.reason === "ended") tell("lost");
 });
 
-// What asked closes once it has its answer; the answer stands in #result, and is read out.
+// What asked closes once it has its answer, which stands in #result and is read out.
 document.addEventListener("htmx:finally:request", (event) => {
   const form = event.target.closest?.("form");
-  const asked = form?.closest("[popover]");
-  if (asked?.matches(":popover-open")) asked.hidePopover();
-  if (form?.getAttribute("hx-target") === "#result") {
-    document.querySelector("#result").scrollIntoView({ block: "nearest" });
-    form.reset();
-  }
+  if (form?.getAttribute("hx-target") !== "#result") return;
+  for (const open of document.querySelectorAll("[popover]:popover-open")) open.hidePopover();
+  document.querySelector("#result").scrollIntoView({ block: "nearest" });
 });
 
 // A box that stands for all the boxes of its list.
