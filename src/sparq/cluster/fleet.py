@@ -62,7 +62,7 @@ class Fleet:
     """The nodes of one cluster.
 
     Args:
-        upstream: what calls them; it learns here whom it may call.
+        upstream: what calls them, for this cluster alone; it learns here whom it may call.
         nsqds: their addresses for HTTP, if there is no nsqlookupd.
         lookupds: addresses of nsqlookupds, `host:port` or URL.
         reach: where nodes may be that nsqlookupds list; None: the rule that `Reach` has by itself.

@@ -82,11 +82,12 @@ def read_node(told: Mapping[str, Any], at: str = "") -> Node | None:
             return None
         host, _, text = at.removesuffix("/").rpartition("/")[2].rpartition(":")
         port = int(text) if text.isdigit() else 0
+    host = one_line(host)
     address = str(Address(host, port))
     return Node(
         address=address,
         at=at or address,
-        broadcast_address=one_line(host),
+        broadcast_address=host,
         hostname=_text(told, "hostname"),
         http_port=port,
         tcp_port=_port(told.get("tcp_port")),

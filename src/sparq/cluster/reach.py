@@ -26,6 +26,7 @@ LOW_PORTS: Final = range(1, 1024)
 HTTP_PORTS: Final = (80, 443)
 ANY_BELOW: Final = "*."
 NAME_MAX: Final = 253
+LABEL_MAX: Final = 63
 _NAME_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -61,6 +62,8 @@ class Reach:
         try:
             parse_address(str(Address(host, port)))
         except ValueError:
+            port = 0
+        if port <= 0:
             return "no address of a host"
         found = _ip(host)
         if found is not None:
@@ -119,7 +122,7 @@ class GuardedResolver(AbstractResolver):
         found = await self._resolver.resolve(host, port, family)
         good = [one for one in found if not self._refusal(host, one["host"])]
         if found and not good:
-            raise OSError(f"{host} is at no address that may be called")
+            raise socket.gaierror(socket.EAI_FAIL, "it is at no address that may be called")
         return good
 
     async def close(self) -> None:
@@ -159,8 +162,10 @@ def _is_name(text: str) -> bool:
     if not folded or len(folded) > NAME_MAX or not set(folded) <= _NAME_LETTERS:
         return False
     # What some resolvers read as an IPv4 address in an old notation: 2852039166, 0xa9.254.1.
-    last = folded.removesuffix(".").rpartition(".")[2]
-    return bool(last) and not last.isdigit() and not last.startswith("0x")
+    labels = folded.removesuffix(".").split(".")
+    if any(not 0 < len(label) <= LABEL_MAX for label in labels):
+        return False
+    return not labels[-1].isdigit() and not labels[-1].startswith("0x")
 
 
 def _is_like(name: str, allowed: str) -> bool:

@@ -97,24 +97,32 @@ class Upstream:
 
     async def __aenter__(self) -> Self:
         """Keep connections from now on."""
+        self._questions = self._session()
+        # An order may fail on a kept connection whose daemon was started anew, and must not be
+        # sent twice: each has a connection of its own.
+        self._orders = self._session(force_close=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the connections."""
+        await self._questions.close()
+        await self._orders.close()
+
+    def _session(self, *, force_close: bool = False) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             limit=CALLS_MAX,
             ssl=self._tls or True,
             resolver=GuardedResolver(self._refusal),
             ttl_dns_cache=DNS_SECONDS,
+            force_close=force_close,
         )
-        self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             connector=connector,
             timeout=self._timeout,
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close the connections."""
-        await self._session.close()
 
     def own(self, addresses: Iterable[str]) -> None:
         """These were given by the operator: they may be called, whatever they resolve to."""
@@ -196,7 +204,8 @@ class Upstream:
         return answer
 
     async def _exchange(self, method: str, url: URL, body: bytes) -> tuple[int, str, bytes]:
-        async with self._session.request(
+        session = self._questions if method == "GET" else self._orders
+        async with session.request(
             method, url, data=body or None, allow_redirects=False
         ) as response:
             answer = bytearray()

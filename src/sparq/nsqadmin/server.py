@@ -52,7 +52,9 @@ HTML_ERRORS: Final[Sequence[Callable[[Desk, web.BaseRequest, int, str], web.Resp
 
 NOT_HTML: Final = ("/api", "/config", "/metrics", "/ping", "/static")
 
-RELOADED: Final = ("log_level", "verbose", "lookupd_http_addresses", *LIVE)
+RELOADED: Final = ("log_level", "verbose", "lookupd_http_addresses")
+"""Options that SIGHUP changes, besides those of rights (`access.LIVE`)."""
+
 OWN_FILES: Final = 256
 """Open files that are no connection of a client's: its own, and those to nsqds."""
 
@@ -129,12 +131,13 @@ class Nsqadmin:
         except StartError as error:
             logger.error("SIGHUP: nothing is changed: %s", error)
             return
-        hangup.take(self.desk.options, wanted, RELOADED)
-        self.desk.options = dataclasses.replace(
-            self.desk.options, **{name: getattr(wanted, name) for name in RELOADED}
+        desk = self.desk
+        live = (*RELOADED, *(LIVE if desk.access.reload(wanted) else ()))
+        hangup.take(desk.options, wanted, live)
+        desk.options = dataclasses.replace(
+            desk.options, **{name: getattr(wanted, name) for name in live}
         )
-        self.desk.access.reload(self.desk.options)
-        self.desk.fleet.look_at(self.desk.options.lookupd_http_addresses)
+        desk.fleet.look_at(desk.options.lookupd_http_addresses)
 
 
 def routes(desk: Desk) -> list[Route]:

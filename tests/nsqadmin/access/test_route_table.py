@@ -58,9 +58,7 @@ async def test_with_the_right_it_is_not_refused(tmp_path: Path) -> None:
             "Content-Type": "application/json",
         }
         for right in served(house):
-            status = await house.ask(
-                right.method, target(right, house.node), headers, body(right)
-            )
+            status = await house.ask(right.method, target(right, house.node), headers, body(right))
             is_sign_in = right.path == "/signin" and right.method == "POST"
             assert (status in (401, 403)) is is_sign_in, (right.method, right.path, status)
         assert before != house.state()

@@ -12,8 +12,11 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from aiohttp import web
+
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.daemon.token import hidden, public
+from sparq.nsqadmin.access import Entry
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.options import Options, base_of
 from sparq.program import logging as log_lines
@@ -59,6 +62,8 @@ class Config:
         if not body:
             raise HttpError(413, "INVALID_VALUE")
         desk = self._desk
+        if await desk.audit.unavailable():
+            raise HttpError(503, "AUDIT_UNAVAILABLE")
         if name == LOOKUPDS:
             addresses = _addresses(body)
             try:
@@ -72,8 +77,24 @@ class Config:
             self._keep(log_level=level)
         else:
             raise HttpError(400, "INVALID_OPTION")
-        logger.warning("HTTP: %s is now %s", name, self._value(name))
-        return self._value(name)
+        value = self._value(name)
+        logger.warning("HTTP: %s is now %s", name, value)
+        await self._write_down(call.request, f"config_{name}", value)
+        return value
+
+    async def _write_down(self, request: web.BaseRequest, action: str, value: Any) -> None:
+        access = self._desk.access
+        who = access.identify(request)
+        entry = Entry(
+            user=who.name,
+            via=who.via,
+            remote=access.remote(request),
+            action=action,
+            outcome="done",
+            user_agent=request.headers.get("User-Agent", ""),
+            arguments={"value": value},
+        )
+        await self._desk.audit.record(entry)
 
     def _keep(self, **changes: Any) -> None:
         self._desk.options = dataclasses.replace(self._desk.options, **changes)

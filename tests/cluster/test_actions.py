@@ -1,0 +1,202 @@
+"""What is done to a cluster, seen at its daemons; with one of three nodes dead."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.cluster import actions
+from sparq.cluster.actions import IDS_MAX, Report
+from sparq.cluster.fleet import Fleet, UnknownNode
+from sparq.cluster.upstream import Upstream
+from tests.cluster.peers import answer, peer
+from tests.cluster.test_fleet import Nsqds, Servers, have
+from tests.servers import free_port, spawn_nsqd
+
+
+@pytest.fixture
+def fleet(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> Fleet:
+    """The cluster."""
+    assert nsqds
+    return Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
+
+
+async def filled(fleet: Fleet, nsqds: Nsqds, topic: str) -> None:
+    """A topic with a channel `c` and two messages at both nodes."""
+    for nsqd in nsqds:
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+        nsqd.post(f"/mpub?topic={topic}", b"one\ntwo")
+    await have(fleet, topic, 2)
+
+
+def done(report: Report) -> list[tuple[str, str]]:
+    assert (report.failed, report.errors, report.warnings) == ("", [], {})
+    return [(one.step, one.address) for one in report.outcomes]
+
+
+async def test_a_topic_and_its_channel_are_made(
+    fleet: Fleet, nsqds: Nsqds, lookupds: Servers
+) -> None:
+    """At nsqlookupds, and the channel at the nodes that have the topic."""
+    first, second = (lookupd.http for lookupd in lookupds)
+    report = await actions.create(fleet, "made", "c")
+
+    at_lookupds = [
+        (step, at) for step in ("topic/create", "channel/create") for at in (first, second)
+    ]
+    assert at_lookupds == done(report)
+    assert "done" == report.result
+    assert ["c"] == lookupds[1].get_json("/channels?topic=made")["channels"]
+    nsqds[0].post("/topic/create?topic=made")
+    await have(fleet, "made", 1)
+    assert ("channel/create", nsqds[0].http) in done(await actions.create(fleet, "made", "d"))
+    assert nsqds[0].channel("made", "d")
+
+
+async def test_without_nsqlookupds_the_nodes_make_them(upstream: Upstream, nsqds: Nsqds) -> None:
+    """All that were given."""
+    report = await actions.create(Fleet(upstream, nsqds=[n.http for n in nsqds]), "direct", "c")
+
+    assert 4 == len(done(report))
+    assert all(nsqd.channel("direct", "c") for nsqd in nsqds)
+
+
+async def test_pause_unpause_empty(fleet: Fleet, nsqds: Nsqds) -> None:
+    """A channel and a topic, at both nodes."""
+    await filled(fleet, nsqds, "acts")
+    done(await actions.pause(fleet, "acts", "c"))
+    done(await actions.pause(fleet, "acts"))
+
+    assert [True, True] == [nsqd.channel("acts", "c")["paused"] for nsqd in nsqds]
+    done(await actions.unpause(fleet, "acts", "c"))
+    assert [False, False] == [nsqd.channel("acts", "c")["paused"] for nsqd in nsqds]
+    topics = [nsqd.get_json("/stats?format=json&topic=acts")["topics"][0] for nsqd in nsqds]
+    assert [True, True] == [topic["paused"] for topic in topics]
+    done(await actions.unpause(fleet, "acts"))
+    assert [2, 2] == [nsqd.channel("acts", "c")["depth"] for nsqd in nsqds]
+    done(await actions.empty(fleet, "acts", "c"))
+    assert [0, 0] == [nsqd.channel("acts", "c")["depth"] for nsqd in nsqds]
+
+
+async def test_a_channel_and_a_topic_are_deleted(
+    fleet: Fleet, nsqds: Nsqds, lookupds: Servers
+) -> None:
+    """At nsqlookupds first, then at the nodes."""
+    await filled(fleet, nsqds, "gone")
+    steps = done(await actions.delete(fleet, "gone", "c"))
+
+    assert ["channel/delete"] * 4 == [step for step, _ in steps]
+    assert [lookupd.http for lookupd in lookupds] == [address for _, address in steps[:2]]
+    assert [{}, {}] == [nsqd.channel("gone", "c") for nsqd in nsqds]
+    done(await actions.delete(fleet, "gone"))
+    assert "gone" not in (await fleet.topics()).value
+    for nsqd in nsqds:
+        assert nsqd.get_json("/stats?format=json&topic=gone")["topics"] is None
+
+
+async def test_what_nobody_knows_is_not_touched(fleet: Fleet) -> None:
+    """Nothing is told to anybody, and why is NSQ's sentence."""
+    for act in (actions.pause, actions.empty, actions.delete):
+        report = await act(fleet, "nobody_has_it")
+
+        assert [] == report.outcomes
+        assert report.failed.startswith("failed to query any nsqlookupd: got response 404")
+        assert "failed" == report.result
+
+
+async def test_a_tombstone(fleet: Fleet, nsqds: Nsqds, lookupds: Servers) -> None:
+    """The node is hidden at nsqlookupds, and loses the topic; the other one keeps it."""
+    await filled(fleet, nsqds, "stone")
+    steps = done(await actions.tombstone(fleet, "stone", nsqds[0].http))
+
+    assert ["topic/tombstone", "topic/tombstone", "topic/delete"] == [step for step, _ in steps]
+    assert nsqds[0].get_json("/stats?format=json&topic=stone")["topics"] is None
+    assert nsqds[1].channel("stone", "c")
+    listed = lookupds[0].get_json("/lookup?topic=stone")["producers"]
+    assert [nsqds[1].http_port] == [producer["http_port"] for producer in listed]
+
+
+async def test_a_tombstone_for_a_stranger_is_refused(fleet: Fleet) -> None:
+    """Nothing is told to anybody, and the stranger is not called."""
+    async with peer({}) as stranger:
+        with pytest.raises(UnknownNode):
+            await actions.tombstone(fleet, "stone", stranger.address)
+        assert 0 == stranger.connections
+
+
+async def test_a_dead_node_leaves_the_others_their_part(
+    upstream: Upstream, tmp_path: Path, nsqds: Nsqds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that nsqlookupd still lists: where it failed is told, the rest is done."""
+    with await asyncio.to_thread(spawn_nsqd, tmp_path) as third:
+        for nsqd in (*nsqds, third):
+            nsqd.post("/topic/create?topic=partly")
+        fleet = Fleet(upstream, nsqds=[nsqds[0].http, nsqds[1].http, third.http])
+        producers = await fleet.producers("partly")
+        third.kill9()
+        monkeypatch.setattr(fleet, "producers", lambda _topic: _ready(producers))
+        report = await actions.pause(fleet, "partly")
+
+    assert [nsqds[0].http, nsqds[1].http] == [one.address for one in report.done]
+    assert [(third.http, "connection refused")] == [(e.address, e.error) for e in report.errors]
+    assert "partly" == report.result
+    assert f"connection refused ({third.http})" == report.text
+
+
+async def _ready(value: Any) -> Any:
+    return value
+
+
+async def test_an_nsqlookupd_that_is_gone_is_warned_of(
+    upstream: Upstream, nsqds: Nsqds, lookupds: Servers
+) -> None:
+    """Who could not say who has the topic, and was not told to forget it."""
+    both = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
+    await filled(both, nsqds, "warned")
+    gone = f"127.0.0.1:{free_port()}"
+    fleet = Fleet(upstream, lookupds=[lookupds[0].http, gone])
+    report = await actions.delete(fleet, "warned", "c")
+
+    assert {gone: "connection refused"} == report.warnings
+    assert [gone] == [one.address for one in report.errors]
+    assert "partly" == report.result
+    assert [{}, {}] == [nsqd.channel("warned", "c") for nsqd in nsqds]
+
+
+async def test_a_channel_is_moved(fleet: Fleet, nsqds: Nsqds) -> None:
+    """At the nodes that are named, or at all; each answers."""
+    await filled(fleet, nsqds, "moved")
+    report = await actions.seek(fleet, "moved", "c", "latest", nodes=[nsqds[0].http])
+
+    assert [("channel/seek", nsqds[0].http)] == done(report)
+    assert isinstance(report.outcomes[0].answer, dict)
+    assert [0, 2] == [nsqd.channel("moved", "c")["depth"] for nsqd in nsqds]
+    assert 2 == len(done(await actions.seek(fleet, "moved", "c", "earliest")))
+    assert [2, 2] == [nsqd.channel("moved", "c")["depth"] for nsqd in nsqds]
+
+
+async def test_messages_are_told_by_node(upstream: Upstream) -> None:
+    """Each node gets its own ids in one call, and what it answers is given."""
+    id_of = "{:016x}".format
+    said = {"done": [id_of(1)], "refused": []}
+    answers = {
+        "/info": answer({}),
+        "/stats": answer({"topics": []}),
+        "/message/requeue": answer(said),
+    }
+    async with peer(answers) as one, peer(answers) as two:
+        fleet = Fleet(upstream, nsqds=[one.address, two.address])
+        ids = {one.address: [id_of(1)], two.address: [id_of(2)]}
+        report = await actions.messages(fleet, "requeue", "t", "c", ids)
+        with pytest.raises(UnknownNode):
+            await actions.messages(fleet, "requeue", "t", "c", {"127.0.0.1:1": [id_of(1)]})
+        with pytest.raises(ValueError, match="more than"):
+            many = {one.address: [id_of(1)] * (IDS_MAX + 1)}
+            await actions.messages(fleet, "requeue", "t", "c", many)
+
+    assert [said, said] == [one.answer for one in report.done]
+    assert "POST /message/requeue?topic=t&channel=c" == one.asked[-3]

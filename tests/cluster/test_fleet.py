@@ -1,0 +1,256 @@
+"""Who there is in a cluster, by nsqlookupd or given, with daemons that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sparq.cluster.fleet import Fleet, Gathered, UnknownNode
+from sparq.cluster.nodes import Node, merged, read_node, version_of
+from sparq.cluster.upstream import Upstream
+from tests.cluster.peers import answer, listed, peer
+from tests.servers import NsqdServer, Server, free_port, spawn_nsqd
+from tests.waiting import until
+
+Servers = tuple[Server, Server]
+Nsqds = tuple[NsqdServer, NsqdServer]
+
+
+def addresses(found: Gathered[list[Node]]) -> list[str]:
+    return [node.address for node in found.value]
+
+
+async def have(fleet: Fleet, topic: str, count: int) -> None:
+    """Wait until so many nodes have registered a topic with both nsqlookupds."""
+
+    async def seen() -> bool:
+        nodes = (await fleet.nodes()).value
+        return count == sum((topic, False) in node.topics for node in nodes)
+
+    await until(seen)
+
+
+async def test_nodes_are_listed_once(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> None:
+    """However many nsqlookupds list them, with each that does."""
+    fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
+    found = await fleet.nodes()
+
+    assert sorted(nsqd.http for nsqd in nsqds) == addresses(found)
+    assert ({}, False, "") == (found.errors, found.failed, found.text)
+    for node in found.value:
+        assert node.remote_addresses is not None
+        told = [one.partition("/")[0] for one in node.remote_addresses]
+        assert [lookupd.http for lookupd in lookupds] == told
+        assert ("127.0.0.1", "1.3.0", False) == (
+            node.broadcast_address,
+            node.version,
+            node.out_of_date,
+        )
+
+
+async def test_an_nsqlookupd_that_is_gone_is_told(
+    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
+) -> None:
+    """The other one lists the nodes."""
+    gone = f"127.0.0.1:{free_port()}"
+    fleet = Fleet(upstream, lookupds=[gone, lookupds[0].http])
+    found = await fleet.nodes()
+
+    assert sorted(nsqd.http for nsqd in nsqds) == addresses(found)
+    assert {gone: "connection refused"} == found.errors
+    assert f"connection refused ({gone})" == found.text
+    assert not found.failed
+
+
+async def test_while_none_answers_the_nodes_of_before_count(
+    upstream: Upstream, nsqds: Nsqds
+) -> None:
+    """They are given, and marked; before any answer there are none."""
+    assert nsqds
+    async with peer({"/nodes": answer(listed(("127.0.0.1", nsqds[0].http_port)))}) as lookupd:
+        fleet = Fleet(upstream, lookupds=[lookupd.address])
+        before = await fleet.nodes()
+    after = await fleet.nodes()
+    nobody = await Fleet(upstream, lookupds=[lookupd.address]).nodes()
+
+    assert [nsqds[0].http] == addresses(before) == addresses(after)
+    assert (False, True) == (before.failed, after.failed)
+    why = f"failed to query any nsqlookupd: connection refused ({lookupd.address})"
+    assert ([], why) == (nobody.value, nobody.failure)
+
+
+async def test_who_has_a_topic(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> None:
+    """Those that have it; a topic that nobody knows is a failure, as with NSQ."""
+    fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
+    nsqds[1].post("/topic/create?topic=who")
+    await have(fleet, "who", 1)
+    await until(lambda: _listed_by_both(fleet, "who"))
+    unknown = await fleet.producers("nobody")
+
+    assert [nsqds[1].http] == addresses(await fleet.producers("who"))
+    assert unknown.failed
+    assert unknown.failure.startswith("failed to query any nsqlookupd: got response 404 Not Found")
+
+
+async def _listed_by_both(fleet: Fleet, topic: str) -> bool:
+    found = await fleet.producers(topic)
+    return not found.failed and not found.errors
+
+
+async def test_nsqds_that_are_given(upstream: Upstream, nsqds: Nsqds) -> None:
+    """In their order, without an nsqlookupd; a dead one is told."""
+    nsqds[0].post("/topic/create?topic=given")
+    gone = f"127.0.0.1:{free_port()}"
+    fleet = Fleet(upstream, nsqds=[nsqds[1].http, gone, nsqds[0].http])
+    found = await fleet.nodes()
+
+    assert [nsqds[1].http, nsqds[0].http] == addresses(found)
+    assert {gone: "connection refused"} == found.errors
+    assert [None, None] == [node.remote_addresses for node in found.value]
+    assert ("given", False) in found.value[1].topics
+    assert [nsqds[0].http] == addresses(await fleet.producers("given"))
+    assert "given" in (await fleet.topics()).value
+    assert Gathered({}, {}, "nsqd") == await fleet.without_producers()
+    nobody = await Fleet(upstream, nsqds=[gone]).nodes()
+    assert f"failed to query any nsqd: connection refused ({gone})" == nobody.failure
+
+
+async def test_a_node_is_called_where_it_was_configured(upstream: Upstream) -> None:
+    """What it says of itself is its name only: it leads nowhere else."""
+    told = {"broadcast_address": "169.254.169.254", "http_port": 80, "hostname": "h"}
+    said = {"/info": answer(told), "/stats": answer({"topics": []})}
+    async with peer(said) as one, peer(said) as two:
+        fleet = Fleet(upstream, nsqds=[one.address, f"http://{two.address}"])
+        found = await fleet.nodes()
+        stats = await fleet.stats(nodes=found.value)
+
+    assert ["169.254.169.254:80", two.address] == addresses(found)
+    assert [one.address, f"http://{two.address}"] == [node.at for node in found.value]
+    assert {} == stats.errors
+    assert (3, 3) == (one.connections, two.connections)
+
+
+async def test_figures_of_all_of_a_topic_of_a_channel(
+    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
+) -> None:
+    """Only what is asked for comes; clients only if they are."""
+    for nsqd in nsqds:
+        nsqd.post("/topic/create?topic=figures")
+        for channel in ("one", "two"):
+            nsqd.post(f"/channel/create?topic=figures&channel={channel}")
+    fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
+    await have(fleet, "figures", 2)
+    whole = await fleet.stats()
+    one = await fleet.stats("figures", "two")
+    nobody = await fleet.stats("figures", nodes=[])
+
+    assert {nsqd.http for nsqd in nsqds} == set(whole.value)
+    assert all("memory" not in document for document in whole.value.values())
+    for document in one.value.values():
+        (topic,) = document["topics"]
+        assert ["two"] == [channel["channel_name"] for channel in topic["channels"]]
+    assert (True, "failed to query any nsqd: ") == (nobody.failed, nobody.failure)
+
+
+async def test_topics_that_no_node_has(upstream: Upstream, lookupds: Servers, nsqds: Nsqds) -> None:
+    """Known by name only, with their channels; a tombstone makes none of a topic."""
+    for lookupd in lookupds:
+        lookupd.post("/channel/create?topic=idle&channel=c")
+    nsqds[0].post("/topic/create?topic=busy")
+    fleet = Fleet(upstream, lookupds=[lookupd.http for lookupd in lookupds])
+    await have(fleet, "busy", 1)
+    found = await fleet.without_producers()
+
+    assert ["c"] == found.value["idle"]
+    assert "busy" not in found.value
+    assert ["c"] == (await fleet.channels("idle")).value
+    for lookupd in lookupds:
+        lookupd.post(f"/topic/tombstone?topic=busy&node={nsqds[0].http}")
+    assert [] == (await fleet.without_producers()).value["busy"]
+
+
+async def test_only_a_known_node_is_found(
+    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
+) -> None:
+    """What a user types leads to a node of the cluster, or nowhere."""
+    fleet = Fleet(upstream, lookupds=[lookupds[0].http])
+
+    assert nsqds[0].http == (await fleet.node(nsqds[0].http)).address
+    for text in ("127.0.0.1:22", "", nsqds[0].http + "/", f"x@{nsqds[0].http}"):
+        with pytest.raises(UnknownNode):
+            await fleet.node(text)
+
+
+async def test_other_nsqlookupds_from_now_on(
+    upstream: Upstream, lookupds: Servers, nsqds: Nsqds
+) -> None:
+    """The new ones are asked; with an address that is none nothing changes."""
+    fleet = Fleet(upstream, lookupds=[f"127.0.0.1:{free_port()}"])
+    assert (await fleet.nodes()).failed
+    fleet.look_at([lookupds[0].http])
+    with pytest.raises(ValueError, match="not an address"):
+        fleet.look_at(["nonsense"])
+
+    assert sorted(nsqd.http for nsqd in nsqds) == addresses(await fleet.nodes())
+
+
+@pytest.mark.parametrize("said", [[], {}, {"producers": 3}, "text", None, 7])
+async def test_an_nsqlookupd_that_says_nonsense(upstream: Upstream, said: object) -> None:
+    """It is told of, and is no answer that lists no nodes."""
+    async with peer({"/nodes": answer(said)}) as lookupd:
+        found = await Fleet(upstream, lookupds=[lookupd.address]).nodes()
+
+    assert {lookupd.address: "an answer without a list of producers"} == found.errors
+
+
+def test_odd_nodes() -> None:
+    """What has no address is none; names that NSQ does not allow are dropped."""
+    good = {"broadcast_address": "h", "http_port": 4151}
+    for bad in (
+        {},
+        {"broadcast_address": 3},
+        {**good, "http_port": "4151"},
+        {**good, "http_port": 0},
+    ):
+        assert read_node(bad) is None
+    node = read_node({**good, "topics": ["b", "<script>", 3, "a"], "tombstones": [True]})
+    assert node is not None
+    assert (("a", False), ("b", True)) == node.topics
+    assert "h:4151" == node.address
+    v6 = read_node({**good, "broadcast_address": "::1"})
+    assert v6 is not None
+    assert "[::1]:4151" == v6.address
+
+
+def test_versions_compare() -> None:
+    """By number, a release above what came before it; what is none is the lowest."""
+    texts = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9", "", "nonsense"]
+    expected = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9"]
+
+    assert expected == sorted(texts, key=version_of, reverse=True)[:4]
+
+
+def test_who_is_out_of_date() -> None:
+    """All below the highest version."""
+    said = listed(("a", 1), ("b", 2))["producers"]
+    nodes = [
+        read_node({**one, "version": v}) for one, v in zip(said, ("1.3.0", "1.2.0"), strict=True)
+    ]
+    found = merged([("l", [node for node in nodes if node])])
+
+    assert [("a:1", False), ("b:2", True)] == [(node.address, node.out_of_date) for node in found]
+
+
+async def test_a_node_that_is_killed_costs_its_own_part(
+    upstream: Upstream, tmp_path: Path, nsqds: Nsqds
+) -> None:
+    """The others' figures come all the same."""
+    with await asyncio.to_thread(spawn_nsqd, tmp_path) as third:
+        fleet = Fleet(upstream, nsqds=[nsqds[0].http, third.http])
+        nodes = (await fleet.nodes()).value
+        third.kill9()
+        stats = await fleet.stats(nodes=nodes)
+
+    assert ([nsqds[0].http], {third.http: "connection refused"}) == ([*stats.value], stats.errors)

@@ -1,0 +1,196 @@
+"""Calls to daemons: only known ones, bounded, no redirects; every failure is one error."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from sparq.cluster import upstream as module
+from sparq.cluster.upstream import Upstream, UpstreamError
+from tests.cluster.peers import answer, peer
+from tests.nsqd.daemon import start, stop
+from tests.servers import NsqdServer, free_port, spawn_nsqd
+
+
+async def refused(upstream: Upstream, address: str, path: str = "/x") -> UpstreamError:
+    with pytest.raises(UpstreamError) as found:
+        await upstream.get(address, path)
+    return found.value
+
+
+async def test_what_a_daemon_says_is_given(
+    upstream: Upstream, nsqds: tuple[NsqdServer, NsqdServer]
+) -> None:
+    """A document, also of a URL; an answer as it came; an order without an answer."""
+    nsqd = nsqds[0].http
+    upstream.own([nsqd, f"http://{nsqd}"])
+
+    assert "1.3.0" == (await upstream.get(nsqd, "/info"))["version"]
+    assert "1.3.0" == (await upstream.get(f"http://{nsqd}", "/info"))["version"]
+    assert b"OK" == await upstream.read(nsqd, "/ping")
+    assert await upstream.post(nsqd, "/topic/create", topic="upstream") is None
+    assert (4, 0) == (upstream.calls, upstream.failures)
+
+
+async def test_parameters_are_escaped_and_empty_ones_left_out(upstream: Upstream) -> None:
+    """Whatever a name holds, it stays one parameter."""
+    async with peer({"/x": answer({})}) as there:
+        upstream.own([there.address])
+        await upstream.get(there.address, "/x", topic="a&b=c#d/../e f+%", channel="")
+
+    assert ["GET /x?topic=a%26b%3Dc%23d/../e+f%2B%25"] == there.asked
+
+
+async def test_nsqs_header_and_the_token_are_shown() -> None:
+    """The header that NSQ's nsqadmin sends, and a token where there is one."""
+    async with peer({"/x": answer({})}) as there, Upstream(token="secret") as upstream:
+        upstream.own([there.address])
+        await upstream.get(there.address, "/x")
+
+    (head,) = there.heads
+    assert "\r\nAccept: application/vnd.nsq; version=1.0\r\n" in head
+    assert "\r\nAuthorization: Bearer secret\r\n" in head
+    assert "\r\nAccept-Encoding: identity\r\n" in head
+
+
+async def test_who_is_not_known_is_not_called(upstream: Upstream) -> None:
+    """Not even a connection is made; who was known once and is no more is not called either."""
+    async with peer({"/x": answer({})}) as there:
+        assert "it is no node" in (await refused(upstream, there.address)).reason
+        upstream.know([there.address])
+        await upstream.get(there.address, "/x")
+        upstream.know(["127.0.0.1:1"])
+        assert "it is no node" in (await refused(upstream, there.address)).reason
+
+    assert 1 == there.connections
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary", "308 Permanent"])
+async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
+    """A node that sends elsewhere is an error, and who is there is not asked."""
+    async with peer({"/x": answer({})}) as trap:
+        to = f"Location: http://{trap.address}/x"
+        async with peer({"/x": answer(b"", status, to)}) as there:
+            upstream.know([there.address])
+            error = await refused(upstream, there.address)
+
+    assert int(status[:3]) == error.status
+    assert 0 == trap.connections
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (answer(b"{"), "an answer that is no JSON"),
+        (answer(b""), "an answer that is no JSON"),
+        (answer(b'{"a": NaN}'), "an answer that is no JSON"),
+        (answer(b"[" * 100_000), "an answer that is no JSON"),
+        (answer(b"\xff\xfe"), "an answer that is no JSON"),
+        (b"nonsense\r\n\r\n", "an answer that is not HTTP: is this the port for HTTP?"),
+        (answer({"message": "NO\x1b"}, "404 Not \x1bFound"), None),
+        (answer(b"x" * 2000), "an answer of more than 1000 bytes"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", None),
+    ],
+)
+async def test_bad_answers_are_errors(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, said: bytes, reason: str | None
+) -> None:
+    """Whatever a peer says is one error, that can be printed."""
+    monkeypatch.setattr(
+        module, "ANSWER_BYTES_MAX", 1000 if reason and "1000" in reason else 1 << 20
+    )
+    async with peer({"/x": said}) as there:
+        upstream.own([there.address])
+        error = await refused(upstream, there.address)
+
+    assert reason in (None, error.reason)
+    assert str(error).isprintable()
+    assert str(error).endswith(f"({there.address})")
+
+
+async def test_nsqs_words_are_kept(upstream: Upstream) -> None:
+    """A refusal is told as NSQ's nsqadmin tells it, and its code is at hand."""
+    said = answer(b'{"message":"TOPIC_NOT_FOUND"}', "404 Not Found")
+    async with peer({"/x": said}) as there:
+        upstream.own([there.address])
+        error = await refused(upstream, there.address)
+
+    assert r'got response 404 Not Found "{\"message\":\"TOPIC_NOT_FOUND\"}"' == error.reason
+    assert (404, "TOPIC_NOT_FOUND") == (error.status, error.code)
+
+
+async def test_a_wrapped_document_is_unwrapped(upstream: Upstream) -> None:
+    """As daemons before NSQ 1.0 sent it."""
+    said = answer({"status_code": 200, "status_txt": "OK", "data": {"a": 1}})
+    async with peer({"/x": said}) as there:
+        upstream.own([there.address])
+        assert {"a": 1} == await upstream.get(there.address, "/x")
+
+
+async def test_who_does_not_answer_costs_a_bounded_time() -> None:
+    """One that takes the connection and is silent."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        while not reader.at_eof():
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Upstream(request_seconds=0.1) as upstream:
+        upstream.own([address])
+        error = await refused(upstream, address)
+
+    assert ("no answer in time", 0) == (error.reason, error.status)
+
+
+async def test_an_order_is_not_sent_on_an_old_connection(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    """A daemon that was started anew is told, at the first try."""
+    with await asyncio.to_thread(spawn_nsqd, tmp_path) as nsqd:
+        upstream.own([nsqd.http])
+        await upstream.get(nsqd.http, "/info")
+        await upstream.post(nsqd.http, "/topic/create", topic="one")
+        await asyncio.to_thread(nsqd.restart)
+        await upstream.post(nsqd.http, "/topic/create", topic="two")
+        assert 2 == len(nsqd.get_json("/stats?format=json")["topics"])
+
+
+async def test_who_is_gone_is_told(upstream: Upstream) -> None:
+    """In words, with where it was."""
+    gone = f"127.0.0.1:{free_port()}"
+    upstream.own([gone])
+
+    assert f"connection refused ({gone})" == str(await refused(upstream, gone))
+    assert (1, 1) == (upstream.calls, upstream.failures)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_daemon_that_demands_tls_is_asked_there(tmp_path: Path, is_known: bool) -> None:
+    """NSQ's 403 says where; it is verified by the authority that is given, and by no other."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    both = str(tmp_path / "both.pem")
+    context = ssl.create_default_context()
+    if is_known:
+        authority.configure_trust(context)
+    nsqd = await start(tmp_path / "data", tls_cert=both, tls_key=both, tls_required="true")
+    address = f"127.0.0.1:{nsqd.http.port}"
+    try:
+        async with Upstream(tls=context) as upstream:
+            upstream.own([address])
+            if is_known:
+                assert "1.3.0" == (await upstream.get(address, "/info"))["version"]
+                await upstream.post(address, "/topic/create", topic="t")
+                assert "t" in nsqd.nsqd.broker.topics
+            else:
+                assert "TLS: " in (await refused(upstream, address, "/info")).reason
+    finally:
+        await stop(nsqd)
