@@ -309,7 +309,8 @@ class Life:
         elif operation == "wait":
             house.pass_time(number)
         elif operation == "seek":
-            target = "earliest" if number % 2 else stored(house)[number % len(stored(house))]
+            indexes = stored(house) or [0]
+            target = "earliest" if number % 2 else indexes[number % len(indexes)]
             house.broker.seek("t", "c", target, house.clock.now())
             house.turn()
         elif operation == "pause":
@@ -320,8 +321,7 @@ class Life:
             checkpoint(house)
         elif operation in ("crash", "restart"):
             self.begin_anew(operation)
-        elif operation in ACTIONS:
-            indexes = stored(house)
+        elif operation in ACTIONS and (indexes := stored(house)):
             chosen = [indexes[(number + at) % len(indexes)] for at in range(1 + number % 2)]
             if operation == "cancel_all":
                 act(house, "cancel", *chosen, channel=None)
