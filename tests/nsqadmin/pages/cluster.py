@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +18,7 @@ from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, star
 from tests.waiting import wait_for
 
 NSQDS = 3
+COUNTRIES = ("DE", "SE", "FR", "IT")
 
 
 class AdminServer(Server):
@@ -43,8 +44,15 @@ class Consumer(threading.Thread):
     """A raw client of one nsqd: takes messages and finishes them, or keeps them."""
 
     def __init__(
-        self, nsqd: NsqdServer, topic: str, channel: str, *, rdy: int = 5, finishes: bool = True,
-        pause: float = 0.0, **identify: object,
+        self,
+        nsqd: NsqdServer,
+        topic: str,
+        channel: str,
+        *,
+        rdy: int = 5,
+        finishes: bool = True,
+        pause: float = 0.0,
+        **identify: object,
     ) -> None:
         super().__init__(daemon=True)
         self._socket = socket.create_connection(("127.0.0.1", nsqd.tcp_port), timeout=10)
@@ -71,10 +79,8 @@ class Consumer(threading.Thread):
 
     def close(self) -> None:
         """Disconnect."""
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()
 
 
@@ -170,7 +176,7 @@ def order(number: int) -> bytes:
     return json.dumps(
         {
             "id": f"A-{100_000 + number}",
-            "customer": {"id": str(number % 997), "country": "DE SE FR IT".split()[number % 4]},
+            "customer": {"id": str(number % 997), "country": COUNTRIES[number % 4]},
             "items": [{"sku": f"SKU-{number % 61:03}", "count": 1 + number % 3}],
             "total": round(9.5 + number % 400 * 1.37, 2),
         }
@@ -194,12 +200,24 @@ def fill(cluster: Cluster) -> None:
         cluster.consume("clicks", "metrics", node=node, rdy=200, client_id="metrics-1", **agent)
         cluster.consume("payments", "ledger", node=node, client_id="ledger-1", **agent)
         cluster.consume(
-            "emails", "send", node=node, rdy=1, pause=1.0, client_id="mailer", hostname="mail-1",
+            "emails",
+            "send",
+            node=node,
+            rdy=1,
+            pause=1.0,
+            client_id="mailer",
+            hostname="mail-1",
             user_agent="go-nsq/1.1.0",
         )
         cluster.consume(
-            "payments", "fraud", node=node, rdy=20, finishes=False, client_id="fraud-model",
-            hostname="gpu-1", user_agent="pynsq/0.9.1",
+            "payments",
+            "fraud",
+            node=node,
+            rdy=20,
+            finishes=False,
+            client_id="fraud-model",
+            hostname="gpu-1",
+            user_agent="pynsq/0.9.1",
         )
     cluster.publish("orders", *(order(n) for n in range(4000)))
     cluster.publish("inventory", *(order(n) for n in range(300)), node=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import parse_qs
@@ -191,12 +191,17 @@ def _name(order: Order, report: Report) -> str:
 
 
 def notice(
-    renderer: Renderer, level: str, sentence: str, *, lines: list[str] | None = None, status: int = 200
+    renderer: Renderer,
+    level: str,
+    sentence: str,
+    *,
+    lines: Sequence[str] = (),
+    status: int = 200,
 ) -> web.Response:
     """A sentence for `#result`, with a line for each detail."""
-    shown = (lines or [])[:SHOWN_MAX]
-    more = len(lines or []) - len(shown)
-    text = renderer.fragment("result.html", level=level, sentence=sentence.strip(), lines=shown, more=more)
+    facts = {"level": level, "sentence": sentence.strip()}
+    shown, more = lines[:SHOWN_MAX], len(lines[SHOWN_MAX:])
+    text = renderer.fragment("result.html", **facts, lines=shown, more=more)
     headers = {"Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"}
     if status == 200:
         headers["HX-Trigger"] = "sparq:acted"  # lists that stand still look again

@@ -71,7 +71,9 @@ class Assets:
         is_named = call.query.get("v") == asset.version
         headers = {
             "Content-Type": asset.content_type,
-            "Cache-Control": f"public, max-age={YEAR_SECONDS}, immutable" if is_named else "no-cache",
+            "Cache-Control": f"public, max-age={YEAR_SECONDS}, immutable"
+            if is_named
+            else "no-cache",
             "ETag": f'"{asset.version}"',
             "Vary": "Accept-Encoding",
         }

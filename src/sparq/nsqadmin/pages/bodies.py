@@ -25,7 +25,7 @@ def line(message: Mapping[str, Any]) -> str:
     if "body" not in message:
         return ""
     if message.get("encoding") == "base64":
-        return _decoded(message)[:LINE_CHARACTERS // 4].hex(" ")
+        return _decoded(message)[: LINE_CHARACTERS // 4].hex(" ")
     return " ".join(str(message["body"])[: 2 * LINE_CHARACTERS].split())[:LINE_CHARACTERS]
 
 

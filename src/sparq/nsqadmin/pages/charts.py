@@ -81,7 +81,9 @@ def _rounded(value: float | None) -> float | None:
 def _summary(times: Sequence[float], lines: Sequence[Line]) -> str:
     sentences = []
     for line in lines:
-        known = [(value, at) for value, at in zip(line.values, times, strict=True) if value is not None]
+        known = [
+            (value, at) for value, at in zip(line.values, times, strict=True) if value is not None
+        ]
         if not known:
             continue
         most, when = max(known)

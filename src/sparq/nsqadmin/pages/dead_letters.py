@@ -34,6 +34,7 @@ async def dead_letters(look: Look) -> View:
     facts: dict[str, Any] = {
         "rows": [(row, origin(row.topic)) for row in rows if row is not None],
         "topic": topic,
+        "channel": "",
         "to": origin(topic),
         "topics": [key[0] for key in picture.topics.keys[:TOPICS_MAX]],
         "page": None,
@@ -70,7 +71,7 @@ async def _sent(look: Look, topic: str) -> dict[str, str]:
     for entry in found.entries:
         arguments = entry.get("arguments")
         ids = arguments.get("ids") if isinstance(arguments, dict) else None
-        for node, some in (ids.items() if isinstance(ids, dict) else ()):
+        for node, some in ids.items() if isinstance(ids, dict) else ():
             for one in some if isinstance(some, list) else ():
                 sent.setdefault(f"{node}/{one}", str(entry.get("time", "")))
     return sent

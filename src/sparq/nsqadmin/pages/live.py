@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import secrets
@@ -100,13 +99,19 @@ class Live:
             base = self.desk.url("/")
             headers["Set-Cookie"] = f"{COOKIE}={browser}; Path={base}; HttpOnly; SameSite=Strict"
         polls = self._streams[browser] >= STREAMS_MAX
+        self._streams[browser] += 1
         seen = call.request.headers.get("Last-Event-ID", "") or call.query.get("seen", "")
         response = await call.stream("text/event-stream; charset=utf-8", headers)
-        with contextlib.suppress(ConnectionError):
+        try:
             if polls:
                 await self._send(response, look, viewer, seen, POLL_MILLISECONDS)
             else:
-                await self._follow(call.request, response, look, viewer, seen, browser)
+                await self._follow(call.request, response, look, viewer, seen)
+        except ConnectionError:
+            pass  # the reader has gone
+        finally:
+            self._streams[browser] -= 1
+            self._streams += Counter()  # forgets who has none
         return response
 
     async def _follow(
@@ -116,17 +121,11 @@ class Live:
         look: Look,
         viewer: Viewer,
         seen: str,
-        browser: str,
     ) -> None:
-        self._streams[browser] += 1
         until = asyncio.get_running_loop().time() + STREAM_SECONDS
-        try:
-            while not _is_left(request) and asyncio.get_running_loop().time() < until:
-                seen = await self._send(response, look, viewer, seen, AGAIN_MILLISECONDS)
-                look = _later(look, await self._next(request, response, look.picture))
-        finally:
-            self._streams[browser] -= 1
-            self._streams += Counter()  # forgets who has none
+        while not _is_left(request) and asyncio.get_running_loop().time() < until:
+            seen = await self._send(response, look, viewer, seen, AGAIN_MILLISECONDS)
+            look = _later(look, await self._next(request, response, look.picture))
 
     async def _next(
         self, request: web.BaseRequest, response: web.StreamResponse, last: Picture

@@ -67,7 +67,7 @@ def charts_of(series: Series) -> tuple[Chart, Chart]:
 
 
 def ranked(look: Look, key: str) -> list[tuple[Channel, int, str]]:
-    """The first channels by a figure: the row, its part of the largest in percent, its last hour."""
+    """The first channels by a figure: row, its part of the largest in percent, its last hour."""
     found: Page[Channel] = paging.page(look.picture.channels, sort=f"-{key}", limit=RANKED)
     figures: list[tuple[Channel, Any]] = [(row, getattr(row, key)) for row in found.rows]
     most = max((value for _, value in figures if value and value != float("inf")), default=0) or 1

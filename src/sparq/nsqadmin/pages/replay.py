@@ -68,7 +68,13 @@ def _chart(found: Times) -> Any:
     width = (found.to_ns - found.from_ns) / max(1, len(found.counts))
     begins = [(found.from_ns + at * width) / SECOND_NS for at in range(len(found.counts))]
     counts: list[float | None] = [float(count) for count in found.counts]
-    return chart("times", "Messages by the time they were published", begins, [Line("messages", counts)], bars=True)
+    return chart(
+        "times",
+        "Messages by the time they were published",
+        begins,
+        [Line("messages", counts)],
+        bars=True,
+    )
 
 
 def _place(found: Times) -> int:

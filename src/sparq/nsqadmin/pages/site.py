@@ -68,7 +68,9 @@ def routes(desk: Desk) -> list[Route]:
         Route("GET", "/signin", lambda call: _sign_in(desk, renderer, call)),
     ]
     shown = [Route("GET", path, _page(renderer, live)) for path in VIEWERS]
-    posted = [Route("POST", path, acting.handler(desk, renderer, form)) for path, form in FORMS.items()]
+    posted = [
+        Route("POST", path, acting.handler(desk, renderer, form)) for path, form in FORMS.items()
+    ]
     return [*own, *shown, *posted]
 
 

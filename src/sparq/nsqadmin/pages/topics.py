@@ -34,7 +34,9 @@ async def topics(look: Look) -> View:
         "of_channels": of_channels,
         "states": [("all", look.here(state="", offset=""), not state), *chips],
         "may_create": look.may("create_topic"),
-        "query": {name: look.query.get(name, "") for name in ("view", "sort", "state", "limit", "filter")},
+        "query": {
+            name: look.query.get(name, "") for name in ("view", "sort", "state", "limit", "filter")
+        },
     }
     return View("topics.html", "Channels" if of_channels else "Topics", facts)
 

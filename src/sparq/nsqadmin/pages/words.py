@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from sparq.nsqadmin.watch import words
 
-UNKNOWN: Final = "–"
+UNKNOWN: Final = "\N{EN DASH}"
+MINUS: Final = "\N{MINUS SIGN}"
 _SHORT_FROM: Final = 100_000
 _STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -56,11 +57,11 @@ def per_second(count: float | None) -> str:
 
 
 def signed(per_second: float | None) -> str:
-    """`+12`, `−3`, `0`."""
+    """`+12`, `0`, or with a minus sign."""
     if per_second is None:
         return UNKNOWN
     text = rate(abs(per_second))
-    return text if text in ("0", "0.0") else f"{'+' if per_second > 0 else '−'}{text}"
+    return text if text in ("0", "0.0") else f"{'+' if per_second > 0 else MINUS}{text}"
 
 
 def size(number: float | None) -> str:

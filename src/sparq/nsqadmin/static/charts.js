@@ -63,7 +63,8 @@ function options(plot, data) {
     legend: { show: false },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
-    scales: { x: { time: true }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
+    // Of bars the lowest are seen beside the highest, too (asinh): a burst hides nothing.
+    scales: { x: { time: true }, y: { distr: data.bars ? 4 : 1, range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
     axes: axes(),
     series: [{}, ...places],
     hooks: { setCursor: [(chart) => hint(plot, chart)], draw: [(chart) => mark(plot, chart)] },
