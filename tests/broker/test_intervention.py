@@ -226,6 +226,20 @@ def test_an_ephemeral_channel_is_acted_on_in_memory() -> None:
     assert client.bodies() == [b"b"]
 
 
+def test_a_lag_limit_passes_what_was_finished_ahead() -> None:
+    """What is voided and what was finished are counted once: the depth stays what waits."""
+    house, client = house_with(b"a", b"b", b"c", b"d", b"e")
+    indexes = stored(house)
+    assert act(house, "finish", *indexes[1:4]) == {}
+    channel = channel_of(house)
+    assert channel.overrun(indexes[2]) == 1
+    house.turn()
+    assert (house.channel("t", "c").depth, house.channel("t", "c").voided_count) == (1, 1)
+    assert states(house) == [*["FINISHED"] * 4, "WAITING"]
+    client.say(commands.rdy(9))
+    assert client.bodies() == [b"e"]
+
+
 # Random lives
 
 
