@@ -59,6 +59,7 @@ SOUGHT: Final = (
     Parameter("from", "a place: messages from there on"),
     Parameter("to", "a place: messages before it"),
     Parameter("text", "bodies with this text"),
+    Parameter("regex", "bodies in which this pattern (RE2) is found"),
     Parameter("json", "`PATH` or `PATH OPERATOR VALUE`, as in docs/http.md"),
     Parameter("attempts", "with `channel`: a number, or `>=3`, `<3`, ..."),
     Parameter("state", "with `channel`: the state", choices=("", *STATES, "finished")),
@@ -227,7 +228,7 @@ async def refusing(work: Awaitable[T]) -> T:
 
 def sought_in(asked: Arguments) -> Sought:
     """What is looked for, of a query."""
-    names = ("text", "json", "attempts", "state", "channel")
+    names = ("text", "regex", "json", "attempts", "state", "channel")
     return Sought(asked["from"], asked["to"], **{name: asked[name] for name in names})
 
 
