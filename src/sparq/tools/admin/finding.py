@@ -1,4 +1,8 @@
-"""`find`: messages by id, text, a value of their JSON, attempts, state or time, at all nsqds."""
+"""`find`: messages by id, text, a value of their JSON, attempts, state or time, at all nsqds.
+
+All nsqds are searched at once, each in bounded requests, until it has as many as are wanted or has
+come to its end; what they found is put together by time.
+"""
 
 from __future__ import annotations
 

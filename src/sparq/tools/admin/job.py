@@ -1,4 +1,8 @@
-"""What a verb has to work with: its words and flags, the cluster, and standard output."""
+"""What a verb has to work with: its words and flags, the cluster, and standard output.
+
+Results go to standard output, as a table or as JSON; what is wrong goes to stderr in both forms.
+Everything that came from a daemon passes `table` or JSON before a terminal sees it.
+"""
 
 from __future__ import annotations
 
