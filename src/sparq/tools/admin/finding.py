@@ -76,7 +76,7 @@ async def _by_id(job: Job, node: Node) -> Message | None:
     try:
         answer = await job.fleet.get(node, "/message", **query, **bodies(job.options.body_bytes))
     except UpstreamError as error:
-        note(job, node.address, error)
+        note(job, node.address, error.reason)
         return None
     return message_in(answer, node.address)
 
