@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import secrets
@@ -37,6 +38,7 @@ BEAT_SECONDS: Final = 15.0
 POLL_MILLISECONDS: Final = 2000
 AGAIN_MILLISECONDS: Final = 500
 KEPT_MAX: Final = 512
+EVENTS: Final = "text/event-stream; charset=utf-8"
 COOKIE: Final = "nsqadmin_tabs"
 
 logger = logging.getLogger(__name__)
@@ -98,15 +100,16 @@ class Live:
             browser = secrets.token_urlsafe(12)
             base = self.desk.url("/")
             headers["Set-Cookie"] = f"{COOKIE}={browser}; Path={base}; HttpOnly; SameSite=Strict"
-        polls = self._streams[browser] >= STREAMS_MAX
-        self._streams[browser] += 1
         seen = call.request.headers.get("Last-Event-ID", "") or call.query.get("seen", "")
-        response = await call.stream("text/event-stream; charset=utf-8", headers)
-        try:
-            if polls:
+        if self._streams[browser] >= STREAMS_MAX:
+            response = await call.stream(EVENTS, headers)
+            with contextlib.suppress(ConnectionError):
                 await self._send(response, look, viewer, seen, POLL_MILLISECONDS)
-            else:
-                await self._follow(call.request, response, look, viewer, seen)
+            return response
+        self._streams[browser] += 1
+        try:
+            response = await call.stream(EVENTS, headers)
+            await self._follow(call.request, response, look, viewer, seen)
         except ConnectionError:
             pass  # the reader has gone
         finally:
