@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import secrets
@@ -25,7 +26,7 @@ from aiohttp import web
 
 from sparq.daemon.http import Call, HttpError, Route, parse_query, unquote_path
 from sparq.daemon.routes import Table
-from sparq.nsqadmin.access import Identity, right_of
+from sparq.nsqadmin.access import right_of
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.pages.look import Look, View, Viewer
 from sparq.nsqadmin.pages.rendering import Renderer
@@ -128,7 +129,8 @@ class Live:
         until = asyncio.get_running_loop().time() + STREAM_SECONDS
         while not _is_left(request) and asyncio.get_running_loop().time() < until:
             seen = await self._send(response, look, viewer, seen, AGAIN_MILLISECONDS)
-            look = _later(look, await self._next(request, response, look.picture))
+            picture = await self._next(request, response, look.picture)
+            look = dataclasses.replace(look, picture=picture)
 
     async def _next(
         self, request: web.BaseRequest, response: web.StreamResponse, last: Picture
@@ -159,11 +161,6 @@ class Live:
 def mark(part: str) -> str:
     """A short mark of a text: equal ones have the same."""
     return hashlib.blake2b(part.encode(), digest_size=9).hexdigest()
-
-
-def _later(look: Look, picture: Picture) -> Look:
-    identity: Identity = look.identity
-    return Look(look.desk, identity, look.path, look.parameters, look.query, picture)
 
 
 def _is_left(request: web.BaseRequest) -> bool:
