@@ -94,6 +94,7 @@ async def test_one_table(nsqd: NsqdServer, tmp_path: Path) -> None:
         ["clicks", "metrics", "0", "0", "0", "0", "0", "0s"],
         ["orders", "-", "0", "-", "0", "0", "0", "0s"],
     ] == [line[:8] for line in lines[1:]]
+    assert ["s", "-", "-"] == [line[8][-1] for line in lines[1:]]
     assert [
         ["0", "0", "0", "no", "no", "consumers"],
         ["0", "0", "0", "yes", "paused"],

@@ -222,7 +222,7 @@ def fill(cluster: Cluster) -> None:
     cluster.publish("orders", *(order(n) for n in range(4000)))
     cluster.publish("inventory", *(order(n) for n in range(300)), node=1)
     cluster.publish("orders.dead", *(order(n) for n in range(23)))
-    cluster.nsqds[2].post("/channel/pause?topic=inventory&channel=sync")
+    cluster.nsqds[-1].post("/channel/pause?topic=inventory&channel=sync")
 
 
 def wait_for_nodes(cluster: Cluster) -> None:

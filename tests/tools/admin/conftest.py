@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -140,3 +142,41 @@ def admin(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> Run:
         return Ran(status, *capfd.readouterr())
 
     return run
+
+
+class OldNsqd(BaseHTTPRequestHandler):
+    """An nsqd without inspection and replay, as Go's: one topic, one channel."""
+
+    def do_GET(self) -> None:
+        channel = {"channel_name": "archive", "depth": 3, "message_count": 3, "client_count": 0}
+        topic = {"topic_name": "clicks", "depth": 0, "message_count": 3, "channels": [channel]}
+        host, port = self.server.server_address[:2]
+        info = {"version": "1.3.0", "broadcast_address": host, "http_port": port, "tcp_port": 1}
+        path = self.path.partition("?")[0]
+        self.answer({"/stats": {"topics": [topic]}, "/info": info}.get(path))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = self.path.partition("?")[0]
+        self.answer({} if path in ("/channel/pause", "/channel/unpause") else None)
+
+    def answer(self, document: Any) -> None:
+        body = json.dumps({"message": "NOT_FOUND"} if document is None else document).encode()
+        self.send_response(404 if document is None else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def old_nsqd() -> Iterator[str]:
+    """Its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), OldNsqd) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()

@@ -11,7 +11,7 @@ import pytest
 from tests.tools.admin.conftest import Cluster, Run
 from tests.waiting import wait_for
 
-COMMAND = "sparq admin {} clicks archive --nsqd-http-address={}"
+COMMAND = "sparq admin {} clicks archive {}--nsqd-http-address={}"
 
 
 @pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
@@ -31,7 +31,7 @@ def test_a_channel_is_changed_where_it_can_be(cluster: Cluster, admin: Run, verb
     assert [["done"], ["done"]] == [done[address] for address in cluster.alive]
     assert ["NOT", "DONE:", "connection", "refused"] == done[cluster.dead]
     assert "what to do next:" in ran.out
-    assert COMMAND.format(verb, cluster.dead) in ran.out
+    assert COMMAND.format(verb, "--yes " if yes else "", cluster.dead) in ran.out
     effects = {
         "pause": [(3, True)] * 2,
         "unpause": [(3, False)] * 2,
@@ -120,7 +120,7 @@ def test_a_report_for_programs(cluster: Cluster, admin: Run) -> None:
     } == steps
     assert {cluster.dead: "connection refused"} == told["errors"]
     assert any("start the nsqd" in line for line in told["next"])
-    assert any(f"--nsqd-http-address={cluster.dead} --yes" in line for line in told["next"])
+    assert any(f"--yes --nsqd-http-address={cluster.dead}" in line for line in told["next"])
 
 
 def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -> None:

@@ -109,7 +109,8 @@ def test_single_messages(cluster: Cluster, admin: Run, verb: str) -> None:
     assert f"  {cluster.nsqds[1].http}  1" in ran.out
     assert f"  {unknown}  NOT DONE:" in ran.out
     assert (1, f"{cluster.dead}: connection refused" in ran.out) == (ran.status, True)
-    again = f"sparq admin {verb} clicks archive {unknown} --nsqd-http-address={cluster.dead}"
+    flags = " ".join([*yes, f"--nsqd-http-address={cluster.dead}"])
+    again = f"sparq admin {verb} clicks archive {unknown} {flags}"
     assert again in ran.out
     expected = [(2, 0), (1, 0)] if verb == "requeue" else [(0, 0), (0, 0)]
     assert expected == [

@@ -250,3 +250,33 @@ def test_given_nsqds_are_asked(
     monkeypatch.delenv("SPARQ_NSQD_HTTP_ADDRESS")
     monkeypatch.delenv("SPARQ_LOOKUPD_HTTP_ADDRESS")
     assert 1 == main(["admin", "list", "clicks"])
+
+
+def test_the_command_that_goes_on_has_all_flags(cluster: Cluster, admin: Run) -> None:
+    """What was asked for, at the dead nsqd alone; texts quoted for a shell, the token left out."""
+    cluster.fresh("clicks", "archive")
+
+    ran = admin("find", "clicks", "archive", "--where=n >= $(id)", "--limit=7", "--token=secret")
+
+    again = "find clicks archive --limit=7 --token=@FILE '--where=n >= $(id)'"
+    assert f"sparq admin {again} --nsqd-http-address={cluster.dead}\n" in ran.err
+    assert "secret" not in ran.err
+
+
+def test_an_nsqd_that_cannot(cluster: Cluster, admin: Run, old_nsqd: str) -> None:
+    """Go's, or an older one: named with what to do, and no command that would fail again."""
+    flags = [f"--nsqd-http-address={address}" for address in (cluster.nsqds[0].http, old_nsqd)]
+    cluster.fresh("clicks", "archive", messages=1)
+
+    for words in (["peek"], ["find"], ["export"], ["seek"]):
+        place = ["earliest", "--dry-run"] if words == ["seek"] else []
+        ran = admin(*words, "clicks", "archive", *place, *flags)
+        told = ran.out + ran.err
+        assert 1 == ran.status
+        assert f"{old_nsqd}: it cannot do this: Go's nsqd, or an older one" in told
+        assert f"nsqd {old_nsqd}: use sparq's nsqd there, or do without what it has\n" in told
+        assert f"http-address={old_nsqd}" not in told
+    ran = admin("requeue", "clicks", "archive", "0" * 16, *flags)
+    assert f"{old_nsqd}: it cannot do this" in ran.out
+    ran = admin("pause", "clicks", "archive", *flags)
+    assert (0, 2) == (ran.status, ran.out.count("done"))

@@ -150,21 +150,35 @@ def handler(
         except HttpError as error:
             _, sentence, hint = in_words(error.status, error.code)
             return notice(renderer, "bad", f"{sentence} {hint}", status=error.status)
+        gone = _gone(desk, order, report)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FRESH_SECONDS):
                 await desk.watch.fresh()
-        return told(renderer, order, report)
+        return told(renderer, order, report, gone)
 
     return handle
 
 
-def told(renderer: Renderer, order: Order, report: Report) -> web.Response:
-    """A notice of what was done where, and what was not."""
+def _gone(desk: Desk, order: Order, report: Report) -> list[str]:
+    """Nodes that had the topic and were not even asked: nsqlookupds do not list them any more."""
+    picture = desk.watch.picture
+    if picture is None or order.action not in OF_TOPIC | OF_CHANNEL | {"seek_channel"}:
+        return []
+    asked = {one.address for one in report.outcomes} | set(report.warnings)
+    nodes = (node.address for node, _ in picture.topic_nodes(order.topic))
+    left = [address for address in nodes if address not in asked]
+    return [f"{address} had it, but nsqlookupd does not list it: not asked" for address in left]
+
+
+def told(
+    renderer: Renderer, order: Order, report: Report, gone: Sequence[str] = ()
+) -> web.Response:
+    """A notice of what was done where, and what was not; `gone`: nodes that were not asked."""
     refused = _refused(report)
     done = list(dict.fromkeys(one.address for one in report.done))
     failed = [f"{one.address}: {one.error}" for one in report.errors]
     failed += [f"{address}: {why}" for address, why in report.warnings.items()]
-    failed += [report.failed] if report.failed else []
+    failed += [*gone, *([report.failed] if report.failed else [])]
     what = f"{PAST[order.action]}: {_name(order, report)}"
     where = f" on {_listed(done)}" if done else ""
     if not done:

@@ -59,7 +59,7 @@ def chart(
     # Counted from the end, so that the newest figure is always there.
     thin = slice(-1, None, -step)
     data = {
-        "times": [round(at) for at in times[thin]][::-1],
+        "times": [round(at, 3) for at in times[thin]][::-1],
         "series": [
             {
                 "label": line.label,

@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import hashlib
 import logging
 import secrets
@@ -24,7 +26,7 @@ from aiohttp import web
 
 from sparq.daemon.http import Call, HttpError, Route, parse_query, unquote_path
 from sparq.daemon.routes import Table
-from sparq.nsqadmin.access import Identity, right_of
+from sparq.nsqadmin.access import right_of
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.pages.look import Look, View, Viewer
 from sparq.nsqadmin.pages.rendering import Renderer
@@ -37,6 +39,7 @@ BEAT_SECONDS: Final = 15.0
 POLL_MILLISECONDS: Final = 2000
 AGAIN_MILLISECONDS: Final = 500
 KEPT_MAX: Final = 512
+EVENTS: Final = "text/event-stream; charset=utf-8"
 COOKIE: Final = "nsqadmin_tabs"
 
 logger = logging.getLogger(__name__)
@@ -98,15 +101,16 @@ class Live:
             browser = secrets.token_urlsafe(12)
             base = self.desk.url("/")
             headers["Set-Cookie"] = f"{COOKIE}={browser}; Path={base}; HttpOnly; SameSite=Strict"
-        polls = self._streams[browser] >= STREAMS_MAX
-        self._streams[browser] += 1
         seen = call.request.headers.get("Last-Event-ID", "") or call.query.get("seen", "")
-        response = await call.stream("text/event-stream; charset=utf-8", headers)
-        try:
-            if polls:
+        if self._streams[browser] >= STREAMS_MAX:
+            response = await call.stream(EVENTS, headers)
+            with contextlib.suppress(ConnectionError):
                 await self._send(response, look, viewer, seen, POLL_MILLISECONDS)
-            else:
-                await self._follow(call.request, response, look, viewer, seen)
+            return response
+        self._streams[browser] += 1
+        try:
+            response = await call.stream(EVENTS, headers)
+            await self._follow(call.request, response, look, viewer, seen)
         except ConnectionError:
             pass  # the reader has gone
         finally:
@@ -125,7 +129,8 @@ class Live:
         until = asyncio.get_running_loop().time() + STREAM_SECONDS
         while not _is_left(request) and asyncio.get_running_loop().time() < until:
             seen = await self._send(response, look, viewer, seen, AGAIN_MILLISECONDS)
-            look = _later(look, await self._next(request, response, look.picture))
+            picture = await self._next(request, response, look.picture)
+            look = dataclasses.replace(look, picture=picture)
 
     async def _next(
         self, request: web.BaseRequest, response: web.StreamResponse, last: Picture
@@ -156,11 +161,6 @@ class Live:
 def mark(part: str) -> str:
     """A short mark of a text: equal ones have the same."""
     return hashlib.blake2b(part.encode(), digest_size=9).hexdigest()
-
-
-def _later(look: Look, picture: Picture) -> Look:
-    identity: Identity = look.identity
-    return Look(look.desk, identity, look.path, look.parameters, look.query, picture)
 
 
 def _is_left(request: web.BaseRequest) -> bool:

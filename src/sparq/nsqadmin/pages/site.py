@@ -6,6 +6,9 @@ its reader may see.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -26,7 +29,7 @@ from sparq.nsqadmin.pages import (
 )
 from sparq.nsqadmin.pages.assets import Assets, assets
 from sparq.nsqadmin.pages.live import Live, mark
-from sparq.nsqadmin.pages.look import Viewer
+from sparq.nsqadmin.pages.look import Look, Viewer
 from sparq.nsqadmin.pages.refusals import in_words
 from sparq.nsqadmin.pages.rendering import Renderer
 
@@ -54,6 +57,7 @@ FORMS: Final[dict[str, acting.Form]] = {
     "/replay": acting.on_replay,
     "/dead-letters": acting.on_messages,
 }
+NEXT_SECONDS: Final = 2.5
 HTML: Final = "text/html; charset=utf-8"
 
 
@@ -87,10 +91,21 @@ def _page(renderer: Renderer, live: Live) -> Callable[[Call], Awaitable[web.Resp
         path = call.path.removeprefix(base_of(live.desk.options)) or "/"
         look, viewer = await live.look(call, path, call.query)
         view = await viewer(look)
+        if view.status == 404:  # perhaps it is so new that the next picture has it
+            look = await _next_look(look)
+            view = await viewer(look)
         seen = mark(renderer.live(look, view)) if view.is_live else ""
         return _html(renderer.page(look, view, seen), view.status)
 
     return handle
+
+
+async def _next_look(look: Look) -> Look:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(NEXT_SECONDS):
+            picture = await look.desk.watch.changed(look.picture.number)
+            return dataclasses.replace(look, picture=picture)
+    return look
 
 
 def _html(text: str, status: int = 200) -> web.Response:

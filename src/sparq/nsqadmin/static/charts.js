@@ -42,6 +42,7 @@ function line(series, place, isBars) {
 
 function moment(seconds, step) {
   if (seconds % 86400 === 0) return day(seconds);
+  if (step < 1) return clock(seconds, 23);
   return clock(seconds, step < 60 ? 19 : 16);
 }
 
@@ -121,7 +122,7 @@ function follow(plot, chart) {
   field.addEventListener("input", () => {
     if (!plot.isConnected) return;
     chart.redraw(false);
-    if (target) target.value = `${new Date(chart.data[0][Number(field.value)] * 1000).toISOString().slice(0, 19)}Z`;
+    if (target) target.value = `${new Date(chart.data[0][Number(field.value)] * 1000).toISOString()}`;
   });
   field.addEventListener("change", () => target?.dispatchEvent(new Event("change", { bubbles: true })));
 }

@@ -1,4 +1,8 @@
-"""`find`: messages by id, text, a value of their JSON, attempts, state or time, at all nsqds."""
+"""`find`: messages by id, text, a value of their JSON, attempts, state or time, at all nsqds.
+
+All nsqds are searched at once, each in bounded requests, until it has as many as are wanted or has
+come to its end; what they found is put together by time.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ async def _by_id(job: Job, node: Node) -> Message | None:
     try:
         answer = await job.fleet.get(node, "/message", **query, **bodies(job.options.body_bytes))
     except UpstreamError as error:
-        note(job, node.address, error)
+        note(job, node.address, error.reason)
         return None
     return message_in(answer, node.address)
 

@@ -1,4 +1,8 @@
-"""What a verb has to work with: its words and flags, the cluster, and standard output."""
+"""What a verb has to work with: its words and flags, the cluster, and standard output.
+
+Results go to standard output, as a table or as JSON; what is wrong goes to stderr in both forms.
+Everything that came from a daemon passes `table` or JSON before a terminal sees it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sparq.cluster.fleet import Fleet
+from sparq.program.flags import flags_of
 from sparq.tools.admin.table import table
 from sparq.tools.commands.admin import PROGRAM, Request
 from sparq.tools.pipes import Output
+
+ADDRESSES: Final = ("lookupd-http-address", "nsqd-http-address", "expect-nodes", "output")
+"""Flags that do not hold for one nsqd alone, or must not be given twice."""
 
 
 @dataclass(slots=True)
@@ -94,14 +102,19 @@ class Job:
         sys.stderr.write(f"{PROGRAM} {self.verb}: {text}\n")
 
     def again_at(self, address: str, *, words: Sequence[str] | None = None) -> str:
-        """The command line that does the same at one nsqd."""
+        """The command line that does the same at one nsqd; a token is not repeated."""
         options = self.options
-        parts = ["sparq", "admin", self.verb, *(self.words if words is None else words)]
-        parts += [f"--nsqd-http-address={address}"]
-        if options.token:
-            parts.append("--token=@FILE")
-        if getattr(options, "yes", False):
-            parts.append("--yes")
-        if to := getattr(options, "to", ""):
-            parts.append(f"--to={to}")
+        parts = [*PROGRAM.split(), self.verb, *(self.words if words is None else words)]
+        for flag in flags_of(type(options)):
+            value = getattr(options, flag.field)
+            if flag.name in ADDRESSES or value == flag.default:
+                continue
+            if flag.name == "token":
+                parts.append("--token=@FILE")
+            elif value is True:
+                parts.append(f"--{flag.name}")
+            else:
+                shown = value if isinstance(value, str) else flag.kind.show(value)
+                parts.append(f"--{flag.name}={shown}")
+        parts.append(f"--nsqd-http-address={address}")
         return " ".join(map(shlex.quote, parts)).replace("'--token=@FILE'", "--token=@FILE")

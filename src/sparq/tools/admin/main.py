@@ -1,4 +1,8 @@
-"""`sparq admin` at work: opens the cluster, calls the verb's function, ends with its status."""
+"""`sparq admin` at work: opens the cluster, calls the verb's function, ends with its status.
+
+A signal stops the verb, whose status is then 1: what daemons were told, they may have done. The
+cluster's connections are closed in any case.
+"""
 
 from __future__ import annotations
 

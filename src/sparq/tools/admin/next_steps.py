@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
 """Codes of a daemon that has nothing to be changed: that is no failure."""
 
+NO_ROUTE: Final = "it cannot do this: Go's nsqd, or an older one (404 NOT_FOUND)"
+"""Of an nsqd that does not know the path."""
+
 UNREACHABLE: Final = (
     *("refused", "no answer in time", "unreachable", "reset", "disconnected", "timed out"),
     *("no route", "not known", "no address", "not resolve"),
@@ -24,6 +27,12 @@ UNREACHABLE: Final = (
 def has_nothing(reason: str) -> bool:
     """Whether the daemon says that it has no such topic or channel."""
     return any(code in reason for code in NOT_THERE)
+
+
+def in_words(reason: str) -> str:
+    """A reason, where it is that the daemon does not know the path in words that say so."""
+    is_route = "404" in reason and "NOT_FOUND" in reason and not has_nothing(reason)
+    return NO_ROUTE if is_route else reason
 
 
 def is_unreachable(reason: str) -> bool:
@@ -53,7 +62,7 @@ def next_steps(
     for address, reason in errors.items():
         kind = "nsqlookupd" if address in at_lookupds else "nsqd"
         lines.append(f"{kind} {address}: {_advice(kind, reason)}")
-        if kind == "nsqd" and "--token" not in lines[-1]:
+        if kind == "nsqd" and lines[-1].endswith(":"):
             lines.append(f"  {job.again_at(address, words=words)}")
     if hint and any(is_unreachable(why) for at, why in errors.items() if at not in at_lookupds):
         lines.append(hint)
@@ -64,9 +73,9 @@ def _advice(kind: str, reason: str) -> str:
     if is_unreachable(reason):
         return f"start the {kind}, or see why it cannot be reached; then do it again there:"
     if "401" in reason:
-        return "it wants a token: do it again with --token=@FILE"
-    if "NOT_FOUND" in reason and "404" in reason:
-        return "it does not have this (Go's nsqd, or an older one): upgrade it, or do without; then"
+        return "it wants a token: do it again with its --token=@FILE:"
+    if in_words(reason) == NO_ROUTE:
+        return "use sparq's nsqd there, or do without what it has"
     if "503" in reason:
         return "its disk or its state does not let it: ask GET /ping there, then do it again:"
     return "see its log, then do it again there:"

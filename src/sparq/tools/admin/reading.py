@@ -14,14 +14,13 @@ from typing import Any, Final
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.next_steps import has_nothing
+from sparq.tools.admin.next_steps import has_nothing, in_words
 from sparq.tools.admin.survey import survey
 from sparq.tools.command_line import Failed
 
 Message = dict[str, Any]
 PAGE_MAX: Final = 1000
 BUDGET_MS: Final = "500"
-NO_ROUTE: Final = "it cannot show messages: Go's nsqd, or an older one (404 NOT_FOUND)"
 NOT_HERE: Final = "MESSAGE_NOT_FOUND"
 
 
@@ -62,7 +61,7 @@ async def pages(
         try:
             answer = await job.fleet.get(node, path, **query, after=after)
         except UpstreamError as error:
-            note(job, node.address, error)
+            note(job, node.address, error.reason)
             return
         yield messages_in(answer, node.address)
         found = answer if isinstance(answer, dict) else {}
@@ -75,12 +74,11 @@ async def pages(
         after = following
 
 
-def note(job: Job, address: str, error: UpstreamError) -> None:
+def note(job: Job, address: str, reason: str) -> None:
     """Keep in mind why an nsqd gave nothing, unless it has nothing to give."""
-    if has_nothing(error.reason) or NOT_HERE in error.reason:
+    if has_nothing(reason) or NOT_HERE in reason:
         return
-    is_route = error.status == 404 and "NOT_FOUND" in error.reason
-    job.errors[address] = NO_ROUTE if is_route else error.reason
+    job.errors[address] = in_words(reason)
 
 
 def messages_in(answer: Any, address: str) -> list[Message]:

@@ -14,7 +14,7 @@ from sparq.tools.admin.changes import check_names, say_errors
 from sparq.tools.admin.confirm import confirm
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.listing import number
-from sparq.tools.admin.next_steps import has_nothing, next_steps
+from sparq.tools.admin.next_steps import has_nothing, in_words, next_steps
 from sparq.tools.admin.survey import Survey, survey
 from sparq.tools.command_line import Failed
 
@@ -85,7 +85,7 @@ async def _say(job: Job, report: Report, found: Survey) -> int:
     """Where it landed, and where not; the exit status."""
     rows = rows_of(report, found)
     failed = {one.address: one.error for one in report.errors if not has_nothing(one.error)}
-    failed = {**report.warnings, **failed}
+    failed = {at: in_words(why) for at, why in {**report.warnings, **failed}.items()}
     is_dry = bool(job.options.dry_run)
     if job.options.json:
         steps = next_steps(job, failed, lookupds=job.fleet.lookupds)

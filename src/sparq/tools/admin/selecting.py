@@ -22,7 +22,7 @@ from sparq.tools.admin.confirm import confirm
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.next_steps import next_steps
 from sparq.tools.admin.reading import nodes_of, note
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import UsageError
 from sparq.tools.pipes import Input
 
 PAST: Final = {
@@ -104,16 +104,10 @@ async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> Found:
         )
         for one in report.outcomes:
             if one.error:
-                note(job, one.address, UpstreamError(one.address, one.error, _status(one.error)))
+                note(job, one.address, one.error)
             else:
                 _take(found, one.address, one.answer)
     return found
-
-
-def _status(reason: str) -> int:
-    """The HTTP status in a reason."""
-    told = re.search(r"got response ([0-9]{3})\b", reason)
-    return int(told[1]) if told else 0
 
 
 def _take(found: Found, address: str, answer: Any) -> None:
@@ -144,7 +138,7 @@ async def _look(job: Job, nodes: list[Node], ids: list[str]) -> Found:
             try:
                 await job.fleet.get(node, "/message", **query)
             except UpstreamError as error:
-                note(job, node.address, error)
+                note(job, node.address, error.reason)
             else:
                 found.done[one] = node.address
 
@@ -185,6 +179,3 @@ def _document(job: Job, found: Found, missing: list[str]) -> dict[str, Any]:
         "errors": job.errors,
         "next": next_steps(job, job.errors, words=(*job.words, *(missing or ["-"]))),
     }
-
-
-__all__ = ["Failed", "act"]

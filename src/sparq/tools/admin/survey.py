@@ -1,4 +1,8 @@
-"""Who has a topic or a channel, and how much is in it: looked at before anything is changed."""
+"""Who has a topic or a channel, and how much is in it: looked at before anything is changed.
+
+nsqlookupds say who has the topic, the nsqds themselves what is in it. A daemon that only says that
+it has no such topic is no error; one that does not answer is.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from sparq.tools.columns import aligned
 from sparq.tools.view import UNKNOWN, duration
 
 SECONDS: Final = "_seconds"
+TEXTS: Final = ("body", "detail", "result", "would")
+"""Columns that are text wherever they stand."""
 
 
 def table(headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int) -> list[str]:
@@ -20,9 +22,10 @@ def table(headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int
         rows: the cells by key; None is unknown.
         texts: how many of the first columns hold text; the others are numbers.
     """
+    lefts = {*range(texts), *(at for at, name in enumerate(headings) if name in TEXTS)}
     first = [name.removesuffix(SECONDS).replace("_", " ").upper() for name in headings]
     return aligned(
-        [first, *([cell(name, row.get(name)) for name in headings] for row in rows)], texts
+        [first, *([cell(name, row.get(name)) for name in headings] for row in rows)], lefts
     )
 
 
