@@ -22,7 +22,9 @@ COUNTRIES = ("DE", "SE", "FR", "IT")
 
 
 class AdminServer(Server):
-    """An nsqadmin: it has no TCP port."""
+    """An nsqadmin: it has no TCP port. `base` is what its flags say of its base path."""
+
+    base = ""
 
     def address_flags(self) -> tuple[str, ...]:
         """Where it is told to listen."""
@@ -30,7 +32,7 @@ class AdminServer(Server):
 
     def _answers(self) -> bool:
         try:
-            return self.request("GET", "/ping")[0] == 200
+            return self.request("GET", f"{self.base}/ping")[0] == 200
         except OSError:
             return False
 
