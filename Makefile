@@ -12,8 +12,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
-# Files are handed to two processes as they come: what a file shares is made once.
-SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+# Files are handed to three processes as they come: what a file shares is made once. Two cores have
+# room for three, since a test waits for its daemons half of its time.
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check

@@ -24,6 +24,7 @@ from docs.docstrings import Docstring, code, read
 
 from sparq.client.config import RANGES
 from sparq.program.flags import Flag, flags_of
+from sparq.tools.commands import admin
 
 HERE = Path(__file__).parent
 MODULES = ("sparq", "sparq.client", "sparq.client.telemetry", "sparq.client.range_reader")
@@ -173,7 +174,32 @@ def page_of_the_tools() -> str:
     for module in sorted(modules, key=lambda module: str(module.PROGRAM)):
         parts += [f"## {module.PROGRAM}", read(module.__doc__ or "").prose]
         parts.append(table_of_flags(module.Options))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *parts_of_admin()]) + "\n"
+
+
+def parts_of_admin() -> Iterator[str]:
+    """`sparq admin`: its verbs, the flags of all, and those of one."""
+    yield f"## {admin.PROGRAM}"
+    yield read(importlib.import_module("sparq.tools.admin").__doc__ or "").prose
+    lines = ["| verb | does |", "|---|---|"]
+    for name, verb in admin.VERBS.items():
+        lines.append(f"| {cell(f'`{name} {verb.words}`'.replace(' `', '`'))} | {verb.text} |")
+    yield "\n".join(lines)
+    yield "Flags of every verb:"
+    yield table_of_flags(admin.Options)
+    yield "Further flags:"
+    common = {flag.name for flag in flags_of(admin.Options)}
+    verbs: dict[Flag, list[str]] = {}
+    for name, verb in admin.VERBS.items():
+        for flag in flags_of(verb.options):
+            if flag.name not in common:
+                verbs.setdefault(flag, []).append(name)
+    lines = ["| flag | of | default | meaning |", "|---|---|---|---|"]
+    for flag, names in sorted(verbs.items()):
+        lines.append(
+            f"| `--{flag.name}` | {', '.join(names)} | {shown(flag)} | {cell(flag.help)} |"
+        )
+    yield "\n".join(lines)
 
 
 def tools() -> list[str]:

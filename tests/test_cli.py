@@ -50,15 +50,20 @@ def test_a_word_that_is_no_flag_is_refused(
 
     assert 1 == ended.value.code
     said = capsys.readouterr().err
-    assert said.startswith(f'sparq {command}: "127.0.0.1:4151" is not a flag')
+    why = (
+        "there is no verb 127.0.0.1:4151"
+        if command == "admin"
+        else '"127.0.0.1:4151" is not a flag'
+    )
+    assert said.startswith(f"sparq {command}: {why}")
     assert 1 == said.count("\n")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "the following arguments are required: run | up | pipeline | top | bench"),
-        (["sideways"], "there is no command sideways: use run, up, pipeline, top or bench"),
+        ([], "the following arguments are required: run | up | pipeline | top | bench | admin"),
+        (["sideways"], "there is no command sideways: use run, up, pipeline, top, bench or admin"),
         (["tpo"], "there is no command tpo: did you mean top?"),
         (["run", "--count=none"], "argument --count: none is no whole number of 1 or more"),
         (["up", "--clicks"], "unrecognized arguments: --clicks"),

@@ -1,7 +1,7 @@
 """The program `sparq` and its commands.
 
 `run` and `up` start nsqds and the pipeline, `pipeline` runs the pipeline on existing nsqds and any
-Spark cluster, `top` and `bench` look at nsqds.
+Spark cluster, `top` and `bench` look at nsqds, `admin` manages a cluster.
 
 Each is loaded when it is asked for: only the pipeline needs the extra `spark`.
 """
@@ -26,6 +26,7 @@ PIPELINE = "sparq.pipeline.command"
 TOOLS = {
     "top": "what goes on in a cluster, live in a terminal",
     "bench": "how fast an nsqd is: publishing, consuming, latency",
+    "admin": "a cluster's topics, channels, nodes and messages, for scripts",
 }
 """Programs with flags as NSQ's tools take them; `sparq top --help` lists those of one."""
 

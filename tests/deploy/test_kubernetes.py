@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from sparq.nsqadmin.options import Options as AdminOptions
 from sparq.nsqd.options import Options
 from sparq.nsqlookupd.options import Options as LookupOptions
 from sparq.program.flags import parse
@@ -42,7 +43,9 @@ def container_of(resources: list[Resource], name: str) -> Resource:
 
 def test_each_file_says_that_no_cluster_has_run_it() -> None:
     """In its first line, before anybody applies it."""
-    assert ["namespace", "nsqd", "nsqlookupd", "pipeline"] == [one.stem for one in manifests.FILES]
+    assert ["namespace", "nsqadmin", "nsqd", "nsqlookupd", "pipeline"] == [
+        one.stem for one in manifests.FILES
+    ]
     for path in manifests.FILES:
         assert path.read_text(encoding="utf-8").startswith(WARNING), path.name
 
@@ -142,6 +145,26 @@ def test_the_command_lines_of_the_daemons_are_taken(resources: list[Resource], n
         assert {taken.data_path} == mounted
     else:
         assert ("*.nsqd.clicks.svc",) == taken.allow_broadcast_addresses
+
+
+def test_the_command_line_of_nsqadmin_is_taken(resources: list[Resource]) -> None:
+    """It asks the nsqlookupds that are made, calls their nsqds only, and keeps its log."""
+    container = container_of(resources, "nsqadmin")
+    count = of_kind(resources, "StatefulSet")["nsqlookupd"]["spec"]["replicas"]
+    program, *words = container["args"]
+
+    taken: Any = parse(AdminOptions, program, "", words)
+
+    assert "nsqadmin" == program
+    assert [f"nsqlookupd-{at}.nsqlookupd.clicks.svc:4161" for at in range(count)] == list(
+        taken.lookupd_http_addresses
+    )
+    assert ("*.nsqd.clicks.svc",) == taken.allowed_nodes
+    (mounted,) = (one["mountPath"] for one in container["volumeMounts"])
+    assert f"{mounted}/audit.log" == taken.audit_log
+    assert ["0.0.0.0", "4171"] == taken.http_address.split(":")
+    assert [4171] == [one["containerPort"] for one in container["ports"]]
+    assert "/ping" == container["readinessProbe"]["httpGet"]["path"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -265,4 +288,4 @@ def test_there_is_time_to_stop(resources: list[Resource]) -> None:
         for name, one in of_kind(resources, "StatefulSet").items()
     }
 
-    assert {"nsqd": 30, "nsqlookupd": 10, "pipeline": 120} == times
+    assert {"nsqadmin": 10, "nsqd": 30, "nsqlookupd": 10, "pipeline": 120} == times

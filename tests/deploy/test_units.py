@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from proofs import strace
+from sparq.nsqadmin.options import Options as AdminOptions
 from sparq.nsqd.options import Options
 from sparq.nsqlookupd.options import Options as LookupOptions
 from sparq.program.flags import flags_of, parse
@@ -24,7 +25,7 @@ from tests.servers import spawn_nsqd
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-PROGRAMS = {"nsqd": Options, "nsqlookupd": LookupOptions}
+PROGRAMS = {"nsqadmin": AdminOptions, "nsqd": Options, "nsqlookupd": LookupOptions}
 EXPOSURE_MAX = 20
 """In tenths, of 100; systemd calls what is below 30 "OK", and a unit without settings has 96."""
 CALL = re.compile(r"^\d+ +(\w+)\(", re.M)
@@ -57,7 +58,7 @@ def _systemd() -> None:
 
 
 def test_each_daemon_has_a_unit() -> None:
-    """Two daemons, two units, a sample of a configuration file for each."""
+    """Three daemons, three units, a sample of a configuration file for each."""
     assert sorted(PROGRAMS) == [unit.stem for unit in UNITS]
     assert sorted(PROGRAMS) == sorted(path.stem for path in DEPLOY.glob("*.toml"))
 
@@ -102,16 +103,27 @@ def test_the_command_line_and_the_sample_are_taken(unit: Path) -> None:
     taken: Any = parse(options, unit.stem, "", words)
 
     assert set() == set(tomllib.loads(sample.read_text(encoding="utf-8"))) - set(fields)
-    assert taken.broadcast_address.endswith(".example")
+    if unit.stem == "nsqadmin":
+        assert all(":4161" in address for address in taken.lookupd_http_addresses)
+    else:
+        assert taken.broadcast_address.endswith(".example")
     assert settings(unit, "ExecReload") == ["/bin/kill -HUP $MAINPID"]
 
 
-def test_the_data_path_is_the_folder_that_systemd_makes() -> None:
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("nsqd", "--data-path=/var/lib/nsqd"),
+        ("nsqadmin", "--audit-log=/var/lib/nsqadmin/audit.log"),
+    ],
+)
+def test_what_is_kept_is_in_the_folder_that_systemd_makes(name: str, flag: str) -> None:
     """StateDirectory is made below /var/lib for the user of the unit, and is all it may write."""
-    (unit,) = (unit for unit in UNITS if unit.stem == "nsqd")
+    (unit,) = (unit for unit in UNITS if unit.stem == name)
     (folder,) = settings(unit, "StateDirectory")
 
-    assert f"--data-path=/var/lib/{folder} " in f"{settings(unit, 'ExecStart')[0]} "
+    assert f"/var/lib/{folder}" in flag
+    assert flag in settings(unit, "ExecStart")[0].split()
     assert (["strict"], ["0700"]) == tuple(
         settings(unit, key) for key in ("ProtectSystem", "StateDirectoryMode")
     )

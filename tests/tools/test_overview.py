@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparq.tools.overview import Overview, Row, look, overview
+from sparq.tools.overview import Gone, Overview, Row, look, overview
 
 
 def channel(name: str, messages: int, depth: int, **facts: Any) -> dict[str, Any]:
@@ -118,6 +118,43 @@ def test_lag_is_what_is_there_by_the_rate_at_which_it_goes() -> None:
     assert 0.0 == Row("t", "c").lag_seconds
     assert math.inf == Row("t", "c", out_rate=0.0, depth=1).lag_seconds
     assert Row("t", "", depth=1).lag_seconds is None
+    stranded = Row("t", "c", out_rate=10.0, depth=40, in_flight=10, stranded=30)
+    assert 2.0 == stranded.lag_seconds
+
+
+def test_the_oldest_message_of_all_nsqds_counts() -> None:
+    """Where an nsqd says how old it is; Go's does not, and what is no age counts for nothing."""
+    ages: list[Any] = [3.5, 12, None, "old", -1]
+    looks = {
+        f"{number}:1": look(stats(topic("t", 1, channel("c", 1, 1, oldest_waiting_seconds=age))), 0)
+        for number, age in enumerate(ages)
+    }
+
+    assert 12.0 == overview({}, looks).rows[0].oldest_seconds
+    assert between(stats(), stats(topic("t", 1, channel("c", 1, 1)))).rows[0].oldest_seconds is None
+
+
+def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
+    """What waits there is counted and told apart; it has no rate and no clients any more."""
+    facts = {"in_flight_count": 2, "oldest_waiting_seconds": 5.0}
+    last = look(stats(topic("t", 9, channel("c", 9, 7, **facts))), 100.0)
+    alive = look(stats(topic("t", 1, channel("c", 1, 1))), 130.0)
+
+    both = overview({}, {"a:1": alive}, {"b:1": last}, 130.0)
+    alone = overview({}, {}, {"b:1": last}, 130.0)
+
+    (row,) = both.rows
+    assert (8, 2, 1, ("b:1",), 9) == (
+        *(row.depth, row.in_flight, row.clients),
+        *(row.gone, row.stranded),
+    )
+    assert 35.0 == row.oldest_seconds
+    assert "nsqd gone" == row.state.words
+    assert {"b:1": Gone(30.0, 7, 2, 0)} == both.gone
+    assert (7, "nsqd gone", 0) == (
+        *(alone.rows[0].depth, alone.rows[0].state.words),
+        alone.nsqds,
+    )
 
 
 @pytest.mark.parametrize(

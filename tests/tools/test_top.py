@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
 import re
 import select
@@ -16,11 +17,14 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from sparq import connect
 from sparq.cli import main
+from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools.command_line import Failed, UsageError, parse
 from sparq.tools.pipes import Output
@@ -33,6 +37,7 @@ SECONDS_MAX = 30.0
 FLAGS = {
     "nsqd-http-address": "test_one_table",
     "once": "test_one_table",
+    "json": "test_json",
     "lookupd-http-address": "test_lines_again_and_again",
     "count": "test_lines_again_and_again",
     "interval": "test_lines_again_and_again",
@@ -85,10 +90,54 @@ async def test_one_table(nsqd: NsqdServer, tmp_path: Path) -> None:
 
     assert ["TOPIC", "CHANNEL", "IN/S", "OUT/S", "DEPTH"] == lines[0][:5]
     assert [
-        ["clicks", "archive", "0", "0", "3", "0", "0", "stuck", "0", "0", "0", "no"],
-        ["clicks", "metrics", "0", "0", "0", "0", "0", "0s", "0", "0", "0", "yes"],
-        ["orders", "-", "0", "-", "0", "0", "0", "0s", "-", "-", "0", "no"],
-    ] == lines[1:]
+        ["clicks", "archive", "0", "0", "3", "0", "0", "never"],
+        ["clicks", "metrics", "0", "0", "0", "0", "0", "0s"],
+        ["orders", "-", "0", "-", "0", "0", "0", "0s"],
+    ] == [line[:8] for line in lines[1:]]
+    assert ["s", "-", "-"] == [line[8][-1] for line in lines[1:]]
+    assert [
+        ["0", "0", "0", "no", "no", "consumers"],
+        ["0", "0", "0", "yes", "paused"],
+        ["-", "-", "0", "no", "no", "channel"],
+    ] == [line[9:] for line in lines[1:]]
+
+
+async def test_json(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """`--json`: a document a look, with the same rows; what is unknown is null."""
+    file = tmp_path / "lines"
+    words = ["--json", "--count=2", "--interval=20ms", f"--nsqd-http-address={nsqd.http}"]
+    await watched(tmp_path, *words, "--topic=clicks", "--sort=channel")
+
+    documents = [json.loads(line) for line in file.read_text().splitlines()]
+    assert 2 == len(documents)
+    (archive, metrics) = documents[1]["rows"]
+    assert ("clicks", "archive", 3, "no consumers", None, 0.0) == (
+        *(archive["topic"], archive["channel"], archive["depth"], archive["state"]),
+        *(archive["lag_seconds"], archive["out_rate"]),
+    )
+    assert ("paused", True, 0.0, None) == (
+        *(metrics["state"], metrics["paused"], metrics["lag_seconds"], metrics["oldest_seconds"]),
+    )
+    assert (1, {}, {}) == tuple(documents[1][name] for name in ("nsqds", "gone", "errors"))
+    assert datetime.fromisoformat(documents[1]["time"]).tzinfo is not None
+
+
+async def test_consumers_that_finish_nothing(nsqd: NsqdServer, tmp_path: Path) -> None:
+    """They are connected and hold messages: `stuck`; one that finishes them is not."""
+    nsqd.post("/mpub?topic=stuck", b"1\n2\n3")
+    words = ["--once", "--interval=100ms", f"--nsqd-http-address={nsqd.http}", "--topic=stuck"]
+    config = {"nsqd_tcp_addresses": [nsqd.tcp], "max_in_flight": 3}
+    try:
+        async with Consumer("stuck", "slow", **config) as consumer:
+            messages = [await anext(consumer) for _ in range(3)]
+            lines = await watched(tmp_path, *words)
+            assert ["stuck", "slow", "stuck"] == [*lines[1][:2], lines[1][-1]]
+            for message in messages:
+                await message.finish()
+            lines = await watched(tmp_path, *words)
+            assert ["stuck", "slow", "ok"] == [*lines[1][:2], lines[1][-1]]
+    finally:
+        nsqd.post("/topic/delete?topic=stuck")
 
 
 async def test_lines_again_and_again(nsqd: NsqdServer, lookupd: Server, tmp_path: Path) -> None:
@@ -208,6 +257,11 @@ class Terminal:
             process_group=0,
         )
 
+    @property
+    def plain(self) -> str:
+        """What was read last, without what moves the cursor."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
+
     def press(self, keys: str) -> None:
         os.write(self.main, keys.encode())
 
@@ -215,7 +269,7 @@ class Terminal:
         """Read until this is on the screen; or, not `plain`, until it is told to the terminal."""
         deadline = time.monotonic() + SECONDS_MAX
         self.text = ""
-        while shown not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]" if plain else "$^", "", self.text):
+        while shown not in (self.plain if plain else self.text):
             assert time.monotonic() < deadline, (shown, self.text)
             if select.select([self.main], [], [], 0.1)[0]:
                 self.text += os.read(self.main, 65_536).decode(errors="replace")
@@ -268,6 +322,61 @@ def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
         assert 0 == terminal.end()
         assert "\x1b[?1049l" in terminal.text
         assert terminal.before == termios.tcgetattr(terminal.side)
+
+
+def test_a_filter_and_an_opened_channel(nsqd: NsqdServer, lookupd: Server) -> None:
+    """`/` shows some rows, Enter a channel with its nsqd and clients, Esc the list again."""
+    nsqd.post("/topic/create?topic=opened")
+    nsqd.post("/channel/create?topic=opened&channel=other")
+    words = ("--interval=100ms", f"--lookupd-http-address={lookupd.http}", "--topic=opened")
+    try:
+        with (
+            connect(nsqd.tcp, client_id="the-reader") as session,
+            session.consumer("opened", "reading"),
+            contextlib.closing(Terminal(*words)) as terminal,
+        ):
+            terminal.until("reading")
+            terminal.press("/READ")
+            terminal.until("filter: READ_")
+            terminal.press("\r")
+            terminal.until("1 of 2 rows")
+            terminal.press("\r")
+            terminal.until("the-reader")
+            assert "opened / reading" in terminal.plain
+            assert nsqd.http in terminal.plain
+            terminal.press("\x1b")
+            terminal.until("1 of 2 rows")
+            terminal.press("\x1b")
+            terminal.until("underlined letter")
+            assert "other" in terminal.plain
+            terminal.press("q")
+            assert 0 == terminal.end()
+    finally:
+        nsqd.post("/topic/delete?topic=opened")
+
+
+def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> None:
+    """It is said to be gone, with what waits there; back, it is as any other."""
+    with spawn_nsqd(tmp_path, lookupds=(lookupd,)) as dying:
+        dying.post("/topic/create?topic=kept")
+        dying.post("/channel/create?topic=kept&channel=c")
+        dying.post("/mpub?topic=kept", b"1\n2\n3\n4\n5\n6\n7")
+        words = ("--interval=100ms", f"--lookupd-http-address={lookupd.http}", "--topic=kept")
+        with contextlib.closing(Terminal(*words)) as terminal:
+            terminal.until("no consumers")
+            dying.kill9()
+            terminal.until("nsqd gone")
+            terminal.until("depth 7, in flight 0, deferred 0")
+            assert "0 nsqds, 1 gone" in terminal.plain
+            assert re.search("(refused|lists it any more); gone for", terminal.plain)
+            terminal.press("\r")
+            terminal.until("gone: last figures")
+            terminal.press("\x1b")
+            dying.start()
+            terminal.until("no consumers")
+            assert "gone" not in terminal.plain.rpartition("sparq top")[2]
+            terminal.press("q")
+            assert 0 == terminal.end()
 
 
 def test_a_silent_nsqd_holds_up_nobody() -> None:

@@ -9,6 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
+from sparq.tools.channel_page import ChannelFacts
 from sparq.tools.keyboard import keys_in
 from sparq.tools.overview import Overview, Row
 from sparq.tools.screen import COMPLAINTS_MAX, Screen, fitting
@@ -27,7 +28,11 @@ from sparq.tools.view import (
 ROWS = [
     Row("a", "x", in_rate=5.0, out_rate=1.0, depth=3, in_flight=1, requeue_rate=9.0, clients=2),
     Row("a", "y", in_rate=None, depth=7, deferred=2, timeout_rate=1.0, is_paused=True),
-    Row("b", "x", in_rate=50.0, out_rate=2.0, depth=3, in_flight=4, clients=1),
+    Row(
+        *("b", "x"),
+        **{"in_rate": 50.0, "out_rate": 2.0, "depth": 3, "in_flight": 4, "clients": 1},
+        oldest_seconds=61.0,
+    ),
 ]
 
 
@@ -50,6 +55,8 @@ def order(view: View) -> list[str]:
         ("m", ["ay", "ax", "bx"]),
         ("n", ["ax", "bx", "ay"]),
         ("p", ["ay", "ax", "bx"]),
+        ("s", ["bx", "ax", "ay"]),
+        ("a", ["bx", "ay", "ax"]),
     ],
 )
 def test_a_key_sorts_by_its_column(key: str, expected: list[str]) -> None:
@@ -77,25 +84,83 @@ def test_the_same_key_again_turns_the_order_round() -> None:
     assert ["ay", "ax", "bx"] == order(view)
 
 
-def test_keys_scroll_within_the_rows() -> None:
-    """By one, by a page, to the first and the last; never beyond an end."""
+def test_keys_select_within_the_rows() -> None:
+    """By one, by a page, to the first and the last; never beyond an end, and always in sight."""
     view = View("topic")
     rows = [Row("t", f"c{number}") for number in range(10)]
+    view.page(rows, 4)
 
-    def first(key: str) -> str:
+    def selected(key: str) -> str:
         assert view.press(key, 4)
-        return view.page(rows, 4)[0].channel
+        (row,) = [row for row in view.page(rows, 4) if view.is_selected(row)]
+        return row.channel
 
-    assert ["c1", "c5", "c6", "c6", "c5", "c1", "c0", "c0"] == [
-        first(key)
+    assert ["c1", "c5", "c9", "c9", "c8", "c4", "c0", "c0"] == [
+        selected(key)
         for key in ("down", "page down", "page down", "down", "up", "page up", "page up", "up")
     ]
-    assert "c6" == first("end")
-    assert "c0" == first("home")
-    view.press("page down", 4)
-    assert "c0" == first("c")
-    view.press("page down", 4)
-    assert "c9" == first("c")
+    assert "c9" == selected("end")
+    assert "c0" == selected("home")
+    selected("page down")
+    assert "c0" == selected("c")
+    selected("page down")
+    assert "c9" == selected("c")
+
+
+def test_a_selection_follows_its_row() -> None:
+    """Rows may change places between two looks; before anybody moves, the first place stays."""
+    view = View("depth")
+    before = [Row("t", "a", depth=3), Row("t", "b", depth=2), Row("t", "c", depth=1)]
+    now = [Row("t", "a", depth=3), Row("t", "b", depth=9), Row("t", "c", depth=5)]
+
+    assert "a" == view.page(before, 9)[0].channel
+    assert view.is_selected(view.page(now, 9)[0])
+    view.page(before, 9)
+    view.press("down", 9)
+    assert ["b"] == [row.channel for row in view.page(now, 9) if view.is_selected(row)]
+    assert ["b"] == [row.channel for row in view.page(before, 9) if view.is_selected(row)]
+
+
+def test_a_filter_is_typed() -> None:
+    """Over topic, channel and state, in any case; keys are letters until Enter or Esc."""
+    view = View("topic")
+    rows = [Row("clicks", "archive", clients=1), Row("Orders", "mail"), Row("orders", "b2-x#e")]
+
+    def shown(*keys: str) -> list[str]:
+        assert all(view.press(key, 9) for key in keys)
+        return [row.channel for row in view.page(rows, 9)]
+
+    assert ["mail", "b2-x#e"] == shown("/", "o", "R", "d")
+    assert ["mail", "b2-x#e"] == shown("q", "backspace", "enter")
+    assert not view.is_typing
+    assert (2, "oRd") == (view.matching, view.filter)
+    assert ["mail", "archive", "b2-x#e"] == shown("escape")
+    assert ["b2-x#e"] == shown("/", *"b2-x#")
+    assert 3 == len(shown("escape"))
+    assert ["mail", "b2-x#e"] == shown("/", *"no", "space", *"cons")
+    assert not view.press("up", 9)
+    assert [] == shown(*"zzz", "enter")
+    assert [] == shown("enter", "down", "end")
+    assert view.opened is None
+
+
+def test_a_channel_is_opened_and_closed() -> None:
+    """Enter opens what is selected, keys of the list do nothing in it, Esc goes back."""
+    view = View("topic")
+    view.page(ROWS, 9)
+    view.press("down", 9)
+    view.page(ROWS, 9)
+
+    assert view.press("enter", 9)
+    assert ("a", "y") == view.opened
+    assert not view.press("d", 9)
+    assert all(view.press(key, 9) for key in ("page down", "up", "space"))
+    assert 8 == view.first
+    assert view.press("home", 9)
+    assert 0 == view.first
+    assert view.press("escape", 9)
+    assert view.opened is None
+    assert "topic" == view.column.name
 
 
 def test_other_keys_do_nothing() -> None:
@@ -107,13 +172,16 @@ def test_other_keys_do_nothing() -> None:
 
 
 def test_keys_are_found_in_what_a_terminal_sends() -> None:
-    """Letters and named keys, several at once too; sequences without a name are nothing."""
+    """Characters and named keys, several at once too; sequences without a name are nothing."""
     assert ["d", "up", "down", "page up", "page down", "home", "end", "space", "q"] == keys_in(
         b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H\x1b[F q"
     )
     assert [] == keys_in(b"\x1b[15~")
     assert [] == keys_in(b"\x1bOP")
-    assert [] == keys_in(b"\x1b")
+    assert ["escape"] == keys_in(b"\x1b")
+    assert ["/", "a", "-", "1", "backspace", "enter", "backspace", "enter"] == keys_in(
+        b"/a-1\x7f\r\x08\n"
+    )
     assert [] == keys_in(b"\xff\x00")
 
 
@@ -124,10 +192,11 @@ def test_figures_are_short() -> None:
     ]
     assert "1,000,000" == count(1_000_000)
     times = (0, 0.04, 59.9, 61, 3_599.9, 7_260, 187_200, math.inf, None)
-    assert ["0s", "0.0s", "59.9s", "1m01s", "1h00m", "2h01m", "2d04h", "stuck", "-"] == [
+    assert ["0s", "0.0s", "59.9s", "1m01s", "1h00m", "2h01m", "2d04h", "never", "-"] == [
         duration(seconds) for seconds in times
     ]
-    assert ["a", "y", "-", "-", "7", "0", "2", "-", "-", "1.0", "0", "yes"] == cells(ROWS[1])
+    expected = ["a", "y", "-", "-", "7", "0", "2", "-", "-", "-", "1.0", "0", "yes", "paused"]
+    assert expected == cells(ROWS[1])
 
 
 def drawn(width: int, height: int, errors: dict[str, str] | None = None, rows: int = 3) -> str:
@@ -136,7 +205,8 @@ def drawn(width: int, height: int, errors: dict[str, str] | None = None, rows: i
     many = [Row("topic", f"channel{number}") for number in range(rows)]
     screen = Screen(View("depth"), "sparq top", console)
     with console.capture() as captured:
-        console.print(screen.picture(Overview(many, 2, 1, 5.0, {"n:1": "NOK"}), errors or {}))
+        seen = Overview(many, 2, 1, 5.0, {"n:1": "NOK"})
+        console.print(screen.picture(seen, errors or {}, ChannelFacts()))
     return captured.get()
 
 

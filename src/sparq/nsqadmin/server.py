@@ -33,6 +33,7 @@ from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.notify import Notifier
 from sparq.nsqadmin.options import Options, base_of, check
 from sparq.nsqadmin.pages import site as pages
+from sparq.nsqadmin.v2 import site as v2
 from sparq.nsqadmin.watch.watch import Watch
 from sparq.program import lifecycle
 from sparq.program.lifecycle import StartError
@@ -41,6 +42,7 @@ from sparq.protocol.names import is_valid_name
 
 ROOMS: Final[Sequence[Callable[[Desk], Sequence[Route]]]] = (
     api.routes,
+    v2.routes,
     pages.routes,
 )
 """The routes of each package, one function a line."""

@@ -5,6 +5,7 @@
 2. Whatever this writes lies under the data folder; a run begins by clearing what an earlier run
    left there, and nothing else (`folders`).
 3. `run/state.json` says at any time how far it is, for people and for proofs.
+4. `sparq up` starts nsqadmin with the rest (`console`), and goes on without it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sparq.pipeline import archive_formats, metrics, spam_analysis
 from sparq.pipeline.audit import Published as Written
 from sparq.pipeline.audit import audit
 from sparq.pipeline.cluster import HOST, Cluster, ClusterError, any_free_port, is_free
+from sparq.pipeline.console import Console
 from sparq.pipeline.folders import Folders, write_json
 from sparq.pipeline.generator import generate
 from sparq.pipeline.progress import Progress
@@ -207,6 +209,7 @@ class Runner:
     app: App
     progress: Progress
     mode: str = "run"
+    console: Console | None = None
     restarts: list[str] = field(default_factory=list)
     stage_seconds: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
@@ -223,7 +226,10 @@ class Runner:
     def write_state(self) -> None:
         """Write `run/state.json`."""
         app = self.app.process.pid if self.app.process else None
-        state = {"mode": self.mode, "stage": self.stage, "app_pid": app, "restarts": self.restarts}
+        state: dict[str, Any] = {"mode": self.mode, "stage": self.stage, "app_pid": app}
+        state["restarts"] = self.restarts
+        if self.console is not None:
+            state["nsqadmin"] = self.console.state()
         write_json(self.folders.run / "state.json", {**state, "cluster": self.cluster.state()})
 
     def watch(self) -> bool:
@@ -247,6 +253,9 @@ class Runner:
         if dead:
             self.restarts += dead
             self.progress.say(f"started again: {', '.join(dead)}")
+            self.write_state()
+        if self.console is not None and (told := self.console.watch()):
+            self.progress.say(told)
             self.write_state()
         if len(self.restarts) > RESTARTS_MAX:
             raise RunError(f"gave up after {RESTARTS_MAX} restarts; look at {self.app.log}")
@@ -315,6 +324,8 @@ class Runner:
     def stop(self) -> None:
         """End everything that was started."""
         self.app.kill()
+        if self.console is not None:
+            self.console.stop()
         self.cluster.stop()
 
 
@@ -400,14 +411,17 @@ def up(data: Path) -> int:
         folders.clear()
         progress.say(f"cleared what the last run left in {data}")
     cluster = Cluster(folders.logs, data)
-    runner = Runner(folders, cluster, App(folders, cluster.lookupd.http), progress, "up")
+    lookupd = cluster.lookupd.http
+    console = Console(folders.run, folders.logs / "nsqadmin.log", lookupd)
+    runner = Runner(folders, cluster, App(folders, lookupd), progress, "up", console)
     try:
         runner.enter("starting")
         (folders.run / "finish").unlink(missing_ok=True)
         runner.app.start()
         cluster.start()
+        console.start()
         runner.prepare_topic()
-        sys.stdout.write(_where(cluster, data))
+        sys.stdout.write(_where(cluster, data, _where_console(console)))
         sys.stdout.flush()
         runner.enter("running")
         told = None
@@ -443,7 +457,12 @@ def _finish(runner: Runner) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def _where(cluster: Cluster, data: Path) -> str:
+def _where_console(console: Console) -> str:
+    """Where nsqadmin is, or why it is not there."""
+    return console.url if console.is_ready() else f"does not answer; its log: {console.log}"
+
+
+def _where(cluster: Cluster, data: Path, console: str) -> str:
     first = cluster.nsqds[0]
     line = (
         '203.0.113.7 - - [21/Nov/2026:10:00:00 +0000] "GET /pricing HTTP/1.1" 200 5120'
@@ -453,12 +472,14 @@ def _where(cluster: Cluster, data: Path) -> str:
     return f"""
   nsqlookupd  {cluster.lookupd.tcp} (HTTP {cluster.lookupd.http})
   nsqd        {nsqds}
+  nsqadmin    {console}
 
   publish a click, or a whole log:
     curl -d '{line}' 'http://{first.http}/pub?topic={TOPIC}'
     curl --data-binary @access.log 'http://{first.http}/mpub?topic={TOPIC}'
 
-  watch:   curl 'http://{first.http}/stats'
+  watch:   sparq top --lookupd-http-address={cluster.lookupd.http}
+  manage:  sparq admin list --lookupd-http-address={cluster.lookupd.http}
   output:  {data}/archive  {data}/metrics  {data}/spam_analysis
   stop:    Ctrl-C
 

@@ -102,6 +102,22 @@ class Cluster:
             if stats is not None
         }
 
+    async def clients(self, topic: str, channel: str) -> dict[str, dict[str, Any]]:
+        """`/stats` of one channel with its clients, by nsqd; nsqds that do not answer are left out.
+
+        The nsqds are those of the last time; `errors` stays as it is.
+        """
+        only = {**self._query, "topic": topic, "channel": channel, "include_clients": "true"}
+        nodes = list(self._nsqds.items())
+        found = await asyncio.gather(*(self._one_channel(url, only) for _, url in nodes))
+        return {address: stats for (address, _), stats in zip(nodes, found, strict=True) if stats}
+
+    async def _one_channel(self, base: str, query: dict[str, str]) -> dict[str, Any] | None:
+        try:
+            return _answered(*await self._get(URL(base) / "stats" % query, STATS_SIZE_MAX))
+        except FAILURES:
+            return None
+
     async def _look_up(self) -> None:
         found = await asyncio.gather(*(self._nodes(url) for url in self._lookups))
         answers = [nodes for nodes in found if nodes is not None]

@@ -29,22 +29,30 @@ NAMES: Final = {
     b"\x1bOF": "end",
     b"\x1b[4~": "end",
     b" ": "space",
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\x7f": "backspace",
+    b"\x08": "backspace",
 }
+ESCAPE: Final = b"\x1b"
 READ_SIZE: Final = 256
 
 
 def keys_in(data: bytes) -> list[str]:
-    """The keys behind what a terminal sent: letters, and those of ``NAMES``; others are left out.
+    """The keys behind what a terminal sent: characters of ASCII, and those of ``NAMES``.
 
-    A terminal sends one key's bytes together.
+    A terminal sends one key's bytes together: an escape character alone is the key Esc, one with
+    more after it is a sequence, which is left out where it has no name.
     """
+    if data == ESCAPE:
+        return ["escape"]
     found = []
     while data:
         size = next((len(code) for code in NAMES if data.startswith(code)), 1)
         name = NAMES.get(data[:size]) or data[:size].decode("ascii", "replace")
-        if data[:1] == b"\x1b" and size == 1:
-            break  # a sequence that has no name here
-        if name in NAMES.values() or name.isalpha():
+        if data[:1] == ESCAPE and size == 1:
+            break
+        if name in NAMES.values() or (name.isascii() and name.isprintable()):
             found.append(name)
         data = data[size:]
     return found

@@ -1,4 +1,4 @@
-"""What is going on in a cluster, from two looks at its nsqds: a row a channel.
+"""What is going on in a cluster, from two looks at its nsqds: a row for each channel.
 
 1. A rate is the growth of a counter between two answers of one nsqd, by the time between them. An
    nsqd that was started anew in between, or answered only once, adds nothing to it; where no nsqd
@@ -7,6 +7,8 @@
    messages that no channel has, has a row of its own, whose channel is "".
 3. How many messages were finished is what sparq's nsqd says; Go's has no such counter: there it is
    what is no longer there of those that came.
+4. An nsqd that answers no more keeps its last figures in the sums of what waits (`Row.gone` names
+   it, `Row.stranded` counts its part). It adds no rate and no clients: those are disconnected.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparq.client.reasons import one_line
 from sparq.protocol.names import is_valid_name
+from sparq.tools.state import STUCK_SECONDS, State, state_of
 
 Key = tuple[str, str]
 """Topic and channel; the topic itself has the channel ""."""
@@ -36,6 +39,8 @@ class Counts:
     timed_out: int = 0
     clients: int = 0
     is_paused: bool = False
+    readers: int = 0
+    oldest_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,16 @@ def _channel(channel: Mapping[str, Any]) -> Counts:
         _number(channel, "timeout_count"),
         _number(channel, "client_count"),
         channel["paused"] is True,
+        # A Spark query is no client, and holds the channel only while it reads.
+        int(bool(channel.get("range_reader") or channel.get("range_query"))),
+        _seconds(channel, "oldest_waiting_seconds"),
     )
+
+
+def _seconds(of: Mapping[str, Any], key: str) -> float | None:
+    """Seconds that an nsqd may say, or not: Go's does not."""
+    value = of.get(key)
+    return float(value) if isinstance(value, int | float) and value >= 0 else None
 
 
 def _number(of: Mapping[str, Any], key: str) -> int:
@@ -108,7 +122,18 @@ def _number(of: Mapping[str, Any], key: str) -> int:
 
 @dataclass(slots=True)
 class Row:
-    """One channel of the cluster, or a topic itself; rates are a second, None while unknown."""
+    """One channel of the cluster, or a topic itself; rates are a second, None while unknown.
+
+    Attributes:
+        readers: Spark queries that read it; they are no clients.
+        oldest_seconds: age of the oldest message that waits; None where no nsqd says so.
+        idle_seconds: for how long messages have waited and none was finished; None: not so.
+        patience_seconds: how much of that makes a channel stuck.
+        nsqds: how many nsqds answered and have it.
+        gone: nsqds that have it and answer no more.
+        stranded: messages that wait on them, by their last figures; part of what waits.
+        has_channels: of a topic's own row, whether the topic has a channel.
+    """
 
     topic: str
     channel: str = ""
@@ -121,31 +146,67 @@ class Row:
     timeout_rate: float | None = None
     clients: int = 0
     is_paused: bool = False
+    readers: int = 0
+    oldest_seconds: float | None = None
+    idle_seconds: float | None = None
+    patience_seconds: float = STUCK_SECONDS
+    nsqds: int = 1
+    gone: tuple[str, ...] = ()
+    stranded: int = 0
+    has_channels: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Topic and channel."""
+        return self.topic, self.channel
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait or are in flight at nsqds that answer."""
+        return self.depth + self.in_flight - self.stranded
 
     @property
     def lag_seconds(self) -> float | None:
         """For how long what waits has waited if the rate stays (Little's law): what is there, by
         the rate at which it is finished. Infinite where none is, None while that is unknown.
         """
-        waiting = self.depth + self.in_flight
-        if not waiting:
+        if not self.waiting:
             return 0.0
         if self.out_rate is None or not self.channel:
             return None
-        return waiting / self.out_rate if self.out_rate else math.inf
+        return self.waiting / self.out_rate if self.out_rate else math.inf
+
+    @property
+    def state(self) -> State:
+        """What is to be said of it in a word."""
+        return state_of(self)
 
     def take(self, now: Counts, before: Counts | None, seconds: float) -> None:
-        """Add one nsqd's part."""
-        self.depth += now.depth
-        self.in_flight += now.in_flight
-        self.deferred += now.deferred
+        """Add the part of one nsqd that answered."""
+        self._take_messages(now, now.oldest_seconds)
+        self.nsqds += 1
         self.clients += now.clients
+        self.readers += now.readers
         self.is_paused |= now.is_paused
         if before is None or seconds <= 0:
             return
         for name, counter in RATES.items() if self.channel else (("in_rate", "messages"),):
             grown = max(0, getattr(now, counter) - getattr(before, counter)) / seconds
             setattr(self, name, (getattr(self, name) or 0.0) + grown)
+
+    def keep(self, address: str, last: Counts, seconds: float) -> None:
+        """Add the part of an nsqd that is gone, as it was so many seconds ago."""
+        age = last.oldest_seconds
+        self._take_messages(last, None if age is None else age + seconds)
+        self.gone = (*self.gone, address)
+        self.stranded += last.depth + last.in_flight
+
+    def _take_messages(self, counts: Counts, oldest_seconds: float | None) -> None:
+        self.depth += counts.depth
+        self.in_flight += counts.in_flight
+        self.deferred += counts.deferred
+        known = [age for age in (self.oldest_seconds, oldest_seconds) if age is not None]
+        self.oldest_seconds = max(known, default=None)
 
 
 RATES = {
@@ -157,11 +218,24 @@ RATES = {
 """Each rate of a row, and the counter that it is the growth of."""
 
 
+class Gone(NamedTuple):
+    """What an nsqd that answers no more had, when it answered last.
+
+    ``seconds`` is how long ago that was; the figures are sums over its channels.
+    """
+
+    seconds: float
+    depth: int
+    in_flight: int
+    deferred: int
+
+
 @dataclass(slots=True)
 class Overview:
     """The cluster: its rows, by topic and channel, and what they come to.
 
     ``in_rate`` is that of the topics: what was published, however many channels each has.
+    ``gone`` are the nsqds that answered before and do not now, by their address.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -169,6 +243,7 @@ class Overview:
     topics: int = 0
     in_rate: float | None = None
     ill: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, Gone] = field(default_factory=dict)
 
     def total(self, name: str) -> float | None:
         """The sum of a figure over all rows; None where it is unknown for each of them."""
@@ -176,27 +251,74 @@ class Overview:
         return sum(known) if known else None
 
 
-def overview(before: Mapping[str, Look], now: Mapping[str, Look]) -> Overview:
-    """What goes on between two looks at the cluster; each is by the nsqd's address."""
+def overview(
+    before: Mapping[str, Look],
+    now: Mapping[str, Look],
+    gone: Mapping[str, Look] | None = None,
+    at_seconds: float = 0.0,
+) -> Overview:
+    """What goes on between two looks at the cluster; each look is by the nsqd's address.
+
+    Args:
+        before: the earlier looks.
+        now: what answered now.
+        gone: the last looks at nsqds that do not answer now.
+        at_seconds: the time now, for how long those are gone.
+    """
     rows: dict[Key, Row] = {}
     for address, after in now.items():
-        earlier = before.get(address)
-        if earlier is None or earlier.start_time != after.start_time:
-            earlier = Look(after.at_seconds, after.start_time, {})
-        for key, counts in after.counts.items():
-            row = rows.setdefault(key, Row(*key))
-            row.take(counts, earlier.counts.get(key), after.at_seconds - earlier.at_seconds)
+        _take(rows, before.get(address), after)
+    for address, last in (gone or {}).items():
+        for key, counts in last.counts.items():
+            row = rows.setdefault(key, Row(*key, nsqds=0))
+            row.keep(address, counts, at_seconds - last.at_seconds)
     topics = [row for row in rows.values() if not row.channel]
     rates = [row.in_rate for row in topics if row.in_rate is not None]
-    read = {row.topic for row in rows.values() if row.channel}
     return Overview(
-        [
-            row
-            for _, row in sorted(rows.items())
-            if row.channel or row.depth or row.topic not in read
-        ],
+        _worth_showing(rows),
         len(now),
         len(topics),
         sum(rates) if rates else None,
         {address: each.health for address, each in now.items() if each.health != "OK"},
+        {address: gone_since(last, at_seconds) for address, last in (gone or {}).items()},
+    )
+
+
+def row_of(key: Key, before: Look | None, now: Look) -> Row | None:
+    """A channel's row from one nsqd alone; None where that does not have it."""
+    if key not in now.counts:
+        return None
+    rows: dict[Key, Row] = {}
+    _take(rows, before, Look(now.at_seconds, now.start_time, {key: now.counts[key]}))
+    return rows[key]
+
+
+def _take(rows: dict[Key, Row], before: Look | None, now: Look) -> None:
+    """Add one nsqd's figures to the rows."""
+    if before is None or before.start_time != now.start_time:
+        before = Look(now.at_seconds, now.start_time, {})
+    for key, counts in now.counts.items():
+        row = rows.setdefault(key, Row(*key, nsqds=0))
+        row.take(counts, before.counts.get(key), now.at_seconds - before.at_seconds)
+
+
+def _worth_showing(rows: dict[Key, Row]) -> list[Row]:
+    """Each channel, and a topic that has none or that holds messages itself; in order."""
+    read = {row.topic for row in rows.values() if row.channel}
+    found = []
+    for _, row in sorted(rows.items()):
+        row.has_channels = not row.channel and row.topic in read
+        if row.channel or row.depth or not row.has_channels:
+            found.append(row)
+    return found
+
+
+def gone_since(last: Look, at_seconds: float) -> Gone:
+    """What is to be said of an nsqd that is gone."""
+    counts = last.counts.values()
+    return Gone(
+        at_seconds - last.at_seconds,
+        sum(each.depth for each in counts),
+        sum(each.in_flight for each in counts),
+        sum(each.deferred for each in counts),
     )

@@ -1,4 +1,4 @@
-"""The screen of `sparq top`: a head line, the rows that fit, what is wrong, and the keys.
+"""The screen of `sparq top`: a head line, the rows that fit or one channel, complaints, the keys.
 
 What came from a peer is drawn as text and never read as markup: names are those that NSQ allows,
 other texts have no control characters (`cluster`).
@@ -6,28 +6,32 @@ other texts have no control characters (`cluster`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, Literal
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sparq.tools import channel_page
+from sparq.tools.channel_page import ChannelFacts
 from sparq.tools.overview import Overview, Row
-from sparq.tools.view import BY_NAME, COLUMNS, Column, View, cells, rate
+from sparq.tools.state import BEHIND, NO_CHANNEL
+from sparq.tools.view import BY_NAME, COLUMNS, Column, View, cells, duration, rate
 
 COMPLAINTS_MAX: Final = 3
 FRAME_LINES: Final = 4
 """The head line, the table's headings, the keys, and one that stays free."""
 
 KEYS: Final = (
-    "q: quit   underlined letter: sort, again: reverse   arrows, pages, home, end: scroll"
-    "   space: freeze"
+    "q: quit   underlined letter: sort, again: reverse   arrows: select   Enter: open"
+    "   /: filter   space: freeze"
 )
+FORGET_KEY: Final = "   x: forget what is gone"
+NOT_LISTED: Final = "no nsqlookupd lists it any more"
 GAP: Final = 2
 ARROW: Final = 2
 """What a heading is longer by when rows are sorted by its column."""
@@ -36,10 +40,8 @@ NAME_WIDTH: Final = 12
 """Names are cut to it, rather than that a column with a figure is spared."""
 
 SPARED: Final = ("paused", "timed_out", "requeued", "deferred", "clients", "in_flight")
-SPARED_AT_LAST: Final = ("in", "out", "lag")
+SPARED_AT_LAST: Final = ("oldest", "in", "out", "lag", "state")
 """Columns that a narrow terminal does without, the first one first; not the one sorted by."""
-
-SLOW_SECONDS: Final = 60
 
 
 class Screen:
@@ -56,6 +58,7 @@ class Screen:
         self._title = title
         self._console = console or Console()
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
+        self._complaints = 0
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -63,32 +66,50 @@ class Screen:
         with self._live:
             yield
 
-    def page_size(self, complaints: int) -> int:
-        """How many rows fit beside so many complaints."""
-        lines = self._console.height - FRAME_LINES - min(complaints, COMPLAINTS_MAX + 1)
+    def page_size(self) -> int:
+        """How many rows fit beside the complaints of the last picture."""
+        lines = self._console.height - FRAME_LINES - min(self._complaints, COMPLAINTS_MAX + 1)
         return max(1, lines)
 
-    def draw(self, seen: Overview, errors: dict[str, str]) -> None:
-        """Show this now."""
-        self._live.update(self.picture(seen, errors), refresh=True)
+    def draw(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> None:
+        """Show this now; `opened` is of the view's opened channel, if there is one."""
+        self._live.update(self.picture(seen, errors, opened), refresh=True)
 
-    def picture(self, seen: Overview, errors: dict[str, str]) -> Group:
+    def picture(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> Group:
         """All that is on the screen."""
-        complaints = [f"{address}: {why}" for address, why in {**errors, **seen.ill}.items()]
-        size = self.page_size(len(complaints))
+        wrong = complaints(seen, errors)
+        self._complaints = len(wrong)
         return Group(
             self._head(seen),
-            self._table(seen, size),
-            *self._complaints(complaints),
-            Text(KEYS, style="dim", no_wrap=True, overflow="ellipsis"),
+            self._body(seen, opened),
+            *_complaint_lines(wrong),
+            Text(self._last_line(seen), style="dim", no_wrap=True, overflow="ellipsis"),
         )
+
+    def _body(self, seen: Overview, opened: ChannelFacts) -> RenderableType:
+        if self._view.opened is None:
+            return self._table(seen, self.page_size())
+        height = self.page_size() + 1
+        self._view.first = channel_page.clients_above(opened, self._view.first, 1)
+        return channel_page.channel_page(self._view.opened, opened, self._view.first, height)
+
+    def _last_line(self, seen: Overview) -> str:
+        """The filter while it is written or holds, else the keys."""
+        view = self._view
+        if view.is_typing:
+            return f"filter: {view.filter}_   Enter: keep it   Esc: show all"
+        if view.opened is not None:
+            return channel_page.KEYS
+        if view.filter:
+            return f"filter: {view.filter}   {view.matching} of {len(seen.rows)} rows   Esc: all"
+        return KEYS + (FORGET_KEY if seen.gone else "")
 
     def _head(self, seen: Overview) -> Text:
         depth, in_flight = (int(seen.total(name) or 0) for name in ("depth", "in_flight"))
         parts = [
             self._title,
             "frozen" if self._view.is_frozen else f"{datetime.now():%H:%M:%S}",
-            f"{seen.nsqds} nsqds",
+            f"{seen.nsqds} nsqds" + (f", {len(seen.gone)} gone" if seen.gone else ""),
             f"{seen.topics:,} topics",
             f"in {rate(seen.in_rate)}/s",
             f"out {rate(seen.total('out_rate'))}/s",
@@ -98,15 +119,17 @@ class Screen:
         return Text("   ".join(parts), style="bold", no_wrap=True, overflow="ellipsis")
 
     def _table(self, seen: Overview, size: int) -> Table:
-        rows = self._view.page(seen.rows, size)
+        view = self._view
+        rows = view.page(seen.rows, size)
         # Those of all rows: nothing moves sideways while somebody scrolls.
         columns = fitting(seen.rows, self._console.width, self._view.column)
         table = Table(box=None, expand=True, header_style="reverse", pad_edge=False, padding=(0, 1))
         for column, width in columns.items():
-            justify: Literal["left", "right"] = "left" if column.is_text else "right"
+            justify: Literal["left", "right"] = "left" if column.is_left else "right"
             table.add_column(self._heading(column), justify=justify, no_wrap=True, width=width)
         for row in rows:
-            table.add_row(*map(Text, cells(row, list(columns))), style=_style(row))
+            style = "reverse" if view.is_selected(row) else _style(row)
+            table.add_row(*map(Text, cells(row, list(columns))), style=style)
         return table
 
     def _heading(self, column: Column) -> Text:
@@ -116,11 +139,26 @@ class Screen:
         heading.stylize("underline", at, at + 1)
         return heading
 
-    def _complaints(self, complaints: list[str]) -> list[Text]:
-        shown = complaints[:COMPLAINTS_MAX]
-        if len(complaints) > len(shown):
-            shown.append(f"... and {len(complaints) - len(shown)} more")
-        return [Text(text, style="red", no_wrap=True, overflow="ellipsis") for text in shown]
+
+def complaints(seen: Overview, errors: dict[str, str]) -> list[str]:
+    """What is wrong, a sentence for each daemon; of one that is gone with what it had."""
+    found = {**errors, **seen.ill}
+    for address, last in seen.gone.items():
+        found[address] = (
+            f"{found.get(address, NOT_LISTED)}; gone for {duration(last.seconds)}, its last"
+            f" figures: depth {last.depth:,}, in flight {last.in_flight:,},"
+            f" deferred {last.deferred:,}"
+        )
+    # First what has messages that nobody can get at.
+    first = sorted(found, key=lambda address: address not in seen.gone)
+    return [f"{address}: {found[address]}" for address in first]
+
+
+def _complaint_lines(found: list[str]) -> list[Text]:
+    shown = found[:COMPLAINTS_MAX]
+    if len(found) > len(shown):
+        shown.append(f"... and {len(found) - len(shown)} more")
+    return [Text(text, style="red", no_wrap=True, overflow="ellipsis") for text in shown]
 
 
 def fitting(rows: Sequence[Row], width: int, sorted_by: Column) -> dict[Column, int]:
@@ -154,10 +192,10 @@ def _cut_names(widths: dict[Column, int], room: int) -> None:
 
 
 def _style(row: Row) -> str:
-    """What deserves a look: a channel that does not get on, one that lags, one that is paused."""
-    lag = row.lag_seconds
+    """What deserves a look: red where messages wait and nothing is finished, yellow else."""
+    severity = row.state.severity
     if row.is_paused:
         return "dim"
-    if lag is None or lag < SLOW_SECONDS:
-        return ""
-    return "red" if math.isinf(lag) else "yellow"
+    if severity >= NO_CHANNEL.severity and (row.waiting or row.gone):
+        return "red"
+    return "yellow" if severity >= BEHIND.severity or row.gone else ""

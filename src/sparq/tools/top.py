@@ -1,41 +1,53 @@
-"""The program `sparq top`: what goes on in a cluster, a row a channel, looked at again and again.
+"""The program `sparq top`: a cluster at work, a row for each channel, refreshed at an interval.
 
-1. On a terminal it fills the screen, and keys sort and scroll (`view`); a narrow one has fewer
-   columns. Elsewhere, and where `TERM` is `dumb`, each look is a block of lines, which begin with
-   the time; with `--once` there is one table and then the end.
+1. On a terminal it fills the screen: keys sort and select rows, `/` filters them, Enter opens a
+   channel with its nsqds and clients (`view`); a narrow one has fewer columns. Elsewhere, and where
+   `TERM` is `dumb`, each look is a block of lines that begin with the time, or with `--json` one
+   line of JSON; with `--once` there is one table, or one document, and then the end.
 2. Rates need two looks. A screen shows the first one without them; lines begin with the second.
-3. It asks over HTTP what any nsqd answers (`cluster`), sparq's and Go's, and changes nothing.
-4. Exit status: 0 after `q`, after `--count` looks and after a signal; 1 when no nsqd answers a
+3. STATE says what is wrong with a channel (`state`). With `--once` a channel is `stuck` if nothing
+   was finished in the one interval, else after 10 seconds, 2 minutes where Spark reads it.
+4. An nsqd that stops answering keeps its last figures, and is said to be gone (`history`).
+5. It asks over HTTP what any nsqd answers (`cluster`), sparq's and Go's, and changes nothing. Go's
+   do not say how old the oldest message is: `-`.
+6. Exit status: 0 after `q`, after `--count` looks and after a signal; 1 when no nsqd answers a
    program that is to end (`--once`, `--count`), or standard output takes no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sparq.client.address import lookupd_url, split_texts
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
+from sparq.tools.channel_page import ChannelFacts
+from sparq.tools.clients import clients_in
 from sparq.tools.cluster import Cluster
 from sparq.tools.columns import aligned
 from sparq.tools.command_line import Failed, UsageError
 from sparq.tools.commands.top import PROGRAM, Options, main
 from sparq.tools.common import QUITTING, check_addresses, run
+from sparq.tools.history import History
 from sparq.tools.interruption import unless_stopped
 from sparq.tools.keyboard import keyboard
-from sparq.tools.overview import Look, Overview, look, overview
+from sparq.tools.overview import Look, Overview, Row, look
 from sparq.tools.pipes import Output
-from sparq.tools.screen import Screen
+from sparq.tools.screen import Screen, complaints
+from sparq.tools.state import STUCK_SECONDS
 from sparq.tools.terminal import taken
 from sparq.tools.view import COLUMNS, View, cells
 
-LEFT: Final = sum(column.is_text for column in COLUMNS)
+LEFT: Final = [at for at, column in enumerate(COLUMNS) if column.is_left]
 
 
 def start(options: Options) -> int:
@@ -52,7 +64,7 @@ async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
     """
     async with _cluster(options) as cluster:
         watcher = Watcher(options, cluster, output, stop)
-        if os.isatty(1) and os.environ.get("TERM") != "dumb" and not options.once:
+        if _fills_screen(options):
             await unless_stopped(watcher.fill_screen(), stop)
             return 0
         try:
@@ -62,6 +74,11 @@ async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
         except OSError as error:
             raise Failed(f"failed to write to standard output: {error.strerror}") from None
     return 0
+
+
+def _fills_screen(options: Options) -> bool:
+    to_read_back = options.once or options.json
+    return os.isatty(1) and os.environ.get("TERM") != "dumb" and not to_read_back
 
 
 def _cluster(options: Options) -> Cluster:
@@ -111,29 +128,30 @@ class Watcher:
         self._output = output
         self._stop = stop
         self._view = View(options.sort)
-        self._looks: Mapping[str, Look] = {}
+        self._history = History(0.0 if options.once else STUCK_SECONDS)
+        self._is_opened = asyncio.Event()
+        self._opened = ChannelFacts()
 
     async def look(self) -> Overview:
         """What is to be seen now, with rates since the last time."""
         stats = await self._cluster.stats()
         self.errors = dict(self._cluster.errors)
-        before, now = self._looks, {}
+        now: dict[str, Look] = {}
         for address, document in stats.items():
             try:
                 now[address] = look(document, self._cluster.answered_at[address])
             except ValueError as error:
                 self.errors[address] = str(error)
-        # Whoever misses one look has its rate over both intervals at the next one.
-        missed = {address: before[address] for address in before.keys() & self.errors.keys()}
-        self._looks = {**missed, **now}
-        return overview(before, now)
+        return self._history.add(now, time.monotonic())
 
     async def pause(self) -> None:
         """Wait for the next look's time."""
         await asyncio.sleep(self._options.interval_ns / SECOND)
 
+    # Lines, for a pipe or a file
+
     async def print_lines(self) -> None:
-        """For a pipe or a file.
+        """Print each look.
 
         Raises:
             Failed: no nsqd answers a program that is to end.
@@ -148,41 +166,116 @@ class Watcher:
                 raise Failed("; ".join(reasons) or "nsqlookupd knows no nsqd")
             await self.pause()
             seen = await self.look()
-            await self._print(seen)
+            await (self._print_json(seen) if self._options.json else self._print(seen))
             printed += 1
 
     async def _print(self, seen: Overview) -> None:
         stamp = [] if self._options.once else [f"{datetime.now():%Y-%m-%dT%H:%M:%S}"]
         rows = [[*stamp, *cells(row)] for row in self._view.sorted(seen.rows)]
         headings = [*(["TIME"] if stamp else []), *(column.heading for column in COLUMNS)]
-        lines = aligned([headings, *rows], LEFT + len(stamp))
+        lines = aligned([headings, *rows], {0, *(at + len(stamp) for at in LEFT)})
         await self._output.write("".join(f"{line}\n" for line in lines).encode())
-        for address, why in {**self.errors, **seen.ill}.items():
-            sys.stderr.write(f"{PROGRAM}: {address}: {why}\n")
+        for complaint in complaints(seen, self.errors):
+            sys.stderr.write(f"{PROGRAM}: {complaint}\n")
+
+    async def _print_json(self, seen: Overview) -> None:
+        document = {
+            "time": f"{datetime.now().astimezone().isoformat(timespec='milliseconds')}",
+            "nsqds": seen.nsqds,
+            "rows": [document_of(row) for row in self._view.sorted(seen.rows)],
+            "gone": {address: last._asdict() for address, last in seen.gone.items()},
+            "errors": {**self.errors, **seen.ill},
+        }
+        await self._output.write(f"{json.dumps(document, ensure_ascii=False)}\n".encode())
+
+    # A screen, for a person
 
     async def fill_screen(self) -> None:
-        """For a person."""
+        """Show each look, and do what keys ask for."""
         screen = Screen(self._view, PROGRAM)
         seen = Overview()
         shown = 0
 
-        def pressed(key: str) -> None:
-            if key == "q":
-                self._stop.set()
-            elif self._view.press(key, screen.page_size(len(self.errors))):
-                screen.draw(seen, self.errors)
+        def draw() -> None:
+            screen.draw(seen, self.errors, self._opened)
 
-        with taken(partial(keyboard, pressed), screen.shown):
-            screen.draw(seen, self.errors)
+        with taken(partial(keyboard, lambda key: self._press(key, screen, draw)), screen.shown):
+            draw()
             while True:
                 found = await self.look()
                 if not self._view.is_frozen:
                     seen = found
-                    screen.draw(seen, self.errors)
+                    await self._look_into_channel(seen)
+                    draw()
                 if self._options.count and shown >= self._options.count:
                     return
                 shown += 1
-                await self.pause()
+                await self._pause_unless_opened(seen, draw)
+
+    def _press(self, key: str, screen: Screen, draw: Callable[[], None]) -> None:
+        if key == "q" and not self._view.is_typing:
+            self._stop.set()
+            return
+        opened = self._view.opened
+        if key == "x" and not self._view.is_typing:
+            self._history.forget_gone()
+        elif not self._view.press(key, screen.page_size()):
+            return
+        if self._view.opened != opened:
+            self._opened = ChannelFacts()
+            self._is_opened.set()
+        draw()
+
+    async def _pause_unless_opened(self, seen: Overview, draw: Callable[[], None]) -> None:
+        """Wait for the next look's time; a channel that is opened meanwhile is asked about."""
+        end = time.monotonic() + self._options.interval_ns / SECOND
+        while (rest := end - time.monotonic()) > 0:
+            try:
+                async with asyncio.timeout(rest):
+                    await self._is_opened.wait()
+            except TimeoutError:
+                return
+            self._is_opened.clear()
+            await self._look_into_channel(seen)
+            draw()
+
+    async def _look_into_channel(self, seen: Overview) -> None:
+        """Ask for the clients of the channel that is opened, if there is one."""
+        key = self._view.opened
+        if key is None:
+            return
+        row = next((row for row in seen.rows if row.key == key), None)
+        parts = self._history.parts(key)
+        clients = {}
+        for address, document in (await self._cluster.clients(*key)).items() if key[1] else ():
+            try:
+                clients[address] = clients_in(document, *key)
+            except ValueError as error:
+                self.errors[address] = str(error)
+        if self._view.opened == key:
+            self._opened = ChannelFacts(row, parts, clients)
+
+
+def document_of(row: Row) -> dict[str, Any]:
+    """A row for programs: what is unknown, or has no end, is null; `channel` "" is the topic's."""
+    lag = row.lag_seconds
+    return {
+        "topic": row.topic,
+        "channel": row.channel,
+        "state": row.state.words,
+        "in_rate": row.in_rate,
+        "out_rate": row.out_rate,
+        "depth": row.depth,
+        "in_flight": row.in_flight,
+        "deferred": row.deferred,
+        "lag_seconds": None if lag is None or math.isinf(lag) else lag,
+        "oldest_seconds": row.oldest_seconds,
+        "requeue_rate": row.requeue_rate,
+        "timeout_rate": row.timeout_rate,
+        "clients": row.clients,
+        "paused": row.is_paused,
+        "gone": list(row.gone),
+    }
 
 
 if __name__ == "__main__":

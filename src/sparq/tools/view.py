@@ -1,8 +1,11 @@
 """How the rows of an overview are shown: their columns, their order, and which part of them.
 
 1. A column is named the same on the command line (`--sort`) and under a key; pressing its key a
-   second time turns the order round. Numbers begin with the largest, names with the first.
+   second time turns the order round. Numbers begin with the largest, names with the first, states
+   with the worst.
 2. What is unknown is shown as `-`, and is the smallest of its column.
+3. One row is selected, and stays so while rows change places. Enter opens its channel, Esc closes
+   it. `/` begins a filter: a text that a row must have in its topic, channel or state.
 """
 
 from __future__ import annotations
@@ -11,15 +14,17 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sparq.program.mistakes import suggestion
 
 if TYPE_CHECKING:
-    from sparq.tools.overview import Row
+    from sparq.tools.overview import Key, Row
+    from sparq.tools.state import State
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 UNKNOWN = "-"
+FILTER_LENGTH_MAX: Final = 64
 
 
 def count(value: int) -> str:
@@ -35,11 +40,11 @@ def rate(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`0.4s`, `5m02s`, `3h07m`, `2d04h`; `stuck` for what never ends."""
+    """`0.4s`, `5m02s`, `3h07m`, `2d04h`; `never` for what does not end at this rate."""
     if seconds is None:
         return UNKNOWN
     if math.isinf(seconds):
-        return "stuck"
+        return "never"
     if seconds < MINUTE:
         return f"{seconds:.1f}s" if seconds else "0s"
     whole = round(seconds)
@@ -53,6 +58,11 @@ def duration(seconds: float | None) -> str:
 def yes_or_no(value: bool) -> str:
     """As NSQ's own pages have it."""
     return "yes" if value else "no"
+
+
+def words_of(state: State) -> str:
+    """What is said of a row."""
+    return state.words
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,11 @@ class Column:
         """Whether it holds names."""
         return self.text is str
 
+    @property
+    def is_left(self) -> bool:
+        """Whether its cells are aligned to the left: words, not figures."""
+        return self.is_text or self.text is words_of
+
     def order(self, row: Row) -> Any:
         """What rows are sorted by."""
         figure = self.figure(row)
@@ -85,10 +100,12 @@ COLUMNS = (
     Column("in_flight", "f", "IN FLIGHT", lambda row: row.in_flight, count),
     Column("deferred", "e", "DEFERRED", lambda row: row.deferred, count),
     Column("lag", "l", "LAG", lambda row: row.lag_seconds, duration),
+    Column("oldest", "s", "OLDEST", lambda row: row.oldest_seconds, duration),
     Column("requeued", "r", "REQUEUED/S", lambda row: row.requeue_rate, rate),
     Column("timed_out", "m", "TIMED OUT/S", lambda row: row.timeout_rate, rate),
     Column("clients", "n", "CLIENTS", lambda row: row.clients, count),
     Column("paused", "p", "PAUSED", lambda row: row.is_paused, yes_or_no),
+    Column("state", "a", "STATE", lambda row: row.state, words_of),
 )
 BY_NAME = {column.name: column for column in COLUMNS}
 BY_KEY = {column.key: column for column in COLUMNS}
@@ -124,6 +141,11 @@ class View:
         is_descending: whether the largest comes first.
         is_frozen: whether the screen is to stay as it is.
         first: how many rows are above the screen.
+        filter: text that a row must have; "": all rows are shown.
+        is_typing: whether keys are letters of the filter.
+        selected: topic and channel that the selection follows; None: it stays in its place.
+        opened: topic and channel that is shown alone; None: the list of all.
+        matching: how many rows the filter leaves.
     """
 
     def __init__(self, sort: str = "topic") -> None:
@@ -131,33 +153,94 @@ class View:
         self.is_descending = not self.column.is_text
         self.is_frozen = False
         self.first = 0
+        self.filter = ""
+        self.is_typing = False
+        self.selected: Key | None = None
+        self.opened: Key | None = None
+        self.matching = 0
+        self._keys: list[Key] = []
+        self._cursor = 0
 
     def press(self, key: str, page: int) -> bool:
         """Do what a key asks for; False when it is none of the view's.
 
         Args:
-            key: a letter, or `up`, `down`, `page up`, `page down`, `home`, `end`, `space`.
+            key: a character, or one of the names in `keyboard.NAMES`.
             page: rows that fit on the screen.
         """
-        steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
-        if key in steps:
-            self.first = max(0, self.first + steps[key])
-        elif key == "home":
-            self.first = 0
-        elif key == "end":
-            self.first = sys.maxsize  # `page` knows which that is
+        if self.is_typing:
+            return self._type(key)
+        if key == "escape":
+            return self._go_back()
+        if self.opened is not None:
+            return self._press_in_channel(key, page)
+        if key == "enter":
+            self._open()
+        elif key == "/":
+            self.is_typing = True
         elif key == "space":
             self.is_frozen = not self.is_frozen
         elif key in BY_KEY:
             self._sort_by(BY_KEY[key])
         else:
+            return self._move(key, page)
+        return True
+
+    def _type(self, key: str) -> bool:
+        """A key while the filter is written: Enter keeps it, Esc gives it up."""
+        if key == "enter":
+            self.is_typing = False
+        elif key == "escape":
+            self.is_typing, self.filter = False, ""
+        elif key == "backspace":
+            self.filter = self.filter[:-1]
+        elif key == "space" or len(key) == 1:
+            letter = " " if key == "space" else key
+            self.filter = (self.filter + letter)[:FILTER_LENGTH_MAX]
+        else:
             return False
+        return True
+
+    def _go_back(self) -> bool:
+        """Close the channel, or else drop the filter."""
+        if self.opened is not None:
+            self.opened, self.first = None, 0
+        else:
+            self.filter = ""
+        return True
+
+    def _press_in_channel(self, key: str, page: int) -> bool:
+        """The keys of an opened channel: its clients may be more than there is room for."""
+        steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
+        if key == "space":
+            self.is_frozen = not self.is_frozen
+        elif key in steps:
+            self.first = max(0, self.first + steps[key])
+        elif key in ("home", "end"):
+            self.first = 0 if key == "home" else sys.maxsize
+        else:
+            return False
+        return True
+
+    def _open(self) -> None:
+        if self._keys:
+            self.opened, self.first = self._keys[self._cursor], 0
+
+    def _move(self, key: str, page: int) -> bool:
+        """Select another row."""
+        steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
+        steps |= {"home": -len(self._keys), "end": len(self._keys)}
+        if key not in steps:
+            return False
+        if self._keys:
+            self._cursor = max(0, min(self._cursor + steps[key], len(self._keys) - 1))
+            self.selected = None if key == "home" else self._keys[self._cursor]
         return True
 
     def _sort_by(self, column: Column) -> None:
         same = column is self.column
         self.is_descending = not self.is_descending if same else not column.is_text
-        self.column, self.first = column, 0
+        self.column, self.first, self._cursor, self.selected = column, 0, 0, None
 
     def sorted(self, rows: Sequence[Row]) -> list[Row]:
         """All rows in order; equal ones by topic and channel."""
@@ -165,9 +248,26 @@ class View:
         return sorted(by_name, key=self.column.order, reverse=self.is_descending)
 
     def page(self, rows: Sequence[Row], size: int) -> list[Row]:
-        """The rows that are to be seen, at most so many."""
-        self.first = max(0, min(self.first, len(rows) - size))
-        return self.sorted(rows)[self.first : self.first + size]
+        """The rows that are to be seen, at most so many; the selected one is among them."""
+        found = self.sorted([row for row in rows if self._matches(row)])
+        self._keys = [row.key for row in found]
+        self.matching = len(found)
+        if self.selected in self._keys:
+            self._cursor = self._keys.index(self.selected)
+        else:
+            self.selected = None
+        self._cursor = max(0, min(self._cursor, len(found) - 1))
+        self.first = max(self._cursor - size + 1, min(self.first, self._cursor))
+        self.first = max(0, min(self.first, len(found) - size))
+        return found[self.first : self.first + size]
+
+    def is_selected(self, row: Row) -> bool:
+        """Whether Enter would open this row."""
+        return bool(self._keys) and row.key == self._keys[self._cursor]
+
+    def _matches(self, row: Row) -> bool:
+        where = f"{row.topic}/{row.channel} {row.state.words}"
+        return self.filter.lower() in where.lower()
 
 
 def cells(row: Row, columns: Sequence[Column] = COLUMNS) -> list[str]:

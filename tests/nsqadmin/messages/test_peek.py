@@ -141,6 +141,8 @@ async def test_search_goes_over_all_nodes(cluster: Cluster) -> None:
     assert (['{"n": 38}', '{"n": 39}'], True, 1.0) == (
         *([message["body"] for message in page.messages], page.done, page.progress),
     )
+    page = await search(cluster.fleet, "t", Sought(regex="[89]9?}$", state="waiting", channel="c"))
+    assert 8 == len(page.messages)
     found, steps = [], 0
     async for step in search_on(cluster.fleet, "t", Sought(text="1"), show=Show(5)):
         found += step.messages

@@ -125,6 +125,11 @@ _V2: Final = (
     Right("GET", "/api/v2/seek", Role.READ),
     Right("POST", "/api/v2/seek", Role.OPERATE),
     Right("POST", "/api/v2/actions", Role.OPERATE),
+    Right("GET", "/api/v2/channels", Role.READ),
+    Right("GET", "/api/v2/log", Role.READ),
+    Right("GET", "/api/v2/body", Role.BODIES),
+    Right("GET", "/api/v2/times", Role.READ),
+    Right("POST", "/api/v2/nodes/:node/forget", Role.OPERATE),
 )
 
 RIGHTS: Final = (*_PUBLIC, *_NSQ, *_PAGES, *_V2)

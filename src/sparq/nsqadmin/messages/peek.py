@@ -278,6 +278,7 @@ class Sought:
     attempts: str = ""
     state: str = ""
     channel: str = ""
+    regex: str = ""
 
     def query(self) -> dict[str, str]:
         """The parameters for a node."""
@@ -285,6 +286,7 @@ class Sought:
             "from": self.since,
             "to": self.until,
             "text": self.text,
+            "regex": self.regex,
             "json": self.json,
             "attempts": self.attempts,
             "state": self.state,

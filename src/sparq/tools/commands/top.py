@@ -37,6 +37,7 @@ class Options:
     interval_ns: int = option(2 * SECOND, "time between two looks", kind=DURATION, name="interval")
     count: int = option(0, "end after so many looks with rates; 0: never", kind=INT)
     once: bool = option(False, "print one table, and end", kind=BOOL)
+    json: bool = option(False, "print each look as a line of JSON", kind=BOOL)
     sort: str = option("topic", "column to sort by: its heading, in any case", kind=COLUMN)
     http_client_connect_timeout_ns: int = option(
         2 * SECOND,

@@ -1,0 +1,222 @@
+"""`pause unpause empty delete create tombstone`: one change at all daemons, and its report.
+
+Who has the topic is looked at first: that is all of a dry run. A daemon that says that it has no
+such topic or channel has nothing to do, which is no failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from sparq.cluster import actions
+from sparq.cluster.actions import Outcome, Report
+from sparq.cluster.fleet import Fleet, UnknownNode
+from sparq.protocol.names import is_valid_name, quote
+from sparq.tools.admin.confirm import confirm
+from sparq.tools.admin.job import Job
+from sparq.tools.admin.next_steps import has_nothing, next_steps
+from sparq.tools.admin.survey import Survey, survey, waiting_in
+from sparq.tools.command_line import Failed, UsageError
+
+Act = Callable[[Fleet, str, str], Awaitable[Report]]
+NOTHING: Final = "nothing to do: it does not have this"
+COMES_BACK: Final = (
+    "an nsqd that is started again still has what it did not delete, and tells the nsqlookupds"
+)
+
+
+class Change(NamedTuple):
+    """A verb: what is called, its past, and what is lost by it; "" nothing."""
+
+    act: Act
+    past: str
+    loses: str = ""
+
+
+CHANGES: Final = {
+    "pause": Change(actions.pause, "paused"),
+    "unpause": Change(actions.unpause, "unpaused"),
+    "create": Change(actions.create, "created"),
+    "empty": Change(actions.empty, "emptied", "drops {waiting} messages of {what}"),
+    "delete": Change(actions.delete, "deleted", "deletes {what} with {waiting} messages"),
+    "tombstone": Change(
+        actions.tombstone, "tombstoned", "deletes topic {topic} with {waiting} messages at {node}"
+    ),
+}
+
+
+async def change(job: Job) -> int:
+    """Do it; the exit status.
+
+    Raises:
+        UsageError: a name is none.
+        Failed: nothing was done.
+    """
+    check_names(job)
+    found = await _found(job)
+    if job.options.dry_run:
+        return await _say_plan(job, found)
+    doing = CHANGES[job.verb]
+    if doing.loses:
+        figures = {"waiting": f"{found.waiting:,}", "what": job.what, "topic": job.topic}
+        sentence = doing.loses.format(**figures, node=job.channel)
+        is_whole = job.verb == "tombstone" or not job.channel
+        await confirm(job, job.topic if is_whole else job.channel, f"this {sentence}")
+    try:
+        report = await doing.act(job.fleet, job.topic, job.channel)
+    except UnknownNode:
+        raise Failed(await _no_such_node(job)) from None
+    report.warnings = {**found.errors, **report.warnings}
+    return await say_report(job, report, doing.past)
+
+
+def check_names(job: Job) -> None:
+    """Hold the topic and the channel to names that NSQ allows.
+
+    Raises:
+        UsageError: one is none.
+    """
+    names = {"topic": job.topic}
+    if job.channel and job.verb != "tombstone":
+        names["channel"] = job.channel
+    for kind, name in names.items():
+        if not is_valid_name(name):
+            raise UsageError(f"{quote(name)} is not a valid name of a {kind}")
+
+
+async def _found(job: Job) -> Survey:
+    """Who has it; for `create`, who is there."""
+    if job.verb == "create":
+        everybody = await job.fleet.nodes()
+        return Survey({}, {node.address: node for node in everybody.value}, dict(everybody.errors))
+    channel = "" if job.verb == "tombstone" else job.channel
+    found = await survey(job.fleet, job.topic, channel)
+    if job.verb == "tombstone":
+        if job.channel not in found.nodes:
+            raise Failed(await _no_such_node(job))
+        mine = job.channel
+        return Survey(
+            {at: figures for at, figures in found.having.items() if at == mine},
+            {mine: found.nodes[mine]},
+            {at: why for at, why in found.errors.items() if at == mine or at not in found.nodes},
+        )
+    if not found.having and not found.errors and job.verb != "delete":
+        raise Failed(f"no nsqd has the {job.what}: nothing was done")
+    return found
+
+
+async def _no_such_node(job: Job) -> str:
+    nodes = await job.fleet.nodes()
+    known = ", ".join(node.address for node in nodes.value[:10]) or "none"
+    return (
+        f"{quote(job.channel)} is no nsqd with topic {job.topic}: nothing was done; known: {known}"
+    )
+
+
+async def _say_plan(job: Job, found: Survey) -> int:
+    """What a change would do where."""
+    past = CHANGES[job.verb].past
+    if job.verb == "create":
+        where = list(job.fleet.lookupds or found.nodes)
+        rows = [_planned(address, f"be told to create {job.what}") for address in where]
+    else:
+        rows = [
+            _planned(address, f"have it {past}", waiting_in(figures))
+            for address, figures in found.having.items()
+        ]
+    if job.options.json:
+        plan = {"verb": job.verb, "dry_run": True, "topic": job.topic, "channel": job.channel}
+        steps = next_steps(job, found.errors, lookupds=job.fleet.lookupds)
+        await job.say_json({**plan, "plan": rows, "errors": found.errors, "next": steps})
+        return int(bool(found.errors))
+    await job.show(("daemon", "would", "messages"), rows, 2)
+    await say_errors(job, found.errors)
+    return int(bool(found.errors))
+
+
+def _planned(address: str, would: str, messages: int | None = None) -> dict[str, Any]:
+    return {"daemon": address, "would": would, "messages": messages}
+
+
+async def say_errors(
+    job: Job, errors: dict[str, str], *, hint: str = "", words: Sequence[str] | None = None
+) -> None:
+    """Who could not be asked, and what to do next; as text."""
+    if not errors:
+        return
+    await job.say(*(f"{address}: {why}" for address, why in errors.items()), "", "what to do next:")
+    steps = next_steps(job, errors, lookupds=job.fleet.lookupds, hint=hint, words=words)
+    await job.say(*(f"  {line}" for line in steps))
+
+
+async def say_report(job: Job, report: Report, past: str) -> int:
+    """What was done where; the exit status.
+
+    Where nothing was to be done at any nsqd, the whole is a failure.
+    """
+    failed = {one.address: one.error for one in report.errors if not has_nothing(one.error)}
+    failed = {**report.warnings, **failed}
+    failed = {at: why for at, why in failed.items() if not has_nothing(why)}
+    is_done = bool(report.done)
+    result = "failed" if not is_done else "partly" if failed or report.failed else "done"
+    hint = COMES_BACK if job.verb in ("delete", "tombstone") else ""
+    if job.options.json:
+        await job.say_json(_document(job, report, result, failed, hint))
+        return int(result != "done")
+    words = {"done": past, "partly": f"{past} in part", "failed": f"not {past}"}[result]
+    await job.say(f"{words}: {_about(job)}")
+    rows = [
+        {"daemon": one.address, "step": one.step, "result": _result(one)} for one in report.outcomes
+    ]
+    told = {one.address for one in report.outcomes}
+    rows += [
+        {"daemon": address, "step": "", "result": f"NOT ASKED: {why}"}
+        for address, why in report.warnings.items()
+        if address not in told
+    ]
+    await job.show(("daemon", "step", "result"), rows, 3)
+    if report.failed:
+        await job.say(report.failed)
+    if failed:
+        await job.say("", "what to do next:")
+        steps = next_steps(job, failed, lookupds=job.fleet.lookupds, hint=hint)
+        await job.say(*(f"  {line}" for line in steps))
+    return int(result != "done")
+
+
+def _about(job: Job) -> str:
+    if job.verb == "tombstone":
+        return f"topic {job.topic} at {job.channel}"
+    return job.what
+
+
+def _result(one: Outcome) -> str:
+    if not one.error:
+        return "done"
+    return NOTHING if has_nothing(one.error) else f"NOT DONE: {one.error}"
+
+
+def _document(
+    job: Job, report: Report, result: str, failed: dict[str, str], hint: str
+) -> dict[str, Any]:
+    """The report for programs."""
+    return {
+        "verb": job.verb,
+        "topic": job.topic,
+        "channel": "" if job.verb == "tombstone" else job.channel,
+        "dry_run": bool(job.options.dry_run),
+        "result": result,
+        "steps": [
+            {
+                "daemon": one.address,
+                "step": one.step,
+                "done": not one.error,
+                "error": one.error or None,
+                "answer": one.answer,
+            }
+            for one in report.outcomes
+        ],
+        "errors": failed,
+        "next": next_steps(job, failed, lookupds=job.fleet.lookupds, hint=hint),
+    }

@@ -1,0 +1,193 @@
+"""Names completed in the shell: verbs, flags, and what the cluster has.
+
+1. `sparq admin completion SHELL` prints the script of a shell. That calls `sparq admin complete
+   WORDS` at each Tab, which prints what the last word may be, a word a line.
+2. The cluster is the one that the words or the environment name. Where it does not answer within a
+   second nothing is completed, and nothing is said.
+3. Only names that NSQ allows, and addresses, are printed: nothing that a shell would obey.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream
+from sparq.program.flags import HELP, Flag, flags_of
+from sparq.program.kinds import BOOL
+from sparq.program.mistakes import Mistake
+from sparq.program.saying import said
+from sparq.protocol.names import is_valid_name
+from sparq.tools.admin.job import Job
+from sparq.tools.admin.main import token_of
+from sparq.tools.command_line import UsageError
+from sparq.tools.commands.admin import PROGRAM, VERBS, Options, separated, with_environment
+
+SECONDS_MAX: Final = 1.0
+PLACES: Final = ("earliest", "latest", "-1h", "last:100")
+SHELLS: Final = ("bash", "zsh", "fish")
+STATES: Final = ("waiting", "in_flight", "deferred", "finished")
+VALUES: Final = {"state": STATES, "format": ("jsonl", "csv")}
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
+
+BASH: Final = r"""# names for `sparq admin`: eval "$(sparq admin completion bash)"
+_sparq_admin() {
+    local line
+    COMPREPLY=()
+    [[ ${COMP_WORDS[1]} == admin ]] || {
+        ((COMP_CWORD == 1)) && COMPREPLY=($(compgen -W "run up pipeline top bench admin" -- "$2"))
+        return
+    }
+    local words=("${COMP_WORDS[@]:2:COMP_CWORD-1}")
+    if declare -F _get_comp_words_by_ref >/dev/null; then
+        local cur cword
+        _get_comp_words_by_ref -n := cur words cword
+        words=("${words[@]:2:cword-1}")
+    fi
+    while IFS= read -r line; do
+        COMPREPLY+=("$line")
+    done < <(sparq admin complete "${words[@]}" 2>/dev/null)
+    declare -F __ltrim_colon_completions >/dev/null && __ltrim_colon_completions "$cur"
+    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+}
+complete -F _sparq_admin sparq
+"""
+ZSH: Final = r"""#compdef sparq
+# names for `sparq admin`: eval "$(sparq admin completion zsh)", after compinit
+_sparq_admin() {
+    local -a found flags
+    if [[ ${words[2]} != admin ]]; then
+        ((CURRENT == 2)) && compadd run up pipeline top bench admin
+        return
+    fi
+    found=("${(@f)$(sparq admin complete "${(@)words[3,CURRENT]}" 2>/dev/null)}")
+    flags=(${(M)found:#*=})
+    found=(${found:#*=})
+    compadd -a found
+    compadd -S '' -a flags
+}
+compdef _sparq_admin sparq
+"""
+FISH: Final = r"""# names for `sparq admin`: sparq admin completion fish | source
+function __sparq_admin
+    set -l words (commandline -opc) (commandline -ct)
+    sparq admin complete $words[3..-1] 2>/dev/null
+end
+complete -c sparq -f -n 'not __fish_seen_subcommand_from admin' \
+    -a 'run up pipeline top bench admin'
+complete -c sparq -f -n '__fish_seen_subcommand_from admin' -a '(__sparq_admin)'
+"""
+SCRIPTS: Final = dict(zip(SHELLS, (BASH, ZSH, FISH), strict=True))
+
+
+async def completion(job: Job) -> int:
+    """Print a shell's script; the exit status.
+
+    Raises:
+        UsageError: there is no script for this shell.
+    """
+    shell = job.words[0]
+    if shell not in SCRIPTS:
+        raise UsageError(f"there are scripts for {', '.join(SHELLS)}")
+    await job.output.write(SCRIPTS[shell].encode())
+    return 0
+
+
+def start(words: Sequence[str]) -> int:
+    """Print what the last of the words after `sparq admin` may be; the exit status is 0."""
+    found: list[str] = []
+    with contextlib.suppress(Mistake, UsageError, ValueError, TimeoutError):
+        found = asyncio.run(candidates(words))
+    said("".join(f"{one}\n" for one in found))
+    return 0
+
+
+async def candidates(words: Sequence[str]) -> list[str]:
+    """What the last word may be, those that begin as it does.
+
+    Raises:
+        Mistake: the words before it cannot be read.
+        UsageError, ValueError: an address or the token is none.
+        TimeoutError: the cluster does not answer in time.
+    """
+    *before, last = words or [""]
+    if not before:
+        return _beginning([*VERBS], last)
+    if before[0] not in VERBS:
+        return []
+    verb, known = before[0], [*flags_of(VERBS[before[0]].options), HELP]
+    if last.startswith("-") and not last[1:2].isdigit():
+        return _flag(known, last)
+    given, flag_words = separated(f"{PROGRAM} {verb}", before[1:], known)
+    kind = _kind(verb, len(given))
+    if kind in ("topic", "channel", "node"):
+        async with asyncio.timeout(SECONDS_MAX):
+            names = await _names(flag_words, kind, given[0] if given else "")
+        return _beginning(names, last)
+    return _beginning({"place": PLACES, "shell": SHELLS}.get(kind, ()), last)
+
+
+def _kind(verb: str, at: int) -> str:
+    """What the word in this place is: a topic, a channel, a node; "" what has no names."""
+    words = VERBS[verb].words.replace("[", "").replace("]", "").split()
+    if verb == "completion":
+        return "shell" if at == 0 else ""
+    return words[at].lower() if at < len(words) else ""
+
+
+def _flag(known: Iterable[Flag], last: str) -> list[str]:
+    """Flags, with `=` where they take a value; or the values of one that has few."""
+    name, equals, value = last.lstrip("-").partition("=")
+    if equals:
+        return [f"--{name}={one}" for one in _beginning(VALUES.get(name, ()), value)]
+    flags = [f"--{flag.name}" + ("" if flag.kind is BOOL else "=") for flag in known]
+    return _beginning(flags, f"--{name}")
+
+
+def _beginning(names: Iterable[str], text: str) -> list[str]:
+    return [name for name in names if name.startswith(text)]
+
+
+async def _names(flag_words: Sequence[str], kind: str, topic: str) -> list[str]:
+    """The topics, the channels of one, or the nsqds, in their order."""
+    options = with_environment(_addresses(flag_words))
+    async with Upstream(
+        connect_seconds=SECONDS_MAX, request_seconds=SECONDS_MAX, token=token_of(options.token)
+    ) as upstream:
+        fleet = Fleet(
+            upstream,
+            nsqds=options.nsqd_http_addresses if not options.lookupd_http_addresses else (),
+            lookupds=options.lookupd_http_addresses,
+        )
+        if kind == "node":
+            nodes = (await fleet.nodes()).value
+            return [node.address for node in nodes if _ADDRESS.fullmatch(node.address)]
+        names = await _channels(fleet, topic) if kind == "channel" else (await fleet.topics()).value
+    return [name for name in names if is_valid_name(name)]
+
+
+async def _channels(fleet: Fleet, topic: str) -> list[str]:
+    if fleet.lookupds:
+        return (await fleet.channels(topic)).value
+    stats = (await fleet.stats(topic)).value.values()
+    found = (one for each in stats for one in each["topics"] if one["topic_name"] == topic)
+    return sorted({channel["channel_name"] for one in found for channel in one["channels"]})
+
+
+def _addresses(flag_words: Iterable[str]) -> Options:
+    """The flags of a cluster among those of a verb; others do not matter here."""
+    pairs = [word.removeprefix("--").partition("=")[::2] for word in flag_words]
+    given: dict[str, tuple[str, ...]] = {}
+    token = ""
+    for name, value in pairs:
+        given[name] = (*given.get(name, ()), value)
+        token = value if name == "token" else token
+    return Options(
+        nsqd_http_addresses=given.get("nsqd-http-address", ()),
+        lookupd_http_addresses=given.get("lookupd-http-address", ()),
+        token=token,
+    )

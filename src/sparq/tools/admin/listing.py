@@ -1,0 +1,185 @@
+"""`list`: the topics, the channels of one, its channel at each nsqd, or the nsqds.
+
+Figures are sums over the nsqds that answered. A topic that only nsqlookupds know has no nsqd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from sparq.cluster.fleet import Gathered
+from sparq.program.mistakes import suggestion
+from sparq.tools.admin.job import Job
+from sparq.tools.admin.next_steps import has_nothing, next_steps
+from sparq.tools.admin.survey import known, producers_of
+from sparq.tools.command_line import Failed, UsageError
+
+TOPIC: Final = ("topic", "channels", "depth", "messages", "paused", "nsqds")
+FIGURES: Final = (
+    *("depth", "in_flight", "deferred", "requeued", "timed_out", "messages", "clients"),
+    *("oldest_seconds", "paused"),
+)
+COUNTERS: Final = {
+    "depth": "depth",
+    "in_flight": "in_flight_count",
+    "deferred": "deferred_count",
+    "requeued": "requeue_count",
+    "timed_out": "timeout_count",
+    "messages": "message_count",
+    "clients": "client_count",
+}
+NODE: Final = ("address", "host", "version", "topics", "messages", "tcp_port")
+
+Stats = Mapping[str, Mapping[str, Any]]
+
+
+async def list_them(job: Job) -> int:
+    """Print what the words ask for; the exit status.
+
+    Raises:
+        UsageError: `--nodes` takes no words.
+        Failed: nobody answered, or there is no such topic or channel.
+    """
+    if job.options.nodes and job.topic:
+        raise UsageError("--nodes takes no topic")
+    stats = await _stats(job)
+    job.errors |= stats.errors
+    if stats.failed and not job.errors and not job.topic:
+        raise Failed("no nsqd is known")
+    if job.options.nodes:
+        await _nodes(job, stats)
+    elif job.channel:
+        await _channel(job, stats.value)
+    elif job.topic:
+        await _channels(job, stats.value)
+    else:
+        await _topics(job, stats.value)
+    return say_missing(job)
+
+
+async def _stats(job: Job) -> Gathered[dict[str, dict[str, Any]]]:
+    """`/stats` of all nsqds, or of those that have the topic."""
+    if not job.topic:
+        return await job.fleet.stats()
+    producers = await producers_of(job.fleet, job.topic)
+    job.errors |= known(producers.errors)
+    return await job.fleet.stats(job.topic, job.channel, nodes=producers.value)
+
+
+def say_missing(job: Job) -> int:
+    """Say on stderr which daemons did not answer, and what to do next; the exit status."""
+    for address, reason in job.errors.items():
+        job.warn(f"{address}: {reason}")
+    if job.errors:
+        job.warn("what these have is not shown; what to do next:")
+        for line in next_steps(job, job.errors, lookupds=job.fleet.lookupds):
+            job.warn(f"  {line}")
+    return int(bool(job.errors))
+
+
+async def _topics(job: Job, stats: Stats) -> None:
+    rows: dict[str, dict[str, Any]] = {}
+    known = await job.fleet.topics()
+    job.errors |= {at: why for at, why in known.errors.items() if not has_nothing(why)}
+    for name in known.value:
+        rows[name] = _topic_row(name)
+    channels: dict[str, set[str]] = {}
+    for document in stats.values():
+        for topic in document["topics"]:
+            name = topic["topic_name"]
+            row = rows.setdefault(name, _topic_row(name))
+            row["nsqds"] += 1
+            row["messages"] += number(topic, "message_count")
+            row["depth"] += number(topic, "depth")
+            row["depth"] += sum(number(channel, "depth") for channel in topic["channels"])
+            row["paused"] |= topic.get("paused") is True
+            channels.setdefault(name, set()).update(c["channel_name"] for c in topic["channels"])
+    for name, row in rows.items():
+        row["channels"] = len(channels.get(name, ()))
+    await job.show(TOPIC, (row for _, row in sorted(rows.items())), 1)
+
+
+def _topic_row(name: str) -> dict[str, Any]:
+    figures = {"channels": 0, "depth": 0, "messages": 0, "paused": False, "nsqds": 0}
+    return {"topic": name, **figures}
+
+
+async def _channels(job: Job, stats: Stats) -> None:
+    found = [topic for each in stats.values() for topic in _topics_in(each, job.topic)]
+    if not found and not job.errors:
+        names = await job.fleet.topics()
+        if job.topic not in names.value:
+            raise Failed(f"there is no topic {job.topic}{suggestion(job.topic, names.value)}")
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for topic in found:
+        for channel in topic["channels"]:
+            parts.setdefault(channel["channel_name"], []).append(channel)
+    rows = [
+        {"channel": name, **summed(channels), "nsqds": len(channels)}
+        for name, channels in sorted(parts.items())
+    ]
+    await job.show(("channel", *FIGURES, "nsqds"), rows, 1)
+
+
+async def _channel(job: Job, stats: Stats) -> None:
+    rows = [
+        {"nsqd": address, **summed([channel])}
+        for address, document in sorted(stats.items())
+        for topic in _topics_in(document, job.topic)
+        for channel in topic["channels"]
+        if channel["channel_name"] == job.channel
+    ]
+    if not rows and not job.errors:
+        raise Failed(f"no nsqd has the {job.what}")
+    await job.show(("nsqd", *FIGURES), rows, 1)
+
+
+async def _nodes(job: Job, stats: Gathered[dict[str, dict[str, Any]]]) -> None:
+    nodes = await job.fleet.nodes()
+    rows = []
+    for node in nodes.value:
+        document = stats.value.get(node.address)
+        topics = document["topics"] if document else None
+        rows.append(
+            {
+                "address": node.address,
+                "host": node.hostname,
+                "version": node.version,
+                "topics": None if topics is None else len(topics),
+                "messages": None if topics is None else _waiting(topics),
+                "tcp_port": str(node.tcp_port),
+                "error": job.errors.get(node.address, ""),
+            }
+        )
+    await job.show((*NODE[:3], "error", *NODE[3:]), rows, 4)
+
+
+def _waiting(topics: Iterable[Mapping[str, Any]]) -> int:
+    return sum(
+        number(topic, "depth") + sum(number(channel, "depth") for channel in topic["channels"])
+        for topic in topics
+    )
+
+
+def _topics_in(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    return [topic for topic in document["topics"] if topic["topic_name"] == name]
+
+
+def summed(channels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of a channel, summed over nsqds; the age is that of the oldest message."""
+    channels = list(channels)
+    figures: dict[str, Any] = {
+        name: sum(number(channel, key) for channel in channels) for name, key in COUNTERS.items()
+    }
+    ages = [channel.get("oldest_waiting_seconds") for channel in channels]
+    known = [age for age in ages if isinstance(age, int | float)]
+    figures["oldest_seconds"] = max(known, default=None)
+    figures["paused"] = any(channel.get("paused") is True for channel in channels)
+    return figures
+
+
+def number(of: Mapping[str, Any], key: str) -> int:
+    """A figure that a daemon says, or 0 for what is none."""
+    value = of.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,147 @@
+"""`sparq admin` at work: opens the cluster, calls the verb's function, ends with its status.
+
+A signal stops the verb, whose status is then 1: what daemons were told, they may have done. The
+cluster's connections are closed in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from sparq.client.address import lookupd_url, split_texts
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream
+from sparq.protocol.durations import SECOND
+from sparq.tools.admin.job import Job
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.commands.admin import LOOKUPD_VARIABLE, PROGRAM, Request
+from sparq.tools.common import check_addresses, run
+from sparq.tools.pipes import Output
+
+FUNCTIONS: Final = {
+    "list": "listing.list_them",
+    "seek": "seeking.seek",
+    "peek": "peeking.peek",
+    "find": "finding.find",
+    "export": "exporting.export",
+    "audit": "auditing.audit",
+    "completion": "completion.completion",
+    **dict.fromkeys(("requeue", "finish", "cancel", "copy"), "selecting.act"),
+}
+"""Where each verb is done; those that are not named here are changes."""
+
+WITHOUT_CLUSTER: Final = ("audit", "completion")
+FILE_MARK: Final = "@"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
+
+
+def start(request: Request) -> int:
+    """Run the program; the exit status."""
+    return run(f"{PROGRAM} {request.verb}", partial(work, request, Output()))
+
+
+async def work(request: Request, output: Output, stop: asyncio.Event) -> int:
+    """Do what is asked for, until it is done or the event is set; the exit status.
+
+    Raises:
+        UsageError, Failed: nothing was done.
+    """
+    module, function = FUNCTIONS.get(request.verb, "changes.change").split(".")
+    act: Callable[[Job], Awaitable[int]] = getattr(
+        import_module(f"sparq.tools.admin.{module}"), function
+    )
+    async with opened(request) as fleet:
+        job = Job(request, fleet, output)
+        doing = asyncio.ensure_future(act(job))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        was_stopped = not doing.done()
+        doing.cancel()
+        stopping.cancel()
+        await asyncio.gather(doing, stopping, return_exceptions=True)
+        if was_stopped:
+            raise Failed("stopped by a signal: daemons that were told may have done their part")
+        return max(doing.result(), await _count(job))
+
+
+async def _count(job: Job) -> int:
+    """Hold the cluster to `--expect-nodes`; the exit status."""
+    expected = job.options.expect_nodes
+    if not expected or job.verb in WITHOUT_CLUSTER:
+        return 0
+    found = await job.fleet.nodes()
+    answered = [node.address for node in found.value if node.address not in found.errors]
+    if len(answered) >= expected:
+        return 0
+    names = ", ".join(answered) or "none"
+    job.warn(
+        f"{len(answered)} nsqds are known instead of {expected} ({names}): start the others,"
+        " then do it again"
+    )
+    return 1
+
+
+@asynccontextmanager
+async def opened(request: Request) -> AsyncIterator[Fleet]:
+    """The cluster that the flags name.
+
+    Raises:
+        UsageError: they name none, or the token is none.
+    """
+    options = request.options
+    nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
+    check_addresses("nsqd-http-address", nsqds, lookupd_url)
+    check_addresses("lookupd-http-address", lookupds, lookupd_url)
+    if request.verb not in WITHOUT_CLUSTER:
+        if not any(nsqds) and not any(lookupds):
+            raise UsageError(
+                "--lookupd-http-address or --nsqd-http-address required"
+                f" (or {LOOKUPD_VARIABLE} in the environment)"
+            )
+        if any(nsqds) and any(lookupds):
+            raise UsageError("use --lookupd-http-address or --nsqd-http-address, not both")
+    async with upstream_of(options) as upstream:
+        yield Fleet(upstream, nsqds=split_texts(nsqds), lookupds=split_texts(lookupds))
+
+
+def upstream_of(options: Any) -> Upstream:
+    """What calls daemons, with the times and the token of the flags.
+
+    Raises:
+        UsageError: a time is not positive, or the token is none.
+    """
+    for name in ("http_client_connect_timeout", "http_client_request_timeout"):
+        if getattr(options, f"{name}_ns") <= 0:
+            raise UsageError(f"--{name.replace('_', '-')} should be positive")
+    return Upstream(
+        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
+        request_seconds=options.http_client_request_timeout_ns / SECOND,
+        token=token_of(options.token),
+    )
+
+
+def token_of(text: str) -> str:
+    """The token that a flag means: itself, or what a file has; "": none.
+
+    Raises:
+        UsageError: its file cannot be read, or it is none that a header can carry.
+    """
+    if text.startswith(FILE_MARK):
+        path = text.removeprefix(FILE_MARK)
+        try:
+            text = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise UsageError(f"--token: {path} cannot be read - {reason}") from None
+        if not text:
+            raise UsageError(f"--token: {path} is empty")
+    if text and not _TOKEN.fullmatch(text):
+        raise UsageError("--token must be letters, digits and ._~+/-, 512 at most")
+    return text

@@ -1,0 +1,102 @@
+"""`seek`: moves a channel to another place of the log at each nsqd, and says where it landed.
+
+It is tried without moving anything first. Where messages would be skipped (they wait now, and are
+not delivered afterwards) the channel's name has to be typed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sparq.cluster import actions
+from sparq.cluster.actions import Outcome, Report
+from sparq.tools.admin.changes import check_names, say_errors
+from sparq.tools.admin.confirm import confirm
+from sparq.tools.admin.job import Job
+from sparq.tools.admin.listing import number
+from sparq.tools.admin.next_steps import has_nothing, in_words, next_steps
+from sparq.tools.admin.survey import Survey, survey
+from sparq.tools.command_line import Failed
+
+HEADINGS: Final = ("nsqd", "lands_at", "index", "note", "again", "skipped", "waiting")
+OLDER_ARE_GONE: Final = "older ones are gone"
+
+
+async def seek(job: Job) -> int:
+    """Do it; the exit status.
+
+    Raises:
+        UsageError: a name is none.
+        Failed: nothing was done.
+    """
+    check_names(job)
+    place = job.words[2]
+    found = await survey(job.fleet, job.topic, job.channel)
+    if not found.having and not found.errors:
+        raise Failed(f"no nsqd has the {job.what}: nothing was done")
+    tried = await _seek(job, found, place, dry_run=True)
+    skipped = sum(row["skipped"] or 0 for row in rows_of(tried, found))
+    if job.options.dry_run:
+        return await _say(job, tried, found)
+    if tried.done and skipped:
+        await confirm(job, job.channel, f"this skips {skipped:,} messages of {job.what}")
+    where = [one.address for one in tried.done]
+    if not where:
+        return await _say(job, tried, found)
+    report = await _seek(job, found, place, dry_run=False, nodes=where)
+    report.outcomes += tried.errors
+    return await _say(job, report, found)
+
+
+async def _seek(
+    job: Job, found: Survey, place: str, *, dry_run: bool, nodes: list[str] | None = None
+) -> Report:
+    report = await actions.seek(
+        job.fleet, job.topic, job.channel, place, dry_run=dry_run, nodes=nodes or ()
+    )
+    if report.failed:
+        raise Failed(f"nothing was done: {report.failed}")
+    report.warnings = {**found.errors, **report.warnings}
+    return report
+
+
+def rows_of(report: Report, found: Survey) -> list[dict[str, Any]]:
+    """A row for each nsqd that answered."""
+    return [_row(one, found.having.get(one.address, {})) for one in report.done]
+
+
+def _row(one: Outcome, figures: dict[str, Any]) -> dict[str, Any]:
+    answer = one.answer if isinstance(one.answer, dict) else {}
+    again, waiting = number(answer, "again"), number(answer, "waiting")
+    unfinished = number(figures, "depth") + number(figures, "in_flight_count")
+    return {
+        "nsqd": one.address,
+        "lands_at": answer.get("time"),
+        "index": str(answer.get("index", "")),
+        "note": OLDER_ARE_GONE if answer.get("older_are_gone") is True else "",
+        "again": again,
+        "skipped": max(0, unfinished + again - waiting),
+        "waiting": waiting,
+        "oldest_time": answer.get("oldest_time"),
+    }
+
+
+async def _say(job: Job, report: Report, found: Survey) -> int:
+    """Where it landed, and where not; the exit status."""
+    rows = rows_of(report, found)
+    failed = {one.address: one.error for one in report.errors if not has_nothing(one.error)}
+    failed = {at: in_words(why) for at, why in {**report.warnings, **failed}.items()}
+    is_dry = bool(job.options.dry_run)
+    if job.options.json:
+        steps = next_steps(job, failed, lookupds=job.fleet.lookupds)
+        result = "failed" if not rows else "partly" if failed else "done"
+        names = {"verb": "seek", "topic": job.topic, "channel": job.channel, "to": job.words[2]}
+        told = {"rows": rows, "errors": failed, "next": steps}
+        await job.say_json({**names, "dry_run": is_dry, "result": result, **told})
+        return int(bool(failed) or not rows)
+    words = "would be moved" if is_dry else "moved" + (" in part" if failed and rows else "")
+    await job.say(f"{words if rows else 'not moved'}: {job.what} to {job.words[2]}")
+    if rows:
+        await job.show(HEADINGS, rows, 4)
+    await say_errors(job, failed)
+    return int(bool(failed) or not rows)

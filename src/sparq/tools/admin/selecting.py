@@ -1,0 +1,181 @@
+"""`requeue finish cancel copy`: something is done to single messages, named by their ids.
+
+Ids come from the command line, or with `-` from standard input, as `find --ids` prints them. Every
+nsqd that has the topic is told all of them and does what it has: an id is of one nsqd only. An id
+that no nsqd did is reported with what they said of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sparq.cluster import actions
+from sparq.cluster.actions import IDS_MAX
+from sparq.cluster.nodes import Node
+from sparq.cluster.upstream import UpstreamError
+from sparq.protocol.names import is_valid_name, quote
+from sparq.tools.admin.changes import check_names, say_errors
+from sparq.tools.admin.confirm import confirm
+from sparq.tools.admin.job import Job
+from sparq.tools.admin.next_steps import next_steps
+from sparq.tools.admin.reading import nodes_of, note
+from sparq.tools.command_line import UsageError
+from sparq.tools.pipes import Input
+
+PAST: Final = {
+    "requeue": "requeued",
+    "finish": "finished",
+    "cancel": "cancelled",
+    "copy": "copied",
+}
+INPUT_BYTES_MAX: Final = 64 << 20
+LOOKUPS_AT_ONCE: Final = 16
+SHOWN_MAX: Final = 20
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(slots=True)
+class Found:
+    """What came of it: which nsqd did which id, and what was said of those that none did."""
+
+    done: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+async def act(job: Job) -> int:
+    """Do it; the exit status.
+
+    Raises:
+        UsageError: a word is no id, or `copy` has no topic to copy to.
+        Failed: nothing was done.
+    """
+    is_copy = job.verb == "copy"
+    if is_copy and not is_valid_name(job.options.to):
+        raise UsageError(f"--to takes the topic to copy to, not {quote(job.options.to)}")
+    ids = await _ids(job.words[1 if is_copy else 2 :])
+    job.request = job.request._replace(words=job.words[: 1 if is_copy else 2])
+    check_names(job)
+    nodes = await nodes_of(job)
+    if job.options.dry_run:
+        found = await _look(job, nodes, ids)
+    else:
+        if job.verb in ("finish", "cancel"):
+            sentence = f"this drops {len(ids):,} messages of {job.what}, unread"
+            await confirm(job, job.channel, sentence)
+        found = await _tell(job, nodes, ids)
+    return await _say(job, ids, found)
+
+
+async def _ids(words: tuple[str, ...]) -> list[str]:
+    """The ids, each once.
+
+    Raises:
+        UsageError: one is none, or there is none.
+    """
+    texts = list(words)
+    if words == ("-",):
+        data = b""
+        keys = Input()
+        while read := await keys.read():
+            data += read
+            if len(data) > INPUT_BYTES_MAX:
+                raise UsageError(f"more than {INPUT_BYTES_MAX:,} bytes of ids")
+        texts = data.decode("utf-8", "replace").split()
+    for text in texts:
+        if not _ID.fullmatch(text):
+            raise UsageError(f"{quote(text[:80])} is no id of a message: 16 hexadecimal digits")
+    if not texts:
+        raise UsageError("no ids came from standard input")
+    return list(dict.fromkeys(texts))
+
+
+async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> Found:
+    """Do it, a thousand messages at a time."""
+    found = Found()
+    for at in range(0, len(ids), IDS_MAX):
+        some = [one for one in ids[at : at + IDS_MAX] if one not in found.done]
+        report = await actions.messages(
+            *(job.fleet, job.verb, job.topic, job.channel),
+            {node.address: some for node in nodes if node.address not in job.errors},
+            to=getattr(job.options, "to", ""),
+        )
+        for one in report.outcomes:
+            if one.error:
+                note(job, one.address, one.error)
+            else:
+                _take(found, one.address, one.answer)
+    return found
+
+
+def _take(found: Found, address: str, answer: Any) -> None:
+    told = answer if isinstance(answer, dict) else {}
+    for one in told.get("done") or ():
+        if isinstance(one, str):
+            found.done[one] = address
+    for entry in told.get("refused") or ():
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
+            # "No such message" is what all say but the one that had it.
+            why = str(entry.get("why", ""))
+            before = found.refused.get(entry["id"], "")
+            found.refused[entry["id"]] = max(before, why, key=lambda text: not _is_absent(text))
+
+
+def _is_absent(why: str) -> bool:
+    return not why or "not found" in why.lower() or "no such" in why.lower() or "has no" in why
+
+
+async def _look(job: Job, nodes: list[Node], ids: list[str]) -> Found:
+    """Which nsqd has which message: all of a dry run."""
+    found = Found()
+    room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+    async def look(node: Node, one: str) -> None:
+        query = {"topic": job.topic, "channel": job.channel, "id": one, "bodies": "false"}
+        async with room:
+            try:
+                await job.fleet.get(node, "/message", **query)
+            except UpstreamError as error:
+                note(job, node.address, error.reason)
+            else:
+                found.done[one] = node.address
+
+    await asyncio.gather(*(look(node, one) for node in nodes for one in ids))
+    return found
+
+
+async def _say(job: Job, ids: list[str], found: Found) -> int:
+    """What was done where; the exit status."""
+    missing = [one for one in ids if one not in found.done]
+    is_failure = bool(missing or job.errors)
+    if job.options.json:
+        await job.say_json(_document(job, found, missing))
+        return int(is_failure)
+    past = ("would be " if job.options.dry_run else "") + PAST[job.verb]
+    await job.say(f"{past}: {len(found.done):,} of {len(ids):,} messages of {job.what}")
+    counts = {at: sum(where == at for where in found.done.values()) for at in found.done.values()}
+    await job.say(*(f"  {address}  {count:,}" for address, count in sorted(counts.items())))
+    for one in missing[:SHOWN_MAX]:
+        await job.say(f"  {one}  NOT DONE: {_why(found, one)}")
+    if len(missing) > SHOWN_MAX:
+        await job.say(f"  ... and {len(missing) - SHOWN_MAX:,} more")
+    await say_errors(job, job.errors, words=(*job.words, *(missing[:SHOWN_MAX] or ["-"])))
+    return int(is_failure)
+
+
+def _why(found: Found, one: str) -> str:
+    return found.refused.get(one) or "no nsqd that answered has it"
+
+
+def _document(job: Job, found: Found, missing: list[str]) -> dict[str, Any]:
+    return {
+        **{"verb": job.verb, "topic": job.topic, "channel": job.channel},
+        "dry_run": bool(job.options.dry_run),
+        "result": "failed" if not found.done else "partly" if missing or job.errors else "done",
+        "done": found.done,
+        "refused": {one: _why(found, one) for one in missing},
+        "errors": job.errors,
+        "next": next_steps(job, job.errors, words=(*job.words, *(missing or ["-"]))),
+    }

@@ -1,0 +1,306 @@
+"""The command line of `sparq admin`: its verbs, their words and flags.
+
+What a verb does, and how it ends, stands in `sparq.tools.admin`. Words and flags may be mixed;
+after `--` come words only, as a topic's name may begin with a dash.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+from sparq.program import command_line, flags, mistakes
+from sparq.program.flags import HELP, VERSION, option
+from sparq.program.kinds import BOOL, DURATION, INT, STRING, choice
+from sparq.program.saying import said
+from sparq.program.version import version_line
+from sparq.protocol.durations import SECOND
+from sparq.tools.command_line import launch, refuse
+
+PROGRAM: Final = "sparq admin"
+LOOKUPD_VARIABLE: Final = "SPARQ_LOOKUPD_HTTP_ADDRESS"
+NSQD_VARIABLE: Final = "SPARQ_NSQD_HTTP_ADDRESS"
+COMPLETE: Final = "complete"
+"""What the shells' functions call: `sparq admin complete WORDS` prints what the last may be."""
+
+STATE: Final = choice("", "waiting", "in_flight", "deferred", "finished")
+FORMAT: Final = choice("jsonl", "csv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Which cluster, and how it is asked: the flags of every verb."""
+
+    nsqd_http_addresses: tuple[str, ...] = option(
+        (), "nsqd to ask: host:port or URL", kind=STRING, name="nsqd-http-address"
+    )
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (),
+        "nsqlookupd that knows the nsqds: host:port or URL",
+        kind=STRING,
+        name="lookupd-http-address",
+    )
+    token: str = option("", "http token of the daemons; @FILE reads it from a file", kind=STRING)
+    json: bool = option(False, "print JSON instead of a table", kind=BOOL)
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND,
+        "time that a connection may take",
+        kind=DURATION,
+        name="http-client-connect-timeout",
+    )
+    http_client_request_timeout_ns: int = option(
+        5 * SECOND,
+        "time that an answer may take",
+        kind=DURATION,
+        name="http-client-request-timeout",
+    )
+    expect_nodes: int = option(
+        0, "exit with 1 if fewer nsqds than this are known; 0: any number", kind=INT, least=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions(Options):
+    """Of `list`."""
+
+    nodes: bool = option(False, "list the nsqds", kind=BOOL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions(Options):
+    """Of verbs that change something."""
+
+    dry_run: bool = option(False, "say what would be done, and do nothing", kind=BOOL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DangerOptions(ChangeOptions):
+    """Of verbs that lose messages."""
+
+    yes: bool = option(
+        False, "do not ask for the name to be typed; needed where nobody can type it", kind=BOOL
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeekOptions(Options):
+    """Of `peek`."""
+
+    state: str = option("", "waiting, in_flight or deferred (default: waiting)", kind=STATE)
+    limit: int = option(10, "messages to show", kind=INT, least=1, most=10_000)
+    start: str = option(
+        "",
+        "of a topic: place to begin at, as of seek (default: the newest messages)",
+        kind=STRING,
+        name="from",
+    )
+    body_bytes: int = option(4096, "bytes of each body to show", kind=INT, least=0, most=1_048_576)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions(Options):
+    """Which messages: all that is given must hold."""
+
+    text: str = option("", "the body has this text", kind=STRING)
+    where: str = option(
+        "", """a value of a JSON body: 'user.id = "7"', 'status >= 500'""", kind=STRING
+    )
+    attempts: str = option("", "of a channel: how often delivered: 3, '>=3'", kind=STRING)
+    state: str = option("", "of a channel: waiting, in_flight, deferred or finished", kind=STATE)
+    start: str = option("", "begin at this place, as of seek", kind=STRING, name="from")
+    end: str = option("", "end before this place", kind=STRING, name="to")
+    body_bytes: int = option(
+        65_536, "bytes of each body to show", kind=INT, least=0, most=1_048_576
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindOptions(SearchOptions):
+    """Of `find`."""
+
+    id: str = option("", "the message with this id", kind=STRING)
+    ids: bool = option(False, "print ids alone, for requeue, finish, cancel and copy", kind=BOOL)
+    limit: int = option(50, "messages to find", kind=INT, least=1, most=100_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(SearchOptions):
+    """Of `export`."""
+
+    body_bytes: int = option(
+        1_048_576, "bytes of each body to write", kind=INT, least=0, most=1_048_576
+    )
+    format: str = option("jsonl", "jsonl or csv", kind=FORMAT)
+    output: str = option("", "new file to write to (default: standard output)", kind=STRING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions(ChangeOptions):
+    """Of `copy`."""
+
+    to: str = option("", "topic to copy to", kind=STRING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions(Options):
+    """Of `audit`."""
+
+    nsqadmin_http_address: str = option(
+        "127.0.0.1:4171", "nsqadmin that keeps the log: host:port or URL", kind=STRING
+    )
+    limit: int = option(50, "entries to show, the newest first", kind=INT, least=1, most=10_000)
+    user: str = option("", "only of this user", kind=STRING)
+    action: str = option("", "only this action, such as delete_channel", kind=STRING)
+    topic: str = option("", "only about this topic", kind=STRING)
+    outcome: str = option("", "only done, partly, failed or refused", kind=STRING)
+
+
+class Verb(NamedTuple):
+    """A verb: the words after it, what it does, its flags, and how many words it takes."""
+
+    words: str
+    text: str
+    options: type[Options]
+    least: int
+    most: int = 2
+
+
+MANY: Final = sys.maxsize
+IDS: Final = "TOPIC CHANNEL ID...|-"
+VERBS: Final = {
+    "list": Verb("[TOPIC [CHANNEL]]", "topics; channels of one; its nsqds", ListOptions, 0),
+    "pause": Verb("TOPIC [CHANNEL]", "stop deliveries", ChangeOptions, 1),
+    "unpause": Verb("TOPIC [CHANNEL]", "let deliveries go on", ChangeOptions, 1),
+    "empty": Verb("TOPIC [CHANNEL]", "drop what waits", DangerOptions, 1),
+    "delete": Verb("TOPIC [CHANNEL]", "delete it with its messages", DangerOptions, 1),
+    "create": Verb("TOPIC [CHANNEL]", "make it", ChangeOptions, 1),
+    "tombstone": Verb(
+        "TOPIC NODE", "hide an nsqd from a topic's consumers, delete it there", DangerOptions, 2
+    ),
+    "seek": Verb(
+        "TOPIC CHANNEL PLACE",
+        "move a channel: earliest, latest, -1h, 2026-01-31T08:00, last:100",
+        DangerOptions,
+        3,
+        3,
+    ),
+    "peek": Verb("TOPIC [CHANNEL]", "look at messages, and take none", PeekOptions, 1),
+    "find": Verb("TOPIC [CHANNEL]", "search for messages", FindOptions, 1),
+    "export": Verb("TOPIC [CHANNEL]", "write messages to a file", ExportOptions, 1),
+    "requeue": Verb(IDS, "deliver messages again, now", ChangeOptions, 3, MANY),
+    "finish": Verb(IDS, "finish messages unread", DangerOptions, 3, MANY),
+    "cancel": Verb(IDS, "drop deferred messages", DangerOptions, 3, MANY),
+    "copy": Verb("TOPIC ID...|-", "publish messages again to --to", CopyOptions, 2, MANY),
+    "audit": Verb("", "who did what through nsqadmin", AuditOptions, 0, 0),
+    "completion": Verb("bash|zsh|fish", "a script that completes names", Options, 1, 1),
+}
+
+
+class Request(NamedTuple):
+    """What is asked for on a command line."""
+
+    verb: str
+    words: tuple[str, ...]
+    options: Any
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == [COMPLETE]:
+        return launch("sparq.tools.admin.completion", words[1:])
+    name = words[0] if words else "--help"
+    if name.lstrip("-") in ("help", "h") or name.lstrip("-") == "version":
+        is_version = name.lstrip("-") == "version"
+        text = f"{version_line(PROGRAM)}\n" if is_version else overview()
+        raise SystemExit(0 if said(text) else 1)
+    if name not in VERBS:
+        near = mistakes.suggestion(name, VERBS) or f": use {mistakes.one_of(VERBS)}"
+        refuse(PROGRAM, f"there is no verb {mistakes.shown(name)}{near}")
+    return launch("sparq.tools.admin.main", read(name, words[1:]))
+
+
+def read(name: str, arguments: Sequence[str]) -> Request:
+    """A verb's command line.
+
+    Raises:
+        SystemExit: 0 after ``--help``, 1 for a mistake.
+    """
+    verb, program = VERBS[name], f"{PROGRAM} {name}"
+    known = [*flags.flags_of(verb.options), HELP, VERSION]
+    try:
+        words, given = separated(program, arguments, known)
+    except mistakes.Mistake as error:
+        refuse(program, str(error))
+    if "--help=true" in given:
+        page = import_module("sparq.program.help_page").page(f"{program} {verb.words}", known)
+        raise SystemExit(0 if said(page) else 1)
+    options = flags.parse(
+        verb.options, program, lambda: version_line(program), given, takes_file=False
+    )
+    if not verb.least <= len(words) <= verb.most:
+        given_words = " ".join(map(mistakes.shown, words[:5])) or "nothing"
+        refuse(program, f"takes {verb.words or 'no words'}, not {given_words}")
+    return Request(name, tuple(words), with_environment(options))
+
+
+def separated(
+    program: str, arguments: Sequence[str], known: Sequence[flags.Flag]
+) -> tuple[list[str], list[str]]:
+    """Words, and flags with their values, of a command line that mixes them.
+
+    Raises:
+        Mistake: a flag is unknown, or has no value.
+    """
+    by_name = {flag.name: flag for flag in known}
+    words: list[str] = []
+    given: list[str] = []
+    rest = list(arguments)
+    while rest:
+        if rest[0] == "--":
+            return words + rest[1:], given
+        if _is_word(rest[0]):
+            words.append(rest.pop(0))
+            continue
+        flag = by_name.get(rest[0].lstrip("-"))
+        size = 1 if flag is None or flag.kind.bare else 2
+        found = command_line.split(program, rest[:size], by_name)
+        given += [f"--{each.name}={text}" for each, text in found.texts]
+        rest = rest[size:]
+    return words, given
+
+
+def _is_word(text: str) -> bool:
+    """Whether it is no flag: a place such as -1h is none, and - stands for standard input."""
+    return not text.startswith("-") or text == "-" or text[1:2].isdigit()
+
+
+def with_environment(options: Any) -> Any:
+    """The options, with the addresses that the environment names where none is given."""
+    if options.nsqd_http_addresses or options.lookupd_http_addresses:
+        return options
+    changed = import_module("dataclasses").replace
+    lookupds, nsqds = (
+        tuple(os.environ.get(name, "").replace(",", " ").split())
+        for name in (LOOKUPD_VARIABLE, NSQD_VARIABLE)
+    )
+    if lookupds:
+        return changed(options, lookupd_http_addresses=lookupds)
+    return changed(options, nsqd_http_addresses=nsqds)
+
+
+def overview() -> str:
+    """The page that `sparq admin --help` prints."""
+    page = import_module("sparq.program.help_page").page
+    usages = {name: f"{name} {verb.words}".rstrip() for name, verb in VERBS.items()}
+    width = max(map(len, usages.values()))
+    verbs = "".join(f"  {usages[name].ljust(width)}  {verb.text}\n" for name, verb in VERBS.items())
+    common = page(f"{PROGRAM} VERB", [*flags.flags_of(Options), HELP, VERSION])
+    return (
+        f"{common}\nverbs (sparq admin VERB --help lists the flags of one):\n{verbs}\n"
+        f"Without an address, {LOOKUPD_VARIABLE} or {NSQD_VARIABLE} of the environment counts.\n"
+    )

@@ -1,0 +1,82 @@
+"""nsqadmin beside `sparq up`: started, found, restarted, and never in the pipeline's way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.pipeline import console as module
+from sparq.pipeline.console import STARTS_MAX, Console
+from tests.servers import Server, spawn_nsqlookupd
+from tests.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """What it asks."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
+        yield server
+
+
+def test_it_starts_and_comes_back(tmp_path: Path, lookupd: Server) -> None:
+    """It answers where it says; killed, it is started again in the same place; at last it ends."""
+    console = Console(tmp_path, tmp_path / "nsqadmin.log", lookupd.http)
+    console.start()
+    try:
+        assert console.is_ready(30.0), console.log.read_text()
+        with urllib.request.urlopen(f"{console.url}api/topics") as answer:
+            assert "topics" in json.load(answer)
+        assert "" == console.watch()
+        assert console.process is not None
+        console.process.send_signal(signal.SIGKILL)
+        console.process.wait(10)
+        assert "nsqadmin ended and is started again" in console.watch()
+        assert console.is_ready(30.0)
+        assert (2, f"127.0.0.1:{console.port}") == (
+            *(console.state()["starts"], console.state()["http"]),
+        )
+        request = urllib.request.Request(
+            f"{console.url}api/topics",
+            data=b'{"topic": "made"}',
+            headers={"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(request).close()
+        assert "create_topic" in console.audit_log.read_text()
+    finally:
+        console.stop()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(console.url)
+
+
+def test_one_that_cannot_start_is_told_and_given_up(tmp_path: Path) -> None:
+    """After some starts it stays away; nothing is raised."""
+    console = Console(tmp_path, tmp_path / "nsqadmin.log", "127.0.0.1:1", "no.such.module")
+    console.start()
+    assert not console.is_ready(30.0)
+    told = []
+    for _ in range(STARTS_MAX):
+        wait_for(console._has_ended)
+        told.append(console.watch())
+
+    assert STARTS_MAX == console.starts
+    assert all("started again" in one for one in told[:-1])
+    assert f"stays away; its log: {console.log}" in told[-1]
+    assert "" == console.watch()
+    console.stop()
+
+
+def test_another_port_where_its_own_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NSQ's port if it is free."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(module, "PORT", port)
+        assert port != Console(tmp_path, tmp_path / "log", "a:1").port
+    assert port == Console(tmp_path, tmp_path / "log", "a:1").port

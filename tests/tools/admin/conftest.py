@@ -1,0 +1,182 @@
+"""A cluster for `sparq admin`: an nsqlookupd and three nsqds, one of which is dead but listed.
+
+The third nsqd is one that lost its power: nsqlookupd still lists it, and nobody answers there.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from sparq.cli import main
+from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import wait_for
+
+
+@dataclass
+class Cluster:
+    """The daemons; ``dead`` is the address of the nsqd that does not answer."""
+
+    lookupd: Server
+    nsqds: tuple[NsqdServer, NsqdServer]
+    dead: str
+    registration: socket.socket
+
+    @property
+    def flag(self) -> str:
+        """How the cluster is named on a command line."""
+        return f"--lookupd-http-address={self.lookupd.http}"
+
+    @property
+    def alive(self) -> list[str]:
+        """The addresses of the nsqds that answer, in order."""
+        return sorted(nsqd.http for nsqd in self.nsqds)
+
+    def post(self, path: str, body: bytes = b"") -> None:
+        """Tell both nsqds that live."""
+        for nsqd in self.nsqds:
+            nsqd.post(path, body)
+
+    def fresh(self, topic: str, channel: str = "", messages: int = 0, *, dead: bool = True) -> None:
+        """Have a topic as new at both, with as many messages at each, and listed at the dead."""
+        for nsqd in self.nsqds:
+            nsqd.request("POST", f"/topic/delete?topic={topic}")
+        self.lookupd.request("POST", f"/topic/delete?topic={topic}")
+        self.post(f"/topic/create?topic={topic}")
+        if channel:
+            self.post(f"/channel/create?topic={topic}&channel={channel}")
+        if messages:
+            lines = b"\n".join(b'{"n": %d}' % number for number in range(messages))
+            self.post(f"/mpub?topic={topic}", lines)
+        if dead:
+            tell(self.registration, b"REGISTER %s\n" % topic.encode())
+        wait_for(lambda: len(self.listed(topic)) == 2 + dead)
+
+    def listed(self, topic: str) -> set[int]:
+        """The HTTP ports of the nsqds that nsqlookupd lists for a topic."""
+        status, answer = self.lookupd.request("GET", f"/lookup?topic={topic}")
+        found = json.loads(answer)["producers"] if status == 200 else ()
+        return {producer["http_port"] for producer in found}
+
+    def channels(self, topic: str, channel: str) -> list[dict[str, Any]]:
+        """The channel's figures at both; {} where it is not."""
+        return [nsqd.channel(topic, channel) for nsqd in self.nsqds]
+
+    def depths(self, topic: str, channel: str) -> list[int]:
+        """How many messages wait in the channel at each."""
+        return [found["depth"] for found in self.channels(topic, channel)]
+
+    def ids(self, topic: str) -> list[list[str]]:
+        """The ids of a topic's messages at each."""
+        path = f"/topic/messages?topic={topic}&bodies=false"
+        answers = [nsqd.get_json(path) for nsqd in self.nsqds]
+        return [[message["id"] for message in answer["messages"]] for answer in answers]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The same one for all tests: each has topics of its own, or makes them anew."""
+    folder = tmp_path_factory.mktemp("admin")
+    with (
+        spawn_nsqlookupd(folder) as lookupd,
+        spawn_nsqd(folder, lookupds=(lookupd,), name="first") as first,
+        spawn_nsqd(folder, "--node-id=2", lookupds=(lookupd,), name="second") as second,
+        socket.create_connection(("127.0.0.1", lookupd.tcp_port)) as registration,
+    ):
+        port = free_port()
+        facts = {"broadcast_address": "127.0.0.1", "hostname": "dead", "version": "1.3.0"}
+        facts = {**facts, "tcp_port": free_port(), "http_port": port}
+        body = json.dumps(facts).encode()
+        tell(registration, b"  V1IDENTIFY\n" + struct.pack(">i", len(body)) + body)
+        yield Cluster(lookupd, (first, second), f"127.0.0.1:{port}", registration)
+
+
+def tell(connection: socket.socket, command: bytes) -> None:
+    """Send an nsqlookupd a command, and wait for its answer."""
+    connection.sendall(command)
+    (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+    connection.recv(size, socket.MSG_WAITALL)
+
+
+@dataclass
+class Ran:
+    """How a call ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """What it printed as JSON."""
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """What it printed, in words."""
+        return [line.split() for line in self.out.splitlines()]
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def admin(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> Run:
+    """`sparq admin` with these words, for the cluster unless another one is named."""
+
+    def run(verb: str, *words: str) -> Ran:
+        given = [] if any("-http-address=" in word for word in words) else [cluster.flag]
+        capfd.readouterr()
+        try:
+            status = main(["admin", verb, *given, *words])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        return Ran(status, *capfd.readouterr())
+
+    return run
+
+
+class OldNsqd(BaseHTTPRequestHandler):
+    """An nsqd without inspection and replay, as Go's: one topic, one channel."""
+
+    def do_GET(self) -> None:
+        channel = {"channel_name": "archive", "depth": 3, "message_count": 3, "client_count": 0}
+        topic = {"topic_name": "clicks", "depth": 0, "message_count": 3, "channels": [channel]}
+        host, port = self.server.server_address[:2]
+        info = {"version": "1.3.0", "broadcast_address": host, "http_port": port, "tcp_port": 1}
+        path = self.path.partition("?")[0]
+        self.answer({"/stats": {"topics": [topic]}, "/info": info}.get(path))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = self.path.partition("?")[0]
+        self.answer({} if path in ("/channel/pause", "/channel/unpause") else None)
+
+    def answer(self, document: Any) -> None:
+        body = json.dumps({"message": "NOT_FOUND"} if document is None else document).encode()
+        self.send_response(404 if document is None else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def old_nsqd() -> Iterator[str]:
+    """Its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), OldNsqd) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()

@@ -1,0 +1,186 @@
+"""`sparq admin` changes a cluster of three nsqds, one of them dead: what was done where, and next.
+
+Each verb does its part where it can, names the nsqd where it could not, says what to do next, and
+ends with status 1; a dry run says the same beforehand and changes nothing.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.admin.conftest import Cluster, Run
+from tests.waiting import wait_for
+
+COMMAND = "sparq admin {} clicks archive {}--nsqd-http-address={}"
+
+
+@pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
+def test_a_channel_is_changed_where_it_can_be(cluster: Cluster, admin: Run, verb: str) -> None:
+    """At both nsqds that live; the dead one is named, with the command that does it there."""
+    cluster.fresh("clicks", "archive", messages=3)
+    if verb == "unpause":
+        cluster.post("/channel/pause?topic=clicks&channel=archive")
+    yes = ("--yes",) if verb in ("empty", "delete") else ()
+
+    ran = admin(verb, "clicks", "archive", *yes)
+
+    past = {"empty": "emptied"}.get(verb, f"{verb.removesuffix('e')}ed")
+    assert 1 == ran.status
+    assert f"{past} in part: channel archive of topic clicks" == ran.out.splitlines()[0]
+    done = {row[0]: row[2:] for row in ran.rows if row[1:2] == [f"channel/{verb}"]}
+    assert [["done"], ["done"]] == [done[address] for address in cluster.alive]
+    assert ["NOT", "DONE:", "connection", "refused"] == done[cluster.dead]
+    assert "what to do next:" in ran.out
+    assert COMMAND.format(verb, "--yes " if yes else "", cluster.dead) in ran.out
+    effects = {
+        "pause": [(3, True)] * 2,
+        "unpause": [(3, False)] * 2,
+        "empty": [(0, False)] * 2,
+        "create": [(3, False)] * 2,
+        "delete": [(None, None)] * 2,
+    }
+    assert effects[verb] == [
+        (found.get("depth"), found.get("paused")) for found in cluster.channels("clicks", "archive")
+    ]
+
+
+@pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
+def test_a_dry_run_changes_nothing(cluster: Cluster, admin: Run, verb: str) -> None:
+    """It says where what would be done, needs no name typed, and knows who is dead."""
+    cluster.fresh("clicks", "archive", messages=3)
+    before = cluster.channels("clicks", "archive")
+
+    ran = admin(verb, "clicks", "archive", "--dry-run")
+    document = admin(verb, "clicks", "archive", "--dry-run", "--json").document
+
+    if verb != "create":
+        assert 1 == ran.status
+        assert f"{cluster.dead}: connection refused" in ran.out
+        assert cluster.alive == sorted(row["daemon"] for row in document["plan"])
+        assert [3, 3] == [row["messages"] for row in document["plan"]]
+        assert {cluster.dead: "connection refused"} == document["errors"]
+    assert document["dry_run"]
+    after = cluster.channels("clicks", "archive")
+    moving = ("clear_seconds", "oldest_waiting_seconds", "e2e_processing_latency")
+    for each in (*before, *after):
+        for name in moving:
+            each.pop(name, None)
+    assert before == after
+
+
+def test_a_topic_is_changed_as_a_whole(cluster: Cluster, admin: Run) -> None:
+    """Without a channel, the topic; deleted, no nsqlookupd knows it any more."""
+    cluster.fresh("orders", messages=2, dead=False)
+
+    assert 0 == admin("pause", "orders").status
+    assert [True, True] == [
+        nsqd.get_json("/stats?format=json&topic=orders")["topics"][0]["paused"]
+        for nsqd in cluster.nsqds
+    ]
+    assert 0 == admin("unpause", "orders").status
+    assert 0 == admin("empty", "orders", "--yes").status
+    ran = admin("delete", "orders", "--yes")
+    assert (0, "deleted: topic orders") == (ran.status, ran.out.splitlines()[0])
+    assert [None, None] == [
+        nsqd.get_json("/stats?format=json&topic=orders")["topics"] or None for nsqd in cluster.nsqds
+    ]
+    wait_for(lambda: not cluster.listed("orders"))
+    ran = admin("delete", "orders", "--yes")
+    assert 1 == ran.status
+    assert "no nsqlookupd knows the topic orders" in ran.err
+
+
+def test_what_was_made_is_there(cluster: Cluster, admin: Run) -> None:
+    """`create` makes a topic known to nsqlookupd; given nsqds make it themselves."""
+    assert 0 == admin("create", "made").status
+    assert 200 == cluster.lookupd.request("GET", "/lookup?topic=made")[0]
+    flags = [f"--nsqd-http-address={nsqd.http}" for nsqd in cluster.nsqds]
+    ran = admin("create", "made", "there", *flags)
+    assert 0 == ran.status
+    assert all(cluster.channels("made", "there"))
+    admin("delete", "made", "--yes")
+
+
+def test_a_report_for_programs(cluster: Cluster, admin: Run) -> None:
+    """`--json`: each step at each daemon, what failed, what to do next."""
+    cluster.fresh("clicks", "archive")
+
+    ran = admin("delete", "clicks", "archive", "--yes", "--json")
+
+    told = ran.document
+    assert (1, "partly", "delete", "clicks", "archive", False) == (
+        *(ran.status, told["result"], told["verb"], told["topic"], told["channel"]),
+        told["dry_run"],
+    )
+    steps = {step["daemon"]: (step["step"], step["done"], step["error"]) for step in told["steps"]}
+    assert {
+        cluster.lookupd.http: ("channel/delete", True, None),
+        **{address: ("channel/delete", True, None) for address in cluster.alive},
+        cluster.dead: ("channel/delete", False, "connection refused"),
+    } == steps
+    assert {cluster.dead: "connection refused"} == told["errors"]
+    assert any("start the nsqd" in line for line in told["next"])
+    assert any(f"--yes --nsqd-http-address={cluster.dead}" in line for line in told["next"])
+
+
+def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -> None:
+    """A channel that only one nsqd has is changed there; that is no failure."""
+    cluster.fresh("orders", dead=False)
+    cluster.nsqds[0].post("/channel/create?topic=orders&channel=here")
+
+    ran = admin("pause", "orders", "here")
+
+    assert 0 == ran.status
+    assert f"{cluster.nsqds[1].http}" in ran.out
+    assert "nothing to do: it does not have this" in ran.out
+    assert cluster.nsqds[0].channel("orders", "here")["paused"]
+    ran = admin("pause", "orders", "nowhere")
+    assert (1, "no nsqd has the channel nowhere of topic orders" in ran.err) == (ran.status, True)
+
+
+def test_a_node_is_hidden_from_a_topic(cluster: Cluster, admin: Run) -> None:
+    """`tombstone`: nsqlookupd lists it no more, and it has the topic no more; others do."""
+    topic = "graves"
+    cluster.fresh(topic, "c", messages=1)
+    node = cluster.nsqds[0]
+
+    dry = admin("tombstone", topic, node.http, "--dry-run")
+    assert 0 == dry.status
+    assert node.channel(topic, "c")
+    ran = admin("tombstone", topic, node.http, "--yes")
+    assert (0, f"tombstoned: topic {topic} at {node.http}") == (ran.status, ran.out.splitlines()[0])
+    assert not node.channel(topic, "c")
+    assert cluster.nsqds[1].channel(topic, "c")
+    dead = admin("tombstone", topic, cluster.dead, "--yes")
+    assert 1 == dead.status
+    assert [["topic/tombstone", "done"], ["topic/delete", "NOT"]] == [
+        row[1:3] for row in dead.rows[2:4]
+    ]
+    assert f"{cluster.dead}" not in str(cluster.listed(topic))
+    unknown = admin("tombstone", topic, "127.0.0.1:1", "--yes")
+    assert 1 == unknown.status
+    assert "is no nsqd with topic graves: nothing was done; known:" in unknown.err
+
+
+def test_what_loses_messages_wants_a_name(cluster: Cluster, admin: Run) -> None:
+    """Nobody types here: `--yes` is needed, and nothing is done without it."""
+    cluster.fresh("orders", "c", messages=2, dead=False)
+
+    for verb in ("empty", "delete"):
+        ran = admin(verb, "orders", "c")
+        assert 1 == ran.status
+        assert "--yes does it, --dry-run shows where" in ran.err
+    assert "this deletes channel c of topic orders with 4 messages: nothing was done" in ran.err
+    assert [2, 2] == cluster.depths("orders", "c")
+
+
+@pytest.mark.parametrize("name", ["$(reboot)", "a b", "\x1b[2J", "", "x" * 65, "<script>"])
+def test_what_is_no_name_is_refused(admin: Run, name: str) -> None:
+    """Before anybody is asked, and without what a terminal would obey."""
+    for words in ((name,), ("clicks", name)):
+        if words[-1] == "" and len(words) == 2:
+            continue
+        ran = admin("pause", *words)
+        assert 1 == ran.status
+        assert "is not a valid name" in ran.err
+        assert "\x1b" not in ran.err

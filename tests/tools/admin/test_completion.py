@@ -1,0 +1,137 @@
+"""Names completed in the shell: verbs, flags, what a cluster has; and the shells' own scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparq.tools.admin import completion
+from sparq.tools.admin.completion import candidates
+from sparq.tools.commands.admin import VERBS
+from tests.tools.admin.conftest import Cluster, Run
+
+
+def found(*words: str) -> list[str]:
+    return asyncio.run(candidates(words))
+
+
+def test_verbs_and_flags() -> None:
+    """Those that begin as the last word does; a flag with a value ends in `=`."""
+    assert [*VERBS] == found("")
+    assert ["pause", "peek"] == found("p")
+    assert ["--dry-run"] == found("pause", "--d")
+    assert ["--lookupd-http-address="] == found("pause", "clicks", "--look")
+    assert ["--state=deferred"] == found("peek", "--state=de")
+    assert ["--format=jsonl", "--format=csv"] == found("export", "--format=")
+    assert ["bash"] == found("completion", "b")
+    assert ["latest", "last:100"] == found("seek", "t", "c", "la")
+    assert ["-1h"] == found("seek", "t", "c", "-1")
+    assert [] == found("nonsense", "t")
+    assert [] == found("pause", "a", "b", "c")
+    assert [*VERBS] == found()
+
+
+def test_names_of_the_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics, then channels of that topic; nodes where a node is meant."""
+    cluster.fresh("clicks", "archive", dead=False)
+    cluster.fresh("orders", "mail", dead=False)
+
+    assert ["clicks"] == found("pause", cluster.flag, "cl")
+    assert ["mail"] == found("pause", "orders", "--dry-run", cluster.flag, "")
+    nodes = found("tombstone", cluster.flag, "orders", "")
+    assert {*cluster.alive, cluster.dead} == {*nodes}
+    assert [cluster.nsqds[0].http] == found(
+        "tombstone", cluster.flag, "orders", cluster.nsqds[0].http
+    )
+    flags = [f"--nsqd-http-address={nsqd.http}" for nsqd in cluster.nsqds]
+    assert ["orders"] == found("empty", *flags, "ord")
+    assert ["mail"] == found("empty", *flags, "orders", "")
+    monkeypatch.setenv("SPARQ_LOOKUPD_HTTP_ADDRESS", cluster.lookupd.http)
+    assert ["mail"] == found("delete", "orders", "m")
+
+
+def test_nobody_there_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """The shell goes on after a second at most, and says nothing."""
+    began = time.monotonic()
+    for words in (
+        ["pause", "--lookupd-http-address=127.0.0.1:1", ""],
+        ["pause", "--lookupd-http-address=nonsense", ""],
+        ["pause", "--no-such-flag", ""],
+        ["pause", "--token=a b", ""],
+        ["pause", ""],
+    ):
+        assert 0 == completion.start(words)
+    assert ("", "") == capsys.readouterr()
+    assert time.monotonic() - began < 5
+
+
+async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An nsqlookupd with names that a shell would obey."""
+    await reader.readuntil(b"\r\n\r\n")
+    body = (
+        b'{"topics":["$(touch owned)","`id`","a b","ok","x\\u001b[2J"],"producers":'
+        b'[{"broadcast_address":"$(touch owned)","hostname":"h","http_port":4151,"tcp_port":4150,'
+        b'"version":"1"},{"broadcast_address":"10.0.0.1","hostname":"h","http_port":4151,'
+        b'"tcp_port":4150,"version":"1"}]}'
+    )
+    writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    await writer.drain()
+    writer.close()
+
+
+async def test_hostile_names_do_not_come_to_the_shell() -> None:
+    """Only names that NSQ allows, and addresses."""
+    server = await asyncio.start_server(hostile, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        flag = f"--lookupd-http-address=127.0.0.1:{port}"
+        assert ["ok"] == await candidates(["pause", flag, ""])
+        assert ["10.0.0.1:4151"] == await candidates(["tombstone", flag, "ok", ""])
+
+
+def test_scripts(admin: Run) -> None:
+    """One for each shell; another shell is refused."""
+    for shell in completion.SHELLS:
+        ran = admin("completion", shell)
+        assert (0, completion.SCRIPTS[shell]) == (ran.status, ran.out)
+    ran = admin("completion", "tcsh")
+    assert (1, "there are scripts for bash, zsh, fish" in ran.err) == (ran.status, True)
+
+
+def sparq_in(folder: Path) -> dict[str, str]:
+    """An environment where `sparq` is this one."""
+    program = folder / "sparq"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sparq.cli "$@"\n')
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
+def test_bash_completes(cluster: Cluster, tmp_path: Path) -> None:
+    """The script in a real bash: words in, COMPREPLY out."""
+    cluster.fresh("clicks", "archive", dead=False)
+    script = r"""
+        eval "$(sparq admin completion bash)"
+        COMP_WORDS=(sparq admin pause cl); COMP_CWORD=3
+        _sparq_admin sparq cl pause; echo "${COMPREPLY[@]}"
+        COMP_WORDS=(sparq admin pause clicks ""); COMP_CWORD=4
+        _sparq_admin sparq "" clicks; echo "${COMPREPLY[@]}"
+        COMP_WORDS=(sparq ad); COMP_CWORD=1
+        _sparq_admin sparq ad sparq; echo "${COMPREPLY[@]}"
+    """
+    environment = {**sparq_in(tmp_path), "SPARQ_LOOKUPD_HTTP_ADDRESS": cluster.lookupd.http}
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ["clicks", "archive", "admin"] == ran.stdout.split()

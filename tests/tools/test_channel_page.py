@@ -1,0 +1,105 @@
+"""An opened channel on the screen: its nsqds, its clients, and what scrolls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sparq.tools.channel_page import ChannelFacts, channel_page, clients_above
+from sparq.tools.clients import ClientFacts, clients_in
+from sparq.tools.history import Part
+from sparq.tools.overview import Row
+
+CLIENT = {
+    **{"client_id": "c1", "hostname": "h1", "remote_address": "10.0.0.1:5", "user_agent": "go-nsq"},
+    **{"ready_count": 7, "in_flight_count": 3, "finish_count": 1234, "requeue_count": 2},
+    "connect_ts": 1,
+}
+
+
+def document(*clients: Any) -> dict[str, Any]:
+    channels = [
+        {"channel_name": "c", "clients": list(clients)},
+        {"channel_name": "other", "clients": [CLIENT]},
+    ]
+    return {"topics": [{"topic_name": "x", "channels": channels}, {**TOPIC, "channels": channels}]}
+
+
+TOPIC = {"topic_name": "t"}
+
+
+def drawn(facts: ChannelFacts, first: int = 0, height: int = 20, channel: str = "c") -> list[str]:
+    console = Console(width=150, height=40, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(channel_page(("t", channel), facts, first, height))
+    return captured.get().rstrip("\n").split("\n")
+
+
+def test_clients_are_read_from_stats() -> None:
+    """Those of the channel alone, without what a terminal would obey."""
+    hostile = {**CLIENT, "client_id": "\x1b[2J", "hostname": "a", "user_agent": "u\n"}
+
+    found = clients_in(document(CLIENT, hostile), "t", "c")
+
+    assert [("a", " [2J", "u "), ("h1", "c1", "go-nsq")] == [
+        (client.hostname, client.client_id, client.user_agent) for client in found
+    ]
+    assert ClientFacts("c1", "h1", "10.0.0.1:5", "go-nsq", 7, 3, 1234, 2, 1) == found[1]
+    assert [] == clients_in({"topics": None}, "t", "c")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{}, {"topics": [1]}, document(3), document({"ready_count": "7"})],
+)
+def test_clients_of_another_form_are_refused(broken: dict[str, Any]) -> None:
+    """One error, whatever is wrong."""
+    with pytest.raises(ValueError, match="clients that cannot be read"):
+        clients_in(broken, "t", "c")
+
+
+def test_nsqds_and_clients_are_shown() -> None:
+    """Each nsqd with its part, one that is gone marked; each client with what it does."""
+    row = Row("t", "c", depth=7, clients=1, idle_seconds=42.0)
+    parts = [Part("a:1", Row("t", "c", depth=1_234, clients=1), False)]
+    parts.append(Part("b:1", Row("t", "c", depth=5), True))
+    clients = {"a:1": clients_in(document(CLIENT), "t", "c")}
+
+    lines = drawn(ChannelFacts(row, parts, clients))
+
+    assert "t / c   stuck: nothing finished for 42.0s" == lines[0].rstrip()
+    assert ["NSQD", "IN/S", "OUT/S", "DEPTH"] == lines[1].split()[:4]
+    assert ["a:1", "-", "-", "1,234"] == lines[2].split()[:4]
+    assert lines[3].split()[3] == "5"
+    assert lines[3].rstrip().endswith("gone: last figures")
+    expected = ["a:1", "h1", "10.0.0.1:5", "c1", "go-nsq", "7", "3", "1,234", "2"]
+    assert expected == lines[6].split()[:9]
+
+
+def test_clients_scroll() -> None:
+    """As many as fit, with how many there are; never beyond the last one."""
+    many = [ClientFacts(f"c{n}", f"h{n}", "a", "", 1, 0, 0, 0, 0) for n in range(100)]
+    facts = ChannelFacts(Row("t", "c"), [Part("a:1", Row("t", "c"), False)], {"a:1": many})
+
+    lines = drawn(facts, first=10, height=15)
+    assert "CONNECTED (11-20 of 100)" in lines[4]
+    assert [f"h{n}" for n in range(10, 20)] == [line.split()[1] for line in lines[5:]]
+    assert 90 == clients_above(facts, 1_000, 10)
+    assert "(91-100 of 100)" in drawn(facts, first=1_000, height=15)[4]
+
+
+def test_what_is_not_there_is_said() -> None:
+    """Before an answer, without clients, of a topic, and of a channel that was deleted."""
+    parts = [Part(f"n{number}:1", Row("t", "c"), False) for number in range(30)]
+
+    assert "asking for its clients ..." in drawn(ChannelFacts(Row("t", "c"), parts))
+    assert "no clients" in drawn(ChannelFacts(Row("t", "c"), parts, {}))
+    assert "NSQD (10 of 30)" in drawn(ChannelFacts(Row("t", "c"), parts))[1]
+    assert ["t   no channel"] == [
+        line.rstrip() for line in drawn(ChannelFacts(Row("t")), channel="")[:1]
+    ]
+    assert "t / c   no nsqd has it any more" == drawn(ChannelFacts())[0].rstrip()
+    spark = Row("t", "c", readers=1)
+    assert "read by Spark" in drawn(ChannelFacts(spark))[0]
