@@ -12,8 +12,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
-# Files are handed to two processes as they come: what a file shares is made once.
-SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+# Files are handed to three processes as they come: what a file shares is made once. Two cores have
+# room for three, since a test waits for its daemons half of its time.
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check
@@ -21,7 +22,8 @@ LOCKED := locks/build.txt locks/all.txt
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net cluster spark museum kill mixed
 .PHONY: help check run up test style types layers tidy tests bench latency idle clients interop wheel security docs \
-	proofs $(PROOFS) spark-cluster delta slow-tests format lock venv clean
+	proofs $(PROOFS) spark-cluster delta slow-tests format lock vendor screenshot \
+	venv clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -114,6 +116,12 @@ $(READY): $(LOCKED) pyproject.toml
 
 lock: $(READY) ## write the lock files anew: newest versions, with hashes, naming no index
 	@$(BIN)/python locks/write.py $(ARGS)
+
+vendor: $(READY) ## developers only: fetch the script and style that nsqadmin's pages carry (needs npm)
+	@$(BIN)/python locks/web/vendor.py
+
+screenshot: $(READY) ## docs/nsqadmin_light.png and _dark.png, of a cluster at work (needs Chromium)
+	@$(BIN)/python -m tests.nsqadmin.pages.screenshot
 
 clean: ## whatever the other verbs made, but not .venv and not ./data
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,6 +8,7 @@ from them uses the index that their own pip or npm is set to.
 - broker.txt      what nsqd, nsqlookupd and the client need: `pip install sparq`
 - spark.txt       that, and what the pipeline needs: the image of deploy/Dockerfile
 - all.txt         that, the pipeline's Spark and the workshop: what `make` installs
+- web             the script and style of nsqadmin's pages: `make vendor` copies them
 - tests/interop   for each foreign client its requirements-*.txt or */package-lock.json
 - tests/security  for each scanner its requirements-*.txt
 
@@ -75,7 +76,7 @@ def main() -> None:
     compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", *extras)
     for source in sorted(TESTS.glob("*/requirements-*.in")):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
-    for manifest in sorted(TESTS.glob("interop/*/package.json")):
+    for manifest in [*sorted(TESTS.glob("interop/*/package.json")), LOCKS / "web" / "package.json"]:
         lock_npm(manifest.parent)
 
 

@@ -6,6 +6,7 @@ every step of random lives of a channel.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.broker import intervention, picture
-from sparq.broker.channel import Channel
+from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.intervention import CANCELLED, FINISHED, GONE, NOT_DEFERRED, UNSEEN
 from sparq.broker.picture import State
 from sparq.broker.recovery import state_of
 from sparq.broker.topic import Topic
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from tests.broker.house import Client, House
+from tests.broker.house import SECOND_NS, Client, House
 
 Indexes = list[int]
 
@@ -225,6 +226,20 @@ def test_an_ephemeral_channel_is_acted_on_in_memory() -> None:
     assert client.bodies() == [b"b"]
 
 
+def test_a_lag_limit_passes_what_was_finished_ahead() -> None:
+    """What is voided and what was finished are counted once: the depth stays what waits."""
+    house, client = house_with(b"a", b"b", b"c", b"d", b"e")
+    indexes = stored(house)
+    assert act(house, "finish", *indexes[1:4]) == {}
+    channel = channel_of(house)
+    assert channel.overrun(indexes[2]) == 1
+    house.turn()
+    assert (house.channel("t", "c").depth, house.channel("t", "c").voided_count) == (1, 1)
+    assert states(house) == [*["FINISHED"] * 4, "WAITING"]
+    client.say(commands.rdy(9))
+    assert client.bodies() == [b"e"]
+
+
 # Random lives
 
 
@@ -235,8 +250,8 @@ def fingerprint(house: House) -> list[Any]:
     again = [column.tolist() for column in channel.again.all()]
     flying = channel.in_flight.rows(0, 1 << 20)
     return [
-        house.channel("t", "c"),
-        house.topic("t"),
+        replace(house.channel("t", "c"), oldest_waiting_seconds=None),  # more exact once it is read
+        replace(house.topic("t"), channels=[]),
         state_of(channel, house.clock.now()),
         again,
         [column.tolist() for column in flying[:5]],
@@ -309,9 +324,15 @@ class Life:
         elif operation == "wait":
             house.pass_time(number)
         elif operation == "seek":
-            target = "earliest" if number % 2 else stored(house)[number % len(stored(house))]
-            house.broker.seek("t", "c", target, house.clock.now())
-            house.turn()
+            indexes = stored(house) or [0]
+            targets: tuple[SeekTarget, ...] = (
+                *("earliest", "latest", ("last", number)),
+                *(
+                    indexes[number % len(indexes)],
+                    ("time", house.clock.wall_ns - number * SECOND_NS),
+                ),
+            )
+            self.seek(targets[number % len(targets)])
         elif operation == "pause":
             self.paused = not self.paused
             house.broker.pause_topic("t", self.paused, house.clock.now())
@@ -320,13 +341,22 @@ class Life:
             checkpoint(house)
         elif operation in ("crash", "restart"):
             self.begin_anew(operation)
-        elif operation in ACTIONS:
-            indexes = stored(house)
+        elif operation in ACTIONS and (indexes := stored(house)):
             chosen = [indexes[(number + at) % len(indexes)] for at in range(1 + number % 2)]
             if operation == "cancel_all":
                 act(house, "cancel", *chosen, channel=None)
             else:
                 act(house, operation, *chosen)
+
+    def seek(self, target: SeekTarget) -> None:
+        """Move the channel; a dry run has told where it goes and what that comes to."""
+        house = self.house
+        dry, real = (
+            house.broker.seek("t", "c", target, house.clock.now(), dry_run=dry_run)
+            for dry_run in (True, False)
+        )
+        house.turn()
+        assert dry.landing == real.landing
 
     def begin_anew(self, operation: str) -> None:
         """Another process: what was in flight waits, nothing else has changed."""

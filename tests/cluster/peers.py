@@ -55,7 +55,7 @@ def listed(*addresses: tuple[Any, Any]) -> dict[str, Any]:
                 "remote_address": "127.0.0.1:1",
                 "hostname": "h",
                 "broadcast_address": host,
-                "tcp_port": 4150,
+                "tcp_port": port,
                 "http_port": port,
                 "version": "1.3.0",
                 "tombstones": [False],

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import pytest
 
@@ -26,10 +26,17 @@ FAKES = [
 HONEST = ["127.0.0.1", "::ffff:127.0.0.1", "one.nsq.example", "TWO.nsq.example."]
 
 
+class Lookupd(Protocol):
+    """What a peer connects to."""
+
+    @property
+    def tcp_port(self) -> int: ...
+
+
 class Peer:
     """One nsqd's connection to an nsqlookupd, by hand."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Lookupd) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30)
         self._socket.sendall(b"  V1")
 

@@ -54,7 +54,8 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     waits = _waiting(channel, rest)
     rest = rest[~waits]
     delayed = channel.delays.take(set(rest.tolist()))
-    pending = _take_apart(channel, rest)
+    # Also what lies before the channel's start: it must not count as due for the others.
+    pending = _take_apart(channel, rest, start=0)
     attempts = dict.fromkeys(rest.tolist(), 0) | dict(delayed)
     if len(rest):
         counts = np.array(list(attempts.values()), np.int64)
@@ -73,7 +74,7 @@ def finish(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     channel.returned(flying)
     again, _ = channel.again.remove(rest)
     delayed = [index for index, _ in channel.delays.take(set(rest.tolist()))]
-    pending = _take_apart(channel, rest)
+    pending = _take_apart(channel, rest, channel.start)
     elsewhere = np.concatenate((flying.indexes, again, np.array(delayed, np.int64), pending))
     others = np.setdiff1d(rest, elsewhere)
     fresh = others[_fresh(channel, others)]
@@ -88,7 +89,7 @@ def cancel(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     """Drop deferred messages from a channel; parameters and errors as `requeue`'s."""
     _refuse_ranges(channel)
     delayed = [index for index, _ in channel.delays.take(set(indexes.tolist()))]
-    pending = _take_apart(channel, indexes)
+    pending = _take_apart(channel, indexes, channel.start)
     gone = np.union1d(np.array(delayed, np.int64), pending)
     _finished(channel, pending, gone)
     return dict.fromkeys(np.setdiff1d(indexes, gone).tolist(), NOT_DEFERRED)
@@ -134,13 +135,14 @@ def _seen(topic: Topic, channel: Channel, indexes: Indexes) -> tuple[Refused, In
     return refused, indexes[~np.isin(indexes, np.array([*refused], np.int64))]
 
 
-def _take_apart(channel: Channel, indexes: Indexes) -> Indexes:
-    """Of ascending indexes, the deferred publishes that the channel waits for: it does no more."""
+def _take_apart(channel: Channel, indexes: Indexes, start: int) -> Indexes:
+    """Of ascending indexes, the deferred publishes from `start` on that are not due yet: the
+    channel waits for them no more."""
     pending = channel.stream.due.pending
     found = [
         index
         for index in indexes.tolist()
-        if index in pending and index >= channel.start and index not in channel.apart
+        if index in pending and index >= start and index not in channel.apart
     ]
     channel.apart.update(found)
     return np.array(found, np.int64)

@@ -76,7 +76,7 @@ class JsonFilter:
         if len(body) > BODY_BYTES_MAX:
             return False
         try:
-            document = json.loads(body.decode())
+            document = _DECODER.decode(body.decode())
         except (ValueError, RecursionError):
             return False
         found = self._find(document)
@@ -84,12 +84,18 @@ class JsonFilter:
 
     def needle(self) -> bytes:
         """What every body that matches contains, unless it contains `ESCAPE`."""
-        texts = [f'"{step}"' for step in self.path if isinstance(step, str)]
-        if isinstance(self.value, str) and self.operator in _FOR_NEEDLES:
-            texts.append(self.value if self.operator == "~" else f'"{self.value}"')
-        plain = [text for text in texts if not _SPECIAL.search(text[1:-1])]
-        # The value is the last one, and tells more than the names that all bodies have.
-        return plain[-1].encode("utf-8", "surrogatepass") if plain else b""
+        names = [f'"{step}"' for step in self.path if isinstance(step, str)]
+        plain = [name for name in names if not _SPECIAL.search(name[1:-1])]
+        return self.value_needle() or (_encoded(max(plain, key=len)) if plain else b"")
+
+    def value_needle(self) -> bytes:
+        """As `needle`, but only what tells more than the names that all bodies may have."""
+        value = self.value
+        if not isinstance(value, str) or self.operator not in _FOR_NEEDLES:
+            return b""
+        if _SPECIAL.search(value):
+            return b""
+        return _encoded(value if self.operator == "~" else f'"{value}"')
 
     def _find(self, found: Any) -> Any:
         for step in self.path:
@@ -107,6 +113,10 @@ class JsonFilter:
         if _type_of(found) != _type_of(self.value):
             return False
         return _COMPARED[self.operator](found, self.value)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _type_of(value: Any) -> str:

@@ -160,13 +160,15 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
     starts, ends = ranges_of(unfinished)
     bounds = [*starts, channel.cursor]
     finished = [(end, start) for end, start in zip(ends, bounds[1:], strict=True) if end < start]
+    due = channel.stream.due
     return ChannelState(
         start=bounds[0],
         cursor=channel.cursor,
         finished=finished + _finished_ahead(channel),
         requeued=_requeued(channel, now),
         paused=channel.paused,
-        apart=set(channel.apart),
+        # A start that is told to be lower must not make the channel wait for more.
+        apart=channel.apart | set(due.pending_between(bounds[0], channel.start).tolist()),
     )
 
 

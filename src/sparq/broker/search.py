@@ -27,10 +27,12 @@ from sparq.log.looking import Looking, Part, Stored, stored_at
 from sparq.log.reading import pieces_of, read_extent
 from sparq.log.task import TaskKind
 from sparq.protocol.frames import FRAME_OVERHEAD
+from sparq.protocol.patterns import Patience, TooLong
 
 if TYPE_CHECKING:
     from sparq.broker.json_path import JsonFilter
     from sparq.log.block import Block
+    from sparq.protocol.patterns import Pattern
 
 Indexes = NDArray[np.int64]
 Going = Callable[[], bool]
@@ -53,6 +55,9 @@ FOUND_BYTES_MAX: Final = 8 << 20
 LOOKS: Final = 32
 """After so many messages `going` is asked."""
 
+PATTERN_STEPS_MAX: Final = 400_000
+"""So much a pattern may cost with one body, about a tenth of a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
@@ -61,12 +66,14 @@ class Criteria:
     Attributes:
         text: bytes of its body.
         json: a condition on its body.
+        regex: a pattern that matches somewhere in its body.
         attempts: an operator of `COMPARED`, and a number.
         state: where it is on the channel.
     """
 
     text: bytes = b""
     json: JsonFilter | None = None
+    regex: Pattern | None = None
     attempts: tuple[str, int] | None = None
     state: State | None = None
 
@@ -221,56 +228,70 @@ class Step:
         search = self.search
         first = max(search.position, block.first)
         end = min(block.end, search.end)
-        went_on = True
-        position = end
-        for count, index in enumerate(self._candidates(block, first, end), 1):
-            if self._matches(block, index):
+        # A view would be searched byte by byte.
+        frames = block.frames if isinstance(block.frames, bytes) else bytes(block.frames)
+        ends = [0, *block.ends.tolist()]
+        went_on, position = True, end
+        looks = LOOKS if search.criteria.regex is None else 1
+        for count, index in enumerate(self._candidates(block, frames, first, end), 1):
+            at = index - block.first
+            if self._matches(frames, ends[at] + FRAME_OVERHEAD, ends[at + 1]):
                 stored = stored_at(block, index, search.body_bytes)
                 search.found.append(stored)
                 search.found_bytes += len(stored.body)
-            if search.is_full or (count % LOOKS == 0 and not self.going()):
+            if search.is_full or (count % looks == 0 and not self.going()):
                 position, went_on = index + 1, False
                 break
         search.scanned += position - first
-        search.scanned_bytes += block.start_of(position) - block.start_of(first)
+        search.scanned_bytes += ends[position - block.first] - ends[first - block.first]
         search.position = position
         return went_on
 
-    def _candidates(self, block: Block, first: int, end: int) -> Iterable[int]:
+    def _candidates(self, block: Block, frames: bytes, first: int, end: int) -> Iterable[int]:
         """The indexes in [first, end) that may match by text and state."""
         picture, criteria = self.search.picture, self.search.criteria
         text = criteria.text
-        if not text and criteria.json is not None and json_path.ESCAPE not in block.frames:
-            text = criteria.json.needle()
+        if not text and criteria.json is not None and json_path.ESCAPE not in frames:
+            text = criteria.json.value_needle()
         if picture is None or (criteria.state is None and criteria.attempts is None):
-            return text_hits(block, first, end, text) if text else range(first, end)
+            return text_hits(block, frames, first, end, text) if text else range(first, end)
         indexes = np.arange(first, end)
         chosen: list[int] = indexes[criteria.wants(*picture.states(indexes))].tolist()
         if not text:
             return chosen
-        hits = set(text_hits(block, first, end, text))
+        hits = set(text_hits(block, frames, first, end, text))
         return [index for index in chosen if index in hits]
 
-    def _matches(self, block: Block, index: int) -> bool:
-        condition = self.search.criteria.json
-        if condition is None:
+    def _matches(self, frames: bytes, start: int, end: int) -> bool:
+        """Whether the body at [start, end) is as JSON and pattern want it."""
+        condition, pattern = self.search.criteria.json, self.search.criteria.regex
+        if condition is None and pattern is None:
             return True
-        start, end = block.start_of(index) + FRAME_OVERHEAD, block.start_of(index + 1)
         if end - start > json_path.BODY_BYTES_MAX:
             self.search.unsearched += 1
             return False
-        return condition.matches(bytes(block.frames[start:end]))
+        body = frames[start:end]
+        if condition is not None and not condition.matches(body):
+            return False
+        return pattern is None or self._is_like(pattern, body)
+
+    def _is_like(self, pattern: Pattern, body: bytes) -> bool:
+        """Whether a pattern, which is about ASCII, matches somewhere."""
+        try:
+            return pattern.search(body.decode("latin-1"), Patience(PATTERN_STEPS_MAX))
+        except TooLong:
+            self.search.unsearched += 1
+            return False
 
 
-def text_hits(block: Block, first: int, end: int, text: bytes) -> Iterator[int]:
-    """The messages of [first, end) whose bodies contain some bytes."""
-    frames = block.frames
-    data = bytes(frames) if isinstance(frames, memoryview) else frames
+def text_hits(block: Block, frames: bytes, first: int, end: int, text: bytes) -> Iterator[int]:
+    """The messages of [first, end) whose bodies contain some bytes; `frames` are the block's."""
+    ends = block.ends
     at, stop = block.start_of(first), block.start_of(end)
-    while (hit := data.find(text, at, stop)) >= 0:
-        position = int(np.searchsorted(block.ends, hit, "right"))
-        index = block.first + position
-        body, frame_end = block.start_of(index) + FRAME_OVERHEAD, int(block.ends[position])
+    while (hit := frames.find(text, at, stop)) >= 0:
+        position = int(ends.searchsorted(hit, "right"))
+        index, frame_end = block.first + position, int(ends[position])
+        body = block.start_of(index) + FRAME_OVERHEAD
         if hit < body:  # in what stands before a body: an id, a time
             at = body
             continue

@@ -92,6 +92,7 @@ class _OneLine(logging.Filter):
 _protocol_logger = logging.getLogger(f"{__name__}.protocol")
 _protocol_logger.addFilter(_OneLine())
 
+UNAUTHORIZED = 401
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
 _V1_HEADER = {**PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
@@ -128,10 +129,11 @@ def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
 
 def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
     """The answer to a refused request."""
+    asks = {"WWW-Authenticate": "Bearer"} if error.status == UNAUTHORIZED else {}
     if plain:
-        headers = {**PLAIN_HEADER, "Content-Type": TEXT}
+        headers = {**PLAIN_HEADER, **asks, "Content-Type": TEXT}
         return web.Response(status=error.status, body=error.code.encode(), headers=headers)
-    headers = {**_V1_HEADER, "Content-Type": JSON}
+    headers = {**_V1_HEADER, **asks, "Content-Type": JSON}
     return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
 
 
@@ -259,7 +261,6 @@ class Site:
         response: web.StreamResponse
         if route is not None and not self._may(route, request):
             response = refusal(HttpError(401, "UNAUTHORIZED"), plain=route.plain)
-            response.headers["WWW-Authenticate"] = "Bearer"
         elif route is not None and found is not None:
             call.parameters = found.parameters
             try:

@@ -6,6 +6,7 @@ plain text, and as nothing else: a page of its making would be one of nsqadmin's
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from typing import Any, Final
@@ -32,7 +33,7 @@ class Graphite:
     def __init__(self, url: str, connect_seconds: float) -> None:
         given = URL(url)
         self._base = given.with_user(None)
-        self._auth = aiohttp.BasicAuth(given.user, given.password or "") if given.user else None
+        self._headers = _credentials(given)
         self._timeout = aiohttp.ClientTimeout(total=SECONDS, connect=connect_seconds)
 
     async def rate(self, target: str, interval_seconds: int) -> str:
@@ -75,7 +76,7 @@ class Graphite:
 
     async def _ask(self, url: URL) -> tuple[int, str, bytes]:
         async with (
-            aiohttp.ClientSession(timeout=self._timeout, auth=self._auth) as session,
+            aiohttp.ClientSession(timeout=self._timeout, headers=self._headers) as session,
             session.get(url, allow_redirects=False) as response,
         ):
             body = bytearray()
@@ -84,6 +85,14 @@ class Graphite:
                 if len(body) > ANSWER_BYTES_MAX:
                     raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
             return response.status, response.content_type, bytes(body)
+
+
+def _credentials(url: URL) -> dict[str, str]:
+    """The header that shows a URL's user and password; none without a user."""
+    if not url.user:
+        return {}
+    shown = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+    return {"Authorization": f"Basic {shown}"}
 
 
 def _first_point(found: Any) -> float | None:

@@ -32,16 +32,24 @@ from sparq.nsqadmin.api import site as api
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.notify import Notifier
 from sparq.nsqadmin.options import Options, base_of, check
+from sparq.nsqadmin.pages import site as pages
+from sparq.nsqadmin.v2 import site as v2
 from sparq.nsqadmin.watch.watch import Watch
 from sparq.program import lifecycle
 from sparq.program.lifecycle import StartError
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name
 
-ROOMS: Final[Sequence[Callable[[Desk], Sequence[Route]]]] = (api.routes,)
+ROOMS: Final[Sequence[Callable[[Desk], Sequence[Route]]]] = (
+    api.routes,
+    v2.routes,
+    pages.routes,
+)
 """The routes of each package, one function a line."""
 
-HTML_ERRORS: Final[Sequence[Callable[[Desk, web.BaseRequest, int, str], web.Response | None]]] = ()
+HTML_ERRORS: Final[Sequence[Callable[[Desk, web.BaseRequest, int, str], web.Response | None]]] = (
+    pages.error,
+)
 """Who has a page for a refused request; the first one that has it counts."""
 
 NOT_HTML: Final = ("/api", "/config", "/metrics", "/ping", "/static")

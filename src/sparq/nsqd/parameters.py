@@ -20,6 +20,7 @@ from sparq.broker.search import COMPARED, Criteria
 from sparq.daemon.http import HttpError
 from sparq.protocol.frames import INDEX_BITS, INDEX_LIMIT
 from sparq.protocol.names import is_valid_name
+from sparq.protocol.patterns import Pattern, PatternError
 
 if TYPE_CHECKING:
     from sparq.daemon.http import Call
@@ -35,6 +36,7 @@ BUDGET_MS: Final = 50
 BUCKETS_MAX: Final = 1000
 BUCKETS: Final = 120
 TEXT_BYTES_MAX: Final = 1024
+PATTERN_CHARACTERS_MAX: Final = 1024
 IDS_BYTES_MAX: Final = 64 << 10
 
 _ID: Final = re.compile(r"[0-9a-f]{16}")
@@ -100,8 +102,6 @@ def state_of(call: Call, default: State | None, *allowed: State) -> State | None
 
 def criteria_of(call: Call) -> Criteria:
     """What a search looks for."""
-    if "regex" in call.query:
-        raise refused("regex", "nsqd knows no regular expressions; use text or json")
     query = call.query
     text = query.get("text", "").encode("utf-8", "surrogateescape")
     if len(text) > TEXT_BYTES_MAX:
@@ -110,6 +110,13 @@ def criteria_of(call: Call) -> Criteria:
         condition = parse(query["json"]) if "json" in query else None
     except FilterError as error:
         raise refused("json", str(error)) from error
+    pattern = query.get("regex")
+    if pattern is not None and len(pattern) > PATTERN_CHARACTERS_MAX:
+        raise refused("regex", f"at most {PATTERN_CHARACTERS_MAX} characters")
+    try:
+        regex = None if pattern is None else Pattern(pattern)
+    except PatternError as error:
+        raise refused("regex", str(error)) from error
     state = state_of(call, None, *State)
     attempts = None
     if "attempts" in query:
@@ -119,7 +126,7 @@ def criteria_of(call: Call) -> Criteria:
         attempts = found[1] or "=", int(found[2])
     if "channel" not in query and (state is not None or attempts is not None):
         raise HttpError(400, "MISSING_ARG_CHANNEL: state and attempts are those on a channel")
-    return Criteria(text, condition, attempts, state)
+    return Criteria(text, condition, regex, attempts, state)
 
 
 def raw_id(text: str) -> int | None:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparq.nsqadmin.options import Options
 from sparq.nsqadmin.server import Nsqadmin
+from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.nsqlookupd.server import Nsqlookupd
+from sparq.nsqlookupd.tcp import instant
 from sparq.protocol.frames import Bodies
 from tests.nsqd.daemon import Daemon, start, stop
+from tests.waiting import until
 
 
 @dataclass
 class Cluster:
-    """One nsqadmin with one nsqd, which has a topic `t` with two messages and a channel `c`."""
+    """One nsqadmin, one nsqlookupd, and one nsqd that is registered there."""
 
     admin: Nsqadmin
     nsqd: Daemon
+    lookupd: Nsqlookupd
 
     @property
     def node(self) -> str:
@@ -32,49 +37,83 @@ class Cluster:
         """Where nsqadmin answers."""
         return f"http://127.0.0.1:{self.admin.http_port}"
 
+    async def furnish(self) -> None:
+        """See that there is a topic `t` with messages and a channel `c`, not paused."""
+        broker, runner = self.nsqd.nsqd.broker, self.nsqd.nsqd.runner
+        broker.create_topic("t", runner.now())
+        broker.create_channel("t", "c", runner.now())
+        await self.nsqd.nsqd.publish("t", Bodies.of([b"1", b"2"]))
+        await self.nsqd.nsqd.settle()
+        await self.nsqd.post("/topic/unpause?topic=t")
+        await until(lambda: self._is_registered() and self.lookupd.registry.channels("t") == ["c"])
+
+    def _is_registered(self) -> bool:
+        return len(self.lookupd.registry.producers("t", instant())) == 1
+
     def state(self) -> str:
         """All that a request could change, as text."""
         topics = []
         for name, topic in sorted(self.nsqd.nsqd.broker.topics.items()):
             channels = [(c.name, c.cursor, c.paused) for c in topic.channels.values()]
-            topics.append((name, topic.message_count, topic.stream.end, topic.paused, channels))
-        return repr((topics, self.nsqd.nsqd.options, self.admin.desk.options))
+            topics.append((name, topic.message_count, topic.paused, channels))
+        known = [
+            (name, self.lookupd.registry.channels(name)) for name in self.lookupd.registry.topics()
+        ]
+        return repr((topics, known, self.nsqd.nsqd.options, self.admin.desk.options))
 
     async def ask(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        host: str = "127.0.0.1",
     ) -> int:
         """One request, as it is; its status. Only the head of the answer is waited for."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.admin.http_port)
-        sent = {"Host": f"127.0.0.1:{self.admin.http_port}", **headers}
+        return (await self.head(method, target, headers, body, host))[0]
+
+    async def head(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        host: str = "127.0.0.1",
+    ) -> tuple[int, dict[str, str]]:
+        """The status and the headers of an answer, with names in lower case."""
+        reader, writer = await asyncio.open_connection(host, self.admin.http_port)
+        sent = {"Host": f"{host}:{self.admin.http_port}", **headers}
         lines = [f"{method} {target} HTTP/1.1", *(f"{key}: {text}" for key, text in sent.items())]
         lines += ["Connection: close", f"Content-Length: {len(body)}", "", ""]
         writer.write("\r\n".join(lines).encode() + body)
         async with asyncio.timeout(30):
-            head = await reader.readline()
+            first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
         writer.close()
-        return int(head.split()[1])
+        answered = (line.partition(": ") for line in lines if line)
+        return int(first.split()[1]), {name.lower(): text for name, _, text in answered}
 
 
 @asynccontextmanager
 async def cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
-    """Start both; the options are nsqadmin's."""
-    nsqd = await start(folder / "nsqd")
-    try:
-        broker, runner = nsqd.nsqd.broker, nsqd.nsqd.runner
-        broker.create_topic("t", runner.now())
-        broker.create_channel("t", "c", runner.now())
-        await nsqd.nsqd.publish("t", Bodies.of([b"1", b"2"]))
-        await nsqd.nsqd.settle()
+    """Start all three; the options are nsqadmin's."""
+    async with AsyncExitStack() as stack:
+        free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+        lookupd = Nsqlookupd(LookupOptions(broadcast_address="127.0.0.1", **free))
+        await lookupd.start()
+        stack.push_async_callback(lookupd.stop)
+        addresses = (f"127.0.0.1:{lookupd.tcp_port}",)
+        nsqd = await start(
+            folder / "nsqd", broadcast_address="127.0.0.1", lookupd_tcp_addresses=addresses
+        )
+        stack.push_async_callback(stop, nsqd)
         given = {
             "http_address": "127.0.0.1:0",
-            "nsqd_http_addresses": (f"127.0.0.1:{nsqd.http.port}",),
+            "lookupd_http_addresses": (f"127.0.0.1:{lookupd.http_port}",),
             **options,
         }
         admin = Nsqadmin(Options(**given))
         await admin.start()
-        try:
-            yield Cluster(admin, nsqd)
-        finally:
-            await admin.stop()
-    finally:
-        await stop(nsqd)
+        stack.push_async_callback(admin.stop)
+        found = Cluster(admin, nsqd, lookupd)
+        await found.furnish()
+        yield found

@@ -21,15 +21,15 @@ UNTRUSTED = "192.0.2.0/24"
 """Where the proxies are: no request of a test comes from there."""
 
 NAMES = {"topic": "t", "channel": "c", "opt": "log_level", "name": "app.css"}
-BODY = {
-    "topic": "t",
-    "channel": "c",
-    "action": "empty",
-    "typed": "t",
-    "confirm": "t",
-    "to": "latest",
-    "ids": ["0123456789abcdef"],
+EMPTY = {"topic": "t", "channel": "c", "action": "empty", "typed": "t"}
+BODIES = {
+    "POST /api/topics": {"topic": "new", "channel": "new"},
+    "POST /api/topics/:topic": {"action": "pause"},
+    "POST /api/v2/actions": {"action": "pause_channel", "topic": "t", "channel": "c"},
+    "POST /api/v2/nodes/:node/forget": {},
+    "POST /api/v2/seek": {"topic": "t", "channel": "c", "to": "earliest"},
 }
+"""What requests order, by route; without a row `EMPTY`."""
 
 
 class Keys(NamedTuple):
@@ -72,14 +72,13 @@ class Case:
 
     def is_refused(self, right: Right) -> bool:
         """Whether the route must not serve this."""
-        needed = right.role
-        if right.config:
-            needed = Role.ADMINISTER if right.writes else Role.READ
         if self.shut_out:
             return right.path != "/ping"
+        if right.path in ("/signin", "/signout") and not self.form:
+            return False
         if self.form and right.writes:
             return True
-        return needed not in self.roles
+        return needed(right) not in self.roles
 
 
 def cases(keys: Keys) -> Iterator[Case]:
@@ -116,6 +115,18 @@ def cases(keys: Keys) -> Iterator[Case]:
         yield Case(f"a form: {kind}", headers, ALL, form=True)
 
 
+def needed(right: Right) -> Role:
+    """The role that the walk's request to a route needs: its own, or that of the action."""
+    if right.config:
+        return Role.ADMINISTER if right.writes else Role.READ
+    return Role.ADMINISTER if right.writes and orders(right) is EMPTY else right.role
+
+
+def orders(right: Right) -> dict[str, str]:
+    """What the walk's request to a route orders."""
+    return BODIES.get(f"{right.method} {right.path}", EMPTY)
+
+
 def target(right: Right, node: str) -> str:
     """The route with arguments that would do something."""
     path = right.path
@@ -128,4 +139,4 @@ def body(right: Right) -> bytes:
     """A body that would be taken."""
     if right.config:
         return b"debug"
-    return json.dumps(BODY).encode() if right.writes else b""
+    return json.dumps(orders(right)).encode() if right.writes else b""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
 from sparq.nsqadmin.watch.picture import Picture
 from sparq.nsqadmin.watch.slots import Slots
 from sparq.nsqadmin.watch.watch import Watch
+from tests.nsqadmin.fake import Fake
 from tests.nsqadmin.watch.figures import channel, stats, topic
 from tests.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.waiting import stays, until
@@ -45,38 +44,14 @@ async def seen(watch: Watch, condition: Callable[[Picture], Any], seconds: float
     return picture
 
 
-class Fake:
-    """A node that is none: it says what it is told to, when it is told to."""
+def is_in(address: str, state: str) -> Callable[[Picture], bool]:
+    """Whether a node is in a state."""
 
-    def __init__(self) -> None:
-        self.answer: dict[str, Any] | bytes = stats()
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-        self.requests: list[str] = []
+    def look(picture: Picture) -> bool:
+        node = picture.node(address)
+        return node is not None and node.state == state
 
-    async def __aenter__(self) -> Fake:
-        async def handle(request: web.BaseRequest) -> web.Response:
-            self.requests.append(request.path_qs)
-            await self.may_answer.wait()
-            if request.path == "/info":
-                host, port = self.http.split(":")
-                told = {"broadcast_address": host, "http_port": int(port), "hostname": "fake"}
-                return web.json_response({**told, "version": "1.3.0", "tcp_port": 1})
-            body = (
-                self.answer if isinstance(self.answer, bytes) else json.dumps(self.answer).encode()
-            )
-            return web.Response(body=body, content_type="application/json")
-
-        self._server = web.Server(handle)
-        self._runner = web.ServerRunner(self._server, shutdown_timeout=0)
-        await self._runner.setup()
-        self.http = f"127.0.0.1:{free_port()}"
-        host, port = self.http.split(":")
-        await web.TCPSite(self._runner, host, int(port)).start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+    return look
 
 
 async def test_a_published_message_shows(tmp_path: Path) -> None:
@@ -111,7 +86,7 @@ async def killed(watch: Watch, nsqd: Server) -> None:
     """A killed nsqd is told of in time, with what waits there; then it can be forgotten."""
     await asyncio.to_thread(nsqd.kill9)
     began = time.monotonic()
-    picture = await seen(watch, lambda p: (node := p.node(nsqd.http)) and node.state == "gone")
+    picture = await seen(watch, is_in(nsqd.http, "gone"))
 
     assert time.monotonic() - began < 5
     sentences = [notice.sentence for notice in picture.notices]
@@ -128,9 +103,9 @@ async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
             picture = await seen(watch, lambda p: p.totals.nodes_up)
             address = picture.nodes[0].address
             await asyncio.to_thread(nsqd.kill9)
-            await seen(watch, lambda p: p.node(address) and p.node(address).state == "gone")  # type: ignore[union-attr]  # it was asked for before
+            await seen(watch, is_in(address, "gone"))
             await asyncio.to_thread(nsqd.start)
-            await seen(watch, lambda p: p.node(address) and p.node(address).state == "up")  # type: ignore[union-attr]  # as above
+            await seen(watch, is_in(address, "up"))
 
 
 async def test_a_node_that_never_answered_is_shown() -> None:
@@ -154,12 +129,12 @@ async def test_a_slow_node_does_not_hold_up_the_others() -> None:
             began = time.monotonic()
             picture = await seen(watch, lambda p: p.totals.waiting == 6)
             assert time.monotonic() - began < 3
-            picture = await seen(watch, lambda p: p.node(slow.http).state == "silent")  # type: ignore[union-attr]  # it is there
+            picture = await seen(watch, is_in(slow.http, "silent"))
             assert 6 == picture.totals.waiting
             quick.answer = stats(topic("t", channel("c", depth=2)))
             await seen(watch, lambda p: p.totals.waiting == 7)
             slow.may_answer.set()
-            await seen(watch, lambda p: p.node(slow.http).state == "up")  # type: ignore[union-attr]  # it is there
+            await seen(watch, is_in(slow.http, "up"))
 
 
 async def test_a_node_that_hangs_is_gone_in_the_end() -> None:

@@ -93,6 +93,13 @@ _PAGES: Final = (
     Right("GET", "/counter", Role.READ),
     Right("GET", "/lookup", Role.READ),
     Right("GET", "/audit", Role.ADMINISTER),
+    Right("GET", "/messages", Role.READ),
+    Right("GET", "/message", Role.READ),
+    Right("GET", "/replay", Role.READ),
+    Right("GET", "/dead-letters", Role.READ),
+    Right("POST", "/messages", Role.OPERATE),
+    Right("POST", "/replay", Role.OPERATE),
+    Right("POST", "/dead-letters", Role.OPERATE),
     Right("POST", "/lookup", Role.OPERATE),
     Right("POST", "/topics/:topic", Role.OPERATE),
     Right("POST", "/topics/:topic/:channel", Role.OPERATE),
@@ -118,6 +125,11 @@ _V2: Final = (
     Right("GET", "/api/v2/seek", Role.READ),
     Right("POST", "/api/v2/seek", Role.OPERATE),
     Right("POST", "/api/v2/actions", Role.OPERATE),
+    Right("GET", "/api/v2/channels", Role.READ),
+    Right("GET", "/api/v2/log", Role.READ),
+    Right("GET", "/api/v2/body", Role.BODIES),
+    Right("GET", "/api/v2/times", Role.READ),
+    Right("POST", "/api/v2/nodes/:node/forget", Role.OPERATE),
 )
 
 RIGHTS: Final = (*_PUBLIC, *_NSQ, *_PAGES, *_V2)

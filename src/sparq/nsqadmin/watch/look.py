@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
@@ -37,6 +36,8 @@ COUNTS: Final = (
 AT: Final = {name: place for place, name in enumerate(COUNTS)}
 COUNTERS: Final = COUNTS[:5]
 COUNT_MAX: Final = 1 << 53
+NO_NAME: Final = " "
+"""Stands for an empty name of a channel, which would be its topic's; NSQ allows neither."""
 
 
 class _Channel(msgspec.Struct, gc=False):
@@ -171,79 +172,96 @@ def read_look(answer: bytes | bytearray, names: Names, at_seconds: float) -> Loo
         document = document.data or document
         if not document.version:
             raise ValueError("figures without a version")
-        rows = list(_numbered(document.topics or (), names))
-        counts = _counts([row for _, row in rows])
+        rows, numbers = _numbered(document.topics or [], names)
+        counts = _counts(rows)
     except (msgspec.MsgspecError, RecursionError, OverflowError) as error:
         raise ValueError(f"figures that cannot be read: {one_line(str(error))}") from None
-    numbers = np.fromiter((number for number, _ in rows), np.int32, len(rows))
     names.seen(numbers, at_seconds)
-    is_sparq = document.sparq_version is not None
+    own = document.sparq_version
     return Look(
         at_seconds,
         document.start_time,
         one_line(document.version),
-        one_line(document.sparq_version) if document.sparq_version is not None else None,
+        None if own is None else one_line(own),
         one_line(document.health),
         document.reserve is not None and document.reserve.is_short,
         numbers,
         counts,
-        _oldest(rows, is_sparq),
-        dict(_readers(rows)),
+        _oldest(rows, own is not None),
+        dict(_readers(rows, numbers)),
     )
 
 
-Row: TypeAlias = "tuple[int, _Topic | _Channel]"
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a look: those of topics, then those of channels."""
+
+    topics: list[_Topic]
+    channels: list[_Channel]
+
+    def __len__(self) -> int:
+        return len(self.topics) + len(self.channels)
 
 
-def _numbered(topics: Iterable[_Topic], names: Names) -> Iterator[Row]:
-    """Each topic and channel that has a number, none twice."""
-    taken = {NONE}
+def _numbered(topics: list[_Topic], names: Names) -> tuple[_Rows, Numbers]:
+    """The topics and channels that have a number, none twice, and their numbers."""
+    found = [names.number(topic.topic_name) for topic in topics]
     for topic in topics:
-        name = topic.topic_name
-        number = names.number_or_new(name)
-        if number in taken:
+        number_of = names.of_topic(topic.topic_name).get
+        found += [number_of(each.channel_name or NO_NAME, NONE) for each in topic.channels or ()]
+    numbers = np.array(found, np.int32)
+    if NONE in found or len(np.unique(numbers)) < len(numbers):
+        return _numbered_anew(topics, names)
+    return _Rows(topics, [channel for topic in topics for channel in topic.channels or ()]), numbers
+
+
+def _numbered_anew(topics: list[_Topic], names: Names) -> tuple[_Rows, Numbers]:
+    """The same where there are new names, or some that do not count."""
+    rows = _Rows([], [])
+    of_topics: dict[int, _Topic] = {}
+    of_channels: dict[int, None] = {}
+    for topic in topics:
+        number = names.number_or_new(topic.topic_name)
+        if number == NONE or number in of_topics:
             continue
-        taken.add(number)
-        yield number, topic
+        of_topics[number] = topic
+        rows.topics.append(topic)
         for channel in topic.channels or ():
-            number = (
-                names.number_or_new(name, channel.channel_name) if channel.channel_name else NONE
-            )
-            if number not in taken:
-                taken.add(number)
-                yield number, channel
+            number = names.number_or_new(topic.topic_name, channel.channel_name or NO_NAME)
+            if number != NONE and number not in of_channels:
+                of_channels[number] = None
+                rows.channels.append(channel)
+    return rows, np.array([*of_topics, *of_channels], np.int32)
 
 
-def _counts(rows: list[_Topic | _Channel]) -> Counts:
+def _counts(rows: _Rows) -> Counts:
     """The columns of the rows, each count held within its bounds."""
-    flat = chain.from_iterable(
-        _of_channel(row) if isinstance(row, _Channel) else _of_topic(row) for row in rows
-    )
+    flat = chain.from_iterable(chain(map(_of_topic, rows.topics), map(_of_channel, rows.channels)))
     found = np.fromiter(flat, np.int64, len(rows) * len(COUNTS))
     counts = np.ascontiguousarray(found.reshape(len(rows), len(COUNTS)).T)
     unknown = counts[AT["finished"]] < 0
-    gone = counts[AT["messages"]] - counts[AT["depth"]]
-    gone -= counts[AT["in_flight"]] + counts[AT["deferred"]]
-    counts[AT["finished"]][unknown] = gone[unknown]
+    if unknown.any():
+        gone = counts[AT["messages"]] - counts[AT["depth"]]
+        gone -= counts[AT["in_flight"]] + counts[AT["deferred"]]
+        counts[AT["finished"]][unknown] = gone[unknown]
     return np.clip(counts, 0, COUNT_MAX, out=counts)
 
 
 def _of_topic(topic: _Topic) -> tuple[int, ...]:
-    return (
-        *(topic.message_count, 0, 0, 0, topic.message_bytes),
-        *(topic.depth, topic.backend_depth, 0, 0, 0, 0, topic.paused),
-    )
+    count, size, depth = topic.message_count, topic.message_bytes, topic.depth
+    return count, 0, 0, 0, size, depth, topic.backend_depth, 0, 0, 0, 0, topic.paused
 
 
-def _oldest(rows: list[Row], is_sparq: bool) -> Figures:
+def _oldest(rows: _Rows, is_sparq: bool) -> Figures:
     """Ages of the oldest messages; sparq's nsqd says null where none waits."""
-    none = 0.0 if is_sparq else math.nan
-    ages = (getattr(row, "oldest_waiting_seconds", None) for _, row in rows)
-    return np.fromiter((none if age is None else age for age in ages), np.float64, len(rows))
+    ages = np.zeros(len(rows))
+    told = [channel.oldest_waiting_seconds for channel in rows.channels]
+    ages[len(rows.topics) :] = np.array(told, np.float64)
+    return np.nan_to_num(ages) if is_sparq else ages
 
 
-def _readers(rows: list[Row]) -> Iterator[tuple[int, Reader]]:
-    for number, row in rows:
-        if isinstance(row, _Channel) and row.range_reader:
+def _readers(rows: _Rows, numbers: Numbers) -> Iterator[tuple[int, Reader]]:
+    for place, row in enumerate(rows.channels, len(rows.topics)):
+        if row.range_reader:
             address, query = one_line(row.range_reader), one_line(row.range_query or "")
-            yield number, Reader(address, query, row.range_commit_seconds)
+            yield int(numbers[place]), Reader(address, query, row.range_commit_seconds)

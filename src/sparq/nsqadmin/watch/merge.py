@@ -97,8 +97,9 @@ def merge(looks: Iterable[tuple[Look, Counters | None]], size: int) -> Columns:
             says_ready[at] = False
         grown = rates_of(look, base)
         if grown is not None:
-            rates[:, at] += np.nan_to_num(grown)
-            is_known[at] |= ~np.isnan(grown[0])
+            known = ~np.isnan(grown[0])
+            is_known[at] |= known
+            rates[:, at] += grown if known.all() else np.where(known, grown, 0.0)
     rates[:, ~is_known] = np.nan
     lag = _lag(counts, rates, oldest)
     return Columns(nodes, counts, rates, lag, ~np.isnan(oldest), says_ready, readers)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -28,6 +29,7 @@ NAMES_MAX: Final = 200_000
 """Topics and channels of a cluster that are counted; 1,000 topics of 10 channels are 11,000."""
 
 NONE: Final = -1
+NOTHING: Final[dict[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Names:
         self.topic_of: Numbers = np.zeros(0, np.int32)
         self.left_out = 0
         self._max = names_max
-        self._numbers: dict[Key, int] = {}
+        self._numbers: dict[str, dict[str, int]] = {}
         self._seen_at = np.zeros(0)
         self._free: list[int] = []
 
@@ -73,7 +75,11 @@ class Names:
 
     def number(self, topic: str, channel: str = "") -> int:
         """The number of a name; `NONE` for an unknown one."""
-        return self._numbers.get((topic, channel), NONE)
+        return self._numbers.get(topic, NOTHING).get(channel, NONE)
+
+    def of_topic(self, topic: str) -> Mapping[str, int]:
+        """The numbers of a topic's channels by name, and its own below ""."""
+        return self._numbers.get(topic, NOTHING)
 
     def number_or_new(self, topic: str, channel: str = "") -> int:
         """The number of a name, a new one if need be.
@@ -81,7 +87,7 @@ class Names:
         `NONE`: NSQ does not allow the name, or there is no room for it. A channel's topic has to be
         numbered before.
         """
-        number = self._numbers.get((topic, channel), NONE)
+        number = self.number(topic, channel)
         return self._new(topic, channel) if number == NONE else number
 
     def _new(self, topic: str, channel: str) -> int:
@@ -98,8 +104,8 @@ class Names:
             self.left_out += 1
             return NONE
         self.keys[number] = (topic, channel)
-        self._numbers[topic, channel] = number
-        self.topic_of[number] = self._numbers[topic, ""]
+        self._numbers.setdefault(topic, {})[channel] = number
+        self.topic_of[number] = self._numbers[topic][""]
         return number
 
     def _grow(self, size: int) -> None:
@@ -115,12 +121,15 @@ class Names:
     def forget(self, now: float) -> None:
         """Give up the names that were not seen for long."""
         self.left_out = 0
-        used = self._numbers.items()
-        old = [(key, n) for key, n in used if now - self._seen_at[n] > KEEP_SECONDS]
-        if not old:
+        is_old = now - self._seen_at[: len(self.keys)] > KEEP_SECONDS
+        is_old &= self.topic_of[: len(self.keys)] != NONE
+        if not is_old.any():
             return
         self.keys, self.topic_of = [*self.keys], self.topic_of.copy()
-        for key, number in old:
-            del self._numbers[key]
+        for number in np.flatnonzero(is_old).tolist():
+            topic, channel = self.keys[number]
+            del self._numbers[topic][channel]
+            if not self._numbers[topic]:
+                del self._numbers[topic]
             self._free.append(number)
             self.keys[number], self.topic_of[number] = ("", ""), NONE

@@ -98,14 +98,16 @@ def chosen(table: Table[T], *, filter: str = "", topic: str = "", state: str = "
     return places
 
 
-def in_order(table: Table[T], *, sort: str, filter: str, topic: str = "") -> list[int]:
+def in_order(
+    table: Table[T], *, sort: str, filter: str, topic: str = "", state: str = ""
+) -> list[int]:
     """The places of all rows that a filter leaves, sorted: for an export, row by row.
 
     Raises:
-        ValueError: there is no such column.
+        ValueError: there is no such column or state.
     """
-    places = _in_order(table, chosen(table, filter=filter, topic=topic), sort)
-    return [int(place) for place in places]
+    found = chosen(table, filter=filter, topic=topic, state=state)
+    return [int(place) for place in _in_order(table, found, sort)]
 
 
 def _in_order(table: Table[T], places: Places, sort: str) -> Places:

@@ -43,7 +43,7 @@ LOOKUP_SECONDS: Final = 0.3
 """For how long a round waits for nsqlookupds before it asks the nodes of before."""
 
 FIRST_SECONDS: Final = 5.0
-LOOKS_AT_ONCE: Final = 6
+LOOKS_AT_ONCE: Final = 3
 SLOT_SECONDS: Final = 0.5
 SHARE: Final = 3.0
 MIN_PAUSE_SECONDS: Final = 0.1

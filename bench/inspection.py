@@ -1,0 +1,225 @@
+"""What looking into a large topic costs: `python -m bench.inspection`.
+
+An nsqd has a topic of 5 million messages that wait on a channel. It is asked for pages, for single
+messages and for searches, each several times, and for one search of all of them, while a process of
+its own sends one message after the other through another topic and waits for each. Told are how
+long the first answers took, how fast a whole search is, and the longest way of a message meanwhile,
+beside the longest while nothing was asked: what the disk and the machine cost anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import random
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tests.servers import NsqdServer, spawn_nsqd
+
+from bench.stats_scale import Way, longest_during, send_and_wait
+
+TOPIC = "large"
+BATCH = 10_000
+ANSWER_SECONDS_MAX = 0.1
+LATER_SECONDS_MAX = 0.02
+QUIET_SECONDS = 3.0
+PAUSE_SECONDS = 0.05
+
+Span = tuple[float, float]
+Answer = dict[str, Any]
+
+
+def body_of(number: int) -> bytes:
+    """A JSON body of about 200 bytes."""
+    document = {"user": {"id": f"u{number}"}, "status": 500 if number % 1000 == 0 else 200}
+    return json.dumps(document | {"text": f"message number {number} " + "x" * 120}).encode()
+
+
+class Nsqd:
+    """One connection to the server, and how long its answers took."""
+
+    def __init__(self, server: NsqdServer) -> None:
+        self._connection = http.client.HTTPConnection(server.http)
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> tuple[Span, Any]:
+        """When the answer was asked for and whole, and what it says."""
+        began = time.monotonic()
+        self._connection.request(method, path, body)
+        answer = self._connection.getresponse()
+        told = answer.read()
+        ended = time.monotonic()
+        assert answer.status == 200, (path, told)
+        is_json = (answer.headers.get("Content-Type") or "").startswith("application/json")
+        return (began, ended), json.loads(told) if is_json else told
+
+
+def fill(nsqd: Nsqd, count: int) -> None:
+    """Publish the messages, ten thousand at a time."""
+    nsqd.ask("POST", f"/topic/create?topic={TOPIC}")
+    nsqd.ask("POST", f"/channel/create?topic={TOPIC}&channel=c")
+    for first in range(0, count, BATCH):
+        bodies = [body_of(number) for number in range(first, min(first + BATCH, count))]
+        framed = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+        data = struct.pack(">i", len(bodies)) + framed
+        nsqd.ask("POST", f"/mpub?topic={TOPIC}&binary=true", data)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something that is asked.
+
+    Attributes:
+        name: in words.
+        path: makes the path of one request, at random.
+    """
+
+    name: str
+    path: Callable[[], str]
+
+
+def questions(nsqd: Nsqd, count: int, chance: random.Random) -> Iterator[Question]:
+    """What is asked, each time about another place of the log."""
+    topic = f"topic={TOPIC}"
+    _, log = nsqd.ask("GET", f"/topic/messages?{topic}&limit=1")
+    first, end = int(log["first_index"]), int(log["end_index"])
+    _, node = nsqd.ask("GET", f"/message?{topic}&id={log['messages'][0]['id']}")
+    base = int(node["id"], 16) - first
+
+    def anywhere() -> int:
+        return chance.randrange(first, end)
+
+    def seconds_ago() -> str:
+        return f"-{chance.randrange(1, 900)}s"
+
+    def searching(condition: str) -> Callable[[], str]:
+        return lambda: f"/topic/search?{topic}&from={anywhere()}&{condition}"
+
+    def peek(limit: int) -> str:
+        return f"/channel/messages?{topic}&channel=c&limit={limit}"
+
+    yield Question("peek, first page", lambda: peek(50))
+    yield Question("peek, any page", lambda: f"{peek(50)}&after=0.{anywhere()}")
+    yield Question("peek, 1,000 messages", lambda: f"{peek(1000)}&after=0.{anywhere()}")
+    yield Question("log, last 50", lambda: f"/topic/messages?{topic}&from=last:50")
+    yield Question("log, by time", lambda: f"/topic/messages?{topic}&from={seconds_ago()}")
+    yield Question("find by id", lambda: f"/message?{topic}&channel=c&id={anywhere() + base:016x}")
+    yield Question("search, text that is rare", searching(f"text=number%20{count + 7}"))
+    yield Question("search, text of all", searching("text=message"))
+    yield Question("search, JSON, one value", searching("json=" + quote(f'user.id = "u{count}"')))
+    yield Question("search, JSON, numbers", searching("json=" + quote("status >= 501")))
+    yield Question("search, pattern", searching("regex=" + quote("number [0-9]+ y")))
+    yield Question("search, by state", searching("channel=c&state=waiting&text=nothing"))
+    yield Question("times", lambda: f"/topic/times?{topic}&channel=c")
+    yield Question("stats", lambda: f"/stats?format=json&{topic}")
+
+
+def search_all(nsqd: Nsqd, condition: str) -> tuple[Span, int, int]:
+    """One search from end to end: its time, its requests, the messages that it looked at."""
+    path = f"/topic/search?topic={TOPIC}&{condition}"
+    span, answer = nsqd.ask("GET", path)
+    requests, scanned = 1, answer["scanned"]
+    while not answer["done"]:
+        (_, end), answer = nsqd.ask("GET", f"{path}&after={answer['next']}")
+        span, requests, scanned = (span[0], end), requests + 1, scanned + answer["scanned"]
+    return span, requests, scanned
+
+
+@contextmanager
+def deliveries(server: NsqdServer, ways: list[Way]) -> Iterator[None]:
+    """A message after the other is sent through nsqd meanwhile; all their ways, at the end."""
+    control, other = multiprocessing.get_context("spawn").Pipe()
+    sender = multiprocessing.get_context("spawn").Process(
+        target=send_and_wait, args=(server.tcp_port, other), daemon=True
+    )
+    sender.start()
+    yield
+    control.send("enough")
+    ways += control.recv()
+    sender.join()
+
+
+def measure(count: int, rounds: int) -> bool:
+    """Measure and print; whether the promises hold."""
+    ways: list[Way] = []
+    spans: dict[str, list[Span]] = {}
+    whole: dict[str, tuple[Span, int, int]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="sparq-inspection-") as folder,
+        spawn_nsqd(Path(folder)) as server,
+    ):
+        nsqd = Nsqd(server)
+        fill(nsqd, count)
+        with deliveries(server, ways):
+            time.sleep(QUIET_SECONDS)
+            quiet_from = time.monotonic()
+            time.sleep(QUIET_SECONDS)
+            quiet = quiet_from, time.monotonic()
+            chance = random.Random(7)
+            for question in questions(nsqd, count, chance):
+                for _ in range(rounds):
+                    span, _ = nsqd.ask("GET", question.path())
+                    spans.setdefault(question.name, []).append(span)
+                    time.sleep(PAUSE_SECONDS)
+            for name, condition in (
+                ("text", "text=nothing%20like%20it"),
+                ("JSON, one value", "json=" + quote('user.id = "nobody"')),
+                ("JSON, numbers", "json=" + quote("status > 500")),
+            ):
+                whole[name] = search_all(nsqd, condition)
+    return report(ways, quiet, spans, whole)
+
+
+def report(
+    ways: Sequence[Way],
+    quiet: Span,
+    spans: dict[str, list[Span]],
+    whole: dict[str, tuple[Span, int, int]],
+) -> bool:
+    """Print the figures; whether the promises hold."""
+    usual = longest_during(ways, [quiet])
+    print(f"longest delivery while nothing is asked: {usual * 1000:.1f} ms")
+    slowest = later = 0.0
+    for name, asked in spans.items():
+        times = [end - begin for begin, end in asked]
+        longest = longest_during(ways, asked)
+        slowest, later = max(slowest, *times), max(later, longest - usual)
+        print(
+            f"{name:<28} answers in {min(times) * 1000:6.1f} to {max(times) * 1000:6.1f} ms;"
+            f" longest delivery meanwhile {longest * 1000:5.1f} ms"
+        )
+    for name, (span, requests, scanned) in whole.items():
+        seconds, longest = span[1] - span[0], longest_during(ways, [span])
+        later = max(later, longest - usual)
+        speed = scanned / seconds / 1e6
+        print(
+            f"all of it, {name:<17} {seconds:6.1f} s, {speed:.2f} million messages a second,"
+            f" {requests} requests; longest delivery meanwhile {longest * 1000:5.1f} ms"
+        )
+    holds = slowest < ANSWER_SECONDS_MAX and later < LATER_SECONDS_MAX
+    verdict = "holds" if holds else "DOES NOT HOLD"
+    print(f"first answers under 100 ms, no delivery more than 20 ms later: {verdict}")
+    return holds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the promises hold."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--count", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=10)
+    options = parser.parse_args(arguments)
+    return 0 if measure(options.count, options.rounds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

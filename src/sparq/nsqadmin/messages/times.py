@@ -1,0 +1,136 @@
+"""Times as nodes write them, RFC 3339 with nanoseconds, and how many messages came when.
+
+Nodes tell counts of spans of their own; they are spread over equal ones of the whole cluster, so
+that a chart has one line. Indexes are left out: a place that all nodes have is a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from sparq.cluster.fleet import Fleet
+from sparq.nsqadmin.messages.asking import Answers, ask_all, check_some, nodes_of
+
+BUCKETS: Final = 120
+BUCKETS_MAX: Final = 1000
+SECOND_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How many messages were published when, over all nodes.
+
+    Attributes:
+        from_ns, to_ns: what the buckets span, ns since 1970; None: there are no messages.
+        counts: messages of each bucket, all of the same width.
+        cursors: by node, the time of the message with which the channel goes on (ns).
+        answers: which nodes could not tell, and why.
+    """
+
+    from_ns: int | None
+    to_ns: int | None
+    counts: list[int]
+    cursors: dict[str, int]
+    answers: Answers
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        if self.from_ns is None or self.to_ns is None:
+            return {"from": None, "to": None, "buckets": [], "cursors": {}}
+        width = (self.to_ns - self.from_ns) / max(1, len(self.counts))
+        return {
+            "from": text_of(self.from_ns),
+            "to": text_of(self.to_ns),
+            "buckets": [
+                {"time": text_of(self.from_ns + round(at * width)), "count": count}
+                for at, count in enumerate(self.counts)
+            ],
+            "cursors": {node: text_of(cursor) for node, cursor in self.cursors.items()},
+        }
+
+
+def ns_of(text: str) -> int:
+    """Nanoseconds since 1970 of `2026-11-23T12:00:00.123456789Z`.
+
+    Raises:
+        ValueError: it is no such time.
+    """
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
+    return int(moment.timestamp()) * SECOND_NS + int(fraction.ljust(9, "0")[:9] or 0)
+
+
+def text_of(ns: int) -> str:
+    """The time as text; whole seconds have no fraction."""
+    seconds, rest = divmod(ns, SECOND_NS)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{rest:09d}Z" if rest else f"{text}Z"
+
+
+async def times(
+    fleet: Fleet,
+    topic: str,
+    channel: str = "",
+    *,
+    buckets: int = BUCKETS,
+    nodes: Iterable[str] = (),
+) -> Times:
+    """How many messages of a topic were published when, as far back as the logs reach.
+
+    Raises:
+        Refused: there is no such topic or channel, or no node could tell.
+    """
+    chosen, answers = await nodes_of(fleet, topic, nodes)
+    query = {"topic": topic, "channel": channel, "buckets": str(buckets)}
+    await ask_all(chosen, answers, lambda node: fleet.get(node, "/topic/times", **query))
+    check_some(answers)
+    spans, cursors = [], {}
+    for node, answer in answers.found.items():
+        try:
+            spans += _spans(answer)
+            if answer.get("cursor_time"):
+                cursors[node] = ns_of(answer["cursor_time"])
+        except (KeyError, TypeError, ValueError):
+            answers.errors[node] = "times that cannot be read"
+    if not spans:
+        return Times(None, None, [], cursors, answers)
+    begin, end = min(span[0] for span in spans), max(span[1] for span in spans)
+    end = max(end, begin + buckets)
+    return Times(begin, end, spread(spans, begin, end, buckets), cursors, answers)
+
+
+def _spans(answer: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """A node's buckets, each with where it ends."""
+    buckets = answer["buckets"]
+    if not buckets:
+        return []
+    begins = [ns_of(bucket["time"]) for bucket in buckets]
+    ends = [*begins[1:], max(ns_of(answer["to"]), begins[-1] + 1)]
+    counts = [int(bucket["count"]) for bucket in buckets]
+    return list(zip(begins, ends, counts, strict=True))
+
+
+def spread(spans: Iterable[tuple[int, int, int]], begin: int, end: int, buckets: int) -> list[int]:
+    """Counts of spans as counts of equal buckets: a span's messages lie evenly in it.
+
+    The sum stays what it was, whatever is rounded.
+    """
+    counts = np.zeros(buckets)
+    width = (end - begin) / buckets
+    for first, last, count in spans:
+        low, high = (first - begin) / width, (last - begin) / width
+        at, until = int(low), max(int(low) + 1, min(buckets, math.ceil(high)))
+        edges = np.clip(np.arange(at, until + 1), low, max(high, low + 1e-9))
+        shares = np.diff(edges)
+        total = shares.sum()
+        if total <= 0:
+            shares, total = np.eye(1, until - at)[0], 1.0
+        counts[at:until] += (count * shares / total)[: buckets - at]
+    whole = np.round(np.cumsum(counts))
+    return [int(each) for each in np.diff(whole, prepend=0.0)]

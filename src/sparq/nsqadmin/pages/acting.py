@@ -1,0 +1,239 @@
+"""Forms: what a reader orders on a page, done by `actions`, and told where it was done.
+
+A form is posted by htmx to the page that it stands on; its answer is a notice for `#result`. What
+is refused is told in the same place, with the status of the refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from urllib.parse import parse_qs
+
+from aiohttp import web
+
+from sparq.cluster.actions import Report
+from sparq.daemon.http import Call, HttpError
+from sparq.nsqadmin.actions import Order
+from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.messages.one import by_node
+from sparq.nsqadmin.pages.refusals import in_words
+from sparq.nsqadmin.pages.rendering import Renderer
+from sparq.nsqadmin.watch import words
+
+BODY_BYTES_MAX: Final = 256 << 10
+FRESH_SECONDS: Final = 2.0
+SHOWN_MAX: Final = 20
+
+PAST: Final = {
+    "create_topic": "Created",
+    "create_channel": "Created",
+    "pause_topic": "Paused",
+    "pause_channel": "Paused",
+    "unpause_topic": "Unpaused",
+    "unpause_channel": "Unpaused",
+    "empty_topic": "Emptied",
+    "empty_channel": "Emptied",
+    "delete_topic": "Deleted",
+    "delete_channel": "Deleted",
+    "tombstone_topic_producer": "Tombstoned",
+    "seek_channel": "Moved",
+    "requeue_message": "Requeued",
+    "finish_message": "Finished",
+    "cancel_message": "Cancelled",
+    "copy_message": "Copied",
+}
+OF_TOPIC: Final = frozenset({"pause_topic", "unpause_topic", "empty_topic", "delete_topic"})
+OF_CHANNEL: Final = frozenset(
+    {"pause_channel", "unpause_channel", "empty_channel", "delete_channel"}
+)
+OF_MESSAGES: Final = frozenset(
+    {"requeue_message", "finish_message", "cancel_message", "copy_message"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What a form says: by name its values, in the order of the form."""
+
+    values: Mapping[str, list[str]]
+
+    def one(self, name: str) -> str:
+        """The first value of a field; "" without one."""
+        return self.values.get(name, [""])[0].strip()
+
+    def all(self, name: str) -> list[str]:
+        """All values of a field."""
+        return self.values.get(name, [])
+
+
+Form: TypeAlias = Callable[[Mapping[str, str], Fields], Order]
+"""From the parameters of the path and the fields of the form to what is ordered."""
+
+
+def on_topic(path: Mapping[str, str], fields: Fields) -> Order:
+    """What a topic's page offers."""
+    action, topic = fields.one("action"), path["topic"]
+    if action == "tombstone_topic_producer":
+        return Order(action, topic=topic, node=fields.one("node"), typed=fields.one("typed"))
+    if action not in OF_TOPIC:
+        raise HttpError(400, "INVALID_ACTION")
+    return Order(action, topic=topic, typed=fields.one("typed"))
+
+
+def on_channel(path: Mapping[str, str], fields: Fields) -> Order:
+    """What a channel's page offers."""
+    action = fields.one("action")
+    if action not in OF_CHANNEL:
+        raise HttpError(400, "INVALID_ACTION")
+    topic, channel = path["topic"], path["channel"]
+    return Order(action, topic=topic, channel=channel, typed=fields.one("typed"))
+
+
+def on_node(path: Mapping[str, str], fields: Fields) -> Order:
+    """What a node's page offers."""
+    if fields.one("action") != "tombstone_topic_producer":
+        raise HttpError(400, "INVALID_ACTION")
+    topic, typed = fields.one("topic"), fields.one("typed")
+    return Order("tombstone_topic_producer", topic=topic, node=path["node"], typed=typed)
+
+
+def on_lookup(_path: Mapping[str, str], fields: Fields) -> Order:
+    """What the page of nsqlookupds offers."""
+    topic, channel = fields.one("topic"), fields.one("channel")
+    if fields.one("action") == "create":
+        return Order("create_channel" if channel else "create_topic", topic=topic, channel=channel)
+    if fields.one("action") != "delete_topic":
+        raise HttpError(400, "INVALID_ACTION")
+    return Order("delete_topic", topic=topic, typed=fields.one("typed"))
+
+
+def on_messages(_path: Mapping[str, str], fields: Fields) -> Order:
+    """What lists of messages offer for those that were chosen."""
+    action = fields.one("action")
+    if action not in OF_MESSAGES:
+        raise HttpError(400, "INVALID_ACTION")
+    try:
+        arguments: dict[str, object] = {"ids": by_node(fields.all("message"))}
+    except ValueError as error:
+        raise HttpError(400, str(error)) from None
+    if not arguments["ids"]:
+        raise HttpError(400, "Nothing was done: no message is chosen.")
+    if action == "copy_message":
+        arguments["to"] = fields.one("to")
+    topic, channel = fields.one("topic"), fields.one("channel")
+    return Order(action, topic=topic, channel=channel, arguments=arguments)
+
+
+def on_replay(_path: Mapping[str, str], fields: Fields) -> Order:
+    """What the page of a replay offers."""
+    node = fields.one("node")
+    arguments = {"to": fields.one("to"), "nodes": [node] if node else []}
+    topic, channel = fields.one("topic"), fields.one("channel")
+    return Order("seek_channel", topic=topic, channel=channel, arguments=arguments)
+
+
+def handler(
+    desk: Desk, renderer: Renderer, form: Form
+) -> Callable[[Call], Awaitable[web.Response]]:
+    """What answers a form."""
+
+    async def handle(call: Call) -> web.Response:
+        try:
+            body = await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")
+            fields = Fields(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True))
+            order = form(call.parameters, fields)
+            report = await desk.actions.perform(call.request, order)
+        except HttpError as error:
+            _, sentence, hint = in_words(error.status, error.code)
+            return notice(renderer, "bad", f"{sentence} {hint}", status=error.status)
+        gone = _gone(desk, order, report)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FRESH_SECONDS):
+                await desk.watch.fresh()
+        return told(renderer, order, report, gone)
+
+    return handle
+
+
+def _gone(desk: Desk, order: Order, report: Report) -> list[str]:
+    """Nodes that had the topic and were not even asked: nsqlookupds do not list them any more."""
+    picture = desk.watch.picture
+    if picture is None or order.action not in OF_TOPIC | OF_CHANNEL | {"seek_channel"}:
+        return []
+    asked = {one.address for one in report.outcomes} | set(report.warnings)
+    nodes = (node.address for node, _ in picture.topic_nodes(order.topic))
+    left = [address for address in nodes if address not in asked]
+    return [f"{address} had it, but nsqlookupd does not list it: not asked" for address in left]
+
+
+def told(
+    renderer: Renderer, order: Order, report: Report, gone: Sequence[str] = ()
+) -> web.Response:
+    """A notice of what was done where, and what was not; `gone`: nodes that were not asked."""
+    refused = _refused(report)
+    done = list(dict.fromkeys(one.address for one in report.done))
+    failed = [f"{one.address}: {one.error}" for one in report.errors]
+    failed += [f"{address}: {why}" for address, why in report.warnings.items()]
+    failed += [*gone, *([report.failed] if report.failed else [])]
+    what = f"{PAST[order.action]}: {_name(order, report)}"
+    where = f" on {_listed(done)}" if done else ""
+    if not done:
+        return notice(renderer, "bad", "Nothing was done.", lines=failed)
+    if failed:
+        hint = "Do it again once these answer; what was done stays done."
+        sentence = f"{what}{where}, but not everywhere. {hint}"
+        return notice(renderer, "warn", sentence, lines=failed + refused)
+    return notice(renderer, "warn" if refused else "good", f"{what}{where}.", lines=refused)
+
+
+def _name(order: Order, report: Report) -> str:
+    """What an order was about; of messages how many."""
+    name = order.topic + (f"/{order.channel}" if order.channel else "")
+    answers = [one.answer for one in report.done if isinstance(one.answer, dict)]
+    if order.action in OF_MESSAGES:
+        count = sum(len(answer.get("done") or ()) for answer in answers)
+        to = f" to {order.arguments['to']}" if "to" in order.arguments else ""
+        return f"{words.count(count, 'message')} of {name}{to}"
+    if order.action == "seek_channel":
+        again = sum(int(answer.get("again") or 0) for answer in answers)
+        return f"{name} to {order.arguments['to']}; {words.count(again, 'message')} come again"
+    return name
+
+
+def notice(
+    renderer: Renderer,
+    level: str,
+    sentence: str,
+    *,
+    lines: Sequence[str] = (),
+    status: int = 200,
+) -> web.Response:
+    """A sentence for `#result`, with a line for each detail."""
+    facts = {"level": level, "sentence": sentence.strip()}
+    shown, more = lines[:SHOWN_MAX], len(lines[SHOWN_MAX:])
+    text = renderer.fragment("result.html", **facts, lines=shown, more=more)
+    headers = {"Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"}
+    if status == 200:
+        headers["HX-Trigger"] = "sparq:acted"  # lists that stand still look again
+    return web.Response(text=text, status=status, headers=headers)
+
+
+def _refused(report: Report) -> list[str]:
+    """What nodes say of single messages that they did not take."""
+    return [
+        f"{one['id']}: {one['why']}"
+        for outcome in report.done
+        if isinstance(outcome.answer, dict)
+        for one in outcome.answer.get("refused") or ()
+        if isinstance(one, dict) and "id" in one and "why" in one
+    ]
+
+
+def _listed(addresses: list[str]) -> str:
+    if len(addresses) <= 4:
+        return ", ".join(addresses)
+    return f"{', '.join(addresses[:3])} and {len(addresses) - 3} more"

@@ -1,0 +1,178 @@
+"""Lists of channels, topics, nodes and clients: their columns, as data, and a page of their rows.
+
+Sorting, filtering and paging are done on the server (`watch.paging`): a browser has 50 rows of ten
+thousand. A grid's whole state is in the URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from sparq.daemon.http import HttpError
+from sparq.nsqadmin.pages.look import Look
+from sparq.nsqadmin.watch import paging
+
+LIMITS: Final = (50, 200, 1000)
+
+
+class Column(NamedTuple):
+    """A column.
+
+    Attributes:
+        key: the row's field, by which it is sorted, too.
+        label: its heading.
+        kind: a macro of `cells.html`.
+        title: what it means, where the heading does not say.
+        priority: 1 is shown everywhere, 2 not on a phone, 3 only on a wide screen.
+        ascending: what is most interesting has the smallest figure.
+    """
+
+    key: str
+    label: str
+    kind: str = "count"
+    title: str = ""
+    priority: int = 1
+    ascending: bool = False
+
+
+CHANNELS: Final = (
+    Column("name", "Channel", "channel", ascending=True),
+    Column("state", "State", "channel_state"),
+    Column("depth", "Waiting", "count", "messages that wait; in flight and deferred are apart"),
+    Column("lag_seconds", "Lag", "lag", "age of the oldest message that waits"),
+    Column("in_rate", "In/s", "rate", "messages that come in a second", 2),
+    Column("out_rate", "Out/s", "rate", "messages that consumers finish a second", 2),
+    Column("growth", "Trend", "signed", "change of what waits a second, over the last minute", 3),
+    Column("clear_seconds", "Clear in", "seconds", "until nothing waits if rates stay", 3),
+    Column("in_flight", "In flight", "count", "at consumers, not finished yet", 2),
+    Column("deferred", "Deferred", "count", "wait for their time", 3),
+    Column("requeue_rate", "Requeued/s", "rate", "", 3),
+    Column("timeout_rate", "Timed out/s", "rate", "", 3),
+    Column("clients", "Consumers", "count", "connections", 2),
+)
+TOPICS: Final = (
+    Column("name", "Topic", "topic", ascending=True),
+    Column("waiting", "Waiting", "count", "messages that wait in the topic and all its channels"),
+    Column("lag_seconds", "Lag", "topic_lag", "of its slowest channel"),
+    Column("in_rate", "In/s", "rate", "messages published a second"),
+    Column("byte_rate", "Bytes/s", "size", "bytes published a second", 3),
+    Column("out_rate", "Out/s", "rate", "messages finished a second, over all channels", 2),
+    Column("in_flight", "In flight", "count", "", 3),
+    Column("deferred", "Deferred", "count", "", 3),
+    Column("channels", "Channels", "count", "", 2),
+    Column("clients", "Consumers", "count", "connections", 2),
+    Column("nodes", "Nodes", "count", "nsqds that have it", 3),
+    Column("messages", "Messages", "count", "since each nsqd's start", 3),
+)
+NODES: Final = (
+    Column("address", "Node", "node", ascending=True),
+    Column("state", "State", "node_state"),
+    Column("waiting", "Waiting", "count", "messages that wait there"),
+    Column("in_rate", "In/s", "rate", "", 2),
+    Column("out_rate", "Out/s", "rate", "", 2),
+    Column("clients", "Consumers", "count", "", 2),
+    Column("topics", "Topics", "count", "", 2),
+    Column("channels", "Channels", "count", "", 3),
+    Column("version", "Version", "version", "", 2, ascending=True),
+    Column("health", "Disk", "health", "", 3, ascending=True),
+    Column("zone", "Zone", "zone", "", 3, ascending=True),
+    Column("lookupds", "nsqlookupds", "lookupds", "that list it", 3),
+)
+CLIENTS: Final = (
+    Column("hostname", "Host", "client", ascending=True),
+    Column("user_agent", "Program", "text", ascending=True),
+    Column("connections", "Connections", "count"),
+    Column("in_flight", "In flight", "count", "", 2),
+    Column("ready", "Ready", "count", "messages that it takes at a time (RDY)", 3),
+    Column("finished", "Finished", "count", "", 2),
+    Column("requeued", "Requeued", "count", "", 3),
+    Column("nodes", "Nodes", "count", "", 3),
+    Column("connected_at", "Connected", "ago", "the oldest connection", 3),
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A page of a list, and the links that lead to the others.
+
+    Attributes:
+        heads: (column, link that sorts by it, `aria-sort` or "").
+        prefix: of the parameters, where a page has several lists.
+    """
+
+    heads: Sequence[tuple[Column, str, str]]
+    rows: Sequence[Any]
+    total: int
+    first: int
+    previous: str
+    next: str
+    filter: str
+    limits: Sequence[tuple[int, str, bool]]
+
+    @property
+    def columns(self) -> list[Column]:
+        """Its columns."""
+        return [column for column, _, _ in self.heads]
+
+    @property
+    def last(self) -> int:
+        """The number of its last row, from 1 on."""
+        return self.first + len(self.rows) - 1
+
+
+def grid(
+    look: Look,
+    columns: Sequence[Column],
+    fetch: Callable[..., paging.Page[Any]],
+    *,
+    default: str,
+    prefix: str = "",
+) -> Grid:
+    """What the query asks of a list.
+
+    Args:
+        fetch: `paging.page` or one of its like with its table filled in; it is given `sort`,
+            `filter`, `offset` and `limit`.
+        default: the sort where the query names none.
+        prefix: of the parameters' names.
+
+    Raises:
+        HttpError: 400, the query asks for a column or page that there cannot be.
+    """
+    sort = look.query.get(f"{prefix}sort", "") or default
+    wanted = look.query.get(f"{prefix}filter", "")
+    offset = look.number(f"{prefix}offset", 0, 0, 10_000_000)
+    limit = look.number(f"{prefix}limit", LIMITS[0], 1, paging.LIMIT_MAX)
+    try:
+        page = fetch(sort=sort, filter=wanted, offset=offset, limit=limit)
+    except ValueError as error:
+        raise HttpError(400, str(error)) from None
+
+    def to(**changes: object) -> str:
+        return look.here(**{f"{prefix}{name}": value for name, value in changes.items()})
+
+    before = max(0, offset - limit)
+    after = offset + limit
+    return Grid(
+        heads=[_head(column, sort, to) for column in columns],
+        rows=page.rows,
+        total=page.total,
+        first=offset + 1,
+        previous=to(offset=before or "") if offset else "",
+        next=to(offset=after) if after < page.total else "",
+        filter=wanted,
+        limits=[(n, to(limit="" if n == LIMITS[0] else n, offset=""), n == limit) for n in LIMITS],
+    )
+
+
+def _head(column: Column, sort: str, to: Callable[..., str]) -> tuple[Column, str, str]:
+    is_sorted = sort.removeprefix("-") == column.key
+    is_descending = sort.startswith("-")
+    if is_sorted:
+        wanted = column.key if is_descending else f"-{column.key}"
+        order = "descending" if is_descending else "ascending"
+    else:
+        wanted, order = column.key if column.ascending else f"-{column.key}", ""
+    return column, to(sort=wanted, offset=""), order

@@ -1,0 +1,171 @@
+"""Live parts of pages: `GET /live?view=PAGE`, one stream of server-sent events for a visible tab.
+
+1. A picture of the cluster is rendered once for all who look at the same page with the same rights.
+2. An event holds a page's whole live part, and is sent only when it differs from what the browser
+   has: its mark is the event's id, which the browser repeats when it connects again.
+3. Browsers open six connections to a host over HTTP/1.1. A browser has at most `STREAMS_MAX`
+   streams; further tabs poll: their stream says `retry` and ends after one event.
+4. A stream ends after some minutes, so that rights are looked at again. What cannot be shown any
+   more (a node that is forgotten) ends as a sentence on the page, not as an error of the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from sparq.daemon.http import Call, HttpError, Route, parse_query, unquote_path
+from sparq.daemon.routes import Table
+from sparq.nsqadmin.access import right_of
+from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.pages.look import Look, View, Viewer
+from sparq.nsqadmin.pages.rendering import Renderer
+from sparq.nsqadmin.watch.picture import Picture
+
+STREAMS_MAX: Final = 3
+"""Of six connections, so that pages, actions and polls of other tabs find one."""
+STREAM_SECONDS: Final = 300.0
+BEAT_SECONDS: Final = 15.0
+POLL_MILLISECONDS: Final = 2000
+AGAIN_MILLISECONDS: Final = 500
+KEPT_MAX: Final = 512
+EVENTS: Final = "text/event-stream; charset=utf-8"
+COOKIE: Final = "nsqadmin_tabs"
+
+logger = logging.getLogger(__name__)
+
+
+class Live:
+    """The streams of one nsqadmin."""
+
+    def __init__(self, desk: Desk, renderer: Renderer, viewers: Mapping[str, Viewer]) -> None:
+        """`viewers`: the view of each path, whose parts may be parameters."""
+        self.desk = desk
+        self._renderer = renderer
+        self._table = Table([Route("GET", path, viewers[path]) for path in viewers])  # type: ignore[arg-type] # a view is no handler: the table only finds it
+        self._paths = {id(viewers[path]): path for path in viewers}
+        self._kept: OrderedDict[tuple[object, ...], tuple[int, asyncio.Task[str]]] = OrderedDict()
+        self._streams: Counter[str] = Counter()
+
+    async def look(self, call: Call, path: str, query: Mapping[str, str]) -> tuple[Look, Viewer]:
+        """What a browser looks at, if it may.
+
+        Raises:
+            HttpError: 404, there is no such page; 401 or 403, it may not.
+        """
+        found = self._table.find(path)
+        if found is None:
+            raise HttpError(404, "NOT_FOUND")
+        viewer: Viewer = found.methods["GET"].handler  # type: ignore[assignment] # see above
+        role = right_of("GET", self._paths[id(viewer)]).role
+        identity = self.desk.access.require(call.request, role)
+        picture = await self.desk.watch.look()
+        return Look(self.desk, identity, path, found.parameters, query, picture), viewer
+
+    async def part(self, look: Look, viewer: Viewer) -> str:
+        """The live part of a page, rendered once a picture (rule 1)."""
+        identity = look.identity
+        key = (look.path, tuple(sorted(look.query.items())), int(identity.roles))
+        kept = self._kept.pop(key, None)
+        if kept is None or kept[0] != look.picture.number:
+            kept = look.picture.number, asyncio.create_task(self._render(look, viewer))
+        self._kept[key] = kept
+        while len(self._kept) > KEPT_MAX:
+            self._kept.popitem(last=False)
+        return await asyncio.shield(kept[1])
+
+    async def _render(self, look: Look, viewer: Viewer) -> str:
+        try:
+            view = await viewer(look)
+        except HttpError as error:
+            return self._renderer.fragment("gone.html", sentence=error.code)
+        return self._renderer.live(look, view)
+
+    async def stream(self, call: Call) -> web.StreamResponse:
+        """Answer `GET /live`."""
+        view = urlsplit(call.query.get("view", ""))
+        look, viewer = await self.look(call, unquote_path(view.path), parse_query(view.query))
+        browser = call.request.cookies.get(COOKIE, "")[:64]
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        if not browser:
+            browser = secrets.token_urlsafe(12)
+            base = self.desk.url("/")
+            headers["Set-Cookie"] = f"{COOKIE}={browser}; Path={base}; HttpOnly; SameSite=Strict"
+        seen = call.request.headers.get("Last-Event-ID", "") or call.query.get("seen", "")
+        if self._streams[browser] >= STREAMS_MAX:
+            response = await call.stream(EVENTS, headers)
+            with contextlib.suppress(ConnectionError):
+                await self._send(response, look, viewer, seen, POLL_MILLISECONDS)
+            return response
+        self._streams[browser] += 1
+        try:
+            response = await call.stream(EVENTS, headers)
+            await self._follow(call.request, response, look, viewer, seen)
+        except ConnectionError:
+            pass  # the reader has gone
+        finally:
+            self._streams[browser] -= 1
+            self._streams += Counter()  # forgets who has none
+        return response
+
+    async def _follow(
+        self,
+        request: web.BaseRequest,
+        response: web.StreamResponse,
+        look: Look,
+        viewer: Viewer,
+        seen: str,
+    ) -> None:
+        until = asyncio.get_running_loop().time() + STREAM_SECONDS
+        while not _is_left(request) and asyncio.get_running_loop().time() < until:
+            seen = await self._send(response, look, viewer, seen, AGAIN_MILLISECONDS)
+            picture = await self._next(request, response, look.picture)
+            look = dataclasses.replace(look, picture=picture)
+
+    async def _next(
+        self, request: web.BaseRequest, response: web.StreamResponse, last: Picture
+    ) -> Picture:
+        """The next picture; while there is none, a comment now and then keeps proxies patient."""
+        while not _is_left(request):
+            try:
+                async with asyncio.timeout(BEAT_SECONDS):
+                    return await self.desk.watch.changed(last.number)
+            except TimeoutError:
+                await response.write(b": still here\n\n")
+        return last
+
+    async def _send(
+        self, response: web.StreamResponse, look: Look, viewer: Viewer, seen: str, again: int
+    ) -> str:
+        """Send the live part if it is another one than the browser has seen; its mark."""
+        part = await self.part(look, viewer)
+        if mark(part) == seen:
+            # Only a message carries `retry`; nobody listens to this one.
+            await response.write(f"event: same\nretry: {again}\ndata:\n\n".encode())
+            return seen
+        data = "\n".join(f"data: {line}" for line in part.splitlines())
+        await response.write(f"id: {mark(part)}\nretry: {again}\n{data}\n\n".encode())
+        return mark(part)
+
+
+def mark(part: str) -> str:
+    """A short mark of a text: equal ones have the same."""
+    return hashlib.blake2b(part.encode(), digest_size=9).hexdigest()
+
+
+def _is_left(request: web.BaseRequest) -> bool:
+    """Whether nobody is at the other end any more."""
+    return request.transport is None or request.transport.is_closing()
+
+
+__all__ = ["Live", "View", "mark"]

@@ -1,0 +1,183 @@
+"""Templates filled in: whole pages, their live parts, and what comes of an action.
+
+Jinja2 escapes everything; a template that names what it was not given fails instead of showing
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from sparq.nsqadmin.access import Identity, Role
+from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.pages import bodies, words
+from sparq.nsqadmin.pages.assets import Assets
+from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
+from sparq.program.version import sparq_version
+
+
+class Entry(NamedTuple):
+    """An entry of the menu; `key` follows `g`; what is `inside` marks it as where one is."""
+
+    label: str
+    path: str
+    key: str
+    icon: str
+    inside: str = ""
+    section: str = ""
+    needs: Role = Role.READ
+    needs_log: bool = False
+
+
+MENU: Final = (
+    Entry("Overview", "/", "o", "overview"),
+    Entry("Topics", "/topics", "t", "topics", "/topics"),
+    Entry("Channels", "/topics?view=channels", "c", "channels"),
+    Entry("Nodes", "/nodes", "n", "nodes", "/nodes"),
+    Entry("Messages", "/messages", "m", "messages", "/message", "Messages", needs_log=True),
+    Entry("Dead letters", "/dead-letters", "d", "dead", "/dead-letters", needs_log=True),
+    Entry("Counter", "/counter", "u", "counter", "/counter", "Cluster"),
+    Entry("Lookup", "/lookup", "l", "lookup", "/lookup"),
+    Entry("Audit", "/audit", "a", "audit", "/audit", needs=Role.ADMINISTER),
+)
+
+
+class Renderer:
+    """Fills in the templates for one nsqadmin."""
+
+    def __init__(self, desk: Desk, assets: Assets) -> None:
+        self._desk = desk
+        self._common: dict[str, Any] = {
+            "asset": lambda name: desk.url(assets.path(name)),
+            "base": desk.url(""),
+            "version": sparq_version(),
+            "link": lambda path, **query: _link(desk, path, query),
+            "topic_link": lambda topic: desk.url(topic_link(topic)),
+            "channel_link": lambda topic, channel: desk.url(channel_link(topic, channel)),
+            "node_link": lambda address: desk.url(node_link(address)),
+        }
+
+    def page(self, look: Look, view: View, seen: str) -> str:
+        """A whole page; `seen` is the mark of its live part (`live.mark`)."""
+        here = _view_of(look)
+        stream = self._desk.url(f"/live?view={quote(here, safe='')}&seen={seen}")
+        facts = {**self._facts(look, view), **self._frame(look.identity, look)}
+        facts |= {"title": view.title, "is_live": view.is_live, "stream": stream}
+        return environment().get_template(view.template).render(facts)
+
+    def live(self, look: Look, view: View) -> str:
+        """The live part of a page."""
+        template = environment().get_template(view.template)
+        facts = self._facts(look, view)
+        parts = environment().get_template("parts.html").make_module(facts)
+        context = template.new_context({**facts, "parts": parts})
+        return "".join(template.blocks["live"](context)).strip()
+
+    def fragment(self, name: str, **facts: object) -> str:
+        """A template that is a part of a page."""
+        return environment().get_template(name).render({**self._common, **facts})
+
+    def error(self, identity: Identity, title: str, sentence: str, hint: str) -> str:
+        """A page that says why there is no page."""
+        facts = {"title": title, "sentence": sentence, "hint": hint}
+        return self._alone("error.html", identity, facts)
+
+    def sign_in(self, identity: Identity, target: str) -> str:
+        """The form that takes a token; `target` is the page to go to afterwards."""
+        return self._alone("signin.html", identity, {"title": "Sign in", "to": target})
+
+    def _alone(self, name: str, identity: Identity, facts: Mapping[str, object]) -> str:
+        """A page that needs no cluster."""
+        frame = {**self._common, **self._frame(identity, None), "is_live": False}
+        return environment().get_template(name).render({**frame, **facts})
+
+    def _facts(self, look: Look, view: View) -> dict[str, Any]:
+        return {**self._common, "picture": look.picture, "here": look.here(), **view.facts}
+
+    def _frame(self, identity: Identity, look: Look | None) -> dict[str, Any]:
+        shown = [entry for entry in MENU if _is_shown(entry, identity, look)]
+        return {
+            "menu": [self._entry(entry, look) for entry in shown],
+            "who": _who(identity),
+            "can_sign_in": self._desk.access.uses_tokens and identity.via != "token",
+            "can_sign_out": identity.via == "token",
+        }
+
+    def _entry(self, entry: Entry, look: Look | None) -> dict[str, Any]:
+        return {
+            **entry._asdict(),
+            "href": self._desk.url(entry.path),
+            "is_here": look is not None and _is_here(entry, look),
+        }
+
+
+@cache
+def environment() -> Environment:
+    """The templates, compiled once."""
+    made = Environment(
+        loader=PackageLoader("sparq.nsqadmin"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {**words.FILTERS, **bodies.FILTERS, "as_pattern": as_pattern}
+    return made
+
+
+def as_pattern(name: str) -> str:
+    """A regular expression of HTML's `pattern` that only this name fits."""
+    return re.sub(r"[^A-Za-z0-9_#-]", lambda found: "\\" + found[0], name)
+
+
+def _link(desk: Desk, path: str, query: Mapping[str, object]) -> str:
+    kept = "&".join(
+        f"{quote(name)}={quote(str(value), safe='')}"
+        for name, value in query.items()
+        if value not in ("", None)
+    )
+    return desk.url(path) + (f"?{kept}" if kept else "")
+
+
+def _view_of(look: Look) -> str:
+    """A page's address below the base path, as `/live` takes it."""
+    return look.here()[len(look.desk.url("")) :]
+
+
+def _is_shown(entry: Entry, identity: Identity, look: Look | None) -> bool:
+    if entry.needs_log and look is not None and look.picture.nodes:
+        return any(node.is_sparq for node in look.picture.nodes) and identity.may(entry.needs)
+    return identity.may(entry.needs)
+
+
+def _is_here(entry: Entry, look: Look) -> bool:
+    of_channels = look.path == "/topics" and look.query.get("view") == "channels"
+    if entry.path.startswith("/topics"):
+        return look.path.startswith("/topics") and of_channels == ("?" in entry.path)
+    if not entry.inside:
+        return look.path == entry.path
+    return look.path == entry.inside or look.path.startswith((entry.inside + "/", entry.path))
+
+
+def _who(identity: Identity) -> str:
+    words_of = [
+        word
+        for word, role in (
+            ("administer", Role.ADMINISTER),
+            ("operate", Role.OPERATE),
+            ("read", Role.READ),
+        )
+        if identity.may(role)
+    ][:1]
+    bodies = ["read bodies"] if identity.may(Role.BODIES) else []
+    may = " and ".join([*words_of, *bodies]) or "nothing"
+    name = {"local": "This machine"}.get(identity.via, identity.name or "Everybody")
+    return f"{name} may {may}."

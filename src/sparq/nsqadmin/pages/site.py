@@ -1,0 +1,128 @@
+"""The routes of nsqadmin's pages: views by path, forms, live parts, files.
+
+A page is never kept by a browser: it shows what the cluster is like now, and it may show what only
+its reader may see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from sparq.daemon.http import Call, HttpError, Route
+from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.options import base_of
+from sparq.nsqadmin.pages import (
+    acting,
+    audit,
+    dead_letters,
+    messages,
+    nodes,
+    overview,
+    replay,
+    topics,
+)
+from sparq.nsqadmin.pages.assets import Assets, assets
+from sparq.nsqadmin.pages.live import Live, mark
+from sparq.nsqadmin.pages.look import Look, Viewer
+from sparq.nsqadmin.pages.refusals import in_words
+from sparq.nsqadmin.pages.rendering import Renderer
+
+VIEWERS: Final[dict[str, Viewer]] = {
+    "/": overview.overview,
+    "/topics": topics.topics,
+    "/topics/:topic": topics.topic,
+    "/topics/:topic/:channel": topics.channel,
+    "/nodes": nodes.nodes,
+    "/nodes/:node": nodes.node,
+    "/messages": messages.messages,
+    "/message": messages.message,
+    "/replay": replay.replay,
+    "/dead-letters": dead_letters.dead_letters,
+    "/counter": overview.counter,
+    "/lookup": nodes.lookup,
+    "/audit": audit.audit,
+}
+FORMS: Final[dict[str, acting.Form]] = {
+    "/topics/:topic": acting.on_topic,
+    "/topics/:topic/:channel": acting.on_channel,
+    "/nodes/:node": acting.on_node,
+    "/lookup": acting.on_lookup,
+    "/messages": acting.on_messages,
+    "/replay": acting.on_replay,
+    "/dead-letters": acting.on_messages,
+}
+NEXT_SECONDS: Final = 2.5
+HTML: Final = "text/html; charset=utf-8"
+
+
+def routes(desk: Desk) -> list[Route]:
+    """All routes of the pages."""
+    renderer = Renderer(desk, assets())
+    live = Live(desk, renderer, VIEWERS)
+    own = [
+        Route("GET", "/live", live.stream, log=False),
+        Route("GET", "/static/:name", assets().serve, log=False),
+        Route("GET", "/favicon.ico", _icon(assets()), log=False),
+        Route("GET", "/signin", lambda call: _sign_in(desk, renderer, call)),
+    ]
+    shown = [Route("GET", path, _page(renderer, live)) for path in VIEWERS]
+    posted = [
+        Route("POST", path, acting.handler(desk, renderer, form)) for path, form in FORMS.items()
+    ]
+    return [*own, *shown, *posted]
+
+
+def error(desk: Desk, request: web.BaseRequest, status: int, code: str) -> web.Response | None:
+    """The page that says why there is no page."""
+    title, sentence, hint = in_words(status, code)
+    identity = desk.access.identify(request)
+    text = Renderer(desk, assets()).error(identity, title, sentence, hint)
+    return _html(text, status)
+
+
+def _page(renderer: Renderer, live: Live) -> Callable[[Call], Awaitable[web.Response]]:
+    async def handle(call: Call) -> web.Response:
+        path = call.path.removeprefix(base_of(live.desk.options)) or "/"
+        look, viewer = await live.look(call, path, call.query)
+        view = await viewer(look)
+        if view.status == 404:  # perhaps it is so new that the next picture has it
+            look = await _next_look(look)
+            view = await viewer(look)
+        seen = mark(renderer.live(look, view)) if view.is_live else ""
+        return _html(renderer.page(look, view, seen), view.status)
+
+    return handle
+
+
+async def _next_look(look: Look) -> Look:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(NEXT_SECONDS):
+            picture = await look.desk.watch.changed(look.picture.number)
+            return dataclasses.replace(look, picture=picture)
+    return look
+
+
+def _html(text: str, status: int = 200) -> web.Response:
+    headers = {"Cache-Control": "no-store", "Content-Type": HTML}
+    return web.Response(text=text, status=status, headers=headers)
+
+
+def _icon(own: Assets) -> Callable[[Call], web.Response]:
+    def handle(call: Call) -> web.Response:
+        call.parameters = {"name": "icon.svg"}
+        return own.serve(call)
+
+    return handle
+
+
+def _sign_in(desk: Desk, renderer: Renderer, call: Call) -> web.Response:
+    if not desk.access.uses_tokens:
+        raise HttpError(404, "NO_TOKENS")
+    identity = desk.access.identify(call.request)
+    return _html(renderer.sign_in(identity, call.query.get("to", "")))

@@ -1,0 +1,130 @@
+"""Topics and channels: the lists, and a page of each."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, Final
+
+from sparq.cluster.figures import Latency
+from sparq.nsqadmin.pages import words
+from sparq.nsqadmin.pages.grids import CHANNELS, CLIENTS, TOPICS, grid
+from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.overview import charts_of
+from sparq.nsqadmin.watch import paging
+from sparq.nsqadmin.watch.attention import channel_link, topic_link
+from sparq.nsqadmin.watch.merge import STATES
+
+OF_ONE_TOPIC: Final = (CHANNELS[0]._replace(label="Name"), *CHANNELS[1:])
+
+
+async def topics(look: Look) -> View:
+    """All topics, or with `?view=channels` all channels, a page at a time."""
+    of_channels = look.query.get("view") == "channels"
+    state = look.query.get("state", "")
+    picture = look.picture
+    if of_channels:
+        fetch = partial(paging.page, picture.channels, state=state)
+        found = grid(look, CHANNELS, fetch, default="name")
+    else:
+        found = grid(look, TOPICS, partial(paging.page, picture.topics), default="name")
+    chips = [(word, look.here(state=word, offset=""), state == word) for word in STATES]
+    facts = {
+        "list": found,
+        "of_channels": of_channels,
+        "states": [("all", look.here(state="", offset=""), not state), *chips],
+        "may_create": look.may("create_topic"),
+        "query": {
+            name: look.query.get(name, "") for name in ("view", "sort", "state", "limit", "filter")
+        },
+    }
+    return View("topics.html", "Channels" if of_channels else "Topics", facts)
+
+
+async def topic(look: Look) -> View:
+    """One topic: its figures, channels and nodes."""
+    name, picture = look.parameters["topic"], look.picture
+    row = picture.topic(name)
+    if row is None:
+        facts: dict[str, Any] = {"row": None, "is_registered": False}
+    else:
+        detail = await look.desk.watch.detail(name)
+        rates, waiting = charts_of(look.desk.watch.history.series(("topic", name)))
+        fetch = partial(paging.page, picture.channels, topic=name)
+        facts = {
+            "row": row,
+            "rates": rates,
+            "waiting": waiting,
+            "channels": grid(look, OF_ONE_TOPIC, fetch, default="name"),
+            "nodes": picture.topic_nodes(name),
+            "latencies": latencies(detail.topic.latency),
+        }
+    facts |= {"name": name, "has_log": _has_log(look), **look.rights}
+    return View("topic.html", name, facts, status=200 if row else 404)
+
+
+async def channel(look: Look) -> View:
+    """One channel: its figures, consumers and nodes."""
+    topic_name, name = look.parameters["topic"], look.parameters["channel"]
+    picture = look.picture
+    row = picture.channel(topic_name, name)
+    if row is None:
+        facts: dict[str, Any] = {"row": None}
+    else:
+        detail = await look.desk.watch.detail(topic_name, name)
+        series = look.desk.watch.history.series(("channel", topic_name, name))
+        rates, waiting = charts_of(series)
+        own = channel_link(topic_name, name)
+        fetch = partial(paging.page_of_clients, detail.clients)
+        facts = {
+            "row": row,
+            "rates": rates,
+            "waiting": waiting,
+            "notices": [notice for notice in picture.notices if notice.link == own],
+            "clients": grid(look, CLIENTS, fetch, default="-connections"),
+            "nodes": picture.channel_nodes(topic_name, name),
+            "latencies": latencies(detail.channel.latency) if detail.channel else [],
+            "delivery": _delivery(detail.channel),
+        }
+    facts |= {"topic": topic_name, "name": name, "has_log": _has_log(look), **look.rights}
+    return View("channel.html", f"{topic_name}/{name}", facts, status=200 if row else 404)
+
+
+def latencies(latency: Latency | None) -> list[tuple[str, str]]:
+    """What the page says of an end-to-end latency; nothing where it is not measured."""
+    if latency is None:
+        return []
+    found = []
+    for each in latency.percentiles:
+        quantile = float(each.get("quantile", 0))
+        value = float(each.get("average", each.get("value", math.nan)))
+        if not math.isnan(value):
+            found.append((f"End to end, {quantile:.4g} quantile", words.seconds(value / 1e9)))
+    return found
+
+
+def _delivery(channel: Any) -> list[tuple[str, str]]:
+    """How many messages went to consumers of the same zone, the same region, and others."""
+    if channel is None:
+        return []
+    counts = channel.counts
+    parts = [
+        (label, counts.get(key, 0))
+        for label, key in (
+            ("Delivered in the same zone", "zone_local_msg_count"),
+            ("Delivered in the same region", "region_local_msg_count"),
+            ("Delivered elsewhere", "global_msg_count"),
+        )
+    ]
+    total = sum(count for _, count in parts)
+    if not total or total == parts[2][1]:
+        return []  # no nsqd was told where it is
+    return [(label, f"{words.whole(n)} ({100 * n / total:.0f} %)") for label, n in parts]
+
+
+def _has_log(look: Look) -> bool:
+    """Whether some node serves what its log holds: Go's do not."""
+    return any(node.is_sparq for node in look.picture.nodes)
+
+
+__all__ = ["channel", "topic", "topic_link", "topics"]

@@ -1,0 +1,92 @@
+"""The OpenAPI 3.1 document of the API, made from its endpoints.
+
+It is served as `/api/v2/openapi.json` to anybody: it says what there is, nothing of the cluster.
+A test holds every answer against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sparq.nsqadmin.v2.schemas import SCHEMAS, reference
+from sparq.nsqadmin.v2.table import PREFIX, Endpoint
+from sparq.program.version import sparq_version
+
+_ERRORS = {
+    400: "the question is wrong",
+    401: "a token is wrong or has expired",
+    403: "the role is missing",
+    404: "there is no such topic, channel, node or message",
+    501: "the nodes are Go's, which cannot do this",
+    502: "no node or nsqlookupd could answer",
+}
+
+
+def document(endpoints: Iterable[Endpoint], base: str = "") -> dict[str, Any]:
+    """The document; `base` is the base path."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        parts = [_part(part) for part in (PREFIX + endpoint.path).split("/")]
+        paths.setdefault("/".join(parts), {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "nsqadmin",
+            "version": sparq_version(),
+            "description": "A cluster of nsqds: figures, messages, actions (docs/nsqadmin.md).",
+        },
+        "servers": [{"url": base or "/"}],
+        "paths": paths,
+        "components": {"schemas": SCHEMAS, "securitySchemes": _SECURITY},
+        "security": [{}, {"token": []}],
+    }
+
+
+_SECURITY = {"token": {"type": "http", "scheme": "bearer"}}
+
+
+def _part(part: str) -> str:
+    return f"{{{part[1:]}}}" if part.startswith(":") else part
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    path = [
+        {"name": part[1:], "in": "path", "required": True, "schema": {"type": "string"}}
+        for part in endpoint.path.split("/")
+        if part.startswith(":")
+    ]
+    found: dict[str, Any] = {
+        "summary": endpoint.words,
+        "operationId": _name(endpoint),
+        "parameters": [*path, *(each.schema() for each in endpoint.parameters)],
+        "responses": _responses(endpoint),
+    }
+    if endpoint.body is not None:
+        content = {"application/json": {"schema": _schema(endpoint.body)}}
+        found["requestBody"] = {"required": True, "content": content}
+    return found
+
+
+def _name(endpoint: Endpoint) -> str:
+    words = endpoint.path.replace(":", "by_").replace(".", "_").replace("-", "_").strip("/")
+    return f"{endpoint.method.lower()}_{words.replace('/', '_')}"
+
+
+def _responses(endpoint: Endpoint) -> dict[str, Any]:
+    content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in endpoint.media}
+    if endpoint.answer is not None:
+        content["application/json"] = {"schema": _schema(endpoint.answer)}
+    error = {"application/json": {"schema": reference("Error")}}
+    failures = {**_ERRORS, **endpoint.errors}
+    return {
+        "200": {"description": "the answer", "content": content},
+        **{
+            str(status): {"description": words, "content": error}
+            for status, words in sorted(failures.items())
+        },
+    }
+
+
+def _schema(of: Any) -> Any:
+    return reference(of) if isinstance(of, str) else of

@@ -1,0 +1,257 @@
+"""JSON schemas of what the API answers: made from the dataclasses that it shows.
+
+1. A field's type is its schema: `float | None` is a number or null. What is unknown, and a number
+   without end, is null.
+2. `SCHEMAS` has all by name; a name in another schema is a reference.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, Literal, get_args, get_origin
+
+from sparq.nsqadmin.watch import rows
+from sparq.nsqadmin.watch.attention import Lookupd
+
+Schema = dict[str, Any]
+
+_SIMPLE: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def reference(name: str) -> Schema:
+    """A reference to a schema of `SCHEMAS`."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def array(of: Schema | str) -> Schema:
+    """A list."""
+    return {"type": "array", "items": reference(of) if isinstance(of, str) else of}
+
+
+def by_key(of: Schema) -> Schema:
+    """An object with any keys."""
+    return {"type": "object", "additionalProperties": of}
+
+
+def either(*kinds: str) -> Schema:
+    """One of several simple types."""
+    return {"type": [*kinds]}
+
+
+def thing(**properties: Schema | str) -> Schema:
+    """An object that has all of these; a text names a schema."""
+    found = {name: reference(of) if isinstance(of, str) else of for name, of in properties.items()}
+    return {
+        "type": "object",
+        "properties": found,
+        "required": [*found],
+        "additionalProperties": False,
+    }
+
+
+def of_dataclass(kind: type) -> Schema:
+    """The schema of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return thing(**{each.name: of_type(hints[each.name]) for each in fields(kind)})
+
+
+def of_type(hint: Any) -> Schema:
+    """The schema of a type."""
+    if hint in _SIMPLE:
+        return {"type": _SIMPLE[hint]}
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return {"enum": [*parts]}
+    if origin in (tuple, frozenset, list):
+        return array(of_type(parts[0]))
+    if origin in (types.UnionType, typing.Union):
+        kinds = [of_type(part) for part in parts if part is not type(None)]
+        return {"anyOf": [*kinds, {"type": "null"}]}
+    if is_dataclass(hint) and isinstance(hint, type):
+        return reference(hint.__name__)
+    raise TypeError(f"no schema for {hint!r}")
+
+
+TEXT: Final[Schema] = {"type": "string"}
+NUMBER: Final[Schema] = {"type": "number"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+FLAG: Final[Schema] = {"type": "boolean"}
+ERRORS: Final = by_key(TEXT)
+ANY: Final[Schema] = {}
+
+_MESSAGE: Final[Schema] = {
+    "type": "object",
+    "description": "a message as its node shows it (docs/http.md), and the node's address",
+    "properties": {
+        "id": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+        "node": TEXT,
+        "index": TEXT,
+        "time": TEXT,
+        "timestamp": TEXT,
+        "attempts": either("integer", "null"),
+        "size": COUNT,
+        "body": TEXT,
+        "encoding": {"enum": ["text", "base64"]},
+        "cut": FLAG,
+        "state": {"enum": ["waiting", "in_flight", "deferred", "finished"]},
+        "client": {"type": ["object", "null"]},
+        "since": TEXT,
+        "deadline": TEXT,
+        "in_flight_seconds": NUMBER,
+        "due": TEXT,
+        "due_seconds": NUMBER,
+    },
+    "required": ["id", "node", "index", "time", "timestamp", "size"],
+}
+
+_HISTORY_VALUES: Final = array(either("number", "null"))
+
+_ASKED: Final = {"errors": ERRORS, "unable": array(TEXT), "absent": ERRORS}
+"""Of an answer that nodes were asked for: who could not tell, and why."""
+
+
+def page_of(name: str) -> Schema:
+    """A page of rows."""
+    return thing(
+        rows=array(name), total=COUNT, offset=COUNT, limit=COUNT, number=COUNT, time=NUMBER
+    )
+
+
+_ROWS: Final = (rows.Channel, rows.Topic, rows.Node, rows.Totals, rows.Notice, rows.ClientGroup)
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "Error": thing(message=TEXT),
+    **{kind.__name__: of_dataclass(kind) for kind in (*_ROWS, rows.Reader, Lookupd)},
+    "ChannelPage": page_of("Channel"),
+    "TopicPage": page_of("Topic"),
+    "NodePage": page_of("Node"),
+    "ClientPage": page_of("ClientGroup"),
+    "Attention": thing(notices=array("Notice"), number=COUNT, time=NUMBER),
+    "Overview": thing(
+        number=COUNT,
+        time=NUMBER,
+        totals="Totals",
+        notices=array("Notice"),
+        lookupds=array("Lookupd"),
+        errors=ERRORS,
+        deepest=array("Channel"),
+        slowest=array("Channel"),
+        busiest=array("Topic"),
+        has_go=FLAG,
+    ),
+    "ChannelAtNode": thing(node=TEXT, state=TEXT, channel="Channel"),
+    "TopicAtNode": thing(node=TEXT, state=TEXT, topic="Topic"),
+    "TopicDetail": thing(
+        number=COUNT,
+        time=NUMBER,
+        topic="Topic",
+        nodes=array("TopicAtNode"),
+        channels=array("Channel"),
+        latency=ANY,
+        errors=ERRORS,
+    ),
+    "ChannelDetail": thing(
+        number=COUNT,
+        time=NUMBER,
+        channel="Channel",
+        nodes=array("ChannelAtNode"),
+        clients=array("ClientGroup"),
+        delivery=by_key(COUNT),
+        latency=ANY,
+        errors=ERRORS,
+    ),
+    "NodeDetail": thing(
+        number=COUNT, time=NUMBER, node="Node", topics=page_of("Topic"), channels=page_of("Channel")
+    ),
+    "History": {
+        "type": "object",
+        "properties": {"time": array(NUMBER)},
+        "required": ["time"],
+        "additionalProperties": _HISTORY_VALUES,
+    },
+    "Message": _MESSAGE,
+    "MessagePage": thing(
+        messages=array("Message"),
+        next=either("string", "null"),
+        total=either("integer", "null"),
+        older_are_gone=FLAG,
+        reach=by_key(by_key(either("string", "null"))),
+        **_ASKED,
+    ),
+    "Messages": thing(messages=array("Message"), **_ASKED),
+    "SearchPage": thing(
+        messages=array("Message"),
+        next=either("string", "null"),
+        done=FLAG,
+        progress={"type": "number", "minimum": 0, "maximum": 1},
+        scanned=COUNT,
+        scanned_bytes=COUNT,
+        unsearched=COUNT,
+        **_ASKED,
+    ),
+    "Times": {
+        **thing(**_ASKED, cursors=ERRORS, buckets=array(thing(time=TEXT, count=COUNT))),
+        "additionalProperties": {"type": ["string", "null"]},
+    },
+    "Preview": thing(
+        again=COUNT,
+        waiting=COUNT,
+        older_are_gone=FLAG,
+        nodes=array({"type": "object", "required": ["node", "again", "waiting"]}),
+        **_ASKED,
+    ),
+    "Outcome": thing(address=TEXT, step=TEXT, error=TEXT, answer=ANY),
+    "Report": thing(
+        result={"enum": ["done", "partly", "failed"]},
+        failed=TEXT,
+        outcomes=array("Outcome"),
+        warnings=ERRORS,
+    ),
+    "Action": {
+        "type": "object",
+        "properties": {
+            "action": TEXT,
+            "topic": TEXT,
+            "channel": TEXT,
+            "node": TEXT,
+            "typed": {
+                **TEXT,
+                "description": "the name of what is destroyed: the channel's, else the topic's",
+            },
+            "messages": {**array(TEXT), "description": "`NODE/ID` of each message"},
+            "to": {**TEXT, "description": "of a copy: the topic; of a seek: the place"},
+            "nodes": {**array(TEXT), "description": "of a seek: only these"},
+        },
+        "required": ["action", "topic"],
+    },
+    "Seek": {
+        "type": "object",
+        "properties": {"topic": TEXT, "channel": TEXT, "to": TEXT, "nodes": array(TEXT)},
+        "required": ["topic", "channel", "to"],
+    },
+    "AuditPage": thing(
+        entries=array({"type": "object", "required": ["time", "action", "outcome"]}),
+        next=either("string", "null"),
+        scanned_bytes=COUNT,
+    ),
+    "Forgotten": thing(node=TEXT),
+}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: dataclasses as objects, no numbers without end."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(plain(each) for each in value)
+    return [plain(each) for each in value]

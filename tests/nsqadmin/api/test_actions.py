@@ -1,0 +1,153 @@
+"""Actions as the pages and the new API order them: roles, typed names, the audit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from sparq.daemon.http import HttpError
+from sparq.nsqadmin.access import ACTION_ROLES
+from sparq.nsqadmin.actions import DOING, TYPED, Order
+from tests.nsqadmin.api.house import Admin, House, admin
+
+
+def request(**headers: str) -> Any:
+    """A request of this machine's."""
+
+    class Transport:
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return ("127.0.0.1", 9) if name == "peername" else default
+
+    return make_mocked_request("POST", "/x", headers, transport=Transport())
+
+
+async def refused(found: Admin, order: Order, **headers: str) -> tuple[int, str]:
+    with pytest.raises(HttpError) as error:
+        await found.daemon.desk.actions.perform(request(**headers), order)
+    return error.value.status, error.value.code
+
+
+def test_every_action_has_a_role() -> None:
+    """What can be done, somebody in particular may do."""
+    assert DOING.keys() == ACTION_ROLES.keys()
+    assert TYPED <= DOING.keys()
+
+
+@pytest.mark.parametrize("action", sorted(TYPED))
+async def test_what_cannot_be_undone_wants_its_name(ours: House, action: str) -> None:
+    """The channel's, or the topic's; nothing happens without it."""
+    ours.fill("typed")
+    channel = "c" if action.endswith("_channel") else ""
+    node = ours.nsqds[0].http if action.startswith("tombstone") else ""
+    async with admin(**ours.modes()["lookupd"]) as found:
+        for typed in ("", "Typed", "typed " if not channel else "typed"):
+            order = Order(action, "typed", channel, node, typed=typed)
+            assert (400, "NAME_NOT_TYPED") == await refused(found, order)
+        assert [2, 2] == [nsqd.channel("typed", "c")["depth"] for nsqd in ours.nsqds]
+        order = Order(action, "typed", channel, node, typed=channel or "typed")
+        report = await found.daemon.desk.actions.perform(request(), order)
+        assert "done" == report.result
+        assert (action, "done") == (
+            found.audited()[-1]["action"],
+            found.audited()[-1]["outcome"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("order", "status", "code"),
+    [
+        (Order("explode_topic", "t"), 400, "INVALID_ACTION"),
+        (Order("pause_topic", ""), 400, "INVALID_TOPIC"),
+        (Order("pause_channel", "t"), 400, "INVALID_CHANNEL"),
+        (Order("create_topic", "a b"), 400, "INVALID_TOPIC"),
+        (Order("create_channel", "t", "a b"), 400, "INVALID_CHANNEL"),
+        (Order("seek_channel", "t", "c"), 400, "INVALID_ARGUMENT"),
+        (Order("seek_channel", "t", "c", arguments={"to": 3}), 400, "INVALID_ARGUMENT"),
+        (Order("requeue_message", "t", "c"), 400, "INVALID_ARGUMENT"),
+        (
+            Order("copy_message", "t", "c", arguments={"ids": {"n:1": ["0"]}, "to": "a b"}),
+            400,
+            "INVALID_ARGUMENT",
+        ),
+        (
+            Order("finish_message", "t", "c", arguments={"ids": {"n:1": ["0" * 16]}}),
+            404,
+            "NODE_NOT_FOUND",
+        ),
+        (
+            Order("tombstone_topic_producer", "t", node="n:1", typed="t"),
+            404,
+            "NODE_NOT_FOUND",
+        ),
+    ],
+)
+async def test_what_is_wrong_with_an_order(
+    ours: House, order: Order, status: int, code: str
+) -> None:
+    """It is refused, and no node is told anything."""
+    async with admin(**ours.modes()["lookupd"]) as found:
+        assert (status, code) == await refused(found, order)
+
+
+async def test_a_seek(ours: House) -> None:
+    """At the nodes that are named; what they said is in the report."""
+    ours.fill("sought")
+    async with admin(**ours.modes()["lookupd"]) as found:
+        arguments = {"to": "latest", "nodes": [ours.nsqds[0].http]}
+        order = Order("seek_channel", "sought", "c", arguments=arguments)
+        report = await found.daemon.desk.actions.perform(request(), order)
+        assert "done" == report.result
+        assert arguments == found.audited()[-1]["arguments"]
+    assert [0, 2] == [nsqd.channel("sought", "c")["depth"] for nsqd in ours.nsqds]
+
+
+async def test_who_may_operate_may_not_throw_away(ours: House) -> None:
+    """The role of the action counts, not that of the route."""
+    ours.fill("roles")
+    options = {"roles": ("op=operate",), "local_role": "none"}
+    async with admin(**ours.modes()["lookupd"], **options) as found:
+        mine = {"X-Forwarded-User": "op"}
+        order = Order("empty_channel", "roles", "c", typed="c")
+        assert (403, "FORBIDDEN") == await refused(found, order, **mine)
+        assert (403, "FORBIDDEN") == await refused(found, Order("pause_topic", "roles"))
+        perform = found.daemon.desk.actions.perform
+        report = await perform(request(**mine), Order("pause_topic", "roles"))
+        assert "done" == report.result
+        body = {"action": "empty"}
+        assert 403 == (await found.ask("POST", "/api/topics/roles/c", body, mine))[0]
+    assert [2, 2] == [nsqd.channel("roles", "c")["depth"] for nsqd in ours.nsqds]
+
+
+async def test_nothing_is_done_that_cannot_be_written_down(ours: House, tmp_path: Path) -> None:
+    """503 while the audit log cannot be written."""
+    ours.fill("kept")
+    log = tmp_path / "audit" / "log"
+    log.parent.mkdir()
+    async with admin(**ours.modes()["lookupd"], audit_log=str(log)) as found:
+        await found.done("POST", "/api/topics/kept", {"action": "pause"})
+        assert b"pause_topic" in log.read_bytes()
+        found.daemon.desk.audit._why_not = "a full disk"
+        moved = log.parent.rename(tmp_path / "elsewhere")
+        unavailable = (503, {"message": "AUDIT_UNAVAILABLE"})
+        body = {"action": "unpause"}
+        assert unavailable == await found.ask("POST", "/api/topics/kept", body)
+        assert unavailable == await found.ask("PUT", "/config/log_level", b"info")
+        moved.rename(log.parent)
+        await found.done("POST", "/api/topics/kept", body)
+
+
+async def test_the_audit_log_as_a_topic(ours: House) -> None:
+    """Each entry is published, at one node."""
+    from tests.waiting import until_seen
+
+    async with admin(**ours.modes()["lookupd"], audit_topic="audited") as found:
+        await found.done("POST", "/api/topics", {"topic": "any"})
+
+        def count() -> int:
+            stats = [n.get_json("/stats?format=json&topic=audited") for n in ours.nsqds]
+            return sum(t["message_count"] for s in stats for t in s["topics"] or ())
+
+        await until_seen(lambda: count() == 1)

@@ -1,0 +1,47 @@
+"""Two nsqds in this process, and one that is Go's as far as anybody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream
+from tests.nsqd import daemon
+from tests.nsqd.daemon import Daemon
+
+
+@dataclass
+class Cluster:
+    """Two nsqds and the fleet that knows them."""
+
+    one: Daemon
+    two: Daemon
+    fleet: Fleet
+
+    @property
+    def addresses(self) -> list[str]:
+        """By which the nsqds are known."""
+        return [f"127.0.0.1:{each.http.port}" for each in (self.one, self.two)]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Two nsqds that share their node id, as is allowed, with topic `t` and channel `c`."""
+    async with AsyncExitStack() as stack:
+        nsqds = []
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            folder.mkdir()
+            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1", node_id=5)
+            stack.push_async_callback(daemon.stop, nsqd)
+            await nsqd.post("/topic/create?topic=t")
+            await nsqd.post("/channel/create?topic=t&channel=c")
+            nsqds.append(nsqd)
+        upstream = await stack.enter_async_context(Upstream())
+        fleet = Fleet(upstream, nsqds=[f"127.0.0.1:{nsqd.http.port}" for nsqd in nsqds])
+        yield Cluster(*nsqds, fleet)

@@ -1,0 +1,124 @@
+"""Chromium by Playwright: a page that notes all that went wrong in it.
+
+A problem is what a reader or an operator would never see: an error on the console, an exception, a
+request that failed or was refused, a report of the content security policy, a dialog.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
+WAIT_SECONDS = 20.0
+
+
+def program() -> str:
+    """Chromium; the test is skipped where there is none."""
+    for name in NAMES:
+        if found := shutil.which(name):
+            return found
+    pytest.skip("needs Chromium (apt-get install chromium)")
+
+
+@contextmanager
+def started() -> Iterator[Any]:
+    """A browser without a window."""
+    path = program()
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip)")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=[*FLAGS])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Reader:
+    """One page of a browser, and all that went wrong in it.
+
+    Attributes:
+        page: Playwright's.
+        problems: what went wrong, in words.
+        requests: the addresses that were asked for.
+    """
+
+    def __init__(self, context: Any, url: str) -> None:
+        self.url = url
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        self.page = context.new_page()
+        self.page.set_default_timeout(WAIT_SECONDS * 1000)
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        self.page.on("requestfailed", self._failed)
+        self.page.on("response", self._answered)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("dialog", self._asked)
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning", "assert"):
+            self.problems.append(f"console: {message.text}")
+
+    def _failed(self, request: Any) -> None:
+        # Whoever leaves a page ends its stream.
+        is_left = "/live?" in request.url and "ERR_ABORTED" in (request.failure or "")
+        if not is_left:
+            self.problems.append(f"failed: {request.url} {request.failure}")
+
+    def _answered(self, response: Any) -> None:
+        if response.status >= 400:
+            self.problems.append(f"{response.status}: {response.url}")
+
+    def _asked(self, dialog: Any) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def open(self, path: str) -> None:
+        """Go to a page and wait until it is live, or whole if it is not."""
+        self.page.goto(self.url + path)
+        if self.page.locator("#live[hx-sse\\:connect]").count():
+            self.until("document.documentElement.dataset.live === 'on'")
+
+    def text(self, selector: str = "main") -> str:
+        """What stands there."""
+        return str(self.page.locator(selector).first.inner_text())
+
+    def until(self, script: str, seconds: float = WAIT_SECONDS) -> None:
+        """Until an expression of JavaScript is true. (Playwright's own way needs `eval`.)"""
+        deadline = time.monotonic() + seconds
+        while not self.page.evaluate(script):
+            assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {script}"
+            self.page.wait_for_timeout(20)
+
+    def wait_for(self, text: str, selector: str = "main", seconds: float = WAIT_SECONDS) -> None:
+        """Until a text stands there."""
+        deadline = time.monotonic() + seconds
+        while text not in (said := self.text(selector)):
+            assert time.monotonic() < deadline, f"{text!r} not in {seconds:.0f} s: {said}"
+            self.page.wait_for_timeout(20)
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other."""
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def focused(self) -> str:
+        """The text or name of what has the focus."""
+        script = "() => { const e = document.activeElement; return e.innerText || e.name || e.id; }"
+        return str(self.page.evaluate(script)).strip()
+
+    def close(self) -> None:
+        """Close the page."""
+        self.page.close()

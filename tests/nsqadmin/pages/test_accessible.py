@@ -1,0 +1,84 @@
+"""axe-core finds nothing serious on any page, light or dark, wide or narrow."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from locks.web import vendor
+from tests.nsqadmin.pages.browser import Reader
+from tests.nsqadmin.pages.cluster import Cluster
+from tests.nsqadmin.pages.conftest import reading
+
+PATHS = (
+    "/",
+    "/topics?view=channels",
+    "/topics/orders",
+    "/topics/payments/fraud",
+    "/nodes",
+    "/counter",
+    "/lookup",
+    "/messages?topic=orders&channel=shipping",
+    "/messages?topic=orders&show=search&go=1",
+    "/replay?topic=orders&channel=shipping&to=-1h",
+    "/dead-letters?topic=orders.dead",
+    "/audit",
+    "/topics/none",
+)
+SERIOUS = ("serious", "critical")
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text of axe-core."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    folder = tmp_path_factory.mktemp("axe")
+    try:
+        modules = vendor.install(folder)
+    except subprocess.CalledProcessError:
+        pytest.skip("needs npm's registry")
+    return Path(modules, "axe-core", "axe.min.js").read_text(encoding="utf-8")
+
+
+def findings(reader: Reader, axe: str) -> list[str]:
+    """What is serious on the page that is shown."""
+    reader.page.evaluate(axe)
+    result = reader.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{found['id']}: {node['target']} {node['failureSummary']}"
+        for found in result["violations"]
+        if found["impact"] in SERIOUS
+        for node in found["nodes"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 360)], ids=str
+)
+def test_nothing_serious_is_found(
+    browser: Any, cluster: Cluster, axe: str, scheme: str, width: int
+) -> None:
+    """Names, roles, contrasts, order."""
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+    found: dict[str, list[str]] = {}
+    context = browser.new_context(**options)
+    reader = Reader(context, cluster.url)
+    for path in PATHS:
+        reader.open(path)
+        if serious := findings(reader, axe):
+            found[path] = serious
+    reader.open("/topics/orders")
+    reader.page.get_by_role("button", name="Delete…").click()
+    if serious := findings(reader, axe):
+        found["a question"] = serious
+    context.close()
+
+    assert found == {}
+
+
+__all__ = ["reading"]

@@ -1,0 +1,109 @@
+"""Pages stay live: figures within two seconds, a dead node within five, in eight tabs at once."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.nsqadmin.pages.browser import Reader
+from tests.nsqadmin.pages.cluster import Cluster, wait_for_nodes
+from tests.nsqadmin.pages.conftest import reading
+
+TABS = 8
+STREAMS_MAX = 3
+
+
+def test_a_published_message_shows_within_two_seconds(reader: Reader, cluster: Cluster) -> None:
+    """On the page of its channel, without a reload; what the reader opened stays open."""
+    cluster.create("live.one", "c")
+    reader.open("/topics/live.one/c")
+    reader.page.locator("#rates summary").click()
+    cluster.publish("live.one", *[b"x"] * 17)
+    reader.wait_for("Waiting\n17", "#live", seconds=3.0)
+
+    assert reader.page.locator("#rates details[open]").count() == 1
+
+
+def test_a_killed_nsqd_is_told_with_what_waits_there(browser: Any, tmp_path: Path) -> None:
+    """Within five seconds the first page says so; it goes on, and tells when it is back."""
+    with Cluster(tmp_path, nsqds=2) as own:
+        wait_for_nodes(own)
+        own.create("live.gone", "c")
+        own.publish("live.gone", *[b"x"] * 123, node=1)
+        for reader in reading(browser, own.url):
+            reader.open("/")
+            reader.wait_for("2 of 2")
+            reader.wait_for("123")
+            own.nsqds[1].kill9()
+            killed_at = time.monotonic()
+            reader.wait_for("123 messages wait there", seconds=6.0)
+            assert time.monotonic() - killed_at < 5.5  # five seconds, and what looking takes
+            own.publish("live.gone", *[b"x"] * 7)
+            reader.wait_for("1 of 2")
+            own.nsqds[1].start()
+            reader.wait_for("2 of 2")
+
+
+def test_eight_tabs_stay_live(browser: Any, cluster: Cluster) -> None:
+    """A browser opens six connections to a host: no tab waits for another one's stream."""
+    cluster.create("live.tabs", "c")
+    context = browser.new_context()
+    readers = [Reader(context, cluster.url) for _ in range(TABS)]
+    for reader in readers:
+        reader.open("/topics/live.tabs/c")
+    cluster.publish("live.tabs", *[b"x"] * 31)
+    published_at = time.monotonic()
+    for reader in readers:
+        reader.wait_for("Waiting\n31", "#live", seconds=8.0)
+    took = time.monotonic() - published_at
+    readers[-1].open("/nodes")
+    problems = [problem for reader in readers for problem in reader.problems]
+    context.close()
+
+    assert problems == []
+    assert took < 8.0
+
+
+def test_further_streams_of_one_browser_poll(cluster: Cluster) -> None:
+    """The fourth stream of a browser says when to come again, and ends; the others go on."""
+    connections = [stream(cluster) for _ in range(STREAMS_MAX)]
+    for answer in connections:
+        assert b"retry: 500" in answer.readline() + answer.readline()
+    extra = stream(cluster)
+    said = extra.read()
+    for answer in connections:
+        answer.close()
+
+    assert b"retry: 2000" in said
+    assert said.endswith(b"\n\n")
+
+
+def stream(cluster: Cluster) -> http.client.HTTPResponse:
+    """A stream as a browser asks for one; none is kept by a cache."""
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=10)
+    cookie = {"Cookie": "nsqadmin_tabs=one-browser"}
+    connection.request("GET", "/live?view=%2Fnodes", headers=cookie)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["Cache-Control"] == "no-store"
+    return answer
+
+
+def test_an_unchanged_part_is_not_sent_again(cluster: Cluster) -> None:
+    """A browser that has a part already is told so, by its mark."""
+    cluster.create("live.same", "c")
+    first = stream(cluster)
+    lines = [first.readline() for _ in range(2)]
+    first.close()
+    mark = lines[0].removeprefix(b"id: ").strip().decode()
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=10)
+    connection.request("GET", f"/live?view=%2Faudit&seen={mark}")
+    other = connection.getresponse().readline()
+    connection.close()
+
+    assert lines[0].startswith(b"id: ")
+    assert other.startswith(b"id: ")
+    assert other != lines[0]

@@ -1,0 +1,125 @@
+"""Every page in Chromium: it shows what there is, and nothing goes wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.nsqadmin.pages.browser import Reader
+from tests.nsqadmin.pages.cluster import Cluster
+from tests.nsqadmin.pages.conftest import reading
+
+PAGES = {
+    "/": "Needs attention",
+    "/topics": "payments",
+    "/topics?view=channels&state=paused": "sync",
+    "/topics/orders": "shipping",
+    "/topics/orders/shipping": "no consumers",
+    "/topics/events%23ephemeral/live%23ephemeral": "live#ephemeral",
+    "/nodes": "127.0.0.1",
+    "/counter": "messages published",
+    "/lookup": "Create a topic",
+    "/messages": "Choose a topic",
+    "/messages?topic=orders": "A-10",
+    "/messages?topic=orders&channel=shipping": "Waiting",
+    "/messages?topic=payments&channel=fraud&show=in_flight": "In flight",
+    "/messages?topic=orders&channel=shipping&show=deferred": "Nothing is deferred.",
+    "/messages?topic=orders&show=tail": "The newest messages",
+    "/messages?topic=orders&show=search&go=1&text=A-100001": "A-100001",
+    "/replay?topic=orders&channel=shipping": "Published messages",
+    "/dead-letters": "orders.dead",
+    "/dead-letters?topic=orders.dead": "Send the chosen ones back",
+    "/audit": "Result",
+}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_shows_what_there_is(reader: Reader, path: str) -> None:
+    """No error, no refused request, no report of the policy; no other host is asked."""
+    reader.open(path)
+
+    assert PAGES[path].lower() in reader.page.inner_text("body").lower()
+    assert {url for url in reader.requests if not url.startswith(reader.url)} == set()
+
+
+@pytest.mark.parametrize("width", [360, 2560])
+def test_nothing_is_wider_than_the_screen(browser: Any, cluster: Cluster, width: int) -> None:
+    """On a phone and on a wall, pages scroll one way only."""
+    for reader in reading(browser, cluster.url, viewport={"width": width, "height": 800}):
+        for path in (
+            "/",
+            "/topics?view=channels",
+            "/topics/orders/billing",
+            "/replay?topic=orders&channel=shipping",
+            "/messages?topic=orders",
+            "/lookup",
+        ):
+            reader.open(path)
+            assert reader.page.evaluate("document.documentElement.scrollWidth") == width, path
+
+
+def test_a_chart_is_drawn_and_can_be_read_as_a_table(reader: Reader) -> None:
+    """Its canvas has an image's name with the figures; its table opens, and stays open live."""
+    reader.open("/replay?topic=orders&channel=shipping")
+    reader.page.locator("#times summary").click()
+
+    assert reader.page.locator("#times canvas").count() == 1
+    assert "Messages by the time" in reader.page.locator("#times .plot").get_attribute("aria-label")
+    assert reader.page.locator("#times tbody tr").count() > 1
+
+
+def test_the_theme_is_kept_and_there_is_no_flash(reader: Reader) -> None:
+    """What was chosen is there before the first paint of the next page."""
+    reader.open("/nodes")
+    light = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    reader.page.get_by_role("button", name="Dark").click()
+    dark = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    reader.open("/topics")
+
+    assert light != dark
+    assert reader.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert reader.page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+
+
+def test_the_first_paint_takes_less_than_a_second(reader: Reader) -> None:
+    """On localhost, with nothing kept by the browser."""
+    reader.open("/")
+    script = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+    assert reader.page.evaluate(script) < 1000
+
+
+def test_lists_are_sorted_filtered_and_paged_by_the_server(reader: Reader) -> None:
+    """Each state of a list has a URL; what is typed into the filter acts at once."""
+    reader.open("/topics?view=channels&sort=name")
+    reader.page.get_by_role("link", name="Waiting").click()
+    assert reader.page.locator("th[aria-sort]").inner_text().startswith("Waiting")
+    assert reader.page.locator("tbody tr").first.inner_text().startswith("orders/shipping")
+
+    reader.page.get_by_label("Filter by name").fill("clicks/")
+    reader.until("document.querySelectorAll('tbody tr').length === 3")
+    assert re.search(
+        r"filter=clicks%2F.*sort=-depth|sort=-depth.*filter=clicks%2F", reader.page.url
+    )
+
+    reader.open("/topics?limit=2")
+    reader.page.get_by_role("link", name="Next").click()
+    assert "3 to 4 of" in reader.text()
+
+
+def test_what_is_not_there_is_said_in_words(browser: Any, cluster: Cluster) -> None:
+    """A page, a topic, a channel and a node that there is not."""
+    context = browser.new_context()
+    found = Reader(context, cluster.url)
+    said = {}
+    for path in ("/nope", "/topics/none", "/topics/orders/none", "/nodes/127.0.0.1:1"):
+        found.page.goto(cluster.url + path)
+        said[path] = found.text()
+    context.close()
+
+    assert "There is no such page." in said["/nope"]
+    assert "No nsqd has a topic of this name" in said["/topics/none"]
+    assert "No nsqd has a channel of this name" in said["/topics/orders/none"]
+    assert "No nsqd of this cluster" in said["/nodes/127.0.0.1:1"]

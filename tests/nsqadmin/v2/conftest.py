@@ -1,0 +1,128 @@
+"""nsqadmin in this process, over two nsqds in this process and an nsqlookupd of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import jsonschema
+import pytest
+from referencing import Registry, Resource
+
+from sparq.nsqadmin.access import tokens
+from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.server import Nsqadmin
+from tests.nsqd import daemon
+from tests.nsqd.daemon import Daemon
+
+
+@dataclass
+class Api:
+    """The API of a running nsqadmin; every answer is held against its OpenAPI document."""
+
+    admin: Nsqadmin
+    one: Daemon
+    two: Daemon
+    session: aiohttp.ClientSession
+    tokens: dict[str, str]
+    document: dict[str, Any] = field(default_factory=dict)
+    validated: set[str] = field(default_factory=set)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nsqds' addresses."""
+        return [f"127.0.0.1:{each.http.port}" for each in (self.one, self.two)]
+
+    async def send(
+        self, method: str, path: str, body: Any = None, token: str = "all", **query: Any
+    ) -> tuple[int, bytes, aiohttp.ClientResponse]:
+        """A request as it is."""
+        headers = {"Authorization": f"Bearer {self.tokens[token]}"} if token else {}
+        url = f"http://127.0.0.1:{self.admin.http_port}/admin/api/v2{path}"
+        asked = {name.rstrip("_"): str(value) for name, value in query.items()}
+        async with self.session.request(
+            method, url, json=body, params=asked, headers=headers
+        ) as answer:
+            return answer.status, await answer.read(), answer
+
+    async def get(self, path: str, status: int = 200, **query: Any) -> Any:
+        """A GET; its answer, as documented."""
+        return await self._json("GET", path, status, None, query)
+
+    async def post(self, path: str, body: Any, status: int = 200, **query: Any) -> Any:
+        """A POST; its answer, as documented."""
+        return await self._json("POST", path, status, body, query)
+
+    async def _json(
+        self, method: str, path: str, status: int, body: Any, query: dict[str, Any]
+    ) -> Any:
+        found, answer, _ = await self.send(method, path, body, **query)
+        assert status == found, (path, answer)
+        told = json.loads(answer)
+        self.validate(method, path, status, told)
+        return told
+
+    def validate(self, method: str, path: str, status: int, told: Any) -> None:
+        """Hold an answer against the document."""
+        pattern = self.pattern(path)
+        self.validated.add(f"{method} {pattern}")
+        responses = self.document["paths"][pattern][method.lower()]["responses"]
+        if status == 502 and "result" in told:
+            status = 200  # a report of a failure
+        schema = responses[str(status)]["content"]["application/json"]["schema"]
+        root = {**self.document, "$schema": "https://json-schema.org/draft/2020-12/schema"}
+        registry = Registry().with_resource("urn:api", Resource.from_contents(root))
+        bound = json.loads(json.dumps(schema).replace('"#/', '"urn:api#/'))
+        jsonschema.Draft202012Validator(bound, registry=registry).validate(told)
+
+    def pattern(self, path: str) -> str:
+        """The documented path that a path fits; written out ones go first."""
+        parts = f"/api/v2{path}".split("/")
+
+        def fits(pattern: list[str]) -> bool:
+            pairs = zip(pattern, parts, strict=False)
+            return len(pattern) == len(parts) and all(a in (b, "{") for a, b in pairs)
+
+        documented = self.document["paths"]
+        plain = {each: re.sub(r"{\w+}", "{", each).split("/") for each in documented}
+        fitting = [each for each, pattern in plain.items() if fits(pattern)]
+        return min(fitting, key=lambda each: each.count("{"))
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    """nsqadmin below `/admin`, with a token for each role."""
+    async with AsyncExitStack() as stack:
+        nsqds = []
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            folder.mkdir()
+            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1")
+            stack.push_async_callback(daemon.stop, nsqd)
+            await nsqd.post("/topic/create?topic=t")
+            await nsqd.post("/channel/create?topic=t&channel=c")
+            nsqds.append(nsqd)
+        roles = {"all": "administer,bodies", "operate": "operate", "read": "read"}
+        made = {name: tokens.make(name, role) for name, role in roles.items()}
+        (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
+        options = Options(
+            http_address="127.0.0.1:0",
+            nsqd_http_addresses=tuple(f"127.0.0.1:{nsqd.http.port}" for nsqd in nsqds),
+            base_path="/admin",
+            token_file=str(tmp_path / "tokens"),
+            default_role="none",
+        )
+        admin = Nsqadmin(options)
+        await admin.start()
+        stack.push_async_callback(admin.stop)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        api = Api(admin, *nsqds, session, {name: token for name, (token, _) in made.items()})
+        _, document, _ = await api.send("GET", "/openapi.json", token="")
+        api.document = json.loads(document)
+        yield api

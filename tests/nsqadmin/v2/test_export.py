@@ -1,0 +1,92 @@
+"""Lists and messages as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from sparq.nsqadmin.v2.export import csv_lines, harmless, incomplete, json_lines
+from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.v2.conftest import Api
+from tests.nsqadmin.v2.test_api import fill, seen
+
+
+async def csv_of(api: Api, **query: object) -> list[dict[str, str]]:
+    """An export as rows."""
+    status, told, answer = await api.send("GET", "/export", **query)
+    assert (200, "text/csv") == (status, answer.content_type), told
+    assert "attachment" in answer.headers["Content-Disposition"]
+    return list(csv.DictReader(io.StringIO(told.decode(), newline="")))
+
+
+@pytest.mark.parametrize("what", ["channels", "topics", "nodes", "clients"])
+async def test_figures(api: Api, what: str) -> None:
+    """What a list shows, all of it."""
+    await fill(api)
+    await seen(api, "/overview", lambda told: told["totals"]["waiting"] == 6)
+
+    rows = await csv_of(api, what=what, sort="")
+    _, told, _ = await api.send("GET", "/export", what=what, format="jsonl")
+
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert {"channels": 1, "topics": 1, "nodes": 2, "clients": 0}[what] == len(rows) == len(lines)
+    for row, line in zip(rows, lines, strict=True):
+        assert list(row) == list(line)
+    if what == "channels":
+        assert ("t", "c", "6") == (rows[0]["topic"], rows[0]["channel"], rows[0]["depth"])
+        assert [] == await csv_of(api, what=what, filter="nothing")
+        assert [] == await csv_of(api, what=what, state="ok")
+
+
+async def test_messages(api: Api) -> None:
+    """Of a channel, of the log, of a search; formulas are harmless."""
+    bodies = await fill(api, 450)
+    await api.one.post("/pub?topic=t", b'=cmd|" /C calc"!A0')
+
+    rows = await csv_of(api, what="messages", topic="t", channel="c")
+    assert [*bodies, '\'=cmd|" /C calc"!A0'] == [row["body"] for row in rows]
+    log = await csv_of(api, what="log", topic="t", from_="last:3")
+    assert 6 == len(log)
+    found = await csv_of(api, what="search", topic="t", json="n < 3")
+    assert bodies[:3] == [row["body"] for row in found]
+    few = await csv_of(api, what="log", topic="t", max=250)
+    assert (251, "incomplete") == (len(few), few[-1]["node"])
+    assert "there are more than 250 messages" in few[-1]["id"]
+
+
+async def test_what_could_not_be_had_is_told(api: Api) -> None:
+    """In the last line; what there is comes anyway."""
+    await fill(api)
+    async with Fake() as go:
+        go.missing = {"/channel/messages"}
+        go.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
+        api.admin.desk.fleet.nsqds = (*api.admin.desk.fleet.nsqds, go.http)
+        api.admin.desk.upstream.own(api.admin.desk.fleet.nsqds)
+        asked = {"what": "messages", "topic": "t", "channel": "c", "format": "jsonl"}
+        _, told, _ = await api.send("GET", "/export", **asked)
+
+    *messages, last = [json.loads(line) for line in told.splitlines()]
+    assert 6 == len(messages)
+    why = "it is no sparq nsqd: it does not show messages"
+    assert {"incomplete": {go.http: why}} == last
+
+
+@pytest.mark.parametrize("text", ["=1", "+1", "-1", "@x", "\tx", "\rx", "\n=x"])
+def test_formulas_are_harmless(text: str) -> None:
+    """A spreadsheet shows them, and computes nothing."""
+    assert f"'{text}" == harmless(text)
+
+
+def test_other_cells_stay_as_they_are() -> None:
+    """Numbers may be negative; lists are texts."""
+    assert [-1, 1.5, "a=b", None, "a, b"] == [
+        harmless(value) for value in (-1, 1.5, "a=b", None, ["a", "b"])
+    ]
+    assert "'=a" == harmless(["=a"])
+    assert '{"a": 1}' == harmless({"a": 1})
+    assert b'a\r\n"x\ny"\r\n' == csv_lines(["a"], [{"a": "x\ny", "b": 1}], head=True)
+    assert b'{"a":"\xc3\xa9"}\n' == json_lines([], [{"a": "é"}])
+    assert b"incomplete,a:1: gone\r\n" == incomplete("csv", {"a:1": "gone"})

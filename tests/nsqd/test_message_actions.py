@@ -1,0 +1,210 @@
+"""Single messages are requeued, finished, cancelled and copied over HTTP, and that for good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.protocol.commands import attach, fin, rdy, sub
+from tests.nsqd.daemon import Consumer, Daemon, start, stop
+from tests.nsqd.test_inspection import bodies, channel, get, refusal, target
+from tests.servers import NsqdServer, spawn_nsqd
+
+
+async def ids(nsqd: Daemon, topic: str = "t") -> list[str]:
+    """The ids of a topic's messages."""
+    page = await get(nsqd, "/topic/messages", topic=topic)
+    return [message["id"] for message in page["messages"]]
+
+
+async def act(nsqd: Daemon, action: str, chosen: list[str], **query: Any) -> dict[str, Any]:
+    """What came of an action."""
+    body = json.dumps({"ids": chosen}).encode()
+    answer: dict[str, Any] = json.loads(
+        await nsqd.post(target(f"/message/{action}", {"topic": "t"} | query), body)
+    )
+    return answer
+
+
+async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
+    """Several at a time, or one by its id; what cannot be done is told with its reason."""
+    await channel(nsqd, b"a", b"b", b"c")
+    a, b, c = await ids(nsqd)
+    other = "f" * 16
+    done = await act(nsqd, "finish", [c, a, other, a], channel="c")
+    assert done == {"done": [c, a], "refused": [{"id": other, "why": "it is of another node"}]}
+    assert bodies(await get(nsqd, "/channel/messages", topic="t", channel="c")) == ["b"]
+
+    answer = json.loads(await nsqd.post(f"/message/requeue?topic=t&channel=c&id={c}"))
+    assert answer == {"done": [c], "refused": []}
+    again = await act(nsqd, "cancel", [b], channel="c")
+    assert again == {"done": [], "refused": [{"id": b, "why": "it is not deferred"}]}
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    assert sorted(await consumer.messages(2)) == [b"b", b"c"]
+    await consumer.leave()
+
+
+async def test_a_message_is_taken_from_its_consumer(nsqd: Daemon) -> None:
+    """It comes again at once, to whoever is ready; a FIN for it fails."""
+    await channel(nsqd, b"a")
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    await consumer.messages(1, finish=False)
+    (a,) = await ids(nsqd)
+    await act(nsqd, "finish", [a], channel="c")
+    consumer.writer.write(fin(a.encode()))
+    assert (await consumer.frame())[1] == f"E_FIN_FAILED FIN {a} failed ID not in flight".encode()
+    consumer.writer.write(rdy(1))
+    await act(nsqd, "requeue", [a], channel="c")
+    kind, data = await consumer.frame()
+    assert (kind, data[-1:]) == (2, b"a")
+    await consumer.leave()
+
+
+async def test_deferred_publishes_are_cancelled(nsqd: Daemon) -> None:
+    """For one channel, or for all."""
+    await channel(nsqd)
+    await nsqd.post("/channel/create?topic=t&channel=d")
+    for body in (b"a", b"b"):
+        await nsqd.post("/pub?topic=t&defer=60000", body)
+    a, b = await ids(nsqd)
+    await act(nsqd, "cancel", [a], channel="c")
+    assert await deferred(nsqd) == {"c": 1, "d": 2}
+    await act(nsqd, "cancel", [b])
+    assert await deferred(nsqd) == {"c": 0, "d": 1}
+
+
+async def deferred(nsqd: Daemon) -> dict[str, int]:
+    """How many messages each channel has that are deferred."""
+    channels = (await nsqd.topic("t"))["channels"]
+    return {figures["channel_name"]: figures["deferred_count"] for figures in channels}
+
+
+async def test_messages_are_copied(nsqd: Daemon) -> None:
+    """In the order that is asked for, as new messages; the others stay as they are."""
+    await channel(nsqd, b"a", b"b", b"c")
+    a, b, _ = await ids(nsqd)
+    gone = f"{int(b, 16) + 99:016x}"
+    answer = await act(nsqd, "copy", [b, gone, a], to="dead", channel="c")
+    assert answer == {
+        "done": [b, a],
+        "refused": [{"id": gone, "why": "the log does not have it"}],
+    }
+    assert bodies(await get(nsqd, "/topic/messages", topic="dead")) == ["b", "a"]
+    assert not {a, b} & set(await ids(nsqd, "dead"))
+    assert (await nsqd.channel("t", "c"))["depth"] == 3
+    assert await act(nsqd, "copy", [a], to="t") == {"done": [a], "refused": []}
+    assert (await nsqd.channel("t", "c"))["depth"] == 4
+
+
+async def test_a_large_selection_is_copied_in_parts(tmp_path: Path) -> None:
+    """More than is held in memory at a time."""
+    nsqd = await start(tmp_path)
+    await channel(nsqd)
+    for number in range(12):
+        await nsqd.post("/pub?topic=t", b"%02d" % number + b"x" * 1_000_000)
+    chosen = [
+        message["id"]
+        for message in (await get(nsqd, "/topic/messages", topic="t", bodies="false"))["messages"]
+    ]
+    assert (await act(nsqd, "copy", chosen, to="u"))["done"] == chosen
+    assert (await nsqd.topic("u"))["message_count"] == 12
+    await stop(nsqd)
+
+
+async def test_a_copy_that_is_refused_says_why(tmp_path: Path) -> None:
+    """As with any publish: here there may be no more topics."""
+    nsqd = await start(tmp_path, max_topics=1)
+    await channel(nsqd, b"a")
+    chosen = await ids(nsqd)
+    answer = await act(nsqd, "copy", chosen, to="u")
+    assert (answer["done"], answer["refused"][0]["id"]) == ([], chosen[0])
+    assert "1 topics" in answer["refused"][0]["why"]
+    await stop(nsqd)
+
+
+async def test_a_range_readers_channel_is_refused(nsqd: Daemon) -> None:
+    """Only its reader says what is read."""
+    await channel(nsqd, b"a")
+    reader = await Consumer.connect(nsqd)
+    reader.writer.write(attach("t", "c"))
+    await reader.frame()
+    (a,) = await ids(nsqd)
+    for action in ("requeue", "finish", "cancel"):
+        status, code = await refusal(
+            nsqd, "POST", f"/message/{action}", topic="t", channel="c", id=a
+        )
+        assert (status, code) == (400, "INVALID_REQUEST: a range reader has the channel")
+    await reader.leave()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/message/finish?topic=t&channel=c", b"", 400, "MISSING_ARG_ID"),
+        ("/message/finish?topic=t&channel=c", b"{", 400, "INVALID_ARG_IDS"),
+        ("/message/finish?topic=t&channel=c", b"[]", 400, "INVALID_ARG_IDS"),
+        ("/message/finish?topic=t&channel=c", b'{"ids":7}', 400, "INVALID_ARG_IDS"),
+        ("/message/finish?topic=t&channel=c", b'{"ids":[7]}', 400, "INVALID_ARG_IDS"),
+        ("/message/finish?topic=t&channel=c", b'{"ids":["7"]}', 400, "INVALID_ARG_IDS"),
+        ("/message/finish?topic=t&channel=c&id=7", b"", 400, "INVALID_ARG_ID"),
+        ("/message/finish?topic=t&channel=c", b" " * 65_537, 413, "BODY_TOO_BIG"),
+        ("/message/finish?topic=t", b"", 400, "MISSING_ARG_CHANNEL"),
+        ("/message/requeue?topic=t", b"", 400, "MISSING_ARG_CHANNEL"),
+        ("/message/finish?channel=c", b"", 400, "MISSING_ARG_TOPIC"),
+        ("/message/copy?topic=t", b"", 400, "MISSING_ARG_TO"),
+        ("/message/copy?topic=t&to=no%20name", b"", 400, "INVALID_ARG_TO"),
+        ("/message/copy?topic=u&to=v", b'{"ids":[]}', 404, "TOPIC_NOT_FOUND"),
+        ("/message/copy?topic=t&to=v&channel=d", b'{"ids":[]}', 404, "CHANNEL_NOT_FOUND"),
+        ("/message/finish?topic=u&channel=c", b'{"ids":[]}', 404, "TOPIC_NOT_FOUND"),
+        ("/message/cancel?topic=t&channel=d", b'{"ids":[]}', 404, "CHANNEL_NOT_FOUND"),
+    ],
+)
+async def test_bad_requests_are_named(
+    nsqd: Daemon, path: str, body: bytes, status: int, code: str
+) -> None:
+    """With NSQ's codes, or the parameter's name."""
+    await channel(nsqd)
+    answered, answer = await nsqd.ask("POST", path, body)
+    assert (answered, json.loads(answer)["message"].partition(":")[0]) == (status, code)
+
+
+async def test_too_many_ids_are_refused(nsqd: Daemon) -> None:
+    """At most 1,000 of one request."""
+    await channel(nsqd)
+    for count, status in ((1000, 200), (1001, 400)):
+        body = json.dumps({"ids": ["0" * 16] * count}).encode()
+        assert (await nsqd.ask("POST", "/message/finish?topic=t&channel=c", body))[0] == status
+
+
+def test_what_is_done_survives_kill_9(tmp_path: Path) -> None:
+    """Finish, requeue and cancel were answered: the next process has them, and nothing else."""
+
+    def waiting(nsqd: NsqdServer, state: str) -> list[str]:
+        page = nsqd.get_json(f"/channel/messages?topic=t&channel=c&state={state}")
+        return [message["body"] for message in page["messages"]]
+
+    with spawn_nsqd(tmp_path) as nsqd:
+        nsqd.post("/topic/create?topic=t")
+        nsqd.post("/channel/create?topic=t&channel=c")
+        nsqd.post("/mpub?topic=t", b"a\nb\nc")
+        nsqd.post("/mpub?topic=t&defer=3000000", b"d\ne\nf\ng")
+        log = nsqd.get_json("/topic/messages?topic=t")["messages"]
+        _, b, c, d, e, f, _ = (message["id"] for message in log)
+        for action, message, where in (
+            ("finish", b, "&channel=c"),
+            ("finish", c, "&channel=c"),
+            ("requeue", c, "&channel=c"),
+            ("requeue", d, "&channel=c"),
+            ("cancel", e, "&channel=c"),
+            ("cancel", f, ""),
+        ):
+            answer = json.loads(nsqd.post(f"/message/{action}?topic=t{where}&id={message}"))
+            assert answer == {"done": [message], "refused": []}
+        for _ in range(2):
+            assert waiting(nsqd, "waiting") == ["a", "c", "d"]
+            assert waiting(nsqd, "deferred") == ["g"]
+            nsqd.kill9()
+            nsqd.start()
