@@ -30,6 +30,7 @@ FIRST_SECONDS_MAX = 1.0
 MEMORY_MAX = 300 << 20
 VIEWERS = 50
 PROCESSES = 2
+START_SECONDS = 30.0
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: keep-alive\r\n"
     b"Content-Length: %d\r\n\r\n"
@@ -165,6 +166,8 @@ class Nodes:
         process.start()
         self._controls.append(control)
         self._processes.append(process)
+        if not control.poll(START_SECONDS):
+            raise TimeoutError("the nodes do not start")
         self.ports += control.recv()
 
     def requests(self) -> int:

@@ -27,6 +27,7 @@ BODIES = {
     "POST /api/topics/:topic": {"action": "pause"},
     "POST /api/v2/actions": {"action": "pause_channel", "topic": "t", "channel": "c"},
     "POST /api/v2/nodes/:node/forget": {},
+    "POST /api/v2/dead-letters": {"topic": "t", "to": "c"},
     "POST /api/v2/seek": {"topic": "t", "channel": "c", "to": "earliest"},
 }
 """What requests order, by route; without a row `EMPTY`."""

@@ -126,6 +126,8 @@ _V2: Final = (
     Right("POST", "/api/v2/seek", Role.OPERATE),
     Right("POST", "/api/v2/actions", Role.OPERATE),
     Right("GET", "/api/v2/channels", Role.READ),
+    Right("GET", "/api/v2/dead-letters", Role.READ),
+    Right("POST", "/api/v2/dead-letters", Role.OPERATE),
     Right("GET", "/api/v2/log", Role.READ),
     Right("GET", "/api/v2/body", Role.BODIES),
     Right("GET", "/api/v2/times", Role.READ),

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Literal, get_args, get_origin
 
+from sparq.nsqadmin.messages.dead_letters import Mark
 from sparq.nsqadmin.watch import rows
 from sparq.nsqadmin.watch.attention import Lookupd
 
@@ -239,6 +240,28 @@ SCHEMAS: Final[dict[str, Schema]] = {
         scanned_bytes=COUNT,
     ),
     "Forgotten": thing(node=TEXT),
+    "Mark": of_dataclass(Mark),
+    "LetterPage": thing(
+        origin=TEXT,
+        marks=by_key(reference("Mark")),
+        messages=array("Message"),
+        next=either("string", "null"),
+        total=either("integer", "null"),
+        older_are_gone=FLAG,
+        reach=by_key(by_key(either("string", "null"))),
+        **_ASKED,
+    ),
+    "SendBack": {
+        "type": "object",
+        "properties": {
+            "topic": TEXT,
+            "to": {**TEXT, "description": "by default what the topic's name says"},
+            "messages": {**array(TEXT), "description": "`NODE/ID` of each letter"},
+            "all": {**FLAG, "description": "all that were not sent back, at most 10,000"},
+        },
+        "required": ["topic"],
+    },
+    "SentBack": thing(to=TEXT, sent=COUNT, refused=ERRORS, errors=ERRORS, more=FLAG),
 }
 
 

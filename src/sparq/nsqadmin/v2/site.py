@@ -7,6 +7,7 @@ from typing import Any
 from sparq.daemon.http import Call, Route
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.v2.acting import Acting
+from sparq.nsqadmin.v2.dead_letters import DeadLetterRoutes
 from sparq.nsqadmin.v2.export import Export
 from sparq.nsqadmin.v2.figures import Figures
 from sparq.nsqadmin.v2.looking import Looking
@@ -23,7 +24,8 @@ def endpoints(desk: Desk) -> list[Endpoint]:
 
     words = "this document"
     found.append(Endpoint("GET", "/openapi.json", words, {"type": "object"}, describe))
-    for room in (Figures(desk), Looking(desk), Acting(desk), Export(desk)):
+    rooms = Figures(desk), Looking(desk), Acting(desk), DeadLetterRoutes(desk), Export(desk)
+    for room in rooms:
         found += room.endpoints()
     return found
 

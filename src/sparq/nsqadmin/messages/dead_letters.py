@@ -1,0 +1,158 @@
+"""Dead letters: messages that consumers gave up, in a topic of their own, and which came back.
+
+1. A dead letter has the body of the message that it was; one of a client that sends telemetry keeps
+   its envelope. Where it came from is told by its topic's name: `orders.dead` is of `orders`.
+2. Which letters were sent back, and when, is known from the audit log: the copies that nsqadmin
+   ordered. A letter with the same body as one that was sent back before it has come back.
+3. Bodies of letters that were sent back are asked for once, and kept as a hash of 16 bytes. At most
+   `SENT_MAX` letters are looked at so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sparq.cluster.fleet import Fleet
+from sparq.nsqadmin.messages.asking import Refused
+from sparq.nsqadmin.messages.one import whole_body
+from sparq.nsqadmin.messages.peek import MessagePage, Show, log_page
+from sparq.nsqadmin.messages.times import ns_of
+
+NAMED: Final = re.compile(
+    r"(?P<from>.+?)[._-](?:dead|dlq|dead[._-]?letters?|failed)(?:#ephemeral)?", re.IGNORECASE
+)
+SENT_MAX: Final = 500
+ASKED_AT_ONCE: Final = 8
+HASH_BYTES: Final = 16
+BODY_BYTES_MAX: Final = 1 << 20
+
+Entries = Callable[[str], Awaitable[Sequence[Mapping[str, Any]]]]
+"""The copies that were ordered of a topic's messages, newest first, as the audit log has them."""
+
+
+def origin(topic: str) -> str:
+    """The topic whose dead letters another one holds, by its name; "": it does not look so."""
+    found = NAMED.fullmatch(topic)
+    return found["from"] if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is known of a letter.
+
+    Attributes:
+        sent_at: when it was sent back, as the audit log has it; "": it was not.
+        came_back: how many letters with the same body were sent back before this one came.
+        last_sent_at: when the last of these was sent back; "".
+    """
+
+    sent_at: str = ""
+    came_back: int = 0
+    last_sent_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """A page of dead letters, the oldest first.
+
+    Attributes:
+        origin: the topic that they are of, by the name; "": not known.
+        page: the messages.
+        marks: what is known of each, by `node/id`.
+    """
+
+    origin: str
+    page: MessagePage
+    marks: dict[str, Mark]
+
+
+class DeadLetters:
+    """Lists dead letters of a cluster.
+
+    Args:
+        fleet: the cluster.
+        entries: tells which copies were ordered.
+    """
+
+    def __init__(self, fleet: Fleet, entries: Entries) -> None:
+        self._fleet = fleet
+        self._entries = entries
+        self._hashes: dict[tuple[str, str], bytes] = {}
+        self._room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def letters(
+        self, topic: str, *, place: str = "", after: str = "", show: Show | None = None
+    ) -> Letters:
+        """A page of a topic of dead letters.
+
+        Raises:
+            Refused: there is no such topic, or nobody can tell.
+        """
+        page = await log_page(self._fleet, topic, place=place, after=after, show=show)
+        sent = sent_in(await self._entries(topic))
+        before = await self._sent_bodies(topic, sent)
+        keys = [(f"{m['node']}/{m['id']}", m) for m in page.messages]
+        found = await asyncio.gather(*(self._mark(topic, k, m, sent, before) for k, m in keys))
+        return Letters(origin(topic), page, dict(zip([k for k, _ in keys], found, strict=True)))
+
+    async def _mark(
+        self,
+        topic: str,
+        key: str,
+        message: Mapping[str, Any],
+        sent: Mapping[str, str],
+        before: Mapping[bytes, Sequence[str]],
+    ) -> Mark:
+        sent_at = sent.get(key, "")
+        if not before:
+            return Mark(sent_at)
+        body = await self._hash(topic, key)
+        came_at = ns_of(message["time"])
+        times = [at for at in before.get(body, ()) if ns_of(at) < came_at]
+        return Mark(sent_at, len(times), max(times, default=""))
+
+    async def _sent_bodies(self, topic: str, sent: Mapping[str, str]) -> dict[bytes, list[str]]:
+        """When each body was sent back."""
+        keys = list(sent)[:SENT_MAX]
+        hashes = await asyncio.gather(*(self._hash(topic, key) for key in keys))
+        found: dict[bytes, list[str]] = {}
+        for key, body in zip(keys, hashes, strict=True):
+            if body:
+                found.setdefault(body, []).append(sent[key])
+        return found
+
+    async def _hash(self, topic: str, key: str) -> bytes:
+        """A hash of a letter's body; b"" if it cannot be had, which is asked again."""
+        known = self._hashes.get((topic, key))
+        if known is not None:
+            return known
+        node, _, message_id = key.rpartition("/")
+        try:
+            async with self._room:
+                body = await whole_body(self._fleet, topic, message_id, node)
+        except Refused:
+            return b""
+        made = hashlib.blake2b(body, digest_size=HASH_BYTES).digest()
+        self._hashes[topic, key] = made
+        if len(self._hashes) > 8 * SENT_MAX:
+            del self._hashes[next(iter(self._hashes))]
+        return made
+
+
+def sent_in(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """When messages were last sent on, by `node/id`, the latest first."""
+    sent: dict[str, str] = {}
+    for entry in entries:
+        if entry.get("outcome") not in ("done", "partly"):
+            continue
+        arguments = entry.get("arguments")
+        ids = arguments.get("ids") if isinstance(arguments, Mapping) else None
+        for node, some in ids.items() if isinstance(ids, Mapping) else ():
+            for one in some if isinstance(some, list) else ():
+                sent.setdefault(f"{node}/{one}", str(entry.get("time", "")))
+    return sent
