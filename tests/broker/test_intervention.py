@@ -92,6 +92,19 @@ def test_a_message_is_finished_ahead_of_the_cursor() -> None:
     assert client.bodies() == [b"a", b"c"]
 
 
+def test_a_replay_counts_what_was_finished_ahead_of_the_cursor() -> None:
+    """It comes again; one that was requeued since waits anyway."""
+    house, _ = house_with(*[b"x"] * 6)
+    indexes = stored(house)
+    act(house, "finish", *indexes[1:5])
+    act(house, "requeue", indexes[2])
+    for target, again, waiting in (("earliest", 3, 6), (indexes[4], 1, 2), (indexes[5], 0, 1)):
+        seek = house.broker.seek("t", "c", target, house.clock.now(), dry_run=True)
+        house.turn()
+        assert seek.landing is not None
+        assert (seek.landing.again, seek.landing.waiting) == (again, waiting)
+
+
 def test_a_message_in_flight_is_taken_from_its_consumer() -> None:
     """Requeued it comes again with one more attempt, finished it does not; a late FIN fails."""
     house, client = house_with(b"a", b"b", rdy=2)
@@ -172,6 +185,75 @@ def test_a_deferred_publish_is_cancelled_for_all() -> None:
     house.broker.seek("t", "late", "earliest", house.clock.now())
     house.turn()
     assert client.bodies() == [b"b"]
+
+
+@pytest.mark.parametrize("by_checkpoint", [False, True])
+@pytest.mark.parametrize("channel", ["c", None])
+def test_what_is_cancelled_stays_so_behind_its_time(
+    channel: str | None, by_checkpoint: bool
+) -> None:
+    """A start that finds it due delivers it to nobody, wherever the cursor stands."""
+    house, client = house_with()
+    house.publish("t", b"a", defer_ms=60_000)
+    house.publish("t", b"x")
+    house.publish("t", b"b", defer_ms=60_000)
+    a, _, b = stored(house)
+    client.say(commands.rdy(1))
+    messages = client.messages()
+    client.say(commands.rdy(0))
+    client.finish(messages)
+    assert act(house, "cancel", a, b, channel=channel) == {}
+    if by_checkpoint:
+        checkpoint(house)
+    house.crash()
+    assert states(house) == ["FINISHED"] * 3
+    assert house.channel("t", "c").depth == 0
+    house.clock.advance(61)
+    house.crash()
+    assert house.consumer("t", "c", rdy=9).bodies() == []
+    assert house.channel("t", "c").deferred_count == 0
+
+
+def test_a_replay_counts_no_cancelled_message() -> None:
+    """Cancelled for all it does not come; cancelled for the channel it waits for its time again."""
+    house, client = house_with()
+    house.publish("t", b"a", b"b", defer_ms=60_000)
+    house.publish("t", b"x")
+    a, b, _ = stored(house)
+    act(house, "cancel", a, channel=None)
+    act(house, "cancel", b)
+    dry, real = (
+        house.broker.seek("t", "c", "earliest", house.clock.now(), dry_run=dry)
+        for dry in (True, False)
+    )
+    house.turn()
+    assert dry.landing == real.landing
+    assert real.landing is not None
+    assert real.landing.waiting == 1
+    assert states(house) == ["FINISHED", "DEFERRED", "WAITING"]
+    house.pass_time(61)
+    client.say(commands.rdy(9))
+    assert sorted(client.bodies()) == [b"b", b"x"]
+
+
+@pytest.mark.parametrize("by_checkpoint", [False, True])
+def test_requeued_before_its_start_a_channel_gets_nothing_else(by_checkpoint: bool) -> None:
+    """One deferred publish comes at once; its neighbour does not, and others wait for both."""
+    house, _ = house_with()
+    house.consumer("t", "other")
+    house.publish("t", b"a", b"b", defer_ms=60_000)
+    house.publish("t", b"x")
+    a, _, x = stored(house)
+    house.broker.seek("t", "c", x, house.clock.now())
+    house.turn()
+    assert act(house, "requeue", a) == {}
+    if by_checkpoint:
+        checkpoint(house)
+    house.crash()
+    assert states(house) == ["WAITING", "FINISHED", "WAITING"]
+    assert states(house, "other") == ["DEFERRED", "DEFERRED", "WAITING"]
+    house.pass_time(61)
+    assert sorted(house.consumer("t", "c", rdy=9).bodies()) == [b"a", b"x"]
 
 
 def test_a_finished_message_comes_again() -> None:
