@@ -1,6 +1,7 @@
 """HTTP answers, errors, redirects and limits are NSQ's; spoken over real sockets."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import logging
@@ -8,13 +9,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.daemon import call as call_module
 from sparq.daemon import http
 from sparq.daemon.address import Listener, listen
-from sparq.daemon.http import Call, HttpError, Route, Site, parse_query
+from sparq.daemon.http import Call, Content, HttpError, Route, Site, parse_query
 
 BODY_MAX = 100
 entered = asyncio.Event()
@@ -343,3 +345,116 @@ async def test_a_stop_lets_a_request_finish() -> None:
     listener.close()
     await site.stop()
     assert (await request).body == b"late"
+
+
+async def pieces(call: Call) -> Any:
+    stream = await call.stream("text/event-stream", {"Cache-Control": "no-store"})
+    for _ in range(3):
+        await stream.write(b"data: x\n\n")
+        if "broken" in call.query:
+            raise RuntimeError("bug")
+    return stream
+
+
+MORE = [
+    Route("GET", "/pieces", pieces),
+    Route("GET", "/own", lambda _call: web.Response(status=418, text="x" * 2000)),
+    Route("GET", "/text", lambda _call: "word " * 500),
+    Route("GET", "/short", lambda _call: "word"),
+    Route("GET", "/bytes", lambda _call: Content(b"x" * 5000, "image/png")),
+    Route("GET", "/a/:b/c/:d", lambda call: dict(call.parameters)),
+    Route("GET", "/panic", fail),
+]
+
+
+def words(request: web.BaseRequest, error: HttpError) -> web.Response | None:
+    if "text/html" not in request.headers.get("Accept", ""):
+        return None
+    return web.Response(status=error.status, text=f"<p>{error.code}", content_type="text/html")
+
+
+@pytest.fixture
+async def pages() -> AsyncIterator[Listener]:
+    """A site as nsqadmin has it: below a path, with headers of its own, compressed, with pages."""
+    site = Site(MORE, base="/in", headers={"X-Own": "1"}, compresses=True, words=words)
+    listener = listen("127.0.0.1:0")
+    await site.start(listener)
+    yield listener
+    listener.close()
+    await site.stop()
+
+
+async def test_answers_in_pieces(pages: Listener) -> None:
+    """They come with the site's headers, and are whole where they end."""
+    raw = await exchange(pages, b"GET /in/pieces HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head, _, body = raw.partition(b"\r\n\r\n")
+
+    assert b"X-Own: 1" in head
+    assert b"Content-Type: text/event-stream" in head
+    assert b"Cache-Control: no-store" in head
+    assert 3 == body.count(b"data: x")
+    assert body.endswith(b"0\r\n\r\n")
+
+
+async def test_an_answer_that_breaks_off_is_not_whole(
+    pages: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection ends without the last piece, and the log has the traceback."""
+    asked = b"GET /in/pieces?broken HTTP/1.1\r\nHost: x\r\n\r\n"
+    with contextlib.suppress(ConnectionResetError):
+        assert not (await exchange(pages, asked)).endswith(b"0\r\n\r\n")
+    assert "the answer of /pieces broke off" in caplog.text
+    assert "RuntimeError: bug" in caplog.text
+
+
+async def test_headers_of_a_site(pages: Listener) -> None:
+    """On every answer: of handlers, refusals, redirects; paths are below its base."""
+    for target, status in (
+        ("/in/short", 200),
+        ("/in/own", 418),
+        ("/in/nope", 404),
+        ("/short", 404),
+        ("/in/panic", 500),
+        ("/in/short/", 301),
+    ):
+        answer = await ask(pages, "GET", target)
+        assert (status, "1") == (answer.status, answer.headers["x-own"]), target
+    assert "/in/short" == (await ask(pages, "GET", "/in/short/")).headers["location"]
+    assert 405 == (await ask(pages, "POST", "/in/short")).status
+
+
+async def test_parameters_in_any_part(pages: Listener) -> None:
+    """Unescaped, a plus sign as it is."""
+    answer = await ask(pages, "GET", "/in/a/x%20%23+y/c/%5B::1%5D:4")
+
+    assert {"b": "x #+y", "d": "[::1]:4"} == json.loads(answer.body)
+
+
+@pytest.mark.parametrize(
+    ("target", "accepted", "coding"),
+    [
+        ("/in/text", "gzip, deflate", "gzip"),
+        ("/in/text", "br, deflate;q=0.5", "deflate"),
+        ("/in/text", "gzip;q=0, identity", None),
+        ("/in/text", "br", None),
+        ("/in/short", "gzip", None),
+        ("/in/bytes", "gzip", None),
+    ],
+)
+async def test_compression(pages: Listener, target: str, accepted: str, coding: str | None) -> None:
+    """Of long texts, as their reader takes it; he who reads another way gets the same."""
+    answer = await ask(pages, "GET", target, b"", f"Accept-Encoding: {accepted}")
+
+    assert coding == answer.headers.get("content-encoding")
+    assert ("Accept-Encoding" if target == "/in/text" else None) == answer.headers.get("vary")
+    if coding == "gzip":
+        assert b"word " * 500 == gzip.decompress(answer.body)
+
+
+async def test_words_of_its_own_for_refusals(pages: Listener) -> None:
+    """A page for who reads pages, NSQ's JSON for the others."""
+    for target, status, code in (("/in/nope", 404, "NOT_FOUND"), ("/in/panic", 500, "INTERNAL_ER")):
+        page = await ask(pages, "GET", target, b"", "Accept: text/html")
+        plain = await ask(pages, "GET", target)
+        assert (status, True) == (page.status, page.body.startswith(f"<p>{code}".encode()))
+        assert (status, True) == (plain.status, plain.body.startswith(b'{"message":"'))

@@ -336,7 +336,9 @@ def test_a_filter_and_an_opened_channel(nsqd: NsqdServer, lookupd: Server) -> No
             contextlib.closing(Terminal(*words)) as terminal,
         ):
             terminal.until("reading")
-            terminal.press("/READ")
+            terminal.press("/q")
+            terminal.until("filter: q_")
+            terminal.press("\x7fREAD")
             terminal.until("filter: READ_")
             terminal.press("\r")
             terminal.until("1 of 2 rows")

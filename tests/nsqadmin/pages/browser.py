@@ -72,9 +72,8 @@ class Reader:
             self.problems.append(f"console: {message.text}")
 
     def _failed(self, request: Any) -> None:
-        # Whoever leaves a page ends its stream.
-        is_left = "/live?" in request.url and "ERR_ABORTED" in (request.failure or "")
-        if not is_left:
+        # Whoever leaves a page ends its stream, and what else is under way.
+        if "ERR_ABORTED" not in (request.failure or ""):
             self.problems.append(f"failed: {request.url} {request.failure}")
 
     def _answered(self, response: Any) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.waiting import wait_for
@@ -22,7 +22,9 @@ COUNTRIES = ("DE", "SE", "FR", "IT")
 
 
 class AdminServer(Server):
-    """An nsqadmin: it has no TCP port."""
+    """An nsqadmin: it has no TCP port. `base` is what its flags say of its base path."""
+
+    base = ""
 
     def address_flags(self) -> tuple[str, ...]:
         """Where it is told to listen."""
@@ -30,7 +32,7 @@ class AdminServer(Server):
 
     def _answers(self) -> bool:
         try:
-            return self.request("GET", "/ping")[0] == 200
+            return self.request("GET", f"{self.base}/ping")[0] == 200
         except OSError:
             return False
 
@@ -142,9 +144,9 @@ class Cluster:
         head = len(bodies).to_bytes(4, "big")
         self.nsqds[node].post(f"/mpub?topic={topic.replace('#', '%23')}&binary=true", head + body)
 
-    def consume(self, topic: str, channel: str, *, node: int = 0, **how: object) -> Consumer:
+    def consume(self, topic: str, channel: str, *, node: int = 0, **how: Any) -> Consumer:
         """Connect a consumer."""
-        consumer = Consumer(self.nsqds[node], topic, channel, **how)  # type: ignore[arg-type] # what a test says of a consumer
+        consumer = Consumer(self.nsqds[node], topic, channel, **how)
         self.consumers.append(consumer)
         consumer.start()
         return consumer

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from locks.web import vendor
+
 from tests.nsqadmin.pages.browser import Reader
 from tests.nsqadmin.pages.cluster import Cluster
-from tests.nsqadmin.pages.conftest import reading
 
 PATHS = (
     "/",
@@ -58,27 +57,24 @@ def findings(reader: Reader, axe: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 360)], ids=str
+    ("screen", "paths"),
+    [(("light", 1280), PATHS), (("dark", 1280), PATHS[::3]), (("light", 360), PATHS[1::4])],
+    ids=["light", "dark", "phone"],
 )
 def test_nothing_serious_is_found(
-    browser: Any, cluster: Cluster, axe: str, scheme: str, width: int
+    browser: Any, cluster: Cluster, axe: str, screen: tuple[str, int], paths: tuple[str, ...]
 ) -> None:
-    """Names, roles, contrasts, order."""
-    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+    """Names, roles, contrasts, order; on a page and in a question that it asks."""
     found: dict[str, list[str]] = {}
-    context = browser.new_context(**options)
+    scheme, width = screen
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
     reader = Reader(context, cluster.url)
-    for path in PATHS:
+    for path in paths:
         reader.open(path)
-        if serious := findings(reader, axe):
-            found[path] = serious
+        found[path] = findings(reader, axe)
     reader.open("/topics/orders")
     reader.page.get_by_role("button", name="Delete…").click()
-    if serious := findings(reader, axe):
-        found["a question"] = serious
+    found["a question"] = findings(reader, axe)
     context.close()
 
-    assert found == {}
-
-
-__all__ = ["reading"]
+    assert {path: serious for path, serious in found.items() if serious} == {}

@@ -226,11 +226,11 @@ def test_a_channel_is_moved_back_on_the_chart(reader: Reader, cluster: Cluster) 
     assert re.fullmatch(r"20\d\d-.+Z", reader.page.locator("input[name=to]").first.input_value())
     assert cluster.depth("act.replay", "c") == 0
 
-    reader.page.locator("form#seek input[name=to]").fill("start")
+    reader.page.locator("form#seek input[name=to]").fill("earliest")
     reader.page.locator("form#seek input[name=to]").press("Enter")
     reader.wait_for("40 messages would wait then", "#live")
-    reader.page.get_by_role("button", name="Move c to start").click()
-    told(reader, "Moved: act.replay/c to start")
+    reader.page.get_by_role("button", name="Move c to earliest").click()
+    told(reader, "Moved: act.replay/c to earliest")
     assert cluster.depth("act.replay", "c") == 40
 
 

@@ -100,7 +100,7 @@ def test_no_text_of_a_client_or_body_executes(reader: Reader, cluster: Cluster) 
     paths = [
         f"{base}=c&limit=200",
         f"{base}=held&show=in_flight&limit=200",
-        f"{base}=c&show=log&from=start&limit=200",
+        f"{base}=c&show=log&from=earliest&limit=200",
         f"{base}=c&show=tail",
         f"{base}=c&show=search&go=1&text=script",
         "/topics/hostile/held?limit=200",
@@ -139,7 +139,7 @@ def test_odd_names_have_pages(reader: Reader, cluster: Cluster) -> None:
         cluster.create(name, name)
     for name in NAMES:
         if name in (".", ".."):
-            continue  # browsers resolve such a path before they send it, NSQ's page has them neither
+            continue  # browsers resolve such a path before they send it
         path = f"/topics/{quote(name, safe='')}/{quote(name, safe='')}"
         reader.open(path)
         assert reader.text("h1") == name, path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,42 +70,38 @@ def test_eight_tabs_stay_live(browser: Any, cluster: Cluster) -> None:
 
 def test_further_streams_of_one_browser_poll(cluster: Cluster) -> None:
     """The fourth stream of a browser says when to come again, and ends; the others go on."""
-    connections = [stream(cluster) for _ in range(STREAMS_MAX)]
-    for answer in connections:
-        assert b"retry: 500" in answer.readline() + answer.readline()
-    extra = stream(cluster)
-    said = extra.read()
-    for answer in connections:
-        answer.close()
+    with ExitStack() as stack:
+        for _ in range(STREAMS_MAX):
+            answer = stack.enter_context(stream(cluster, "/nodes", "one-browser"))
+            assert b"retry: 500" in answer.readline() + answer.readline()
+        extra = stack.enter_context(stream(cluster, "/nodes", "one-browser"))
+        other = stack.enter_context(stream(cluster, "/nodes", "another-browser"))
+        said = extra.read()
 
-    assert b"retry: 2000" in said
-    assert said.endswith(b"\n\n")
-
-
-def stream(cluster: Cluster) -> http.client.HTTPResponse:
-    """A stream as a browser asks for one; none is kept by a cache."""
-    connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=10)
-    cookie = {"Cookie": "nsqadmin_tabs=one-browser"}
-    connection.request("GET", "/live?view=%2Fnodes", headers=cookie)
-    answer = connection.getresponse()
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-    assert answer.headers["Cache-Control"] == "no-store"
-    return answer
+        assert b"retry: 2000" in said
+        assert said.endswith(b"\n\n")
+        assert b"retry: 500" in other.readline() + other.readline()
 
 
 def test_an_unchanged_part_is_not_sent_again(cluster: Cluster) -> None:
     """A browser that has a part already is told so, by its mark."""
-    cluster.create("live.same", "c")
-    first = stream(cluster)
-    lines = [first.readline() for _ in range(2)]
-    first.close()
-    mark = lines[0].removeprefix(b"id: ").strip().decode()
-    connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=10)
-    connection.request("GET", f"/live?view=%2Faudit&seen={mark}")
-    other = connection.getresponse().readline()
-    connection.close()
+    with stream(cluster, "/audit", "a") as first:
+        mark = first.readline().removeprefix(b"id: ").strip().decode()
+    with stream(cluster, f"/audit&seen={mark}", "a") as again:
+        assert again.readline() == b"event: same\n"
+    with stream(cluster, "/audit&seen=other", "a") as other:
+        assert other.readline() == f"id: {mark}\n".encode()
 
-    assert lines[0].startswith(b"id: ")
-    assert other.startswith(b"id: ")
-    assert other != lines[0]
+
+@contextmanager
+def stream(cluster: Cluster, view: str, browser: str) -> Iterator[http.client.HTTPResponse]:
+    """A stream as a browser asks for one; none is kept by a cache."""
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=10)
+    cookie = {"Cookie": f"nsqadmin_tabs={browser}"}
+    connection.request("GET", f"/live?view={view}", headers=cookie)
+    with connection.getresponse() as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert answer.headers["Cache-Control"] == "no-store"
+        yield answer
+    connection.close()

@@ -79,7 +79,7 @@ async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         b'{"topics":["$(touch owned)","`id`","a b","ok","x\\u001b[2J"],"producers":'
         b'[{"broadcast_address":"$(touch owned)","hostname":"h","http_port":4151,"tcp_port":4150,'
         b'"version":"1"},{"broadcast_address":"10.0.0.1","hostname":"h","http_port":4151,'
-        b'"tcp_port":4150,"version":"1"}]}'
+        b'"tcp_port":4150,"version":"1"}],"broadcast_address":"$(touch owned)","http_port":4151}'
     )
     writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     await writer.drain()
@@ -94,6 +94,8 @@ async def test_hostile_names_do_not_come_to_the_shell() -> None:
         flag = f"--lookupd-http-address=127.0.0.1:{port}"
         assert ["ok"] == await candidates(["pause", flag, ""])
         assert ["10.0.0.1:4151"] == await candidates(["tombstone", flag, "ok", ""])
+        given = f"--nsqd-http-address=127.0.0.1:{port}"
+        assert [] == await candidates(["tombstone", given, "ok", ""])
 
 
 def test_scripts(admin: Run) -> None:

@@ -19,7 +19,7 @@ import logging
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -52,7 +52,9 @@ class Live:
         """`viewers`: the view of each path, whose parts may be parameters."""
         self.desk = desk
         self._renderer = renderer
-        self._table = Table([Route("GET", path, viewers[path]) for path in viewers])  # type: ignore[arg-type] # a view is no handler: the table only finds it
+        # A view is no handler: the table only finds it.
+        routes = [Route("GET", path, cast(Any, viewer)) for path, viewer in viewers.items()]
+        self._table = Table(routes)
         self._paths = {id(viewers[path]): path for path in viewers}
         self._kept: OrderedDict[tuple[object, ...], tuple[int, asyncio.Task[str]]] = OrderedDict()
         self._streams: Counter[str] = Counter()
@@ -66,7 +68,7 @@ class Live:
         found = self._table.find(path)
         if found is None:
             raise HttpError(404, "NOT_FOUND")
-        viewer: Viewer = found.methods["GET"].handler  # type: ignore[assignment] # see above
+        viewer = cast(Viewer, found.methods["GET"].handler)
         role = right_of("GET", self._paths[id(viewer)]).role
         identity = self.desk.access.require(call.request, role)
         picture = await self.desk.watch.look()

@@ -1,4 +1,7 @@
-"""The first page: what needs attention, in words, and the cluster's figures; and the counter."""
+"""The first page: what needs attention, in words, and the cluster's figures; and the counter.
+
+All of it is made of the watch's last picture and of its history: looking asks no daemon anything.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Replay on a chart: where a channel goes on, chosen by time, index or count, and shown before it
-is done: how many messages would come again, and whether older ones are gone.
+"""Replay on a chart: where a channel goes on, chosen by time, index or count.
+
+Before anything is moved the page shows what would come of it: how many messages would come again
+at each node, how many would wait then, and whether older ones are gone.
 """
 
 from __future__ import annotations

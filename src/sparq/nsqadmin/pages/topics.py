@@ -1,4 +1,8 @@
-"""Topics and channels: the lists, and a page of each."""
+"""Topics and channels: the lists, and a page of each.
+
+Lists are made of the watch's last picture. A page of one topic or channel also asks for its
+latencies and consumers, once for all who look at it.
+"""
 
 from __future__ import annotations
 

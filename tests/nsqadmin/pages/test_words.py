@@ -1,0 +1,107 @@
+"""Figures, charts and bodies as pages show them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+
+import pytest
+
+from sparq.nsqadmin.pages import bodies, words
+from sparq.nsqadmin.pages.charts import Line, chart, spark
+from sparq.nsqadmin.pages.dead_letters import origin
+from sparq.nsqadmin.pages.rendering import as_pattern
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (words.short(None), "\N{EN DASH}"),
+        (words.short(0), "0"),
+        (words.short(99_999), "99,999"),
+        (words.short(123_456), "123k"),
+        (words.short(1_234_567), "1.23M"),
+        (words.short(12_345_678), "12.3M"),
+        (words.short(math.inf), "∞"),
+        (words.rate(0.44), "0.4"),
+        (words.rate(1_234_567.0), "1.23M"),
+        (words.per_second(None), "\N{EN DASH}"),
+        (words.per_second(12.0), "12/s"),
+        (words.signed(12.4), "+12"),
+        (words.signed(-3.0), "\N{MINUS SIGN}3.0"),
+        (words.signed(0.0), "0"),
+        (words.size(512), "512 B"),
+        (words.size(1536), "1.50 KiB"),
+        (words.seconds(0.5), "< 1 s"),
+        (words.seconds(math.inf), "never"),
+        (words.lag(math.inf), "∞"),
+        (words.lag(90.0), "90 s"),
+        (words.moment(1_000_000_000), "2001-09-09 01:46:40"),
+        (words.moment(None), "\N{EN DASH}"),
+        (words.ago(100.0, 160.0), "60 s ago"),
+    ],
+)
+def test_figures_are_short(shown: str, expected: str) -> None:
+    """As a column can hold them; what is not known is a dash."""
+    assert shown == expected
+
+
+def test_a_chart_has_the_same_in_words_and_as_a_table() -> None:
+    """At most 180 points, the newest among them; a sentence for each line."""
+    times = [1000.0 + 10 * at for at in range(360)]
+    values: list[float | None] = [float(at) for at in range(360)]
+    made = chart("c", "Rates", times, [Line("in", values, "/s"), Line("out", [None] * 360, "/s")])
+    data = json.loads(made.data)
+
+    assert len(data["times"]) == len(data["series"][0]["values"]) == 180
+    assert (data["times"][-1], data["series"][0]["values"][-1]) == (times[-1], 359)
+    assert made.summary == "in: now 359/s, at most 359/s at 01:16:30."
+    assert made.rows[0] == ("01:16:30", ["359", "\N{EN DASH}"])
+    assert len(made.rows) <= 14
+    assert chart("c", "Rates", [], []).is_empty
+    assert spark([0.0, None, 4.0]) == "0,19.0 50,19.0 100,1.0"
+    assert spark([1.0]) == ""
+
+
+def test_a_body_is_laid_out_as_what_it_is() -> None:
+    """JSON, text, bytes; one that was cut is no JSON, one that is not shown is nothing."""
+    data = bytes(range(20))
+    raw = {"body": base64.b64encode(data).decode(), "encoding": "base64"}
+    deep = "[" * 100_000
+
+    assert bodies.whole({"body": '{"a":1}', "cut": False}) == ("JSON", '{\n  "a": 1\n}')
+    assert bodies.whole({"body": '{"a":1', "cut": True}).kind == "text"
+    assert bodies.whole({"body": deep, "cut": False}).kind == "text"
+    assert bodies.whole({"body": "hello"}) == ("text", "hello")
+    assert bodies.whole({}) == ("not shown", "")
+    assert bodies.whole(raw).text.splitlines() == [
+        "000000  00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  ................",
+        "000010  10 11 12 13                                      ....",
+    ]
+    assert bodies.line(raw).startswith("00 01 02")
+    assert bodies.line({"body": "a\n  b " * 200}) == ("a b " * 200)[:160]
+    assert bodies.whole({"body": "*", "encoding": "base64"}) == ("bytes", "")
+    assert bodies.hexdump(bytes(5000)).endswith("and 904 bytes more")
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("orders.dead", "orders"),
+        ("orders-dlq", "orders"),
+        ("orders_dead_letters", "orders"),
+        ("orders.failed#ephemeral", "orders"),
+        ("orders", ""),
+        ("dead", ""),
+        ("undead", ""),
+    ],
+)
+def test_a_topic_of_dead_letters_is_known_by_its_name(topic: str, expected: str) -> None:
+    """And names the topic that they came from."""
+    assert origin(topic) == expected
+
+
+def test_a_typed_name_is_a_pattern_of_itself() -> None:
+    """Of its characters only what a pattern would read otherwise is escaped."""
+    assert as_pattern("a.b-c_d#ephemeral") == r"a\.b-c_d#ephemeral"

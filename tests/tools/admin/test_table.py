@@ -1,0 +1,31 @@
+"""Tables of `sparq admin`: figures as people read them, and texts that no terminal obeys."""
+
+from __future__ import annotations
+
+from sparq.tools.admin.table import table
+
+
+def test_cells_are_readable() -> None:
+    """Numbers to the right, texts to the left, times with a unit; what is unknown is a dash."""
+    rows = [
+        {"name": "a", "depth": 12_345, "oldest_seconds": 61, "paused": True, "body": "x"},
+        {"name": "long", "depth": None, "oldest_seconds": None, "paused": False, "body": "longer"},
+    ]
+
+    lines = table(("name", "depth", "oldest_seconds", "paused", "body"), rows, 1)
+
+    assert [
+        "NAME   DEPTH  OLDEST  PAUSED  BODY",
+        "a     12,345   1m01s     yes  x",
+        "long       -       -      no  longer",
+    ] == lines
+
+
+def test_what_a_terminal_would_obey_is_blank() -> None:
+    """In every cell, whoever said it."""
+    hostile = {"name": "\x1b[2J\n", "note": "a\u202eb", "depth": "\x07"}
+
+    text = "\n".join(table(("name", "note", "depth"), [hostile], 2))
+
+    assert not {"\x1b", "\u202e", "\x07"} & set(text)
+    assert 1 == text.count("\n")
