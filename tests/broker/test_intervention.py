@@ -92,6 +92,19 @@ def test_a_message_is_finished_ahead_of_the_cursor() -> None:
     assert client.bodies() == [b"a", b"c"]
 
 
+def test_a_replay_counts_what_was_finished_ahead_of_the_cursor() -> None:
+    """It comes again; one that was requeued since waits anyway."""
+    house, _ = house_with(*[b"x"] * 6)
+    indexes = stored(house)
+    act(house, "finish", *indexes[1:5])
+    act(house, "requeue", indexes[2])
+    for target, again, waiting in (("earliest", 3, 6), (indexes[4], 1, 2), (indexes[5], 0, 1)):
+        seek = house.broker.seek("t", "c", target, house.clock.now(), dry_run=True)
+        house.turn()
+        assert seek.landing is not None
+        assert (seek.landing.again, seek.landing.waiting) == (again, waiting)
+
+
 def test_a_message_in_flight_is_taken_from_its_consumer() -> None:
     """Requeued it comes again with one more attempt, finished it does not; a late FIN fails."""
     house, client = house_with(b"a", b"b", rdy=2)

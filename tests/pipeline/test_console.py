@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sparq.cli import main
 from sparq.pipeline import console as module
 from sparq.pipeline.console import STARTS_MAX, Console
 from tests.servers import Server, spawn_nsqlookupd
@@ -24,8 +25,13 @@ def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def test_it_starts_and_comes_back(tmp_path: Path, lookupd: Server) -> None:
-    """It answers where it says; killed, it is started again in the same place; at last it ends."""
+def test_it_starts_and_comes_back(
+    tmp_path: Path, lookupd: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It answers where it says; killed, it is started again in the same place; at last it ends.
+
+    What is done there is in its audit log, and `sparq admin audit` shows it.
+    """
     console = Console(tmp_path, tmp_path / "nsqadmin.log", lookupd.http)
     console.start()
     try:
@@ -48,6 +54,11 @@ def test_it_starts_and_comes_back(tmp_path: Path, lookupd: Server) -> None:
         )
         urllib.request.urlopen(request).close()
         assert "create_topic" in console.audit_log.read_text()
+        assert 0 == main(["admin", "audit", f"--nsqadmin-http-address={console.url}", "--json"])
+        (entry,) = json.loads(capfd.readouterr().out)["entries"]
+        assert ("create_topic", "made", "done") == (
+            *(entry["action"], entry["topic"], entry["outcome"]),
+        )
     finally:
         console.stop()
     with pytest.raises(OSError, match="refused"):

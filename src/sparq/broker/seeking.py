@@ -29,7 +29,8 @@ class Landing:
         index: the index at which it goes on.
         time_ns: when the first message from there on was published, ns since 1970; None: there is
             none yet, or it cannot be read.
-        again: messages from there on that it had passed before: they are delivered again.
+        again: messages from there on that it had passed before, or that were finished ahead of it:
+            they are delivered again.
         waiting: messages from there on that it will deliver now, those of `again` among them.
         oldest_index: the oldest message that the log keeps; None: it keeps none.
         oldest_time_ns: when that was published, ns since 1970; None: it keeps none.
@@ -108,7 +109,8 @@ def _found(
 
 def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
     stream, log = topic.stream, topic.stream.log
-    again, waiting = _ahead(channel, index, channel.cursor), _ahead(channel, index, stream.end)
+    again = _ahead(channel, index, channel.cursor) + _finished_ahead(channel, index)
+    waiting = _ahead(channel, index, stream.end)
     if seek.moves:
         channel.seek(index)
         for first, end in gone(log, index, stream.end):
@@ -139,6 +141,22 @@ def _ahead(channel: Channel, first: int, end: int) -> int:
         return log.ordinal_at(end) - log.ordinal_at(first)
     cancelled = sum(first <= index < end for index in due.cancelled)
     return log.messages_between(first, end) - len(due.pending_between(first, end)) - cancelled
+
+
+def _finished_ahead(channel: Channel, index: int) -> int:
+    """How many messages from an index on a channel has finished, though its cursor is before them.
+
+    Of what the cursor is to pass over some may wait all the same: see `recovery`.
+    """
+    if channel.range_epoch or not channel.skips:
+        return 0
+    unfinished = channel.unfinished()
+    count = 0
+    for first, end in channel.skips.ranges():
+        low = max(first, index, channel.cursor)
+        waiting = np.searchsorted(unfinished, end) - np.searchsorted(unfinished, low)
+        count += _ahead(channel, low, end) - int(waiting) if low < end else 0
+    return count
 
 
 def gone(log: Log, first: int, end: int) -> list[tuple[int, int]]:

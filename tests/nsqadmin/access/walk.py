@@ -28,6 +28,13 @@ BODIES = {
     "POST /api/v2/actions": {"action": "pause_channel", "topic": "t", "channel": "c"},
     "POST /api/v2/nodes/:node/forget": {},
     "POST /api/v2/dead-letters": {"topic": "t", "to": "c"},
+    "POST /topics/:topic": {"action": "pause_topic"},
+    "POST /topics/:topic/:channel": {"action": "pause_channel"},
+    "POST /lookup": {"action": "create", "topic": "new", "channel": "new"},
+    "POST /messages": {"action": "copy_message", "topic": "t", "to": "new"},
+    "POST /dead-letters": {"action": "copy_message", "topic": "t", "to": "new"},
+    "POST /replay": {"topic": "t", "channel": "c", "to": "earliest"},
+    "POST /nodes/:node": {"action": "tombstone_topic_producer", "topic": "t", "typed": "t"},
     "POST /api/v2/seek": {"topic": "t", "channel": "c", "to": "earliest"},
 }
 """What requests order, by route; without a row `EMPTY`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -68,6 +69,24 @@ class Fields:
     def all(self, name: str) -> list[str]:
         """All values of a field."""
         return self.values.get(name, [])
+
+
+def fields_of(body: bytes, content_type: str) -> Fields:
+    """A form's fields, as htmx sends them, or the same as a JSON object.
+
+    Raises:
+        HttpError: 400, it is neither.
+    """
+    if content_type != "application/json":
+        return Fields(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True))
+    try:
+        given = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise HttpError(400, "INVALID_BODY")
+    lists = {name: each if isinstance(each, list) else [each] for name, each in given.items()}
+    return Fields({name: [str(one) for one in each] for name, each in lists.items()})
 
 
 Form: TypeAlias = Callable[[Mapping[str, str], Fields], Order]
@@ -144,7 +163,7 @@ def handler(
     async def handle(call: Call) -> web.Response:
         try:
             body = await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")
-            fields = Fields(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True))
+            fields = fields_of(body, call.request.content_type)
             order = form(call.parameters, fields)
             report = await desk.actions.perform(call.request, order)
         except HttpError as error:

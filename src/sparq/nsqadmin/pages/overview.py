@@ -43,7 +43,9 @@ async def counter(look: Look) -> View:
     nodes = grid(
         look, COUNTED_NODES, partial(paging.page_of_nodes, picture.nodes), default="-messages"
     )
-    topics = grid(look, COUNTED_TOPICS, partial(paging.page, picture.topics), default="-in_rate")
+    topics = grid(
+        look, COUNTED_TOPICS, partial(paging.page, picture.topics), default="-in_rate", prefix="t"
+    )
     facts = {"totals": picture.totals, "nodes": nodes, "topics": topics}
     return View("counter.html", "Counter", facts)
 

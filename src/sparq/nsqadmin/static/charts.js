@@ -60,7 +60,7 @@ function options(plot, data) {
   return {
     width: plot.clientWidth,
     height: plot.clientHeight,
-    padding: [8, 8, 0, 0],
+    padding: [8, 26, 0, 0],
     legend: { show: false },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },

@@ -42,6 +42,9 @@ ROUND_SECONDS: Final = 1.0
 LOOKUP_SECONDS: Final = 0.3
 """For how long a round waits for nsqlookupds before it asks the nodes of before."""
 
+LOOK_SECONDS: Final = 0.5
+"""For how long somebody who begins to look waits for newer figures than those of an idle round."""
+
 FIRST_SECONDS: Final = 5.0
 LOOKS_AT_ONCE: Final = 3
 SLOT_SECONDS: Final = 0.5
@@ -128,12 +131,12 @@ class Watch:
         return self._painter.history
 
     async def look(self) -> Picture:
-        """A picture that is at most about `interval_seconds` old, if a round can give one."""
+        """A picture that is at most about `interval_seconds` old, if a round gives one soon."""
         self._view()
         last = self._picture
         if last is not None and time.time() - last.time <= self._interval + ROUND_SECONDS:
             return last
-        seconds = FIRST_SECONDS if last is None else ROUND_SECONDS
+        seconds = FIRST_SECONDS if last is None else LOOK_SECONDS
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await self.changed(0 if last is None else last.number)
