@@ -54,6 +54,9 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     waits = _waiting(channel, rest)
     rest = rest[~waits]
     delayed = channel.delays.take(set(rest.tolist()))
+    cancelled = topic.stream.due.cancelled.difference(index for index, _ in delayed)
+    refused.update({index: CANCELLED for index in rest.tolist() if index in cancelled})
+    rest = rest[~np.isin(rest, np.array([*refused], np.int64))]
     # Also what lies before the channel's start: it must not count as due for the others.
     pending = _take_apart(channel, rest, start=0)
     attempts = dict.fromkeys(rest.tolist(), 0) | dict(delayed)
@@ -123,15 +126,13 @@ def _refuse_ranges(channel: Channel) -> None:
 def _seen(topic: Topic, channel: Channel, indexes: Indexes) -> tuple[Refused, Indexes]:
     """Refuse what is not stored, or is not for the channel's eyes yet; returns the others, too."""
     _refuse_ranges(channel)
-    looking, due, end = topic.stream.log.looking, topic.stream.due, topic.stream.end
+    looking, end = topic.stream.log.looking, topic.stream.end
     refused: Refused = {}
     for index in indexes.tolist():
         if looking.part(index) is None:
             refused[index] = GONE
         elif index >= end:
             refused[index] = UNSEEN
-        elif index in due.cancelled:
-            refused[index] = CANCELLED
     return refused, indexes[~np.isin(indexes, np.array([*refused], np.int64))]
 
 

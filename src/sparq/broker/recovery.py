@@ -210,8 +210,9 @@ def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
     for indexes, attempts in (channel.in_flight.all(), channel.again.all()):
         for index, count in zip(indexes.tolist(), attempts.tolist(), strict=True):
             told = count == 1 and index < channel.cursor and not channel.stream.due.contains(index)
-            # One that is apart would else be taken for one that the due list still has.
-            if (count and not told) or index in channel.apart:
+            # One that is apart, or cancelled for the others, would else be taken for one of theirs.
+            is_own = index in channel.apart or index in channel.stream.due.cancelled
+            if (count and not told) or is_own:
                 requeued[index] = (0, count)
     for due_ns, index, count in channel.delays.entries():
         requeued[index] = (now.wall_ns + due_ns - now.mono_ns, count)
