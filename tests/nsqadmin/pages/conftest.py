@@ -1,4 +1,8 @@
-"""One browser and one cluster for all tests of the pages; each test has topics of its own."""
+"""One cluster for all tests of the pages, a browser for each file; each test has its own topics.
+
+Playwright runs an event loop in the main thread for as long as it is started: where it outlived its
+file, no asynchronous test of that process could begin any more.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from tests.nsqadmin.pages.browser import Reader, started
 from tests.nsqadmin.pages.cluster import Cluster, fill, wait_for_nodes
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium."""
     with started() as running:
