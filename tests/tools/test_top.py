@@ -248,12 +248,14 @@ class Terminal:
         fcntl.ioctl(self.side, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 130, 0, 0))
         self.before = termios.tcgetattr(self.side)
         self.text = ""
+        # pytest-xdist tells its processes a width, which would count more than the terminal's.
+        kept = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
         self.process = subprocess.Popen(
             [*COMMAND, *words],
             stdin=self.side,
             stdout=self.side,
             stderr=self.side,
-            env={**os.environ, "TERM": term, "NO_COLOR": "1"},
+            env={**kept, "TERM": term, "NO_COLOR": "1"},
             process_group=0,
         )
 

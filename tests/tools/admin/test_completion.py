@@ -110,7 +110,7 @@ def test_scripts(admin: Run) -> None:
 def sparq_in(folder: Path) -> dict[str, str]:
     """An environment where `sparq` is this one."""
     program = folder / "sparq"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sparq.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sparq.cli "$@"\n')
     program.chmod(0o755)
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
