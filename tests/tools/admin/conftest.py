@@ -56,9 +56,9 @@ class Cluster:
         if messages:
             lines = b"\n".join(b'{"n": %d}' % number for number in range(messages))
             self.post(f"/mpub?topic={topic}", lines)
+        # Without a PING nsqlookupd lists it for five minutes only; a run takes longer.
+        tell(self.registration, b"PING\n")
         if dead:
-            # Without a PING nsqlookupd lists it for five minutes only; a run takes longer.
-            tell(self.registration, b"PING\n")
             tell(self.registration, b"REGISTER %s\n" % topic.encode())
         wait_for(lambda: len(self.listed(topic)) == 2 + dead)
 

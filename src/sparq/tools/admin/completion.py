@@ -182,12 +182,12 @@ def _addresses(flag_words: Iterable[str]) -> Options:
     """The flags of a cluster among those of a verb; others do not matter here."""
     pairs = [word.removeprefix("--").partition("=")[::2] for word in flag_words]
     given: dict[str, tuple[str, ...]] = {}
-    token = ""
+    bearer = ""
     for name, value in pairs:
         given[name] = (*given.get(name, ()), value)
-        token = value if name == "token" else token
+        bearer = value if name == "token" else bearer
     return Options(
         nsqd_http_addresses=given.get("nsqd-http-address", ()),
         lookupd_http_addresses=given.get("lookupd-http-address", ()),
-        token=token,
+        token=bearer,
     )
