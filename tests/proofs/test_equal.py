@@ -6,7 +6,7 @@ from pathlib import Path
 
 from proofs.equal import PAIRS, prove
 from proofs.outcome import Plan
-from proofs.twins import ELSEWHERE
+from proofs.twins_elsewhere import ELSEWHERE
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("protocol", "log", "broker")

@@ -1,0 +1,30 @@
+"""Modules of arrays that have no pair among the twins: which test compares them with plain code."""
+
+ELSEWHERE = {
+    "broker.channel": "tests/broker/test_model.py",
+    "broker.deferred": "tests/broker/test_deferred.py",
+    "broker.delivery": "tests/broker/test_model.py",
+    "broker.in_flight_rows": "tests/broker/test_looking_parts.py",
+    "broker.intervention": "tests/broker/test_random_lives.py",
+    "broker.percentiles": "tests/broker/test_percentiles.py",
+    "broker.picture": "tests/broker/test_random_lives.py",
+    "broker.ready_again": "tests/broker/test_ready_again.py",
+    "broker.recovery": "tests/broker/test_restore.py",
+    "broker.page": "tests/broker/test_scattered.py",
+    "broker.sampling": "tests/broker/test_delivery.py",
+    "broker.scattered": "tests/broker/test_scattered.py",
+    "broker.search": "tests/broker/test_times.py",
+    "broker.seeking": "tests/broker/test_seeking.py",
+    "broker.times": "tests/broker/test_times.py",
+    "broker.topic": "tests/broker/test_model.py",
+    "broker.trimming": "tests/broker/test_retention.py",
+    "log.check": "tests/log/test_go_queue.py",
+    "log.extents": "tests/log/test_blocks.py",
+    "log.go_records": "tests/log/test_go_queue.py",
+    "log.index": "tests/log/test_log.py",
+    "log.index_file": "tests/log/test_index_file.py",
+    "log.looking": "tests/broker/test_times.py",
+    "log.reading": "tests/log/test_damage.py",
+    "log.records": "tests/log/test_ledger.py",
+}
+"""By the module, its test."""
