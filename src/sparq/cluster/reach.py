@@ -21,6 +21,7 @@ from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from sparq.client.address import Address, lookupd_url, parse_address
+from sparq.protocol.ip import IpAddress, parse_ip
 
 LOW_PORTS: Final = range(1, 1024)
 HTTP_PORTS: Final = (80, 443)
@@ -28,8 +29,6 @@ ANY_BELOW: Final = "*."
 NAME_MAX: Final = 253
 LABEL_MAX: Final = 63
 _NAME_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
-
-Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Reach:
@@ -65,7 +64,7 @@ class Reach:
             port = 0
         if port <= 0:
             return "no address of a host"
-        found = _ip(host)
+        found = parse_ip(host)
         if found is not None:
             why = self.refusal_of_ip(found)
         elif not _is_name(host):
@@ -76,7 +75,7 @@ class Reach:
             why = f"port {port} is another service's"
         return why
 
-    def refusal_of_ip(self, found: Ip) -> str:
+    def refusal_of_ip(self, found: IpAddress) -> str:
         """Why this IP address is not called; "": it may be."""
         if self._is_listed:
             return "" if any(found in network for network in self._networks) else "not allowed"
@@ -90,7 +89,7 @@ class Reach:
         """Why a name is not called that resolves to this IP address; "": it may be."""
         if self._is_listed and not self._refusal_of_name(host.lower()):
             return ""
-        found = _ip(text)
+        found = parse_ip(text)
         return "no address" if found is None else self.refusal_of_ip(found)
 
     def _refusal_of_name(self, name: str) -> str:
@@ -132,21 +131,10 @@ class GuardedResolver(AbstractResolver):
 
 def is_here(host: str) -> bool:
     """Whether a host is this machine, by loopback or by its own name."""
-    found = _ip(host)
+    found = parse_ip(host)
     if found is not None:
         return found.is_loopback
     return host.lower() in ("localhost", socket.gethostname().lower())
-
-
-def _ip(text: str) -> Ip | None:
-    """An IP address; an IPv4 one also where IPv6 carries it."""
-    try:
-        found = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped
-    return found
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

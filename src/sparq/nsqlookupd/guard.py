@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from sparq.nsqlookupd.options import Options
 from sparq.program.lifecycle import StartError
+from sparq.protocol.ip import parse_ip
 
 if TYPE_CHECKING:
     from sparq.nsqlookupd.registry import Producer, Registry
@@ -26,7 +27,6 @@ PEER = "peer"
 ANY_BELOW = "*."
 PORTS = range(1, 1 << 16)
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Rule = Callable[[str, str], bool]
 """Whether a broadcast address is right for a peer of this IP address."""
 
@@ -90,7 +90,7 @@ class Guard:
 def _rule(text: str) -> Rule:
     if text == PEER:
         return _is_peers_own
-    if "/" in text or _ip(text) is not None:
+    if "/" in text or parse_ip(text) is not None:
         try:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
@@ -106,24 +106,13 @@ def _rule(text: str) -> Rule:
 
 
 def _is_peers_own(address: str, host: str) -> bool:
-    found = _ip(address)
-    return found is not None and found == _ip(host)
+    found = parse_ip(address)
+    return found is not None and found == parse_ip(host)
 
 
 def _is_in(address: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
-    found = _ip(address)
+    found = parse_ip(address)
     return found is not None and found in network
-
-
-def _ip(text: str) -> Address | None:
-    """An IP address; an IPv4 one also where IPv6 carries it."""
-    try:
-        found = ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return None
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped
-    return found
 
 
 def _folded(name: str) -> str:

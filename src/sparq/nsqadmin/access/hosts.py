@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from sparq.daemon import address as addresses
 from sparq.nsqadmin.access.facts import Facts
-from sparq.nsqadmin.access.networks import ip
+from sparq.protocol.ip import parse_ip
 
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _ENTRY = re.compile(r"\*|(?:\*\.)?[A-Za-z0-9._-]+(?::[0-9]{1,5})?")
@@ -84,7 +84,7 @@ class Hosts:
 
     def _is_known(self, here: Place) -> bool:
         # No name of another's leads to an IP address: that cannot be rebound.
-        is_ours = ip(here.name) is not None or here.name in self._own
+        is_ours = parse_ip(here.name) is not None or here.name in self._own
         return self._any or is_ours or self._is_allowed(here, is_usual=True)
 
     def _is_own(self, origin: str, here: Place) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Sequence
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from sparq.protocol.ip import parse_ip
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -23,26 +24,15 @@ class Networks:
         ]
 
     def __contains__(self, address: object) -> bool:
-        found = ip(address) if isinstance(address, str) else None
+        found = parse_ip(address) if isinstance(address, str) else None
         return found is not None and any(found in network for network in self._networks)
-
-
-def ip(text: str) -> Address | None:
-    """An IP address, an IPv4 one also where IPv6 carries it; None for any other text."""
-    try:
-        found = ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return None
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped
-    return found
 
 
 def is_local(peer: str) -> bool:
     """Whether a connection's other end is this machine: loopback, or a unix socket (empty)."""
     if not peer:
         return True
-    found = ip(peer)
+    found = parse_ip(peer)
     return found is not None and found.is_loopback
 
 
@@ -56,7 +46,7 @@ def client(peer: str, forwarded_for: Sequence[str], proxies: Networks) -> str:
     for text in reversed(forwarded_for[-HOPS_MAX:]):
         if not (found in proxies or not found):
             break
-        address = ip(_without_port(text))
+        address = parse_ip(_without_port(text))
         if address is None:
             break
         found = str(address)

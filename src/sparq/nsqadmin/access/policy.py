@@ -23,6 +23,7 @@ from sparq.nsqadmin.access.networks import Networks
 from sparq.nsqadmin.access.roles import Identity, Role
 from sparq.nsqadmin.access.sessions import Sessions
 from sparq.nsqadmin.access.tokens import Tokens
+from sparq.protocol.ip import parse_ip
 
 T = TypeVar("T")
 
@@ -170,7 +171,7 @@ class Policy:
             return decision.refusal
         needed = Role.ADMINISTER if facts.writes else Role.READ
         peer = facts.peer or LOOPBACK
-        if networks.ip(peer) is None:
+        if parse_ip(peer) is None:
             return Refusal(400, INVALID_REMOTE_ADDR)
         if self._config is None:
             return self.require(decision, needed)
