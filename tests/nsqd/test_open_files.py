@@ -272,7 +272,7 @@ def test_before_a_sync_of_the_file_system_no_closing_waits_for_one(
     disk = KeepingDisk(1)
     together = disk.file_system(str(tmp_path))
     if together is None:
-        pytest.skip("the file system of the temporary folder is synced file by file")
+        pytest.skip("needs a temporary folder whose file system is synced as a whole")
     syncs: list[int] = []
     monkeypatch.setattr(os, "fdatasync", syncs.append)
     files = [disk.create(f"{tmp_path}/{number}") for number in range(4)]

@@ -22,9 +22,7 @@ import pytest
 from tests.client.authd import SECRET, running_authd
 from tests.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 
-SECONDS = 60.0
-"""A guard for a machine that does other things, too; on an idle one each takes less than 10 s."""
-
+SECONDS = 30.0
 JVM_ENDED = re.compile("^sparq pipeline: Spark's JVM ended", re.M)
 """Then what the JVM wrote is all that is known, in its own way."""
 

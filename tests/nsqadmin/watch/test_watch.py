@@ -248,5 +248,7 @@ async def test_a_watch_ends_while_questions_are_under_way(kind: str) -> None:
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         places: dict[str, Any] = {f"{kind}s": (address,)}
+        silent.setblocking(False)
         async with watching(**places):
-            await asyncio.sleep(0.05)
+            asked, _ = await asyncio.get_running_loop().sock_accept(silent)
+        asked.close()

@@ -115,7 +115,7 @@ def sparq_in(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 def test_bash_completes(cluster: Cluster, tmp_path: Path) -> None:
     """The script in a real bash: words in, COMPREPLY out."""
     cluster.fresh("clicks", "archive", dead=False)
