@@ -249,7 +249,9 @@ class Terminal:
         self.before = termios.tcgetattr(self.side)
         self.text = ""
         # pytest-xdist tells its processes a width, which would count more than the terminal's.
-        kept = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
+        # A buffered standard output is what users have; unbuffered, it forgives what it should not.
+        told = {"COLUMNS", "LINES", "PYTHONUNBUFFERED"}
+        kept = {name: os.environ[name] for name in os.environ.keys() - told}
         self.process = subprocess.Popen(
             [*COMMAND, *words],
             stdin=self.side,
@@ -381,6 +383,23 @@ def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> Non
             assert "gone" not in terminal.plain.rpartition("sparq top")[2]
             terminal.press("q")
             assert 0 == terminal.end()
+
+
+def test_a_terminal_that_is_not_read_for_a_while(nsqd: NsqdServer) -> None:
+    """Somebody stopped it (Ctrl-S), or the line is slow: the screen goes on when it is read."""
+    words = ("--interval=10ms", f"--nsqd-http-address={nsqd.http}")
+    with contextlib.closing(Terminal(*words)) as terminal:
+        terminal.until("sparq top")
+        wait_for(lambda: is_full(terminal.side), SECONDS_MAX)
+        for _ in range(20):
+            terminal.until("sparq top")
+        terminal.press("q")
+        assert 0 == terminal.end()
+
+
+def is_full(side: int) -> bool:
+    """Whether a terminal takes nothing more for now."""
+    return not select.select([], [side], [], 0)[1]
 
 
 def test_a_silent_nsqd_holds_up_nobody() -> None:

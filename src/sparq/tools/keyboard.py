@@ -77,6 +77,9 @@ def keyboard(pressed: Callable[[str], None]) -> Iterator[None]:
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
     loop.add_reader(descriptor, read)
+    # uvloop has made the descriptor non-blocking, and on a terminal standard output with it, which
+    # is the same open file: a screen that is read slowly would end the program (EAGAIN).
+    os.set_blocking(descriptor, True)
     try:
         yield
     finally:
