@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from sparq.daemon import files
 from sparq.daemon import token as tokens
@@ -41,6 +40,7 @@ from sparq.daemon.call import (
     unquote_path,
 )
 from sparq.daemon.compressing import compress
+from sparq.daemon.connection import Connection
 from sparq.daemon.routes import Methods, Result, Route, Table
 
 Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
@@ -67,30 +67,11 @@ IDLE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 2.0
 """How long a stop waits for the requests that are being answered."""
 
-LINE_BYTES_MAX = 64 << 10
-"""The longest request line, and the longest header: a topic's name may come percent-encoded."""
-
 LINGER_SECONDS = 1.0
 """How long a body that was refused is still read, so that its sender sees the answer."""
 
 logger = logging.getLogger(__name__)
 
-
-class _OneLine(logging.Filter):
-    """Logs a request that is no HTTP in one line: it is no bug of ours, and may come often."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every record, but of a bad request only what was wrong."""
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
-            record.msg, record.args = "HTTP: %s: %s", (record.getMessage(), error.message[:200])
-            record.exc_info = None
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return True
-
-
-_protocol_logger = logging.getLogger(f"{__name__}.protocol")
-_protocol_logger.addFilter(_OneLine())
 
 UNAUTHORIZED = 401
 TEXT = "text/plain; charset=utf-8"
@@ -192,7 +173,7 @@ class Site:
         self._connections_max = connections_max
         self._is_full = False
         self._table = Table(routes, base)
-        self._headers = headers or {}
+        self._headers = {**PLAIN_HEADER, **(headers or {})}
         self._compresses = compresses
         self._words = words
         self._server: web.Server | None = None
@@ -210,16 +191,7 @@ class Site:
         `protocol` makes.
         """
         if self._server is None:
-            self._server = web.Server(
-                self.respond,
-                keepalive_timeout=self._head_seconds,
-                auto_decompress=False,
-                access_log=None,
-                logger=_protocol_logger,
-                lingering_time=LINGER_SECONDS,
-                max_line_size=LINE_BYTES_MAX,
-                max_field_size=LINE_BYTES_MAX,
-            )
+            self._server = web.Server(self.respond)
         self._short_way = short_way or self._short_way
         enter = self.protocol if short_way is None else short_way.enter
         await listener.serve(lambda: self._admit(enter), tls)
@@ -227,7 +199,12 @@ class Site:
     def protocol(self) -> asyncio.Protocol:
         """What answers one connection."""
         assert self._server is not None
-        return self._server()
+        return Connection(
+            self._server,
+            self._headers,
+            head_seconds=self._head_seconds,
+            linger_seconds=LINGER_SECONDS,
+        )
 
     def _admit(self, enter: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
         assert self._server is not None
