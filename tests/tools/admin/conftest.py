@@ -136,14 +136,19 @@ def admin(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> Run:
 
     def run(verb: str, *words: str) -> Ran:
         given = [] if any("-http-address=" in word for word in words) else [cluster.flag]
-        capfd.readouterr()
-        try:
-            status = main(["admin", verb, *given, *words])
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-        return Ran(status, *capfd.readouterr())
+        return call(capfd, verb, *given, *words)
 
     return run
+
+
+def call(capfd: pytest.CaptureFixture[str], *words: str) -> Ran:
+    """Run `sparq admin` with these words."""
+    capfd.readouterr()
+    try:
+        status = main(["admin", *words])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    return Ran(status, *capfd.readouterr())
 
 
 class OldNsqd(BaseHTTPRequestHandler):

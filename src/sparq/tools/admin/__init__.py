@@ -4,10 +4,12 @@
    that are given. It then says what was done where, and what to do next where it was not.
 2. Exit status: 0 when all was done, and all daemons answered; 1 when anything was not done, or a
    daemon could not be reached, also where nothing is changed (`list`, `peek`, `find`). The commands
-   that it names do what is missing, and nothing twice.
+   that it names do what is missing, and nothing twice. `nsqlookupd` stops listing an nsqd whose
+   process has ended: `--expect-nodes` makes that a failure, too.
 3. `--dry-run` says what would be done, and does nothing.
 4. Verbs that lose messages (`empty`, `delete`, `tombstone`, `finish`, `cancel`, and a `seek` that
-   skips some) ask for the name to be typed. Where nobody can type it, they need `--yes`.
+   skips some or may drop deferred ones) ask for the name to be typed. Where nobody can type it,
+   they need `--yes`.
 5. `--json` prints one document, or with `export` one a line. Texts of others lose what a terminal
    would obey.
 6. `peek`, `find`, `export`, `seek` and what is done to single messages need sparq's nsqd: Go's is

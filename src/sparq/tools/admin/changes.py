@@ -16,7 +16,7 @@ from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.admin.confirm import confirm
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.next_steps import has_nothing, next_steps
-from sparq.tools.admin.survey import Survey, survey, waiting_in
+from sparq.tools.admin.survey import Survey, known, survey, waiting_in
 from sparq.tools.command_line import Failed, UsageError
 
 Act = Callable[[Fleet, str, str], Awaitable[Report]]
@@ -86,10 +86,9 @@ def check_names(job: Job) -> None:
 
 
 async def _found(job: Job) -> Survey:
-    """Who has it; for `create`, who is there."""
+    """Who has it; for `create`, which nsqds are told of it."""
     if job.verb == "create":
-        everybody = await job.fleet.nodes()
-        return Survey({}, {node.address: node for node in everybody.value}, dict(everybody.errors))
+        return await _told_of_new(job)
     channel = "" if job.verb == "tombstone" else job.channel
     found = await survey(job.fleet, job.topic, channel)
     if job.verb == "tombstone":
@@ -106,6 +105,19 @@ async def _found(job: Job) -> Survey:
     return found
 
 
+async def _told_of_new(job: Job) -> Survey:
+    """The nsqds that `create` tells: all, or with nsqlookupds those that a new channel concerns."""
+    fleet = job.fleet
+    if not fleet.lookupds:
+        everybody = await fleet.nodes()
+        return Survey({}, {node.address: node for node in everybody.value}, dict(everybody.errors))
+    producers = await fleet.producers(job.topic)
+    nodes = producers.value if job.channel else []
+    stats = await fleet.stats(job.topic, nodes=nodes)
+    answering = {node.address: node for node in nodes if node.address in stats.value}
+    return Survey({}, answering, known(producers.errors) | stats.errors)
+
+
 async def _no_such_node(job: Job) -> str:
     nodes = await job.fleet.nodes()
     known = ", ".join(node.address for node in nodes.value[:10]) or "none"
@@ -118,7 +130,8 @@ async def _say_plan(job: Job, found: Survey) -> int:
     """What a change would do where."""
     past = CHANGES[job.verb].past
     if job.verb == "create":
-        where = list(job.fleet.lookupds or found.nodes)
+        lookupds = [address for address in job.fleet.lookupds if address not in found.errors]
+        where = [*lookupds, *found.nodes]
         rows = [_planned(address, f"be told to create {job.what}") for address in where]
     else:
         rows = [

@@ -1,7 +1,8 @@
 """`seek`: moves a channel to another place of the log at each nsqd, and says where it landed.
 
 It is tried without moving anything first. Where messages would be skipped (they wait now, and are
-not delivered afterwards) the channel's name has to be typed.
+not delivered afterwards) the channel's name has to be typed. Deferred messages before the new place
+are dropped, too, and nsqd does not say how many: where there are any, the name has to be typed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from sparq.tools.admin.next_steps import has_nothing, in_words, next_steps
 from sparq.tools.admin.survey import Survey, survey
 from sparq.tools.command_line import Failed
 
-HEADINGS: Final = ("nsqd", "lands_at", "index", "note", "again", "skipped", "waiting")
+HEADINGS: Final = (
+    *("nsqd", "lands_at", "index", "note"),
+    *("deferred_before", "again", "skipped", "waiting"),
+)
+EARLIEST: Final = "earliest"
 OLDER_ARE_GONE: Final = "older ones are gone"
 
 
@@ -35,17 +40,26 @@ async def seek(job: Job) -> int:
     if not found.having and not found.errors:
         raise Failed(f"no nsqd has the {job.what}: nothing was done")
     tried = await _seek(job, found, place, dry_run=True)
-    skipped = sum(row["skipped"] or 0 for row in rows_of(tried, found))
+    loses = _loses(rows_of(tried, found), place)
     if job.options.dry_run:
         return await _say(job, tried, found)
-    if tried.done and skipped:
-        await confirm(job, job.channel, f"this skips {skipped:,} messages of {job.what}")
+    if loses:
+        await confirm(job, job.channel, f"this {loses} of {job.what}")
     where = [one.address for one in tried.done]
     if not where:
         return await _say(job, tried, found)
     report = await _seek(job, found, place, dry_run=False, nodes=where)
     report.outcomes += tried.errors
     return await _say(job, report, found)
+
+
+def _loses(rows: list[dict[str, Any]], place: str) -> str:
+    """What is not delivered afterwards, in words; "": nothing."""
+    skipped = sum(row["skipped"] for row in rows)
+    deferred = 0 if place == EARLIEST else sum(row["deferred_before"] for row in rows)
+    words = [f"skips {skipped:,} messages"] if skipped else []
+    words += [f"may drop {deferred:,} deferred messages"] if deferred else []
+    return " and ".join(words)
 
 
 async def _seek(
@@ -77,6 +91,7 @@ def _row(one: Outcome, figures: dict[str, Any]) -> dict[str, Any]:
         "again": again,
         "skipped": max(0, unfinished + again - waiting),
         "waiting": waiting,
+        "deferred_before": number(figures, "deferred_count"),
         "oldest_time": answer.get("oldest_time"),
     }
 
