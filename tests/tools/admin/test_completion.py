@@ -121,11 +121,12 @@ def test_bash_completes(cluster: Cluster, tmp_path: Path) -> None:
     cluster.fresh("clicks", "archive", dead=False)
     script = r"""
         eval "$(sparq admin completion bash)"
-        COMP_WORDS=(sparq admin pause cl); COMP_CWORD=3
+        line() { COMP_LINE=$1 COMP_POINT=${#1}; }
+        COMP_WORDS=(sparq admin pause cl); COMP_CWORD=3; line "sparq admin pause cl"
         _sparq_admin sparq cl pause; echo "${COMPREPLY[@]}"
-        COMP_WORDS=(sparq admin pause clicks ""); COMP_CWORD=4
+        COMP_WORDS=(sparq admin pause clicks ""); COMP_CWORD=4; line "sparq admin pause clicks "
         _sparq_admin sparq "" clicks; echo "${COMPREPLY[@]}"
-        COMP_WORDS=(sparq ad); COMP_CWORD=1
+        COMP_WORDS=(sparq ad); COMP_CWORD=1; line "sparq ad"
         _sparq_admin sparq ad sparq; echo "${COMPREPLY[@]}"
     """
     environment = {**sparq_in(tmp_path), "SPARQ_LOOKUPD_HTTP_ADDRESS": cluster.lookupd.http}

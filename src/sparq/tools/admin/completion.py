@@ -36,22 +36,24 @@ _ADDRESS: Final = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 
 BASH: Final = r"""# names for `sparq admin`: eval "$(sparq admin completion bash)"
 _sparq_admin() {
-    local line
+    local line word words=() rest=${COMP_LINE:0:COMP_POINT}
     COMPREPLY=()
-    [[ ${COMP_WORDS[1]} == admin ]] || {
-        ((COMP_CWORD == 1)) && COMPREPLY=($(compgen -W "run up pipeline top bench admin" -- "$2"))
-        return
-    }
-    local words=("${COMP_WORDS[@]:2:COMP_CWORD-1}")
-    if declare -F _get_comp_words_by_ref >/dev/null; then
-        local cur cword
-        _get_comp_words_by_ref -n := cur words cword
-        words=("${words[@]:2:cword-1}")
+    # bash splits at = and : as well; what no blank separates is one word
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        [[ ${#words[@]} == 0 || $rest == [[:blank:]]* ]] && words+=("")
+        rest=${rest#"${rest%%[![:blank:]]*}"}
+        rest=${rest#"$word"}
+        words[${#words[@]}-1]+=$word
+    done
+    if ((${#words[@]} == 2)); then
+        COMPREPLY=($(compgen -W "run up pipeline top bench admin" -- "$2"))
     fi
+    [[ ${#words[@]} -gt 2 && ${words[1]} == admin ]] || return
+    # bash keeps what is before the part that it completes
+    word=${words[${#words[@]}-1]}
     while IFS= read -r line; do
-        COMPREPLY+=("$line")
-    done < <(sparq admin complete "${words[@]}" 2>/dev/null)
-    declare -F __ltrim_colon_completions >/dev/null && __ltrim_colon_completions "$cur"
+        COMPREPLY+=("${line#"${word%"$2"}"}")
+    done < <(sparq admin complete "${words[@]:2}" 2>/dev/null)
     [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
 }
 complete -F _sparq_admin sparq
@@ -60,10 +62,8 @@ ZSH: Final = r"""#compdef sparq
 # names for `sparq admin`: eval "$(sparq admin completion zsh)", after compinit
 _sparq_admin() {
     local -a found flags
-    if [[ ${words[2]} != admin ]]; then
-        ((CURRENT == 2)) && compadd run up pipeline top bench admin
-        return
-    fi
+    ((CURRENT == 2)) && compadd run up pipeline top bench admin
+    [[ CURRENT -gt 2 && ${words[2]} == admin ]] || return
     found=("${(@f)$(sparq admin complete "${(@)words[3,CURRENT]}" 2>/dev/null)}")
     flags=(${(M)found:#*=})
     found=(${found:#*=})
