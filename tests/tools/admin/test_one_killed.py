@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from sparq.tools.commands.admin import VERBS
-from tests.servers import Server, free_port
+from tests.nsqadmin.pages.cluster import AdminServer
+from tests.servers import free_port
 from tests.tools.admin.conftest import Ran, call
 from tests.tools.admin.killed import Killed, three_nsqds
 from tests.waiting import wait_for
@@ -232,11 +234,12 @@ def test_the_command_that_is_named_does_the_rest(
 
 
 def test_the_audit_tells_what_was_done_in_part(
-    killed: Killed, capfd: pytest.CaptureFixture[str], tmp_path: Any
+    killed: Killed, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """`audit` asks nsqadmin, which answers: 0; without nsqadmin 1, and what to do."""
     topic = topic_of(CHANGES[2], "listed", ())
-    admin = Admin(tmp_path, f"--lookupd-http-address={killed.unaware.http}")
+    flag = f"--lookupd-http-address={killed.unaware.http}"
+    admin = AdminServer("sparq.nsqadmin", tmp_path, (flag,))
     with admin:
         admin.start()
         status, _ = admin.request("POST", f"/api/topics/{topic}", b'{"action":"unpause"}')
@@ -248,18 +251,6 @@ def test_the_audit_tells_what_was_done_in_part(
     assert killed.dead in entry["detail"]
     ran = call(capfd, "audit", f"--nsqadmin-http-address=127.0.0.1:{free_port()}")
     assert (1, "start it, or name another one" in ran.err) == (ran.status, True)
-
-
-class Admin(Server):
-    """An nsqadmin."""
-
-    def __init__(self, folder: Any, *flags: str) -> None:
-        super().__init__("sparq.nsqadmin", folder, flags)
-        self.tcp_port = self.http_port
-
-    def address_flags(self) -> tuple[str, ...]:
-        """Its one port."""
-        return (f"--http-address={self.http}",)
 
 
 def test_deferred_messages_may_be_lost_by_a_seek(
