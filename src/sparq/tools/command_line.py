@@ -16,6 +16,7 @@ from sparq.program import flags
 from sparq.program.flags import option
 from sparq.program.kinds import DURATION, STRING
 from sparq.program.version import version_line
+from sparq.protocol.durations import SECOND
 
 T = TypeVar("T")
 
@@ -54,6 +55,33 @@ class SourceOptions:
     )
     consumer_opt: tuple[str, ...] = option(
         (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Which cluster a tool asks over HTTP, and how long it waits for an answer."""
+
+    nsqd_http_addresses: tuple[str, ...] = option(
+        (), "nsqd to ask: host:port or URL", kind=STRING, name="nsqd-http-address"
+    )
+    lookupd_http_addresses: tuple[str, ...] = option(
+        (),
+        "nsqlookupd that knows the nsqds: host:port or URL",
+        kind=STRING,
+        name="lookupd-http-address",
+    )
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND,
+        "time that a connection may take",
+        kind=DURATION,
+        name="http-client-connect-timeout",
+    )
+    http_client_request_timeout_ns: int = option(
+        5 * SECOND,
+        "time that an answer may take",
+        kind=DURATION,
+        name="http-client-request-timeout",
     )
 
 

@@ -68,8 +68,8 @@ def check(options: Options) -> None:
         raise UsageError("--topic and --channel are required")
     for flag, value in (
         ("interval", options.interval_ns),
-        ("http-client-connect-timeout", options.connect_timeout_ns),
-        ("http-client-request-timeout", options.request_timeout_ns),
+        ("http-client-connect-timeout", options.http_client_connect_timeout_ns),
+        ("http-client-request-timeout", options.http_client_request_timeout_ns),
         ("count", 1 if options.count is None else options.count),
     ):
         if value <= 0:
@@ -176,8 +176,8 @@ def _cluster(options: Options) -> Cluster:
     return Cluster(
         options.nsqd_http_addresses,
         options.lookupd_http_addresses,
-        connect_seconds=options.connect_timeout_ns / SECOND,
-        request_seconds=options.request_timeout_ns / SECOND,
+        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
+        request_seconds=options.http_client_request_timeout_ns / SECOND,
         topic=options.topic,
         channel=options.channel,
     )

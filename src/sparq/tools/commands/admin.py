@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from sparq.program import command_line, flags, mistakes
 from sparq.program.flags import HELP, VERSION, option
-from sparq.program.kinds import BOOL, DURATION, INT, STRING, choice
+from sparq.program.kinds import BOOL, INT, STRING, choice
 from sparq.program.saying import said
 from sparq.program.version import version_line
-from sparq.protocol.durations import SECOND
-from sparq.tools.command_line import launch, refuse
+from sparq.tools.command_line import HttpOptions, launch, refuse
 
 PROGRAM: Final = "sparq admin"
 LOOKUPD_VARIABLE: Final = "SPARQ_LOOKUPD_HTTP_ADDRESS"
@@ -32,32 +31,11 @@ FORMAT: Final = choice("jsonl", "csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(HttpOptions):
     """Which cluster, and how it is asked: the flags of every verb."""
 
-    nsqd_http_addresses: tuple[str, ...] = option(
-        (), "nsqd to ask: host:port or URL", kind=STRING, name="nsqd-http-address"
-    )
-    lookupd_http_addresses: tuple[str, ...] = option(
-        (),
-        "nsqlookupd that knows the nsqds: host:port or URL",
-        kind=STRING,
-        name="lookupd-http-address",
-    )
     token: str = option("", "http token of the daemons; @FILE reads it from a file", kind=STRING)
     json: bool = option(False, "print JSON instead of a table", kind=BOOL)
-    http_client_connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time that a connection may take",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-    )
-    http_client_request_timeout_ns: int = option(
-        5 * SECOND,
-        "time that an answer may take",
-        kind=DURATION,
-        name="http-client-request-timeout",
-    )
     expect_nodes: int = option(
         0, "exit with 1 if fewer nsqds than this are known; 0: any number", kind=INT, least=0
     )

@@ -12,37 +12,19 @@ from typing import Final
 from sparq.program.flags import option
 from sparq.program.kinds import DURATION, INT, STRING
 from sparq.protocol.durations import SECOND
-from sparq.tools.command_line import launch, parse
+from sparq.tools.command_line import HttpOptions, launch, parse
 
 PROGRAM: Final = "nsq_stat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(HttpOptions):
     """Everything that nsq_stat can be told."""
 
     topic: str = option("", "topic of the channel", kind=STRING)
     channel: str = option("", "channel to look at", kind=STRING)
     interval_ns: int = option(2 * SECOND, "time between two rows", kind=DURATION, name="interval")
     count: int | None = option(None, "end behind so many rows; without it never", kind=INT)
-    nsqd_http_addresses: tuple[str, ...] = option(
-        (), "nsqd to ask: host:port for HTTP", kind=STRING, name="nsqd-http-address"
-    )
-    lookupd_http_addresses: tuple[str, ...] = option(
-        (), "nsqlookupd that knows the nsqds: host:port", kind=STRING, name="lookupd-http-address"
-    )
-    connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time for connecting to an nsqd or nsqlookupd",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-    )
-    request_timeout_ns: int = option(
-        5 * SECOND,
-        "time for one question as a whole",
-        kind=DURATION,
-        name="http-client-request-timeout",
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 from sparq.program.flags import option
 from sparq.program.kinds import BOOL, DURATION, INT, STRING
 from sparq.protocol.durations import SECOND
-from sparq.tools.command_line import launch, parse
+from sparq.tools.command_line import HttpOptions, launch, parse
 from sparq.tools.view import column_name
 
 PROGRAM: Final = "sparq top"
@@ -20,18 +20,9 @@ COLUMN: Final = STRING._replace(name="column", parse=column_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(HttpOptions):
     """Everything that `sparq top` can be told."""
 
-    nsqd_http_addresses: tuple[str, ...] = option(
-        (), "nsqd to look at: host:port or URL", kind=STRING, name="nsqd-http-address"
-    )
-    lookupd_http_addresses: tuple[str, ...] = option(
-        (),
-        "nsqlookupd that knows the nsqds: host:port or URL",
-        kind=STRING,
-        name="lookupd-http-address",
-    )
     topic: str = option("", "show this topic only", kind=STRING)
     channel: str = option("", "show channels of this name only", kind=STRING)
     interval_ns: int = option(2 * SECOND, "time between two looks", kind=DURATION, name="interval")
@@ -39,18 +30,6 @@ class Options:
     once: bool = option(False, "print one table, and end", kind=BOOL)
     json: bool = option(False, "print each look as a line of JSON", kind=BOOL)
     sort: str = option("topic", "column to sort by: its heading, in any case", kind=COLUMN)
-    http_client_connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time that a connection may take",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-    )
-    http_client_request_timeout_ns: int = option(
-        5 * SECOND,
-        "time that an answer may take",
-        kind=DURATION,
-        name="http-client-request-timeout",
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
