@@ -161,6 +161,25 @@ def test_a_token_says_who_it_is(keys: tuple[Chosen, dict[str, str]]) -> None:
     assert ["read"] == may(options, Facts())
 
 
+def test_everybody_has_the_default_role(keys: tuple[Chosen, dict[str, str]]) -> None:
+    """Besides what a token, a session, a user's header or this machine gives."""
+    options, of = keys
+    chosen = replace(options, default_role="bodies", roles=("bob=operate",), local_role="operate")
+    sessions = Sessions()
+    session = sessions.start(tokens.digest(of["good"]), NOW)
+    everybody = (
+        Facts(authorizations=(f"Bearer {of['good']}",)),
+        Facts(session=session),
+        from_user("bob"),
+        Facts(),
+    )
+    for facts in everybody:
+        identity = decide(chosen, facts, sessions).identity
+        assert ["read", "bodies", "operate"] == roles.words(identity.roles), identity
+    nobody = decide(chosen, Facts(peer=OUTSIDE)).identity
+    assert ["read", "bodies"] == roles.words(nobody.roles)
+
+
 def test_a_wrong_token_is_refused_whatever_else_is_shown(
     keys: tuple[Chosen, dict[str, str]],
 ) -> None:
