@@ -48,18 +48,19 @@ class House(NamedTuple):
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    """With tokens for `deploy`, who operates."""
+async def house(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    """With tokens for `deploy`, who operates; below `/admin`, or the path that a test names."""
+    base = str(getattr(request, "param", "/admin"))
     token, line = tokens.make("deploy", "operate")
     path = tmp_path / "tokens"
     path.write_text(line)
-    options = Chosen(token_file=str(path), base_path="/admin")
+    options = Chosen(token_file=str(path), base_path=base)
     audit = Audit(str(tmp_path / "audit"))
     access = Access(options, audit)
     done: list[str] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:
-        path = request.path.removeprefix("/admin")
+        path = "/" + request.path.removeprefix(base).lstrip("/")
         if path == "/signin":
             return await access.sign_in(request)
         if path == "/signout":
@@ -83,7 +84,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     server = web.Server(respond)
     listener = address.listen("127.0.0.1:0")
     await listener.serve(server)
-    url = f"http://127.0.0.1:{listener.port}/admin"
+    url = f"http://127.0.0.1:{listener.port}{base.rstrip('/')}"
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as client:
         yield House(access, audit, options, url, client, done, token)
@@ -255,12 +256,32 @@ async def test_after_signing_in_a_page_of_ones_own_follows(
         assert found == answer.headers["HX-Redirect"]
 
 
+@pytest.mark.parametrize("house", ["/"], indirect=True)
+@pytest.mark.parametrize(
+    ("to", "found"),
+    [
+        ("/topics/a?b=c", "/topics/a?b=c"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example", "/"),
+    ],
+)
+async def test_also_where_every_path_is_ones_own(house: House, to: str, found: str) -> None:
+    """Two slashes begin the name of another host."""
+    given = {"headers": HTMX, "data": {"token": house.token}, "params": {"to": to}}
+    async with house.client.post(house.url + "/signin", **given) as answer:
+        assert found == answer.headers["HX-Redirect"]
+
+
 async def test_a_cookie_of_https_stays_there(house: House) -> None:
     """Where the proxy in front says that the browser speaks HTTPS."""
     headers = {**HTMX, "X-Forwarded-Proto": "https"}
     given = {"headers": headers, "data": {"token": house.token}}
     async with house.client.post(house.url + "/signin", **given) as answer:
         assert "Secure" in answer.headers["Set-Cookie"]
+    house.access.reload(replace(house.options, trusted_proxies=("none",)))
+    async with house.client.post(house.url + "/signin", **given) as answer:
+        assert "Secure" not in answer.headers["Set-Cookie"], "anybody may say so"
 
 
 async def test_a_users_header_that_does_not_count_is_logged_once(

@@ -140,6 +140,13 @@ def test_own_pages_and_programs_may_write(method: str, facts: dict[str, Any]) ->
     assert is_served(replace(WRITES, method=method, **facts))
 
 
+@pytest.mark.parametrize("content_type", ["", "text/plain"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_browser_reads_without_more(method: str, content_type: str) -> None:
+    """A page's address in a browser has no content type and no header of htmx."""
+    assert is_served(replace(WRITES, method=method, content_type=content_type))
+
+
 @pytest.mark.parametrize("facts", FOREIGN)
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "WHATEVER"])
 def test_pages_of_other_sites_may_not_write(method: str, facts: dict[str, Any]) -> None:

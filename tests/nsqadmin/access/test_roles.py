@@ -48,9 +48,9 @@ def test_any_other_word_is_no_role(text: str) -> None:
 
 def test_grants_are_added_up_by_user() -> None:
     """A user may be named twice, and his name may hold an equals sign."""
-    grants = roles.parse_grants(["bob=read", "a=b@x=operate", "bob=bodies"])
+    grants = roles.parse_grants(["bob=operate", "a=b@x=operate", "bob=bodies"])
 
-    assert {"bob": Role.BODIES, "a=b@x": Role.OPERATE} == grants
+    assert {"bob": Role.OPERATE | Role.BODIES, "a=b@x": Role.OPERATE} == grants
 
 
 @pytest.mark.parametrize("text", ["bob", "=read", "bob=", "bob=boss"])

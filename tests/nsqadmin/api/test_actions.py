@@ -66,6 +66,11 @@ async def test_what_cannot_be_undone_wants_its_name(ours: House, action: str) ->
         (Order("create_channel", "t", "a b"), 400, "INVALID_CHANNEL"),
         (Order("seek_channel", "t", "c"), 400, "INVALID_ARGUMENT"),
         (Order("seek_channel", "t", "c", arguments={"to": 3}), 400, "INVALID_ARGUMENT"),
+        (
+            Order("seek_channel", "t", "c", arguments={"to": "latest", "nodes": "n:1"}),
+            400,
+            "INVALID_ARGUMENT",
+        ),
         (Order("requeue_message", "t", "c"), 400, "INVALID_ARGUMENT"),
         (
             Order("copy_message", "t", "c", arguments={"ids": {"n:1": ["0"]}, "to": "a b"}),
@@ -87,9 +92,12 @@ async def test_what_cannot_be_undone_wants_its_name(ours: House, action: str) ->
 async def test_what_is_wrong_with_an_order(
     ours: House, order: Order, status: int, code: str
 ) -> None:
-    """It is refused, and no node is told anything."""
+    """It is refused, and no node is told anything; what was begun is in the audit log."""
     async with admin(**ours.modes()["lookupd"]) as found:
         assert (status, code) == await refused(found, order)
+        is_begun = code in ("INVALID_ARGUMENT", "NODE_NOT_FOUND")
+        told = [(entry["action"], entry["outcome"]) for entry in found.audited()]
+        assert ([(order.action, "failed")] if is_begun else []) == told
 
 
 async def test_a_seek(ours: House) -> None:

@@ -67,7 +67,6 @@ async def change(job: Job) -> int:
         report = await doing.act(job.fleet, job.topic, job.channel)
     except UnknownNode:
         raise Failed(await _no_such_node(job)) from None
-    report.warnings = {**found.errors, **report.warnings}
     return await say_report(job, report, doing.past)
 
 
