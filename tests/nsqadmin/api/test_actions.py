@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access import ACTION_ROLES
+from sparq.nsqadmin.access import ACTION_ROLES, Role
 from sparq.nsqadmin.actions import DOING, TYPED, Order
 from tests.nsqadmin.api.house import Admin, House, admin
 
@@ -54,6 +54,11 @@ async def test_what_cannot_be_undone_wants_its_name(ours: House, action: str) ->
             found.audited()[-1]["action"],
             found.audited()[-1]["outcome"],
         )
+
+
+def test_what_only_administrators_may_wants_its_name() -> None:
+    """That is what cannot be undone."""
+    assert TYPED == {action for action, role in ACTION_ROLES.items() if role is Role.ADMINISTER}
 
 
 @pytest.mark.parametrize(

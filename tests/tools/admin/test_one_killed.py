@@ -137,7 +137,7 @@ def test_a_verb(
     is_dry = "--dry-run" in mode
     assert [BEFORE if is_dry else row.after] * 2 == killed.state(topic)
     assert (1, False) == (ran.status, "Traceback" in ran.err)
-    tells_who_is_missing(killed, row, way, ran)
+    tells_who_is_missing(killed, row, way, ran, is_dry=is_dry)
     if row in LOOKS:
         shows_both(killed, row, ran, mode)
     elif "--json" in mode:
@@ -146,7 +146,7 @@ def test_a_verb(
         tells_people(killed, row, way, ran, is_dry=is_dry)
 
 
-def tells_who_is_missing(killed: Killed, row: Row, way: str, ran: Ran) -> None:
+def tells_who_is_missing(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
     """Who, why, and what to do next; the command does it at that nsqd alone."""
     told = ran.out + ran.err
     if way == "forgotten":
@@ -159,6 +159,8 @@ def tells_who_is_missing(killed: Killed, row: Row, way: str, ran: Ran) -> None:
     assert f"nsqd {killed.dead}: start the nsqd, or see why it cannot be reached" in told
     assert f"sparq admin {row.verb} " in told
     assert f"--nsqd-http-address={killed.dead}" in told
+    comes_back = row.verb in ("delete", "tombstone") and not is_dry
+    assert comes_back == ("is started again still has what it did not delete" in told)
 
 
 def shows_both(killed: Killed, row: Row, ran: Ran, mode: tuple[str, ...]) -> None:
@@ -231,6 +233,30 @@ def test_the_command_that_is_named_does_the_rest(
     assert 0 == call(capfd, "unpause", *again[1:]).status
     assert [False, True] == [state["topic_paused"] for state in killed.state(topic)]
     call(capfd, "unpause", topic, *named(killed, "listed"))
+
+
+def test_all_messages_done_is_not_all_nsqds_asked(
+    killed: Killed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is left out may be at the killed one: the status is 1 all the same."""
+    ids = killed.ids[LOOKED_AT][:2]
+    words = ("requeue", LOOKED_AT, "archive", *ids, "--dry-run")
+    ran = call(capfd, *words, *named(killed, "listed"))
+
+    assert (1, "would be requeued: 2 of 2") == (ran.status, ran.out[:25])
+
+
+def test_a_dry_run_tells_no_nsqlookupd_that_is_gone(
+    killed: Killed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`create` begins at the nsqlookupds: one that does not answer is an error, not in the plan."""
+    gone = f"127.0.0.1:{free_port()}"
+    flags = (f"--lookupd-http-address={at}" for at in (killed.aware.http, gone))
+    ran = call(capfd, "create", "not.there", "--dry-run", "--json", *flags)
+
+    assert (1, {gone: "connection refused"}) == (ran.status, ran.document["errors"])
+    assert [killed.aware.http] == [row["daemon"] for row in ran.document["plan"]]
+    assert f"nsqlookupd {gone}: start the nsqlookupd" in ran.document["next"][0]
 
 
 def test_the_audit_tells_what_was_done_in_part(

@@ -276,6 +276,9 @@ def test_an_nsqd_that_cannot(cluster: Cluster, admin: Run, old_nsqd: str) -> Non
         assert f"{old_nsqd}: it cannot do this: Go's nsqd, or an older one" in told
         assert f"nsqd {old_nsqd}: use sparq's nsqd there, or do without what it has\n" in told
         assert f"http-address={old_nsqd}" not in told
+    ran = admin("seek", "clicks", "archive", "earliest", *flags)
+    assert (1, "moved in part:") == (ran.status, ran.out[:14])
+    assert f"{old_nsqd}: it cannot do this" in ran.out
     ran = admin("requeue", "clicks", "archive", "0" * 16, *flags)
     assert f"{old_nsqd}: it cannot do this" in ran.out
     ran = admin("pause", "clicks", "archive", *flags)

@@ -96,7 +96,7 @@ async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> Found:
     """Do it, a thousand messages at a time."""
     found = Found()
     for at in range(0, len(ids), IDS_MAX):
-        some = [one for one in ids[at : at + IDS_MAX] if one not in found.done]
+        some = ids[at : at + IDS_MAX]
         report = await actions.messages(
             *(job.fleet, job.verb, job.topic, job.channel),
             {node.address: some for node in nodes if node.address not in job.errors},
