@@ -109,6 +109,36 @@ def test_lists_are_sorted_filtered_and_paged_by_the_server(reader: Reader) -> No
     assert "3 to 4 of" in reader.text()
 
 
+def test_a_pattern_is_searched_for(reader: Reader, cluster: Cluster) -> None:
+    """By the form; the export has the same, and what is no pattern is told on the page."""
+    cluster.create("page.regex", "c")
+    cluster.publish("page.regex", b"id=17", b"id=1x", b"id=25")
+    reader.open("/messages?topic=page.regex&show=search")
+    reader.page.get_by_label("Pattern in the body").fill("id=[0-9]+$")
+    reader.page.get_by_role("button", name="Search").click()
+    reader.wait_for("All was searched", "main")
+    found = reader.page.locator("#found .body-text").all_inner_texts()
+    export = reader.page.get_by_role("link", name="JSON lines").get_attribute("href")
+    exported = reader.page.request.get(cluster.url + str(export)).text()
+
+    assert sorted(found) == ["id=17", "id=25"]
+    assert reader.page.get_by_label("Pattern in the body").input_value() == "id=[0-9]+$"
+    assert [word in exported for word in ("id=17", "id=1x", "id=25")] == [True, False, True]
+    reader.open("/messages?topic=page.regex&show=search&go=1&regex=%28")
+    assert "INVALID" in reader.text("#live")
+
+
+def test_who_may_not_read_bodies_may_not_search_in_them(browser: Any, cluster: Cluster) -> None:
+    """By text, pattern or JSON: what is found would tell."""
+    for reader in reading(
+        browser, cluster.url, extra_http_headers={"X-Forwarded-User": "somebody"}
+    ):
+        for name in ("text", "regex", "json"):
+            reader.open(f"/messages?topic=orders&show=search&go=1&{name}=total")
+            assert "needs the role bodies" in reader.text("#live"), name
+            assert reader.page.locator(f"main input[name={name}]").count() == 0
+
+
 def test_what_is_not_there_is_said_in_words(browser: Any, cluster: Cluster) -> None:
     """A page, a topic, a channel and a node that there is not."""
     context = browser.new_context()

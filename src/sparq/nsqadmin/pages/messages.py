@@ -35,7 +35,7 @@ TAIL: Final = 100
 TAIL_SEARCHED: Final = 5000
 CHANNELS_MAX: Final = 20
 TOPICS_MAX: Final = 1000
-SOUGHT: Final = ("since", "until", "text", "json", "attempts", "state")
+SOUGHT: Final = ("since", "until", "text", "regex", "json", "attempts", "state")
 
 
 async def messages(look: Look) -> View:
@@ -130,7 +130,7 @@ async def _searched(look: Look, topic: str, channel: str, after: str) -> dict[st
 
 
 def _check_may_search(look: Look, sought: Sought) -> None:
-    if (sought.text or sought.json) and not look.rights["may_read"]:
+    if (sought.text or sought.regex or sought.json) and not look.rights["may_read"]:
         raise Refused("FORBIDDEN: searching in bodies needs the role bodies", 403)
 
 
