@@ -79,10 +79,14 @@ def routes(desk: Desk) -> list[Route]:
 
 
 def error(desk: Desk, request: web.BaseRequest, status: int, code: str) -> web.Response | None:
-    """The page that says why there is no page."""
-    title, sentence, hint = in_words(status, code)
-    identity = desk.access.identify(request)
-    text = Renderer(desk, assets()).error(identity, title, sentence, hint)
+    """The page that says why there is no page; for a form of a page a notice on it."""
+    is_sign_in = status == 401 and request.path == desk.url("/signin")
+    title, sentence, hint = in_words(status, "WRONG_TOKEN" if is_sign_in else code)
+    renderer = Renderer(desk, assets())
+    if "HX-Request" in request.headers and request.method == "POST":
+        return acting.notice(renderer, "bad", f"{sentence} {hint}", status=status)
+    wanted = request.path_qs if request.method == "GET" else ""
+    text = renderer.error(desk.access.identify(request), title, sentence, hint, wanted)
     return _html(text, status)
 
 
