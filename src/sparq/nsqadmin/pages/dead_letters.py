@@ -13,7 +13,7 @@ from sparq.nsqadmin.messages.asking import Refused
 from sparq.nsqadmin.messages.dead_letters import DeadLetters, copies_in, origin
 from sparq.nsqadmin.messages.peek import Show
 from sparq.nsqadmin.pages.look import Look, View
-from sparq.nsqadmin.pages.messages import LIMIT, LIST_BODY_BYTES, TOPICS_MAX, warnings
+from sparq.nsqadmin.pages.messages import LIMIT, LIST_BODY_BYTES, TOPICS_MAX, trouble, warnings
 
 
 class DeadLetterPage:
@@ -41,7 +41,7 @@ class DeadLetterPage:
             try:
                 facts |= await self._found(look, topic)
             except Refused as refused:
-                facts["trouble"] = refused.code
+                facts["trouble"] = trouble(refused)
         return View("dead_letters.html", "Dead letters", facts, is_live=False)
 
     async def _found(self, look: Look, topic: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from sparq.nsqadmin.messages.peek import (
 )
 from sparq.nsqadmin.pages import bodies
 from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.refusals import in_words
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}
 TABS: Final = {**STATES, "log": "Log", "tail": "Tail", "search": "Search"}
@@ -62,7 +63,7 @@ async def messages(look: Look) -> View:
         try:
             facts |= await _found(look, topic, channel, show)
         except Refused as refused:
-            facts["trouble"] = refused.code
+            facts["trouble"] = trouble(refused)
     is_live = show == "tail" and bool(topic) and not facts["is_paused"]
     title = f"Messages of {topic}" if topic else "Messages"
     return View("messages.html", title, facts, is_live=is_live)
@@ -182,6 +183,12 @@ async def _states(look: Look, topic: str, wanted: str) -> list[tuple[str, dict[s
             continue  # this node does not have the channel
         states += [(channel, one) for one in found]
     return states
+
+
+def trouble(refused: Refused) -> str:
+    """Why there is nothing to show, in words."""
+    _, sentence, hint = in_words(refused.status, refused.code)
+    return f"{sentence} {hint}".strip()
 
 
 def _node(look: Look) -> tuple[str, ...]:
