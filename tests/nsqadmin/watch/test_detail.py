@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import aiohttp
 import pytest
 
+from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.server import Nsqadmin
 from sparq.nsqadmin.watch import detail
 from sparq.nsqadmin.watch.watch import Watch
 from tests.nsqadmin.fake import Fake
@@ -65,6 +68,39 @@ async def test_fifty_pages_of_fifty_channels_take_turns(monkeypatch: pytest.Monk
     assert asked.total() > detail.A_ROUND * (rounds - 2)  # nor are they forgotten
     assert set(asked) == set(CHANNELS)
     assert max(asked.values()) - min(asked.values()) <= 1
+
+
+async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
+    """The same over HTTP at the default pace: fifty browsers, each on the page of a channel."""
+    async with Fake() as fake, aiohttp.ClientSession() as session:
+        fake.answer = stats(topic("t", *(channel(name, depth=1) for name in CHANNELS)))
+        options = Options(http_address="127.0.0.1:0", nsqd_http_addresses=(fake.http,))
+        admin = Nsqadmin(options)
+        await admin.start()
+        url = f"http://127.0.0.1:{admin.http_port}/live?view=/topics/t/"
+        shown: Counter[str] = Counter()
+
+        async def follow(name: str) -> None:
+            cookie = {"Cookie": f"nsqadmin_tabs={name}"}
+            async with session.get(url + name, headers=cookie) as answer:
+                async for line in answer.content:
+                    shown[name] += line.startswith(b"id: ")
+
+        tasks = [asyncio.create_task(follow(name)) for name in CHANNELS]
+        await until(lambda: len(+shown) == 50)
+        watch = admin.desk.watch
+        await watch.changed(watch.rounds + 1)
+        fake.requests.clear()
+        rounds = watch.rounds
+        await until(lambda: watch.rounds >= rounds + 8, seconds=30)
+        asked, rounds = asked_for(fake), watch.rounds - rounds
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await admin.stop()
+
+    assert 0 < asked.total() <= detail.A_ROUND * (rounds + 1)
+    assert set(asked) == set(CHANNELS)
 
 
 async def test_viewers_of_one_channel_share(monkeypatch: pytest.MonkeyPatch) -> None:
