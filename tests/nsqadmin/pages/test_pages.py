@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,14 @@ from tests.nsqadmin.pages.browser import Reader
 from tests.nsqadmin.pages.cluster import Cluster
 from tests.nsqadmin.pages.conftest import reading
 
+LABELS = """
+const own = CanvasRenderingContext2D.prototype.fillText;
+window.labels = [];
+CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+  window.labels.push(text);
+  return own.call(this, text, ...more);
+};
+"""
 LONG = "com.example.warehouse.inventory_adjustments-europe-west4.v2rawxx"
 PAGES = {
     "/": "Needs attention",
@@ -96,6 +105,31 @@ def test_a_chart_is_drawn_and_can_be_read_as_a_table(reader: Reader) -> None:
     assert reader.page.locator("#times canvas").count() == 1
     assert "Messages by the time" in reader.page.locator("#times .plot").get_attribute("aria-label")
     assert reader.page.locator("#times tbody tr").count() > 1
+
+
+def test_a_chart_names_the_lines_that_it_has(reader: Reader) -> None:
+    """Of a topic what comes in; what goes out is told of each channel."""
+    legends = {}
+    for path in ("/topics/orders", "/topics/orders/billing", "/"):
+        reader.open(path)
+        legends[path] = reader.text("#rates .legend").split()
+
+    assert legends == {
+        "/topics/orders": ["in"],
+        "/topics/orders/billing": ["in", "out"],
+        "/": ["in", "out"],
+    }
+
+
+def test_the_axis_of_a_replay_has_figures(reader: Reader) -> None:
+    """Bars stand on an axis from 0 on; each of its figures is another one, and legible."""
+    reader.page.add_init_script(LABELS)
+    reader.open("/replay?topic=orders&channel=shipping")
+    reader.until("window.labels?.length > 3")
+    labels = reader.page.evaluate("window.labels.filter((text) => /^-?[0-9.]+K?$/.test(text))")
+
+    assert len(set(labels)) >= 3
+    assert [one for one, other in pairwise(labels) if one == other or one.startswith("-")] == []
 
 
 def test_the_theme_is_kept_and_there_is_no_flash(reader: Reader) -> None:
