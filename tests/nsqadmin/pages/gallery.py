@@ -70,6 +70,8 @@ def prepare(cluster: Cluster) -> dict[str, str]:
     cluster.create(LONG, LONG_CHANNEL, "archive")
     cluster.create("mixed", "c")
     cluster.create("emails", "later")
+    for nsqd in cluster.nsqds:
+        nsqd.post("/channel/pause?topic=inventory&channel=sync")
     for number in range(24):
         cluster.create(f"team-{number % 6}.events-{number}", "sink", "audit")
     bodies = [order(7), b"\x00\x01\x02\xff" * 40, "grüße, 世界 ".encode() * 30, b"[1, 2, 3]"]
