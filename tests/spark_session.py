@@ -2,6 +2,9 @@
 
 It is a plugin, not part of a folder's conftest: a fixture that a second conftest imports is a
 second fixture, with a second log that the session, started by the first, never writes to.
+
+What tests run once need not be compiled well: that would take two fifths of the processor's time of
+a test that starts Spark in a process of its own. So those get the same options of Java.
 """
 
 import os
@@ -14,6 +17,12 @@ from sparq.pipeline.workers_python import use_this_python
 from sparq.spark.java import ensure_java
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def pytest_configure() -> None:
+    """Give every JVM that Spark's launcher starts these options, unless the caller has others."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +62,7 @@ def spark(tmp_path_factory, spark_log):
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # What the tests run once need not be compiled well: half of the JVM's time at the start.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         # A query that does not stop is waited for without end by default.
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.sql.session.timeZone", "UTC")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from sparq.pipeline.workers_python import use_this_python
 from sparq.spark.java import ensure_java
+from tests.spark_session import JAVA_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
@@ -95,6 +96,7 @@ def environment() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": os.environ["PYSPARK_DRIVER_PYTHON"],
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DRIVER_MEMORY": "1g",
+        "SPARK_SUBMIT_OPTS": JAVA_OPTIONS,
     }
 
 

@@ -19,9 +19,21 @@ FLAGS = (
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--disable-gpu",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1 , EXCLUDE localhost",
 )
 WAIT_SECONDS = 20.0
+WATCH = """([text, selector]) => {
+  const root = document.documentElement;
+  delete root.dataset.seenAt;
+  const look = () => {
+    if (!document.querySelector(selector).innerText.includes(text)) return;
+    root.dataset.seenAt = Date.now();
+    observer.disconnect();
+  };
+  const observer = new MutationObserver(look);
+  observer.observe(document.body, { subtree: true, childList: true, characterData: true });
+  look();
+}"""
 
 
 def program() -> str:
@@ -107,6 +119,16 @@ class Reader:
         while text not in (said := self.text(selector)):
             assert time.monotonic() < deadline, f"{text!r} not in {seconds:.0f} s: {said}"
             self.page.wait_for_timeout(20)
+
+    def watch_for(self, text: str, selector: str = "main") -> None:
+        """Note from now on when a text stands there, by the browser's clock (`took`)."""
+        self.page.evaluate(WATCH, [text, selector])
+
+    def took(self, since: float) -> float:
+        """Seconds from `since` (`time.time()`) until the text stood there."""
+        self.until("document.documentElement.dataset.seenAt !== undefined")
+        seen_at = self.page.evaluate("document.documentElement.dataset.seenAt")
+        return float(seen_at) / 1000 - since
 
     def press(self, *keys: str) -> None:
         """Press keys, one after the other."""

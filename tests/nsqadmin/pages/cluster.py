@@ -166,10 +166,8 @@ class Cluster:
         while not self._stop.wait(0.1):
             for topic, count in (("orders", 12), ("clicks", 90), ("payments", 4), ("emails", 6)):
                 bodies = [order(number + each) for each in range(count)]
-                try:
+                with suppress(OSError):  # a node that was killed
                     self.publish(topic, *bodies, node=number % len(self.nsqds))
-                except OSError:
-                    return
             number += 1
 
 

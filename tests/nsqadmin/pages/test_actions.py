@@ -246,6 +246,18 @@ def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -
     told(reader, "Copied: 1 message of act.mail.dead to act.mail")
     assert cluster.depth("act.mail", "c") == 1
     reader.wait_for("sent back", "#found")
+    assert "came back" not in reader.text("#found")
+    cluster.publish("act.mail.dead", b"second", b"third", node=1)
+    reader.open("/dead-letters?topic=act.mail.dead")
+    rows = reader.page.locator("#found tr").all_inner_texts()
+    assert ["sent back" in row for row in rows] == [False, True, False, False]
+    assert ["came back" in row for row in rows] == [False, False, True, False]
+    chosen(reader, 2)
+    reader.page.get_by_role("button", name="Send back").click()
+    told(reader, "Copied: 1 message of act.mail.dead to act.mail")
+    cluster.publish("act.mail.dead", b"second")
+    reader.open("/dead-letters?topic=act.mail.dead")
+    reader.wait_for("came back 2 times", "#found")
 
     reader.open("/audit?topic=act.mail.dead")
     assert "copy_message" in reader.text("tbody tr")

@@ -8,9 +8,9 @@ import math
 
 import pytest
 
+from sparq.nsqadmin.messages.dead_letters import origin
 from sparq.nsqadmin.pages import bodies, words
 from sparq.nsqadmin.pages.charts import Line, chart, spark
-from sparq.nsqadmin.pages.dead_letters import origin
 from sparq.nsqadmin.pages.rendering import as_pattern
 
 

@@ -91,9 +91,7 @@ def test_behind_and_catching_up() -> None:
         found = cluster.picture()
         cluster.now += 10
 
-    sentence = (
-        "t/c is behind by 2 h 1 min, 700 messages wait; at this rate it has caught up in 70 s."
-    )
+    sentence = "t/c is behind by 2 h 1 min, 700 messages wait; at this rate it catches up in 70 s."
     assert [("note", sentence)] == told(found.notices)
 
 

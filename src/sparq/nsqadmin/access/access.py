@@ -134,9 +134,12 @@ class Access:
         return self._policy.uses_tokens
 
     async def sign_in(self, request: web.BaseRequest) -> web.Response:
-        """Answer the form with a token: 204 with a session's cookie, or 401.
+        """Answer the form with a token: 204 with a session's cookie.
 
         `to` in the query says which page comes next; only one of nsqadmin's own counts.
+
+        Raises:
+            HttpError: 401 UNAUTHORIZED, it is no token that counts.
         """
         call = Call(request)
         body = await call.body(SIGN_IN_BYTES_MAX, "BODY_TOO_BIG")
@@ -144,7 +147,7 @@ class Access:
         token = self._policy.tokens.find(shown, now)
         if token is None:
             self._note_refusal(request, self._facts(request), Refusal(401, "a wrong token"))
-            return refusal(HttpError(401, UNAUTHORIZED))
+            raise HttpError(401, UNAUTHORIZED)
         name = self._sessions.start(token.digest, now)
         response = web.Response(status=204)
         self._set_cookie(request, response, name, LIFE_SECONDS)

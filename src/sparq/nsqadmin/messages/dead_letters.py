@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparq.cluster.fleet import Fleet
+from sparq.nsqadmin.access import Audit
 from sparq.nsqadmin.messages.asking import Refused
 from sparq.nsqadmin.messages.one import whole_body
 from sparq.nsqadmin.messages.peek import MessagePage, Show, log_page
@@ -27,12 +28,23 @@ NAMED: Final = re.compile(
     r"(?P<from>.+?)[._-](?:dead|dlq|dead[._-]?letters?|failed)(?:#ephemeral)?", re.IGNORECASE
 )
 SENT_MAX: Final = 500
+ENTRIES_MAX: Final = 500
 ASKED_AT_ONCE: Final = 8
 HASH_BYTES: Final = 16
 BODY_BYTES_MAX: Final = 1 << 20
 
 Entries = Callable[[str], Awaitable[Sequence[Mapping[str, Any]]]]
 """The copies that were ordered of a topic's messages, newest first, as the audit log has them."""
+
+
+def copies_in(audit: Audit) -> Entries:
+    """What tells of copies from an audit log."""
+
+    async def copies(topic: str) -> Sequence[Mapping[str, Any]]:
+        filters = {"action": "copy_message", "topic": topic}
+        return (await audit.page(limit=ENTRIES_MAX, filters=filters)).entries
+
+    return copies
 
 
 def origin(topic: str) -> str:

@@ -39,7 +39,7 @@ class Column(NamedTuple):
 
 CHANNELS: Final = (
     Column("name", "Channel", "channel", ascending=True),
-    Column("state", "State", "channel_state"),
+    Column("state", "State", "channel_state", priority=2),
     Column("depth", "Waiting", "count", "messages that wait; in flight and deferred are apart"),
     Column("lag_seconds", "Lag", "lag", "age of the oldest message that waits"),
     Column("in_rate", "In/s", "rate", "messages that come in a second", 2),
@@ -82,7 +82,7 @@ NODES: Final = (
 )
 CLIENTS: Final = (
     Column("hostname", "Host", "client", ascending=True),
-    Column("user_agent", "Program", "text", ascending=True),
+    Column("user_agent", "Program", "text", "", 2, ascending=True),
     Column("connections", "Connections", "count"),
     Column("in_flight", "In flight", "count", "", 2),
     Column("ready", "Ready", "count", "messages that it takes at a time (RDY)", 3),

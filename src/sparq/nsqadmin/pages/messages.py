@@ -24,6 +24,7 @@ from sparq.nsqadmin.messages.peek import (
 )
 from sparq.nsqadmin.pages import bodies
 from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.refusals import in_words
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}
 TABS: Final = {**STATES, "log": "Log", "tail": "Tail", "search": "Search"}
@@ -35,7 +36,7 @@ TAIL: Final = 100
 TAIL_SEARCHED: Final = 5000
 CHANNELS_MAX: Final = 20
 TOPICS_MAX: Final = 1000
-SOUGHT: Final = ("since", "until", "text", "json", "attempts", "state")
+SOUGHT: Final = ("since", "until", "text", "regex", "json", "attempts", "state")
 
 
 async def messages(look: Look) -> View:
@@ -62,7 +63,7 @@ async def messages(look: Look) -> View:
         try:
             facts |= await _found(look, topic, channel, show)
         except Refused as refused:
-            facts["trouble"] = refused.code
+            facts["trouble"] = trouble(refused)
     is_live = show == "tail" and bool(topic) and not facts["is_paused"]
     title = f"Messages of {topic}" if topic else "Messages"
     return View("messages.html", title, facts, is_live=is_live)
@@ -130,7 +131,7 @@ async def _searched(look: Look, topic: str, channel: str, after: str) -> dict[st
 
 
 def _check_may_search(look: Look, sought: Sought) -> None:
-    if (sought.text or sought.json) and not look.rights["may_read"]:
+    if (sought.text or sought.regex or sought.json) and not look.rights["may_read"]:
         raise Refused("FORBIDDEN: searching in bodies needs the role bodies", 403)
 
 
@@ -182,6 +183,12 @@ async def _states(look: Look, topic: str, wanted: str) -> list[tuple[str, dict[s
             continue  # this node does not have the channel
         states += [(channel, one) for one in found]
     return states
+
+
+def trouble(refused: Refused) -> str:
+    """Why there is nothing to show, in words."""
+    _, sentence, hint = in_words(refused.status, refused.code)
+    return f"{sentence} {hint}".strip()
 
 
 def _node(look: Look) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from sparq.nsqadmin.watch.paging import Page
 from sparq.nsqadmin.watch.rows import Channel
 
 RANKED = 8
+RATES = (("in", "in_rate"), ("out", "out_rate"))
 COUNTED_NODES = (NODES[0], Column("messages", "Messages"), Column("in_rate", "In/s", "rate"))
 COUNTED_TOPICS = (TOPICS[0], Column("messages", "Messages"), Column("in_rate", "In/s", "rate"))
 
@@ -53,14 +54,13 @@ async def counter(look: Look) -> View:
 def charts_of(series: Series) -> tuple[Chart, Chart]:
     """The two charts that all pages of figures have: rates, and what waits."""
     values, unknown = series.values, [None] * len(series.times)
+    # Of a topic there is no rate of finishing: each of its channels has one.
+    known = [(label, key) for label, key in RATES if key in values or not values]
     rates = chart(
         "rates",
         "Messages a second over the last hour",
         series.times,
-        [
-            Line("in", values.get("in_rate", unknown), "/s"),
-            Line("out", values.get("out_rate", unknown), "/s"),
-        ],
+        [Line(label, values.get(key, unknown), "/s") for label, key in known],
     )
     waiting = chart(
         "waiting",

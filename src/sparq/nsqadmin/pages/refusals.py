@@ -16,6 +16,10 @@ _SENTENCES: Final = {
         "Ask whoever runs nsqadmin for the role that it needs (--role, --token-file).",
     ),
     "UNAUTHORIZED": ("Sign in first.", "It needs a token that is valid now."),
+    "WRONG_TOKEN": (
+        "This token is not valid, or not any more.",
+        "Copy it once more, or ask whoever runs nsqadmin for a new one.",
+    ),
     "NO_TOKENS": ("Nobody can sign in here.", "nsqadmin was started without --token-file."),
     "INVALID_TOPIC": (
         "This is no name of a topic.",
@@ -25,6 +29,13 @@ _SENTENCES: Final = {
         "This is no name of a channel.",
         "Use 1 to 64 of the characters .a-zA-Z0-9_-, optionally followed by #ephemeral.",
     ),
+    "TOPIC_NOT_FOUND": ("No nsqd has this topic.", ""),
+    "CHANNEL_NOT_FOUND": ("No nsqd has this channel.", ""),
+    "INVALID_ARG_REGEX": ("This is no pattern:", ""),
+    "INVALID_ARG_JSON": ("This is no question about JSON:", ""),
+    "INVALID_ARG_ATTEMPTS": ("This is no number of attempts:", ""),
+    "INVALID_ARG_FROM": ("There is no such place to begin:", ""),
+    "INVALID_ARG_TO": ("There is no such place:", ""),
     "INVALID_ACTION": ("There is no such action.", ""),
     "NAME_NOT_TYPED": ("Nothing was done: the name was not typed as it is.", "Type it once more."),
     "AUDIT_UNAVAILABLE": (

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from sparq.nsqadmin.access import Identity, Role
 from sparq.nsqadmin.desk import Desk
@@ -84,9 +85,11 @@ class Renderer:
         """A template that is a part of a page."""
         return environment().get_template(name).render({**self._common, **facts})
 
-    def error(self, identity: Identity, title: str, sentence: str, hint: str) -> str:
-        """A page that says why there is no page."""
-        facts = {"title": title, "sentence": sentence, "hint": hint}
+    def error(
+        self, identity: Identity, title: str, sentence: str, hint: str, wanted: str = ""
+    ) -> str:
+        """A page that says why there is no page; `wanted`: where to go after signing in."""
+        facts = {"title": title, "sentence": sentence, "hint": hint, "wanted": wanted}
         return self._alone("error.html", identity, facts)
 
     def sign_in(self, identity: Identity, target: str) -> str:
@@ -129,8 +132,14 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {**words.FILTERS, **bodies.FILTERS, "as_pattern": as_pattern}
+    own = {"as_pattern": as_pattern, "breakable": breakable}
+    made.filters |= {**words.FILTERS, **bodies.FILTERS, **own}
     return made
+
+
+def breakable(name: str) -> Markup:
+    """A name that a line may be broken in after its separators, not in the middle of a word."""
+    return Markup("<wbr>").join(re.findall(r"[^._/#-]*[._/#-]+|[^._/#-]+", name))
 
 
 def as_pattern(name: str) -> str:
@@ -178,6 +187,6 @@ def _who(identity: Identity) -> str:
         if identity.may(role)
     ][:1]
     bodies = ["read bodies"] if identity.may(Role.BODIES) else []
-    may = " and ".join([*words_of, *bodies]) or "nothing"
+    may = " and ".join([*words_of, *bodies]) or "see nothing"
     name = {"local": "This machine"}.get(identity.via, identity.name or "Everybody")
     return f"{name} may {may}."

@@ -43,7 +43,6 @@ VIEWERS: Final[dict[str, Viewer]] = {
     "/messages": messages.messages,
     "/message": messages.message,
     "/replay": replay.replay,
-    "/dead-letters": dead_letters.dead_letters,
     "/counter": overview.counter,
     "/lookup": nodes.lookup,
     "/audit": audit.audit,
@@ -64,14 +63,15 @@ HTML: Final = "text/html; charset=utf-8"
 def routes(desk: Desk) -> list[Route]:
     """All routes of the pages."""
     renderer = Renderer(desk, assets())
-    live = Live(desk, renderer, VIEWERS)
+    viewers = {**VIEWERS, "/dead-letters": dead_letters.DeadLetterPage(desk).view}
+    live = Live(desk, renderer, viewers)
     own = [
         Route("GET", "/live", live.stream, log=False),
         Route("GET", "/static/:name", assets().serve, log=False),
         Route("GET", "/favicon.ico", _icon(assets()), log=False),
         Route("GET", "/signin", lambda call: _sign_in(desk, renderer, call)),
     ]
-    shown = [Route("GET", path, _page(renderer, live)) for path in VIEWERS]
+    shown = [Route("GET", path, _page(renderer, live)) for path in viewers]
     posted = [
         Route("POST", path, acting.handler(desk, renderer, form)) for path, form in FORMS.items()
     ]
@@ -79,10 +79,14 @@ def routes(desk: Desk) -> list[Route]:
 
 
 def error(desk: Desk, request: web.BaseRequest, status: int, code: str) -> web.Response | None:
-    """The page that says why there is no page."""
-    title, sentence, hint = in_words(status, code)
-    identity = desk.access.identify(request)
-    text = Renderer(desk, assets()).error(identity, title, sentence, hint)
+    """The page that says why there is no page; for a form of a page a notice on it."""
+    is_sign_in = status == 401 and request.path == desk.url("/signin")
+    title, sentence, hint = in_words(status, "WRONG_TOKEN" if is_sign_in else code)
+    renderer = Renderer(desk, assets())
+    if "HX-Request" in request.headers and request.method == "POST":
+        return acting.notice(renderer, "bad", f"{sentence} {hint}", status=status)
+    wanted = request.path_qs if request.method == "GET" else ""
+    text = renderer.error(desk.access.identify(request), title, sentence, hint, wanted)
     return _html(text, status)
 
 

@@ -5,10 +5,12 @@
 // When a live page changes the attribute, the chart follows. With data-pick="id" the chart is a ruler:
 // dragging on it moves the <input type="range" id="id">, whose value is a place in `times`.
 const charts = new WeakMap();
-const reduced = (number) => new Intl.NumberFormat("en", { notation: "compact" }).format(number);
+const reduced = (number) => new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(number);
 // All times of all pages are UTC, as in logs.
 const clock = (seconds, end = 19) => new Date(seconds * 1000).toISOString().slice(11, end);
 const day = (seconds) => new Date(seconds * 1000).toISOString().slice(5, 10);
+// Of bars the lowest are seen beside the highest, too: a burst hides nothing.
+const roots = { distr: 100, fwd: (value) => Math.sqrt(Math.max(0, value)), bwd: (value) => value * value };
 const dashes = [[], [5, 3], [1.5, 3]];
 
 function token(name) {
@@ -31,8 +33,8 @@ function line(series, place, isBars) {
   return {
     label: series.label,
     stroke: color,
-    fill: place === 0 ? faint(color) : undefined,
-    width: 2,
+    fill: isBars ? color : place === 0 ? faint(color) : undefined,
+    width: isBars ? 0 : 2,
     dash: dashes[place],
     points: { show: false },
     spanGaps: false,
@@ -51,7 +53,7 @@ function axes() {
   const font = `12px ${getComputedStyle(document.body).fontFamily}`;
   return [
     { ...common, font, size: 28, space: 80, grid: { show: false }, values: (_, ticks, __, ___, step) => ticks.map((at) => moment(at, step)) },
-    { ...common, font, size: 52, values: (_, ticks) => ticks.map(reduced) },
+    { ...common, font, size: 52, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map(reduced) },
   ];
 }
 
@@ -64,8 +66,7 @@ function options(plot, data) {
     legend: { show: false },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
-    // Of bars the lowest are seen beside the highest, too (asinh): a burst hides nothing.
-    scales: { x: { time: true }, y: { distr: data.bars ? 4 : 1, range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
+    scales: { x: { time: true }, y: { ...(data.bars ? roots : {}), range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
     axes: axes(),
     series: [{}, ...places],
     hooks: { setCursor: [(chart) => hint(plot, chart)], draw: [(chart) => mark(plot, chart)] },

@@ -32,6 +32,9 @@ const keys = {
   "?": () => document.querySelector("#keys").togglePopover(),
 };
 
+// On a phone the menu is a line that is longer than the screen.
+document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.matches?.(typed) && !event.target.matches("[type=checkbox], [type=radio]")) {

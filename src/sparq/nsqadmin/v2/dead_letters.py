@@ -6,14 +6,14 @@ audit log names all of its messages. Letters that were sent back stay where they
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.actions import Order
 from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.messages.dead_letters import DeadLetters, origin, sent_in
+from sparq.nsqadmin.messages.dead_letters import DeadLetters, copies_in, origin, sent_in
 from sparq.nsqadmin.messages.one import by_node
 from sparq.nsqadmin.messages.peek import Show, log_page
 from sparq.nsqadmin.v2.looking import AFTER, SHOWN, TOPIC, Looking, page_document, refusing
@@ -22,7 +22,6 @@ from sparq.nsqadmin.v2.table import Arguments, Endpoint, Parameter, text_in, tex
 
 BATCH: Final = 50
 ALL_MAX: Final = 10_000
-ENTRIES_MAX: Final = 500
 OUTCOMES: Final = ("done", "partly", "failed")
 
 
@@ -35,7 +34,8 @@ class DeadLetterRoutes:
 
     def __post_init__(self) -> None:
         """The list of letters reads the audit log."""
-        object.__setattr__(self, "letters", DeadLetters(self.desk.fleet, self.copies))
+        letters = DeadLetters(self.desk.fleet, copies_in(self.desk.audit))
+        object.__setattr__(self, "letters", letters)
 
     def endpoints(self) -> list[Endpoint]:
         """The routes."""
@@ -48,11 +48,6 @@ class DeadLetterRoutes:
             Endpoint("GET", path, words, "LetterPage", self.page, asked),
             Endpoint("POST", path, back, "SentBack", self.send, body="SendBack"),
         ]
-
-    async def copies(self, topic: str) -> Sequence[Mapping[str, Any]]:
-        """The copies that were ordered of a topic's messages, newest first."""
-        filters = {"action": "copy_message", "topic": topic}
-        return (await self.desk.audit.page(limit=ENTRIES_MAX, filters=filters)).entries
 
     async def page(self, call: Call, asked: Arguments) -> Any:
         """`GET /dead-letters`."""
@@ -101,7 +96,7 @@ class DeadLetterRoutes:
                 except ValueError as error:
                     raise HttpError(400, f"INVALID_BODY: {error}") from None
             return
-        sent = sent_in(await self.copies(topic))
+        sent = sent_in(await copies_in(self.desk.audit)(topic))
         async for keys in self._unsent(topic, sent):
             yield by_node(keys)
 

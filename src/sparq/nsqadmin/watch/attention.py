@@ -233,7 +233,7 @@ def _behind(row: Channel) -> str:
     if row.clear_seconds is None or row.clear_seconds == np.inf:
         until = ""
     else:
-        until = f"; at this rate it has caught up in {duration(row.clear_seconds)}"
+        until = f"; at this rate it catches up in {duration(row.clear_seconds)}"
     return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
 
 

@@ -1,17 +1,22 @@
 """What is fetched only while somebody looks at it: one topic or channel with clients, all clients.
 
-1. A question is asked once for a picture, however many want to know; the answer is kept until the
-   next picture.
-2. Only nodes that have the topic are asked.
+1. A topic or channel is fetched once for all who look at it, and again after `EVERY_SECONDS`.
+2. Fifty pages of fifty channels ask a node for `A_ROUND` of them between two pictures, in turns:
+   who is not asked for this time keeps what was known, and goes first the next time. The first look
+   at a channel does not wait for its turn, but only `FIRST_AT_ONCE` of these are under way at once.
+3. Whoever looks again waits `SOON_SECONDS` for news at most, so that a node that hangs holds up no
+   page that has something to show.
+4. Only nodes that have the topic are asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 from sparq.cluster import figures
 from sparq.cluster.fleet import Fleet
@@ -21,11 +26,25 @@ from sparq.nsqadmin.watch.clients import Folder, clients_of, read_clients
 from sparq.nsqadmin.watch.picture import COUNTED, Picture
 from sparq.nsqadmin.watch.rows import ClientGroup
 
-KEPT_MAX: Final = 256
+KEPT_MAX: Final = 2000
+KEPT_SECONDS: Final = 60.0
+"""For how long what nobody looks at any more is kept."""
+
+EVERY_SECONDS: Final = 1.5
+A_ROUND: Final = 8
+"""Topics and channels that a node is asked for between two pictures."""
+
+FIRST_AT_ONCE: Final = 8
+WATCHED_SECONDS: Final = 5.0
+"""For how long after a look somebody counts as looking at a channel."""
+
+SOON_SECONDS: Final = 0.25
 CLIENTS_SECONDS: Final = 10.0
 """All clients of the cluster are fetched this often at most: that is much more than figures."""
 
-T = TypeVar("T")
+Key = tuple[str, str]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,51 +73,105 @@ class AllClients:
     errors: dict[str, str]
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What is known of a topic or channel.
+
+    Attributes:
+        looked_at, asked_at: when it was last looked at and asked for, on the monotonic clock.
+        asked: the addresses that were asked.
+        task: the question that is under way.
+    """
+
+    looked_at: float
+    asked_at: float = 0.0
+    detail: Detail | None = None
+    asked: tuple[str, ...] = ()
+    task: asyncio.Task[Detail] | None = None
+
+
 class Details:
     """Asks, and keeps answers for a while."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._kept: dict[tuple[str, ...], tuple[object, asyncio.Task[Any]]] = {}
+        self._kept: OrderedDict[Key, _Kept] = OrderedDict()
+        self._due: OrderedDict[Key, None] = OrderedDict()
+        self._number = 0
+        self._asked: Counter[str] = Counter()
+        self._first = asyncio.Semaphore(FIRST_AT_ONCE)
+        self._all: tuple[float, asyncio.Task[AllClients]] | None = None
 
     async def close(self) -> None:
         """Give up what is under way."""
-        tasks = [task for _, task in self._kept.values()]
+        tasks: list[asyncio.Task[Any]] = [one.task for one in self._kept.values() if one.task]
+        tasks += [self._all[1]] if self._all else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def detail(self, picture: Picture, topic: str, channel: str = "") -> Detail:
         """A topic, or a channel of it, with its clients."""
+        now, key = time.monotonic(), (topic, channel)
+        self._begin(picture, now)
+        kept = self._kept.setdefault(key, _Kept(now))
+        self._kept.move_to_end(key)
+        is_watched = now - kept.looked_at < WATCHED_SECONDS
+        is_old = now - kept.asked_at >= EVERY_SECONDS
+        kept.looked_at = now
+        if kept.detail is None or (is_old and not is_watched):
+            task = kept.task or self._start(picture, key, kept, is_first=True)
+            # A viewer who leaves takes nothing away from the others.
+            return await asyncio.shield(task)
+        if is_old and kept.task is None:
+            self._due[key] = None
+            self._take_turns(picture, now)
+        if kept.task is not None:
+            await asyncio.wait([kept.task], timeout=SOON_SECONDS)
+        return kept.detail
 
-        async def ask() -> Detail:
-            return await self._detail(picture, topic, channel)
+    def _begin(self, picture: Picture, now: float) -> None:
+        """With a new picture nodes may be asked again."""
+        if picture.number <= self._number:
+            return
+        self._number = picture.number
+        self._asked.clear()
+        for key in list(self._kept):
+            old = self._kept[key]
+            is_needed = now - old.looked_at < KEPT_SECONDS and len(self._kept) <= KEPT_MAX
+            if is_needed or old.task is not None:
+                break
+            del self._kept[key]
+        self._take_turns(picture, now)
 
-        return await self._once(("detail", topic, channel), picture.number, ask)
+    def _take_turns(self, picture: Picture, now: float) -> None:
+        """Ask for what has been due for longest, as far as its nodes may be asked."""
+        for key in list(self._due):
+            kept = self._kept.get(key)
+            if kept is None or now - kept.looked_at >= WATCHED_SECONDS:
+                del self._due[key]  # nobody looks at it any more
+            elif all(self._asked[address] < A_ROUND for address in kept.asked):
+                del self._due[key]
+                self._start(picture, key, kept)
 
-    async def clients(self, picture: Picture) -> AllClients:
-        """All consumers."""
+    def _start(
+        self, picture: Picture, key: Key, kept: _Kept, *, is_first: bool = False
+    ) -> asyncio.Task[Detail]:
+        nodes = _nodes(picture, key[0])
+        kept.asked_at = time.monotonic()
+        kept.asked = tuple(node.address for node in nodes)
+        self._asked.update(kept.asked)
+        kept.task = asyncio.create_task(self._ask(nodes, *key, is_first))
+        kept.task.add_done_callback(lambda task: _keep(kept, task))
+        return kept.task
 
-        async def ask() -> AllClients:
-            return await self._clients(picture)
+    async def _ask(self, nodes: list[Node], topic: str, channel: str, is_first: bool) -> Detail:
+        if not is_first:
+            return await self._detail(nodes, topic, channel)
+        async with self._first:
+            return await self._detail(nodes, topic, channel)
 
-        return await self._once(("clients",), time.monotonic() // CLIENTS_SECONDS, ask)
-
-    async def _once(
-        self, key: tuple[str, ...], edition: object, ask: Callable[[], Coroutine[Any, Any, T]]
-    ) -> T:
-        kept = self._kept.pop(key, None)
-        if kept is None or (kept[0] != edition and kept[1].done()) or _has_failed(kept[1]):
-            kept = edition, asyncio.create_task(ask())
-        self._kept[key] = kept
-        for old in list(self._kept)[: len(self._kept) - KEPT_MAX]:
-            if self._kept[old][1].done():
-                del self._kept[old]
-        # A viewer who leaves takes nothing away from the others.
-        return cast(T, await asyncio.shield(kept[1]))
-
-    async def _detail(self, picture: Picture, topic: str, channel: str) -> Detail:
-        nodes = _nodes(picture, topic)
+    async def _detail(self, nodes: list[Node], topic: str, channel: str) -> Detail:
         found = await self._fleet.stats(topic, channel, clients=True, nodes=nodes)
         folder = Folder()
         for address, stats in found.value.items():
@@ -107,6 +180,14 @@ class Details:
         whole = figures.topic_of(topic, nodes, found.value, now)
         part = figures.channel_of(topic, channel, nodes, found.value, now) if channel else None
         return Detail(whole, part, folder.groups(), found.errors)
+
+    async def clients(self, picture: Picture) -> AllClients:
+        """All consumers."""
+        edition = time.monotonic() // CLIENTS_SECONDS
+        kept = self._all
+        if kept is None or (kept[0] != edition and kept[1].done()) or _has_failed(kept[1]):
+            kept = self._all = edition, asyncio.create_task(self._clients(picture))
+        return await asyncio.shield(kept[1])
 
     async def _clients(self, picture: Picture) -> AllClients:
         folder = Folder()
@@ -122,6 +203,17 @@ class Details:
             except (UpstreamError, ValueError) as error:
                 errors[seen.node.address] = getattr(error, "reason", str(error))
         return AllClients(folder.groups(), folder.left_out, errors)
+
+
+def _keep(kept: _Kept, task: asyncio.Task[Detail]) -> None:
+    """Take in an answer; without one what was known stays."""
+    kept.task = None
+    if task.cancelled():
+        return
+    if (error := task.exception()) is not None:
+        logger.error("a look at a topic or channel failed", exc_info=error)
+        return
+    kept.detail = task.result()
 
 
 def _listed(answer: bytes) -> list[Any]:

@@ -1,0 +1,176 @@
+"""Consumers of many channels at once: what that asks of a node, counted there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import aiohttp
+import pytest
+
+from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.server import Nsqadmin
+from sparq.nsqadmin.watch import detail
+from sparq.nsqadmin.watch.watch import Watch
+from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.watch.figures import channel, stats, topic
+from tests.nsqadmin.watch.test_watch import seen, watching
+from tests.waiting import stays, until
+
+CHANNELS = [f"c{number:02}" for number in range(50)]
+ROUND_SECONDS = 0.2
+
+
+def asked_for(fake: Fake) -> Counter[str]:
+    """How often a node was asked for each channel."""
+    found = (each.partition("channel=")[2].partition("&")[0] for each in fake.requests)
+    return Counter(name for name in found if name)
+
+
+@contextmanager
+def viewing(watch: Watch, *channels: str) -> Iterator[None]:
+    """Somebody who looks at each of these, as pages do: again with every picture."""
+
+    async def view(name: str) -> None:
+        number = 0
+        while True:
+            number = (await watch.changed(number)).number
+            await watch.detail("t", name)
+
+    tasks = [asyncio.create_task(view(name)) for name in channels]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def test_fifty_pages_of_fifty_channels_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is asked for eight of them a round, however many look, and each comes to its turn."""
+    monkeypatch.setattr(detail, "EVERY_SECONDS", 0.0)
+    async with Fake() as fake:
+        fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
+        pace = {"interval_seconds": ROUND_SECONDS, "idle_seconds": ROUND_SECONDS}
+        async with watching(nsqds=(fake.http,), **pace) as watch:
+            await seen(watch, lambda p: len(p.channels) == 50)
+            with viewing(watch, *CHANNELS, *CHANNELS, *CHANNELS):
+                await until(lambda: len(asked_for(fake)) == 50)
+                await watch.changed(watch.rounds + 1)
+                fake.requests.clear()
+                rounds = watch.rounds
+                await until(lambda: watch.rounds >= rounds + 14)
+                asked, rounds = asked_for(fake), watch.rounds - rounds
+
+    assert asked.total() <= detail.A_ROUND * (rounds + 1)
+    assert asked.total() > detail.A_ROUND * (rounds - 2)  # nor are they forgotten
+    assert set(asked) == set(CHANNELS)
+    assert max(asked.values()) - min(asked.values()) <= 1
+
+
+async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
+    """The same over HTTP at the default pace: fifty browsers, each on the page of a channel."""
+    async with Fake() as fake, aiohttp.ClientSession() as session:
+        fake.answer = stats(topic("t", *(channel(name, depth=1) for name in CHANNELS)))
+        options = Options(http_address="127.0.0.1:0", nsqd_http_addresses=(fake.http,))
+        admin = Nsqadmin(options)
+        await admin.start()
+        url = f"http://127.0.0.1:{admin.http_port}/live?view=/topics/t/"
+        shown: Counter[str] = Counter()
+
+        async def follow(name: str) -> None:
+            cookie = {"Cookie": f"nsqadmin_tabs={name}"}
+            async with session.get(url + name, headers=cookie) as answer:
+                async for line in answer.content:
+                    shown[name] += line.startswith(b"id: ")
+
+        tasks = [asyncio.create_task(follow(name)) for name in CHANNELS]
+        await until(lambda: len(+shown) == 50)
+        watch = admin.desk.watch
+        await watch.changed(watch.rounds + 1)
+        fake.requests.clear()
+        rounds = watch.rounds
+        await until(lambda: watch.rounds >= rounds + 8, seconds=30)
+        asked, rounds = asked_for(fake), watch.rounds - rounds
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await admin.stop()
+
+    assert 0 < asked.total() <= detail.A_ROUND * (rounds + 1)
+    assert set(asked) == set(CHANNELS)
+
+
+async def test_viewers_of_one_channel_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty of them ask once, and then not with every picture; nobody asks once they have left."""
+    monkeypatch.setattr(detail, "EVERY_SECONDS", 1.0)
+    async with Fake() as fake:
+        fake.answer = stats(topic("t", channel("c")))
+        async with watching(nsqds=(fake.http,)) as watch:
+            await seen(watch, lambda p: len(p.channels) == 1)
+            with viewing(watch, *["c"] * 50):
+                began, rounds = time.monotonic(), watch.rounds
+                await until(lambda: watch.rounds >= rounds + 30)
+                asked, took = asked_for(fake)["c"], time.monotonic() - began
+            count = len(asked_for(fake))
+
+            assert 1 <= asked <= 2 + took
+            await stays(lambda: len(asked_for(fake)) == count, seconds=0.3)
+
+
+async def test_a_node_that_hangs_holds_up_nobody_who_has_seen_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who looks again gets what was known; the news come when they come."""
+    monkeypatch.setattr(detail, "EVERY_SECONDS", 0.0)
+    async with Fake() as fake:
+        fake.answer = stats(topic("t", channel("c", depth=1)))
+        async with watching(nsqds=(fake.http,)) as watch:
+            await seen(watch, lambda p: len(p.channels) == 1)
+            await watch.detail("t", "c")
+            fake.may_answer.clear()
+            began = time.monotonic()
+            known = await watch.detail("t", "c")
+            assert time.monotonic() - began < 1.0
+            assert known.channel is not None
+            assert known.channel.counts["depth"] == 1
+            fake.answer = stats(topic("t", channel("c", depth=2)))
+            fake.may_answer.set()
+
+            async def is_news() -> bool:
+                found = (await watch.detail("t", "c")).channel
+                return found is not None and found.counts["depth"] == 2
+
+            await until(is_news)
+
+
+async def test_many_first_looks_come_one_after_the_other() -> None:
+    """Fifty pages that are opened at once are a few questions at a time."""
+    async with Fake() as fake:
+        fake.answer = stats(topic("t", *(channel(name) for name in CHANNELS)))
+        async with watching(nsqds=(fake.http,)) as watch:
+            await seen(watch, lambda p: len(p.channels) == 50)
+            fake.may_answer.clear()
+            looks = [asyncio.create_task(watch.detail("t", name)) for name in CHANNELS]
+            await until(lambda: asked_for(fake).total() == detail.FIRST_AT_ONCE)
+            await stays(lambda: asked_for(fake).total() == detail.FIRST_AT_ONCE, seconds=0.3)
+            fake.may_answer.set()
+            await asyncio.gather(*looks)
+            assert asked_for(fake).total() == len(CHANNELS)
+
+
+async def test_what_nobody_looks_at_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while, with the next picture."""
+    monkeypatch.setattr(detail, "KEPT_SECONDS", 0.1)
+    async with Fake() as fake:
+        fake.answer = stats(topic("t", channel("c"), channel("d")))
+        async with watching(nsqds=(fake.http,)) as watch:
+            await seen(watch, lambda p: len(p.channels) == 2)
+            await watch.detail("t", "c")
+            await asyncio.sleep(0.15)
+            await watch.changed(watch.rounds)
+            await watch.detail("t", "d")
+
+            assert list(watch._details._kept) == [("t", "d")]
