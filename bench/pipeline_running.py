@@ -126,13 +126,17 @@ class Running:
         return text[-LOG_CHARACTERS:]
 
     def depths(self) -> dict[str, int]:
-        """How many messages each query has before it, on all nsqds together."""
+        """How many messages each query has before it, on all nsqds together.
+
+        A new topic keeps what is published until nsqlookupd has told its channels: that counts.
+        """
         self.check()
         sums = dict.fromkeys(self._queries, 0)
         for nsqd in self._nsqds:
             stats = nsqd.get_json(f"/stats?format=json&include_clients=false&topic={TOPIC}")
-            for channel in stats["topics"][0]["channels"]:
-                sums[channel["channel_name"]] += channel["depth"]
+            topic = stats["topics"][0]
+            for channel in topic["channels"]:
+                sums[channel["channel_name"]] += topic["depth"] + channel["depth"]
         return sums
 
     def wait(self, is_done: Callable[[dict[str, int]], bool]) -> dict[str, int]:
