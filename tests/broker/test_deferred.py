@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
+from typing import Any, NoReturn
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparq.broker import deferred
-from sparq.broker.deferred import Delays, DueList
+from sparq.broker.deferred import SWEPT_PER_TAKEN, Delays, DueList
 from sparq.broker.options import NEVER
 
 
@@ -88,3 +93,141 @@ def test_compact_keeps_what_somebody_waits_for(monkeypatch: pytest.MonkeyPatch) 
     due.compact(9)
 
     assert due.skipped == [7, 8, 9]
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 30), st.integers(0, 60)),
+        st.tuples(st.just("all"), st.integers(0, 30), st.integers(0, 60)),
+        st.tuples(st.just("take"), st.sets(st.integers(0, 30), max_size=9), st.just(0)),
+        st.tuples(st.just("pop"), st.integers(0, 60), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(operations)
+def test_delays_come_and_go_as_from_a_plain_list(steps: list[tuple[str, Any, int]]) -> None:
+    """What was taken out comes no more, what was deferred anew comes at its new time, once."""
+    delays = Delays()
+    plain: dict[int, tuple[int, int, int]] = {}
+    for number, (what, value, due_ns) in enumerate(steps):
+        if what in ("add", "all") and value not in plain:
+            entry = plain[value] = (due_ns, value, number)
+            if what == "add":
+                delays.add(*entry)
+            else:
+                delays.add_all(iter([entry]))
+        elif what == "take":
+            taken = [plain.pop(index) for index in value if index in plain]
+            assert sorted(delays.take(value)) == sorted((i, n) for _, i, n in taken)
+        elif what == "pop":
+            due = sorted(entry for entry in plain.values() if entry[0] <= value)
+            assert delays.pop_due(value) == [(index, count) for _, index, count in due]
+            plain = {index: entry for index, entry in plain.items() if entry not in due}
+        assert len(delays) == len(plain)
+        assert sorted(delays.entries()) == sorted(plain.values())
+        assert delays.indexes().tolist() == sorted(plain)
+        assert delays.next_due_ns() <= min((due for due, *_ in plain.values()), default=NEVER)
+        assert (delays.next_due_ns() == NEVER) == (not plain)
+
+
+class Unwalked(list[Any]):
+    """A list that nobody goes through."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("all entries are walked")
+
+
+def test_taking_out_deferred_messages_costs_what_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not what waits: the loop would stand still for as long as all of them take."""
+    count = 20_000
+    delays, due = Delays(), DueList()
+    delays.add_all((count - index, index, 1) for index in range(count))
+    for index in range(count):
+        due.add(count - index, index)
+    delays._heap = Unwalked(delays._heap)
+    due._heap = Unwalked(due._heap)
+    moved = 0
+    push, pop = heapq.heappush, heapq.heappop
+
+    def counted_push(heap: list[Any], entry: Any) -> None:
+        nonlocal moved
+        moved += 1
+        push(heap, entry)
+
+    def counted_pop(heap: list[Any]) -> Any:
+        nonlocal moved
+        moved += 1
+        return pop(heap)
+
+    def rebuilt(_heap: list[Any]) -> NoReturn:
+        raise AssertionError("the heap is made anew")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(heapq, "heappush", counted_push)
+        patch.setattr(heapq, "heappop", counted_pop)
+        patch.setattr(heapq, "heapify", rebuilt)
+        assert len(delays.take({*range(5000, 6000)})) == 1000
+        assert moved <= SWEPT_PER_TAKEN * 1000
+        assert len(due.cancel({*range(count - 1100, count - 100)})) == 1000
+        moved = 0
+        assert len(due.cancel({*range(count - 100, count)})) == 100
+        assert moved == SWEPT_PER_TAKEN * 100
+    assert (len(delays), len(due.pending)) == (count - 1000, count - 1100)
+    assert due.next_due_ns() <= 1101
+
+
+def test_what_is_deferred_anew_comes_at_its_new_time_alone() -> None:
+    """Its old entry, which may still be there, is none of it."""
+    delays = Delays()
+    delays.add_all((due_ns, due_ns, 1) for due_ns in range(10, 20))
+    assert delays.take({10}) == [(10, 1)]
+    delays.add(100, 10, 2)
+    assert delays.pop_due(50) == [(index, 1) for index in range(11, 20)]
+    assert delays.pop_due(100) == [(10, 2)]
+
+
+def test_what_was_taken_out_leaves_memory() -> None:
+    """While others wait for long, and the same messages are deferred and taken out for ever."""
+    delays = Delays()
+    delays.add_all((NEVER - 1, index, 1) for index in range(100))
+    for turn in range(1000):
+        for index in range(1000, 1010):
+            delays.add(NEVER - 2, index, turn)
+        assert len(delays.take({*range(1000, 1010)})) == 10
+    assert len(delays._heap) + len(delays._unswept) < 400
+    assert len(delays.take({*range(100)})) == 100
+    assert not delays._heap
+    assert not delays._unswept
+
+
+def test_who_copies_the_due_list_learns_what_was_withdrawn() -> None:
+    """Until its time has come; then it is gone, and was never due."""
+    due = DueList()
+    for index in (1, 2, 3):
+        due.add(index * 10, index)
+    assert due.cancel({2}) == {2}
+    assert sorted(due.entries()) == [(10, 1), (30, 3)]
+    assert sorted(due.entries_with_withdrawn()) == [(10, 1), (20, 2), (30, 3)]
+    assert due.withdrawn == {2}
+    assert due.pop_due(20) == [1]
+    assert (due.withdrawn, due.cancelled, due.next_due_ns()) == (set(), {2}, 30)
+    assert due.cancel({3}) == {3}
+    assert (due.withdrawn, due.next_due_ns(), due.pop_due(99)) == (set(), NEVER, [])
+
+
+def test_nothing_is_due_where_all_is_withdrawn() -> None:
+    """Whatever the heap still has; a topic that is emptied forgets that, too."""
+    due = DueList()
+    for index in range(1, 7):
+        due.add(index * 10, index)
+    assert due.cancel({2, 3, 4, 5, 6}) == {2, 3, 4, 5, 6}
+    assert due.next_due_ns() == 10
+    assert due.cancel({1}) == {1}
+    assert due.withdrawn == {3, 4, 5, 6}
+    assert due.next_due_ns() == NEVER
+    due.void(0, 99)
+    assert (due.withdrawn, due.entries_with_withdrawn()) == (set(), [])

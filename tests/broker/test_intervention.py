@@ -178,6 +178,21 @@ def test_a_deferred_publish_is_cancelled_for_all() -> None:
     assert client.bodies() == [b"b"]
 
 
+def test_what_is_cancelled_behind_others_is_shown_as_cancelled() -> None:
+    """It is not due yet, and the due list still has it; a page of deferred messages has it not."""
+    house, _ = house_with()
+    for seconds in (1, 2, 3):
+        house.publish("t", b"x", defer_ms=1000 * seconds)
+    _, b, _ = stored(house)
+    assert act(house, "cancel", b, channel=None) == {}
+
+    assert states(house) == ["DEFERRED", "FINISHED", "DEFERRED"]
+    assert house.channel("t", "c").deferred_count == 2
+    assert act(house, "requeue", b) == {b: CANCELLED}
+    house.pass_time(5)
+    assert states(house) == ["WAITING", "FINISHED", "WAITING"]
+
+
 @pytest.mark.parametrize("by_checkpoint", [False, True])
 @pytest.mark.parametrize("channel", ["c", None])
 def test_what_is_cancelled_stays_so_behind_its_time(

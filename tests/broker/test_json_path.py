@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from sparq.broker.json_path import (
     BODY_BYTES_MAX,
     ESCAPE,
     FILTER_CHARACTERS_MAX,
+    LARGE_BYTES,
     STEPS_MAX,
     FilterError,
     JsonFilter,
@@ -166,3 +170,69 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         return
     condition.matches(b"{}")
     condition.needle()
+
+
+# Large bodies
+
+
+PADDING = "x" * LARGE_BYTES
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_a_large_body_is_parsed_as_a_small_one(value: Any) -> None:
+    """To the same document: what it picks does not depend on the size."""
+    small = json.dumps({"value": value})
+    large = json.dumps({"padding": PADDING, "value": value})
+    for condition in ("value", "value = 1", 'value ~ ""', "value[0]", "value < 7", "value > 0.5"):
+        asked = parse(condition)
+        assert asked.matches(large.encode()) == asked.matches(small.encode()), condition
+    assert not parse("value").matches(large.encode() + b"}")
+    assert not parse("value").matches(large.replace('"value"', '"value": 1e, "v"').encode())
+
+
+@pytest.mark.parametrize(
+    "document",
+    [[7] * 20_000, [0.5] * 20_000, [{"a": None}] * 9000],
+    ids=["ints", "floats", "dicts"],
+)
+def test_other_threads_may_run_while_a_large_body_is_parsed(document: list[Any]) -> None:
+    """Each number and each object is a call of a Python function, where threads take turns."""
+    body = json.dumps(document).encode()
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        assert parse("[8999]").matches(body)
+    finally:
+        sys.setprofile(before)
+
+    assert calls >= len(document)
+
+
+def test_a_large_body_causes_no_garbage_collection() -> None:
+    """Its lists would cause dozens, each of which looks at all of them; then all is as before."""
+    body = json.dumps([[]] * 60_000).encode()
+    runs: list[str] = []
+
+    def note(phase: str, _details: dict[str, int]) -> None:
+        runs.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        assert parse("[59999]").matches(body)
+        assert not parse("[60000]").matches(body + b"]")
+    finally:
+        gc.callbacks.remove(note)
+
+    assert runs == []
+    assert gc.isenabled()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.broker import picture as pictures
 from sparq.broker.deferred import Delays, DueList
 from sparq.broker.in_flight import InFlight
 from sparq.broker.options import NEVER
 from sparq.broker.page import PAGE_SIZE
 from sparq.broker.ready_again import ReadyAgain, among
 from sparq.broker.skips import Skips
+from tests.broker.house import House
 
 indexes = st.lists(st.integers(0, 40), unique=True).map(sorted)
 
@@ -145,3 +151,38 @@ def test_messages_in_flight_as_rows(
     assert taken.attempts.tolist() == [known[index][4] for index in named if index in known]
     left = [index for index in held if index not in named]
     assert (flying.count, flying.indexes().tolist()) == (len(left), left)
+
+
+def test_a_picture_makes_its_columns_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call goes through all of what very many deferred or skipped messages are."""
+    count = 3 * pictures.SLICE + 5
+    sizes: list[int] = []
+
+    def noting(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(values: Any, *arguments: Any, **named: Any) -> Any:
+            array = make(values, *arguments, **named)
+            # What is made of arrays lets other threads run.
+            if not isinstance(values, np.ndarray) and array.ndim:
+                sizes.append(len(array))
+            return array
+
+        return made
+
+    house = House()
+    house.consumer("t", "c")
+    channel, now = house.broker.topics["t"].channels["c"], house.clock.now()
+    found = replace(
+        pictures.take(channel, now),
+        delays=[(index, index, 1) for index in range(count)],
+        dues=[(index, index) for index in range(count, 2 * count)],
+        apart={*range(count, 2 * count, 2)},
+        skipped=[*range(count)],
+        overdue=[*range(0, count, 2)],
+        skips=[(index, index + 1) for index in range(0, 2 * count, 2)],
+    )
+    monkeypatch.setattr(np, "fromiter", noting(np.fromiter))
+    monkeypatch.setattr(np, "array", noting(np.array))
+    states, _ = found.states(np.arange(2 * count))
+
+    assert (states == pictures.State.DEFERRED).sum() == count + count // 2
+    assert max(sizes) == pictures.SLICE

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparq.broker import search
+from sparq.broker import needles, search
 from sparq.nsqd import inspection
 from sparq.nsqd.inspection import Slice
 from sparq.protocol.commands import fin, rdy, req, sub
-from tests.nsqd.daemon import Consumer, Daemon
+from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.nsqd.test_inspection import bodies, channel, get, pages
 from tests.waiting import until
 
@@ -160,3 +162,52 @@ def test_a_slice_begins_with_its_first_question() -> None:
     """Not when it is made: it may wait for its thread."""
     assert Slice(60)()
     assert not Slice(0)()
+
+
+async def test_a_request_gets_on_through_bytes_that_hold_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pieces a part is: each request comes further, and the search to its end."""
+    nsqd = await start(tmp_path)
+    await nsqd.post("/topic/create?topic=t")
+    for _ in range(3):
+        await nsqd.post("/mpub?topic=t", b"\n".join([b"x" * 100] * 400))
+    cache = nsqd.nsqd.broker.topics["t"].stream.log.looking._cache
+    cache.limit_bytes = 1
+    await nsqd.post("/pub?topic=t", b"pushes them out of memory")
+    monkeypatch.setattr(inspection, "STEP_SECONDS", 0)
+    monkeypatch.setattr(needles, "WINDOW_BYTES", 500)
+    tokens: list[str] = []
+    scanned = 0
+    async for page in pages(nsqd, "/topic/search", topic="t", text="nothing", budget_ms=1):
+        assert page["next"] not in tokens
+        tokens.append(page["next"])
+        scanned += page["scanned"]
+
+    await stop(nsqd)
+    assert scanned == 1201
+    assert tokens[-1] is None
+
+
+async def test_searches_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a few at a time they wait: each holds what it looks into."""
+    monkeypatch.setattr(inspection, "SEARCHES_MAX", 2)
+    nsqd = await start(tmp_path)
+    await channel(nsqd, *[b"%d" % number for number in range(100)])
+    under_way = most = 0
+    look = inspection.Inspection._look
+
+    async def counted(*arguments: Any) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await look(*arguments)
+        under_way -= 1
+
+    monkeypatch.setattr(inspection.Inspection, "_look", counted)
+    asked = (get(nsqd, "/topic/search", topic="t", text=str(number)) for number in range(20))
+    answers = await asyncio.gather(*asked)
+    await stop(nsqd)
+
+    assert [bodies(answer)[0] for answer in answers] == [str(number) for number in range(20)]
+    assert most == 2

@@ -28,6 +28,7 @@ EFFECTS = {
     "auth_secret": "test_layers.test_a_batch_is_read",
     "lookupd_authorization": "test_discovery.test_https_and_the_secret",
     "channel": "test_source.test_the_cursor_follows_what_spark_has_committed",
+    "queryName": "test_query_name.test_nsqd_is_told_which_query_reads",
     "startingOffsets": "test_source.test_a_query_begins_where_the_option_says",
     "startingTimestamp": "test_spark.test_a_batch_may_start_at_a_time",
     "endingOffsets": "test_batch_read.test_a_batch_may_be_bounded",

@@ -25,59 +25,100 @@ COMPACT_MIN = 1024
 """So many passed entries are kept before the list of skipped indexes is made anew."""
 
 
+SWEPT_PER_TAKEN: Final = 2
+"""Entries looked at for each that is taken out: the whole heap, by the time that half is gone."""
+
 _NOTHING: Final = np.empty(0, np.int64)
 _Numbers = NDArray[np.int64]
+_Entry = tuple[int, int, int]
+"""(due, index, attempts)"""
 
 
 class Delays:
-    """Requeued messages of one channel that wait for their time; due times on the mono clock."""
+    """Requeued messages of one channel that wait for their time; due times on the mono clock.
+
+    An entry that was taken out before its time stays in the heap until that time, or until it is
+    swept: looking for it in a heap of hundreds of thousands would hold the loop up for as many
+    milliseconds. So `take` costs what it is asked for, and a sweep goes on a few entries at a time.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int]] = []
+        self._heap: list[_Entry] = []
+        self._unswept: list[_Entry] = []
+        """A second heap, of which each `take` moves the end into the first."""
+        self._by_index: dict[int, _Entry] = {}
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._by_index)
 
     def add(self, due_ns: int, index: int, attempts: int) -> None:
         """Keep a message until its time."""
-        heapq.heappush(self._heap, (due_ns, index, attempts))
+        entry = due_ns, index, attempts
+        self._by_index[index] = entry
+        heapq.heappush(self._heap, entry)
 
     def add_all(self, delays: Iterable[tuple[int, int, int]]) -> None:
         """Keep many: (due, index, attempts) each."""
-        self._heap.extend(delays)
+        added = list(delays)
+        self._by_index.update((entry[1], entry) for entry in added)
+        self._heap.extend(added)
         heapq.heapify(self._heap)
 
     def pop_due(self, now_ns: int) -> list[tuple[int, int]]:
         """(index, attempts) of what is due, earliest first."""
-        due: list[tuple[int, int]] = []
-        while self._heap and self._heap[0][0] <= now_ns:
-            _, index, attempts = heapq.heappop(self._heap)
-            due.append((index, attempts))
+        due = self._pop(self._heap, now_ns)
+        if self._unswept:
+            due = sorted(due + self._pop(self._unswept, now_ns))
+        return [(index, attempts) for _, index, attempts in due]
+
+    def _pop(self, heap: list[_Entry], now_ns: int) -> list[_Entry]:
+        due: list[_Entry] = []
+        while heap and heap[0][0] <= now_ns:
+            entry = heapq.heappop(heap)
+            if self._by_index.get(entry[1]) is entry:
+                del self._by_index[entry[1]]
+                due.append(entry)
         return due
 
     def next_due_ns(self) -> int:
-        """When the next one is due; NEVER when none waits."""
-        return self._heap[0][0] if self._heap else NEVER
+        """No message is due before; NEVER when none waits."""
+        if not self._by_index:
+            return NEVER
+        return min(heap[0][0] for heap in (self._heap, self._unswept) if heap)
 
     def entries(self) -> list[tuple[int, int, int]]:
         """(due, index, attempts) of all, in no order."""
-        return list(self._heap)
+        return list(self._by_index.values())
 
     def take(self, indexes: Collection[int]) -> list[tuple[int, int]]:
         """Take some messages out before their time; (index, attempts) of those that were here."""
-        taken = [(index, attempts) for _, index, attempts in self._heap if index in indexes]
-        if taken:
-            self._heap = [entry for entry in self._heap if entry[1] not in indexes]
-            heapq.heapify(self._heap)
-        return taken
+        taken = [self._by_index.pop(index) for index in indexes if index in self._by_index]
+        if self._by_index:
+            self._sweep(len(taken) * SWEPT_PER_TAKEN)
+        else:
+            self.clear()
+        return [(index, attempts) for _, index, attempts in taken]
+
+    def _sweep(self, count: int) -> None:
+        """Look at so many entries of the heap, at its end, where they are taken off at no cost."""
+        for _ in range(count):
+            if not self._unswept:
+                self._heap, self._unswept = [], self._heap
+            if not self._unswept:
+                return
+            entry = self._unswept.pop()
+            if self._by_index.get(entry[1]) is entry:
+                heapq.heappush(self._heap, entry)
 
     def indexes(self) -> NDArray[np.int64]:
         """All that wait, ascending."""
-        return np.sort(np.array([index for _, index, _ in self._heap], np.int64))
+        return np.sort(np.fromiter(self._by_index, np.int64, len(self._by_index)))
 
     def clear(self) -> None:
         """Forget everything."""
         self._heap.clear()
+        self._unswept.clear()
+        self._by_index.clear()
 
 
 class DueList:
@@ -88,6 +129,8 @@ class DueList:
         skipped: ascending; what cursors pass over (see the module's text).
         overdue: due, but not yet visible to channels since P stands before them.
         cancelled: those of `skipped` that no channel is ever to get.
+        withdrawn: those of them whose entry is still in the heap, where it stays until it is due:
+            looking for it would hold the loop up.
     """
 
     def __init__(self) -> None:
@@ -95,6 +138,7 @@ class DueList:
         self.skipped: list[int] = []
         self.overdue: list[int] = []
         self.cancelled: set[int] = set()
+        self.withdrawn: set[int] = set()
         self._heap: list[tuple[int, int]] = []
         self._sorted: NDArray[np.int64] | None = None
         """The pending indexes, while they are known in order."""
@@ -143,6 +187,9 @@ class DueList:
         due: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
             index = heapq.heappop(self._heap)[1]
+            if index in self.withdrawn:
+                self.withdrawn.remove(index)
+                continue
             self.pending.remove(index)
             self._sorted = None
             due.append(index)
@@ -154,13 +201,24 @@ class DueList:
         if found:
             self.pending -= found
             self.cancelled |= found
-            self._heap = [entry for entry in self._heap if entry[1] not in found]
-            heapq.heapify(self._heap)
+            self.withdrawn |= found
             self._sorted = None
+            self._drop_withdrawn(SWEPT_PER_TAKEN * len(found))
         return found
+
+    def _drop_withdrawn(self, count_max: int) -> None:
+        """Take what was withdrawn off the heap's top, where it would have nobody to wake."""
+        for _ in range(count_max):
+            if not self._heap or self._heap[0][1] not in self.withdrawn:
+                return
+            self.withdrawn.remove(heapq.heappop(self._heap)[1])
 
     def entries(self) -> list[tuple[int, int]]:
         """(due, index) of all that are pending, in no order."""
+        return [entry for entry in self._heap if entry[1] not in self.withdrawn]
+
+    def entries_with_withdrawn(self) -> list[tuple[int, int]]:
+        """The same and those of `withdrawn`: a copy, which takes a fraction of the time."""
         return list(self._heap)
 
     def hold_back(self, due: list[int], visible_end: int) -> list[int]:
@@ -170,8 +228,8 @@ class DueList:
         return [index for index in candidates if index < visible_end]
 
     def next_due_ns(self) -> int:
-        """When the next one is due; NEVER when none is pending."""
-        return self._heap[0][0] if self._heap else NEVER
+        """No message is due before; NEVER when none is pending."""
+        return self._heap[0][0] if self.pending else NEVER
 
     def contains(self, index: int) -> bool:
         """Whether cursors pass over this index."""
@@ -232,6 +290,7 @@ class DueList:
         self.pending = {index for index in self.pending if not first <= index < end}
         self._heap = [entry for entry in self._heap if entry[1] in self.pending]
         heapq.heapify(self._heap)
+        self.withdrawn.clear()
         self._sorted = None
         self.overdue = [index for index in self.overdue if not first <= index < end]
         self.cancelled = {index for index in self.cancelled if not first <= index < end}

@@ -53,13 +53,13 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     rest = np.setdiff1d(rest, flying.indexes)
     waits = _waiting(channel, rest)
     rest = rest[~waits]
-    delayed = channel.delays.take(set(rest.tolist()))
-    cancelled = topic.stream.due.cancelled.difference(index for index, _ in delayed)
-    refused.update({index: CANCELLED for index in rest.tolist() if index in cancelled})
+    delayed = dict(channel.delays.take(set(rest.tolist())))
+    gone = topic.stream.due.cancelled.intersection(rest.tolist()).difference(delayed)
+    refused.update(dict.fromkeys(sorted(gone), CANCELLED))
     rest = rest[~np.isin(rest, np.array([*refused], np.int64))]
     # Also what lies before the channel's start: it must not count as due for the others.
     pending = _take_apart(channel, rest, start=0)
-    attempts = dict.fromkeys(rest.tolist(), 0) | dict(delayed)
+    attempts = dict.fromkeys(rest.tolist(), 0) | delayed
     if len(rest):
         counts = np.array(list(attempts.values()), np.int64)
         if len(pending):

@@ -9,13 +9,16 @@
    strings, character by character; `true`, `false` and `null` are equal or not. `~`: the string is
    part of the string there. What has another type, or is not there, holds for no operator.
 2. Matching a body costs one parsing of it, and nothing that grows faster than the body.
+3. Parsing lets no other thread run. In a large body it does, with each number and each object.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
@@ -28,6 +31,9 @@ STEPS_MAX: Final = 32
 
 BODY_BYTES_MAX: Final = 256 << 10
 """Larger bodies are not parsed: that takes milliseconds in which nothing else runs."""
+
+LARGE_BYTES: Final = 16 << 10
+"""Larger bodies are parsed so that other threads may run meanwhile."""
 
 ESCAPE: Final = b"\\u"
 """How JSON writes any character in a second way."""
@@ -53,6 +59,37 @@ _MISSING: Final = object()
 _DECODER: Final = json.JSONDecoder()
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(pairs)
+
+
+def _integer(text: str) -> int:
+    return int(text)
+
+
+def _float(text: str) -> float:
+    return float(text)
+
+
+_INTERRUPTIBLE: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_float
+)
+"""Parses the same: calls of Python functions are where threads take turns."""
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile: a large document would cause many, each of which looks at
+    all of it and lets no other thread run, and there is nothing in it to be collected."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class FilterError(ValueError):
     """A filter that cannot be read; the text says where and what was expected."""
 
@@ -75,8 +112,14 @@ class JsonFilter:
         """Whether a body is JSON and the condition holds in it. Large ones are not looked into."""
         if len(body) > BODY_BYTES_MAX:
             return False
+        if len(body) <= LARGE_BYTES:
+            return self._is_in(_DECODER, body)
+        with _uncollected():
+            return self._is_in(_INTERRUPTIBLE, body)
+
+    def _is_in(self, decoder: json.JSONDecoder, body: bytes) -> bool:
         try:
-            document = _DECODER.decode(body.decode())
+            document = decoder.decode(body.decode())
         except (ValueError, RecursionError):
             return False
         found = self._find(document)

@@ -11,10 +11,12 @@ is looked at, which may be in a thread. A message is, by its index:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -81,8 +83,9 @@ class Picture:
         chunks: what waits once more, as it is kept.
         delays: (due, index, attempts) of what REQ has deferred.
         dues: (due, index) of the topic's deferred publishes.
-        apart, cancelled, overdue: see `channel` and `deferred`.
-        skipped, skips: what the cursor passes over: indexes, and ranges.
+        apart: those of `dues` that the channel does not wait for.
+        overdue: see `deferred`.
+        skipped, skips: what the cursor will pass over: indexes, and ranges.
     """
 
     now: Instant
@@ -94,7 +97,7 @@ class Picture:
     chunks: list[tuple[Indexes, NDArray[np.uint16]]]
     delays: list[tuple[int, int, int]]
     dues: list[tuple[int, int]]
-    apart: frozenset[int]
+    apart: set[int]
     overdue: list[int]
     skipped: list[int]
     skips: list[tuple[int, int]]
@@ -113,7 +116,7 @@ class Picture:
         dues, indexes, attempts = _columns(self.delays, 3)
         if not self.is_range:
             due, pending = _columns(self.dues, 2)
-            mine = (pending >= self.start) & ~np.isin(pending, np.array([*self.apart], np.int64))
+            mine = (pending >= self.start) & ~np.isin(pending, _column(self.apart))
             dues, indexes = np.append(dues, due[mine]), np.append(indexes, pending[mine])
             attempts = np.append(attempts, np.zeros(int(mine.sum()), np.int64))
         order = np.argsort(indexes, kind="stable")
@@ -124,8 +127,12 @@ class Picture:
         """Ahead of the cursor, but not for it: single indexes."""
         if self.is_range:
             return np.empty(0, np.int64)
-        waits = np.array(self.overdue, np.int64)
-        return np.setdiff1d(np.array(self.skipped, np.int64), waits, assume_unique=True)
+        return np.setdiff1d(_column(self.skipped), _column(self.overdue), assume_unique=True)
+
+    @cached_property
+    def _skips(self) -> Indexes:
+        """What ranges the cursor passes over, shape (2, n)."""
+        return _columns(self.skips, 2)
 
     def due_after(self, after: tuple[int, int], count: int) -> tuple[Indexes, Indexes]:
         """The next deferred messages behind (due, index), by when they are due.
@@ -151,7 +158,7 @@ class Picture:
         attempts = np.full(len(indexes), UNKNOWN, np.int64)
         fresh = indexes >= self.cursor
         if fresh.any():
-            fresh &= ~_within(indexes, self.skips) & (_rows_in(self._passed, indexes) < 0)
+            fresh &= ~_within(indexes, self._skips) & (_rows_in(self._passed, indexes) < 0)
             states[fresh], attempts[fresh] = State.WAITING, 0
         known = (
             (State.DEFERRED, self.deferred.indexes, self.deferred.attempts),
@@ -200,10 +207,11 @@ def take(channel: Channel, now: Instant) -> Picture:
         in_flight=channel.in_flight.rows(0, channel.in_flight.count),
         chunks=channel.again.chunks(),
         delays=channel.delays.entries(),
-        dues=due.entries(),
-        apart=frozenset(channel.apart),
+        dues=due.entries_with_withdrawn(),
+        apart=channel.apart | due.withdrawn,
         overdue=list(due.overdue),
-        skipped=list(due.skipped),
+        # A channel may have passed very many of them: what lies ahead is all that is asked for.
+        skipped=due.skipped[bisect_left(due.skipped, channel.cursor) :],
         skips=[] if channel.range_epoch else channel.skips.ranges(),
     )
 
@@ -243,6 +251,15 @@ def _columns(rows: Sequence[tuple[int, ...]], width: int) -> Indexes:
     return np.concatenate(parts).T
 
 
+def _column(values: Iterable[int]) -> Indexes:
+    """Numbers as an array, a slice at a time."""
+    left = iter(values)
+    parts = [np.empty(0, np.int64)]
+    while len(part := np.fromiter(islice(left, SLICE), np.int64)):
+        parts.append(part)
+    return np.concatenate(parts)
+
+
 def _rows_in(ascending: Indexes, indexes: Indexes) -> Indexes:
     """Where each of the indexes stands in an ascending array; -1: it does not."""
     if not len(ascending):
@@ -251,11 +268,11 @@ def _rows_in(ascending: Indexes, indexes: Indexes) -> Indexes:
     return np.where(ascending[rows] == indexes, rows, -1)
 
 
-def _within(indexes: Indexes, ranges: list[tuple[int, int]]) -> NDArray[np.bool_]:
-    """Which of the indexes lie in one of the ascending ranges."""
-    if not ranges:
+def _within(indexes: Indexes, ranges: Indexes) -> NDArray[np.bool_]:
+    """Which of the indexes lie in one of the ascending ranges, shape (2, n)."""
+    firsts, ends = ranges
+    if not len(firsts):
         return np.zeros(len(indexes), np.bool_)
-    firsts, ends = np.array(ranges, np.int64).T
     at = np.searchsorted(firsts, indexes, "right") - 1
     inside: NDArray[np.bool_] = (at >= 0) & (indexes < ends[at])
     return inside

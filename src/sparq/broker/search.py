@@ -4,24 +4,30 @@ The loop says which parts come next (`next_step`), a thread looks into them (`St
 after each small piece of work whether it may go on. Then the next step follows, or the answer: so a
 search of millions of messages is many steps of milliseconds, and nobody waits behind it.
 
+A piece of work is bounded in bytes and in messages, whatever a batch holds, and so is each call in
+it that lets no other thread run (reading apart, which does): the loop needs the interpreter several
+times for each delivery, and would wait for the end of such a call each time.
+
 1. A part is searched as raw bytes first; only where something is found it is verified and taken
    apart. Where a channel's state is asked for, parts without a candidate are not even read.
-2. `position` is how far the search has come: every match before it has been told. It moves with
-   each step, but for one that is stopped before its first message.
+2. `position` is how far the search has come: every match before it has been told. A step that is
+   stopped within a part goes on there, as long as the search is the same; a search that begins in
+   the middle of a part reads it again.
 3. What cannot be read, or is too large to be parsed, matches nothing and is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker import json_path
+from sparq.broker import json_path, needles
 from sparq.broker.picture import UNKNOWN, Picture, State
+from sparq.log.block import Block, Buffer
 from sparq.log.disk import DiskError
 from sparq.log.looking import Looking, Part, Stored, stored_at
 from sparq.log.reading import pieces_of, read_extent
@@ -31,7 +37,6 @@ from sparq.protocol.patterns import Patience, TooLong
 
 if TYPE_CHECKING:
     from sparq.broker.json_path import JsonFilter
-    from sparq.log.block import Block
     from sparq.protocol.patterns import Pattern
 
 Indexes = NDArray[np.int64]
@@ -53,7 +58,11 @@ FOUND_BYTES_MAX: Final = 8 << 20
 """An answer holds at most this much of bodies."""
 
 LOOKS: Final = 32
-"""After so many messages `going` is asked."""
+"""After so many messages `going` is asked, ..."""
+
+LOOK_BYTES: Final = 16 << 10
+"""... or after so many bytes of messages: parsed, they take a third of a millisecond."""
+
 
 PATTERN_STEPS_MAX: Final = 400_000
 """So much a pattern may cost with one body, about a tenth of a second."""
@@ -77,12 +86,12 @@ class Criteria:
     attempts: tuple[str, int] | None = None
     state: State | None = None
 
-    def has_needle(self, data: bytes) -> bool:
-        """Whether these raw bytes may hold a body that matches."""
-        if self.text not in data:
-            return False
-        condition = self.json
-        return condition is None or condition.needle() in data or json_path.ESCAPE in data
+    def needles(self) -> list[tuple[bytes, ...]]:
+        """Of each of these the raw bytes hold one at least, where they hold a body that matches."""
+        found: list[tuple[bytes, ...]] = [(self.text,)] if self.text else []
+        if self.json is not None and self.json.needle():
+            found.append((self.json.needle(), json_path.ESCAPE))
+        return found
 
     def wants(self, states: NDArray[np.uint8], attempts: Indexes) -> NDArray[np.bool_]:
         """Which of these states and attempts match."""
@@ -107,6 +116,8 @@ class Search:
         scanned, scanned_bytes: messages that were looked at, and the bytes of their frames.
         unsearched: those of them that could not be looked into.
         failed: parts whose file could not be read, and why.
+        candidates: the messages that may match, where only those are looked at.
+        work: what a step has left to the next one.
     """
 
     looking: Looking
@@ -123,6 +134,7 @@ class Search:
     unsearched: int = 0
     failed: list[tuple[Part, DiskError]] = field(default_factory=list)
     candidates: Indexes | None = None
+    work: Iterator[None] | None = None
 
     @property
     def is_full(self) -> bool:
@@ -153,6 +165,8 @@ class Search:
 
     def next_step(self, going: Going) -> Step | None:
         """What comes next; None: nothing is left, the search is over."""
+        if self.work is not None:
+            return Step(self, self.work, going)
         if self.candidates is None:
             parts = self.looking.parts(self.position, self.end, PARTS_MAX)
         else:
@@ -160,7 +174,8 @@ class Search:
         if not parts:
             self.position = self.end
             return None
-        return Step(self, parts, going)
+        self.work = Look(self).into(parts)
+        return Step(self, self.work, going)
 
     def _parts_of(self, candidates: Indexes) -> Iterator[Part]:
         at = int(np.searchsorted(candidates, self.position))
@@ -182,87 +197,126 @@ def _fresh() -> tuple[NDArray[np.uint8], Indexes]:
 
 @dataclass(eq=False)
 class Step:
-    """Work: looks into some parts."""
+    """Work: goes on with a search for a while."""
 
     search: Search
-    parts: list[Part]
+    work: Iterator[None]
     going: Going
     kind: TaskKind = TaskKind.INSPECT
     error: DiskError | None = None
 
     def run(self) -> None:
         """Look, until told to stop."""
-        for part in self.parts:
-            if not self._look(part) or not self.going():
+        for _ in self.work:
+            if not self.going():
                 return
+        self.search.work = None
 
-    def _look(self, part: Part) -> bool:
-        """Look into a part; False: stop, `position` is within it or at its end."""
+
+class Look:
+    """Looks into parts for a search. What returns an iterator yields after each piece of work."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+
+    def into(self, parts: Sequence[Part]) -> Iterator[None]:
+        """Look into these, until the search is full."""
+        for part in parts:
+            yield from self._into_part(part)
+            if self.search.is_full:
+                return
+            yield
+
+    def _into_part(self, part: Part) -> Iterator[None]:
         search = self.search
         first = max(search.position, part.first)
         end = min(part.end, search.end)
-        blocks: Iterable[Block] = part.blocks
+        blocks: Sequence[Block] = part.blocks
         if not part.blocks:
             try:
                 data = read_extent(search.looking.disk, part.place)
             except DiskError as error:
                 search.failed.append((part, error))
                 search.position = end
-                return True
-            if not search.criteria.has_needle(data):
+                return
+            yield
+            if not (yield from self._has_needles(data)):
                 search.scanned += end - first
                 search.scanned_bytes += len(data)
                 search.position = end
-                return True
+                return
             blocks = [piece.block for piece in pieces_of(data, part.place)]
-        for block in blocks:
-            if block.end > search.position and not self._look_into(block):
-                return False
+            yield
+        for chunk in chunks(blocks, first, end):
+            yield from self._into_chunk(chunk)
+            if search.is_full:
+                return
         read = sum(max(0, min(block.end, end) - max(block.first, first)) for block in blocks)
         search.unsearched += end - first - read
         search.position = end
-        return not search.is_full
 
-    def _look_into(self, block: Block) -> bool:
-        """Look into a block; False: stop, `position` is behind the last message looked at."""
+    def _has_needles(self, data: bytes) -> Generator[None, None, bool]:
+        """Whether these raw bytes may hold a body that matches."""
+        missing = self.search.criteria.needles()
+        if not missing:
+            return True
+        longest = max(len(needle) for choice in missing for needle in choice)
+        for low, high in needles.windows(0, len(data), longest):
+            missing = [
+                choice
+                for choice in missing
+                if not any(_holds(data, needle, low, high) for needle in choice)
+            ]
+            if not missing:
+                return True
+            yield
+        return False
+
+    def _into_chunk(self, chunk: Block) -> Iterator[None]:
+        """Look into a chunk; where it stops, `position` is behind the last message looked at."""
         search = self.search
-        first = max(search.position, block.first)
-        end = min(block.end, search.end)
-        # A view would be searched byte by byte.
-        frames = block.frames if isinstance(block.frames, bytes) else bytes(block.frames)
-        ends = [0, *block.ends.tolist()]
-        went_on, position = True, end
+        ends = [0, *chunk.ends.tolist()]
         looks = LOOKS if search.criteria.regex is None else 1
-        for count, index in enumerate(self._candidates(block, frames, first, end), 1):
-            at = index - block.first
-            if self._matches(frames, ends[at] + FRAME_OVERHEAD, ends[at + 1]):
-                stored = stored_at(block, index, search.body_bytes)
+        first, since = chunk.first, 0
+        for count, index in enumerate(self._candidates(chunk), 1):
+            at = index - chunk.first
+            since += ends[at + 1] - ends[at]
+            if self._matches(chunk.frames, ends[at] + FRAME_OVERHEAD, ends[at + 1]):
+                stored = stored_at(chunk, index, search.body_bytes)
                 search.found.append(stored)
                 search.found_bytes += len(stored.body)
-            if search.is_full or (count % looks == 0 and not self.going()):
-                position, went_on = index + 1, False
-                break
-        search.scanned += position - first
-        search.scanned_bytes += ends[position - block.first] - ends[first - block.first]
-        search.position = position
-        return went_on
+            if search.is_full or count % looks == 0 or since >= LOOK_BYTES:
+                self._passed(chunk, first, index + 1)
+                if search.is_full:
+                    return
+                first, since = index + 1, 0
+                yield
+        self._passed(chunk, first, chunk.end)
+        yield
 
-    def _candidates(self, block: Block, frames: bytes, first: int, end: int) -> Iterable[int]:
-        """The indexes in [first, end) that may match by text and state."""
+    def _passed(self, chunk: Block, first: int, end: int) -> None:
+        """Note that [first, end) of a chunk was looked at."""
+        self.search.scanned += end - first
+        self.search.scanned_bytes += chunk.start_of(end) - chunk.start_of(first)
+        self.search.position = end
+
+    def _candidates(self, chunk: Block) -> Iterable[int]:
+        """The indexes of a chunk's messages that may match by text and state."""
         picture, criteria = self.search.picture, self.search.criteria
         text = criteria.text
-        if not text and criteria.json is not None and json_path.ESCAPE not in frames:
-            text = criteria.json.value_needle()
+        if not text and criteria.json is not None and criteria.json.value_needle():
+            is_plain = not _holds(chunk.frames, json_path.ESCAPE, 0, len(chunk.frames))
+            text = criteria.json.value_needle() if is_plain else b""
         if picture is None or (criteria.state is None and criteria.attempts is None):
-            return text_hits(block, frames, first, end, text) if text else range(first, end)
-        indexes = np.arange(first, end)
+            return text_hits(chunk, text) if text else range(chunk.first, chunk.end)
+        indexes = np.arange(chunk.first, chunk.end)
         chosen: list[int] = indexes[criteria.wants(*picture.states(indexes))].tolist()
         if not text:
             return chosen
-        hits = set(text_hits(block, frames, first, end, text))
+        hits = set(text_hits(chunk, text))
         return [index for index in chosen if index in hits]
 
-    def _matches(self, frames: bytes, start: int, end: int) -> bool:
+    def _matches(self, frames: Buffer, start: int, end: int) -> bool:
         """Whether the body at [start, end) is as JSON and pattern want it."""
         condition, pattern = self.search.criteria.json, self.search.criteria.regex
         if condition is None and pattern is None:
@@ -270,7 +324,7 @@ class Step:
         if end - start > json_path.BODY_BYTES_MAX:
             self.search.unsearched += 1
             return False
-        body = frames[start:end]
+        body = bytes(frames[start:end])
         if condition is not None and not condition.matches(body):
             return False
         return pattern is None or self._is_like(pattern, body)
@@ -284,14 +338,38 @@ class Step:
             return False
 
 
-def text_hits(block: Block, frames: bytes, first: int, end: int, text: bytes) -> Iterator[int]:
-    """The messages of [first, end) whose bodies contain some bytes; `frames` are the block's."""
-    ends = block.ends
-    at, stop = block.start_of(first), block.start_of(end)
-    while (hit := frames.find(text, at, stop)) >= 0:
+def _holds(data: Buffer, needle: bytes, start: int, end: int) -> bool:
+    """Whether [start, end) of the data has a needle in it."""
+    if needle == json_path.ESCAPE:
+        # Backslashes are rare, and looking for a single character is much faster.
+        start = needles.find(data, needle[:1], start, end)
+    return start >= 0 and needles.find(data, needle, start, end) >= 0
+
+
+def chunks(blocks: Iterable[Block], first: int, end: int) -> Iterator[Block]:
+    """The messages of [first, end) that blocks have, in blocks of a window, or of one message."""
+    for block in blocks:
+        index, stop = max(first, block.first), min(end, block.end)
+        while index < stop:
+            start = block.start_of(index)
+            fit = int(block.ends.searchsorted(start + needles.WINDOW_BYTES, "right"))
+            behind = min(max(index + 1, block.first + fit), stop)
+            frames: Buffer = block.slice(index, behind)
+            if len(frames) <= needles.WINDOW_BYTES:
+                frames = bytes(frames)  # a view would be searched byte by byte
+            ends = block.ends_within(index, behind)
+            yield Block(index, behind - index, ends, frames, block.ordinal + index - block.first)
+            index = behind
+
+
+def text_hits(chunk: Block, text: bytes) -> Iterator[int]:
+    """The messages of a chunk whose bodies contain some bytes."""
+    ends, frames = chunk.ends, chunk.frames
+    at, stop = 0, len(frames)
+    while (hit := needles.find(frames, text, at, stop)) >= 0:
         position = int(ends.searchsorted(hit, "right"))
-        index, frame_end = block.first + position, int(ends[position])
-        body = block.start_of(index) + FRAME_OVERHEAD
+        index, frame_end = chunk.first + position, int(ends[position])
+        body = chunk.start_of(index) + FRAME_OVERHEAD
         if hit < body:  # in what stands before a body: an id, a time
             at = body
             continue

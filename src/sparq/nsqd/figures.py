@@ -87,14 +87,20 @@ class Wanted(NamedTuple):
 
 async def gathered(pieces: Iterable[str]) -> bytes:
     """All pieces as one text; the loop runs on between them."""
-    found: list[str] = []
+    return b"".join(await encoded(pieces))
+
+
+async def encoded(pieces: Iterable[str | bytes]) -> list[bytes]:
+    """All pieces as bytes; the loop runs on between them."""
+    found: list[bytes] = []
     until = time.perf_counter() + SLICE_SECONDS
     for piece in pieces:
-        found.append(piece)
+        # One by one: to encode all of them at once would hold the loop for milliseconds.
+        found.append(piece if isinstance(piece, bytes) else piece.encode("utf-8", "replace"))
         if time.perf_counter() >= until:
             await asyncio.sleep(0)
             until = time.perf_counter() + SLICE_SECONDS
-    return "".join(found).encode("utf-8", "replace")
+    return found
 
 
 def standing(broker: Broker, topics: Iterable[Topic]) -> Iterator[Topic]:

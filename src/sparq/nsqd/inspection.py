@@ -3,15 +3,16 @@
 1. A request takes a picture of what memory has, in the loop; what takes longer, sorting and
    reading, is work of the thread for those who only look. Nothing is taken and nothing is moved.
 2. Each answer is bounded, in messages, in bytes that are read and in bytes that are held. An answer
-   is written in pieces, between which the loop does other things.
+   is written in pieces, between which the loop does other things; of a large one, bodies become
+   JSON and pieces become one in the thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sparq.broker import picture as pictures
 from sparq.broker import seeking, times
@@ -20,8 +21,15 @@ from sparq.broker.search import Search
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
 from sparq.log.looking import Errand, Glance, Part, wanted_parts
 from sparq.nsqd import parameters
-from sparq.nsqd.figures import gathered
-from sparq.nsqd.message_json import message_of, standing_of, to_text
+from sparq.nsqd.figures import encoded
+from sparq.nsqd.message_json import (
+    Pieces,
+    bodies_of,
+    document_of,
+    message_of,
+    pieces_of,
+    standing_of,
+)
 from sparq.nsqd.seeking import shown_time, target_of
 from sparq.protocol.durations import MILLISECOND, SECOND
 
@@ -40,10 +48,21 @@ READ_BYTES_MAX: Final = 4 << 20
 STEP_SECONDS: Final = 0.004
 """A search goes on in steps of about this length; requests that wait come in between."""
 
+SEARCHES_MAX: Final = 8
+"""So many searches are under way at a time, each of which holds what it looks into; the others wait
+for their turn. One thread looks for all of them."""
+
+ASIDE_BYTES: Final = 64 << 10
+"""What is made of more bytes is made in the thread."""
+
 PLACE_READS_MAX: Final = 8
 """A place by its time is found with one read, unless what was read has gone again."""
 
 BYTES: Final = "application/octet-stream"
+
+T = TypeVar("T")
+Seen = tuple["Channel", "Picture", dict[int, "Standing"]]
+"""How messages stand on a channel, by index, when the picture was taken."""
 
 
 class Slice:
@@ -67,6 +86,7 @@ class Inspection:
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
         self._broker = nsqd.broker
+        self._searches = asyncio.Semaphore(SEARCHES_MAX)
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
@@ -181,34 +201,50 @@ class Inspection:
             "state": state.name.lower(),
             "total": totals[state],
         }
-        messages = self._messages(
-            topic,
-            [found[index] for index in page.indexes[:covered] if index in found],
-            (channel, picture, page.standings),
-            body_bytes,
-        )
+        shown = [found[index] for index in page.indexes[:covered] if index in found]
+        seen = channel, picture, page.standings
         tail = {"next": page.token(covered), "unreadable": page.lost(found, covered)}
-        return await document(head, messages, tail)
+        messages = await self._messages(topic, shown, seen, body_bytes)
+        return await self._document(topic, head, messages, tail)
 
-    def _messages(
-        self,
-        topic: Topic,
-        found: Iterable[Stored],
-        seen: tuple[Channel, Picture, dict[int, Standing]] | None,
-        body_bytes: int,
-    ) -> Iterator[str]:
+    async def _document(
+        self, topic: Topic, head: dict[str, Any], messages: Iterator[Pieces], tail: dict[str, Any]
+    ) -> Content:
+        """An answer with a list of messages in its middle."""
+        pieces = await encoded(document_of(head, messages, tail))
+        size = sum(map(len, pieces))
+        return Content(await self._aside(topic, size, lambda: b"".join(pieces)), JSON)
+
+    async def _messages(
+        self, topic: Topic, found: Sequence[Stored], seen: Seen | None, body_bytes: int
+    ) -> Iterator[Pieces]:
         """Messages as JSON, one by one; `seen`: as a channel has them."""
-        node_id = topic.stream.log.node_id
-        for stored in found:
+        bodies: dict[int, bytes] = {}
+        if body_bytes >= 0:
+            size = sum(len(stored.body) for stored in found)
+            bodies = await self._aside(topic, size, lambda: bodies_of(found))
+
+        def message(stored: Stored) -> Pieces:
             standing = None if seen is None else seen[2][stored.index]
-            shown = message_of(stored, node_id, standing, bodies=body_bytes >= 0)
+            behind: dict[str, Any] = {}
             if seen is not None and standing is not None:
-                shown |= standing_of(standing, seen[0], seen[1].now)
-            yield to_text(shown)
+                behind = standing_of(standing, seen[0], seen[1].now)
+            head = message_of(stored, topic.stream.log.node_id, standing)
+            return pieces_of(head, bodies.get(stored.index), behind)
+
+        return map(message, found)
+
+    async def _aside(self, topic: Topic, size: int, call: Callable[[], T]) -> T:
+        """What a call returns that makes something of so many bytes; of many, aside."""
+        if size <= ASIDE_BYTES:
+            return call()
+        made: list[T] = []
+        await self.compute(topic, lambda: made.append(call()))
+        return made[0]
 
     async def _seen(
         self, topic: Topic, channel: Channel | None, indexes: Sequence[int]
-    ) -> tuple[Channel, Picture, dict[int, Standing]] | None:
+    ) -> Seen | None:
         """How messages stand on a channel, if one is named."""
         if channel is None:
             return None
@@ -241,8 +277,8 @@ class Inspection:
         following = max(first, end) if is_all else indexes[covered - 1] + 1
         tail = {"next": str(following), "unreadable": covered - len(shown), **_ends(topic)}
         tail["older_are_gone"] = first <= log.first_index and log.first_ordinal > 0
-        messages = self._messages(topic, shown, seen, body_bytes)
-        return await document({"topic": topic.name}, messages, tail)
+        messages = await self._messages(topic, shown, seen, body_bytes)
+        return await self._document(topic, {"topic": topic.name}, messages, tail)
 
     async def message(self, call: Call) -> Content:
         """One message by its id."""
@@ -263,14 +299,13 @@ class Inspection:
         if raw:
             return Content(found[index].body, BYTES)
         seen = await self._seen(topic, channel, [index])
-        (piece,) = self._messages(topic, [found[index]], seen, body_bytes)
-        return Content(piece.encode("utf-8", "replace"), JSON)
+        (message,) = await self._messages(topic, [found[index]], seen, body_bytes)
+        return Content(b"".join(await encoded(message)), JSON)
 
     # Search
 
     async def search(self, call: Call) -> Content:
         """Look for messages until there are enough, or the time is over."""
-        began = time.perf_counter()
         name = parameters.name_of(call, "topic")
         criteria = parameters.criteria_of(call)
         limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
@@ -289,15 +324,17 @@ class Inspection:
         )
         if picture is not None:
             await self.compute(topic, search.prepare)
-        await self._look(topic, search, began + budget_ms * MILLISECOND / SECOND)
+        async with self._searches:
+            await self._look(topic, search, budget_ms * MILLISECOND / SECOND)
         seen = None
         if channel is not None and picture is not None:
             standings: dict[int, Standing] = {}
             indexes = [stored.index for stored in search.found]
             await self.compute(topic, lambda: standings.update(picture.standings(indexes)))
             seen = channel, picture, standings
-        messages = self._messages(topic, search.found, seen, body_bytes)
-        return await document({"topic": name}, messages, _outcome(topic, search, first))
+        messages = await self._messages(topic, search.found, seen, body_bytes)
+        tail = _outcome(topic, search, first)
+        return await self._document(topic, {"topic": name}, messages, tail)
 
     async def _range(self, topic: Topic, call: Call) -> tuple[int, int, int]:
         """Where a search begins and ends."""
@@ -307,15 +344,16 @@ class Inspection:
         end = await self.place(topic, query.get("to", "latest"), "TO", readable)
         return first, first, end
 
-    async def _look(self, topic: Topic, search: Search, until: float) -> None:
-        """Step by step; the first one is done however late it is."""
+    async def _look(self, topic: Topic, search: Search, seconds: float) -> None:
+        """Step by step, for some seconds, and on until the first message is done."""
+        first, until = search.position, time.perf_counter() + seconds
         while not search.is_over:
             step = search.next_step(Slice(STEP_SECONDS))
             if step is None:
                 break
             await self.run(topic, step)
             check_failed(topic, search.failed)
-            if time.perf_counter() >= until:
+            if time.perf_counter() >= until and search.position > first:
                 break
 
     # Times
@@ -402,20 +440,6 @@ class Page:
     def lost(self, found: dict[int, Stored], covered: int) -> int:
         """How many of the messages could not be read."""
         return sum(index not in found for index in self.indexes[:covered])
-
-
-async def document(head: dict[str, Any], messages: Iterator[str], tail: dict[str, Any]) -> Content:
-    """An answer with a list of messages in its middle."""
-    return Content(await gathered(_pieces(head, messages, tail)), JSON)
-
-
-def _pieces(head: dict[str, Any], messages: Iterator[str], tail: dict[str, Any]) -> Iterator[str]:
-    yield f'{to_text(head)[:-1]},"messages":['
-    comma = ""
-    for message in messages:
-        yield f"{comma}{message}"
-        comma = ","
-    yield f"],{to_text(tail)[1:]}"
 
 
 def check_failed(topic: Topic, failed: list[tuple[Part, DiskError]]) -> None:

@@ -230,7 +230,7 @@ class Application:
 
     def _source_options(self, name: str) -> dict[str, str]:
         settings = self._settings
-        options = {"topic": settings.topic, **cluster_options(settings)}
+        options = {"topic": settings.topic, "queryName": name, **cluster_options(settings)}
         if name != archive.QUERY:
             return {**options, "maxOffsetsPerTrigger": str(settings.max_offsets_per_trigger)}
         options["maxOffsetsPerTrigger"] = str(settings.archive_max_offsets)

@@ -95,6 +95,9 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         The channel whose cursor follows what the query has committed, in each topic: its depth is
         the query's lag, and what comes after it stays in the log. Needed by streams; a batch read
         has none. It cannot have consumers at the same time.
+    queryName : str
+        Shown by nsqd and nsqadmin as who reads the channel. Spark does not tell a source the name
+        that a query gets by its writer's ``queryName()``.
     startingOffsets : str
         Where a query without a checkpoint begins: ``earliest``, ``latest``, ``committed`` (where
         the channel stands) or JSON with an index or a word for nsqds,

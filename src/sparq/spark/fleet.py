@@ -32,6 +32,7 @@ from sparq.spark.patience import Patience
 from sparq.spark.ports import wrong_nsqd
 from sparq.spark.source_options import SourceOptions
 
+USER_AGENT: Final = "sparq spark source"
 RETRY_FIRST_SECONDS: Final = 0.1
 RETRY_MAX_SECONDS: Final = 3.0
 DUPLICATE_REST_SECONDS: Final = 60.0
@@ -54,9 +55,9 @@ class Member:
         given_up: nothing waits for it until it is back.
     """
 
-    def __init__(self, place: TopicAt, layers: LayerOptions) -> None:
+    def __init__(self, place: TopicAt, user_agent: str, layers: LayerOptions) -> None:
         self.address, self.topic = place
-        self.reader = RangeReader(place.address, user_agent="sparq spark source", layers=layers)
+        self.reader = RangeReader(place.address, user_agent=user_agent, layers=layers)
         self.attached: Attached | None = None
         self.ends: Ends | None = None
         self.committed = 0
@@ -113,6 +114,8 @@ class Fleet:
     def __init__(self, options: SourceOptions) -> None:
         self._topics, self._channel = options.topics, options.channel
         self._cluster = options.cluster
+        name = options.query_name
+        self._user_agent = f"{name} ({USER_AGENT})" if name else USER_AGENT
         self._discovery = Discovery.of_topics(options.cluster, options.topics)
         self._members: dict[TopicAt, Member] = {}
         self._found: frozenset[TopicAt] = frozenset()
@@ -153,7 +156,7 @@ class Fleet:
 
     def _remember(self, place: TopicAt) -> None:
         if place not in self._members:
-            self._members[place] = Member(place, self._cluster.layers)
+            self._members[place] = Member(place, self._user_agent, self._cluster.layers)
 
     def wait_to_begin(self) -> None:
         """Refreshes until all is in reach that a query without a checkpoint begins with.

@@ -51,6 +51,7 @@ SOURCE_OPTIONS: Final = (
     "topics",
     "topicsPattern",
     "channel",
+    "queryName",
     "startingOffsets",
     "startingTimestamp",
     "endingOffsets",
@@ -68,7 +69,7 @@ SINK_OPTIONS: Final = ("max_msg_size", "max_body_size")
 
 SPARK_OPTIONS: Final = frozenset(
     (
-        *("path", "paths", "checkpointlocation", "queryname", "outputmode", "provider", "owner"),
+        *("path", "paths", "checkpointlocation", "outputmode", "provider", "owner"),
         *("location", "comment", "external", "is_managed_location", "collation"),
     )
 )

@@ -19,6 +19,9 @@ from sparq.spark.topics import Topics
 RECORDS_PER_PARTITION: Final = 1_000_000
 """What a task that fails repeats at most."""
 
+NAME_CHARACTERS_MAX: Final = 200
+"""The longest name of a query."""
+
 TRIGGER_DELAY_MS: Final = 15 * 60_000
 """Spark's Kafka source has the same."""
 
@@ -30,6 +33,7 @@ class SourceOptions:
     cluster: Cluster
     topics: Topics
     channel: str
+    query_name: str
     starting: Positions
     starting_timestamp_ms: int
     ending: Positions
@@ -84,6 +88,7 @@ class SourceOptions:
             cluster=Cluster.of(given),
             topics=topics,
             channel=channel,
+            query_name=given.read("queryName", "", _shown),
             starting=_positions(given, "startingOffsets", topics, begins),
             starting_timestamp_ms=given.whole("startingTimestamp", -1, 0),
             ending=_positions(given, "endingOffsets", topics, _Places((LATEST,), LATEST, LATEST)),
@@ -121,6 +126,17 @@ def _topics(given: Given) -> Topics:
         if is_ephemeral(name):
             raise OptionError(f"option {used[0]}: {name} is ephemeral and has no log to read")
     return Topics.of_one(one) if one else Topics(names, pattern, several=True)
+
+
+def _shown(text: str) -> str:
+    """A text for people.
+
+    Raises:
+        ValueError: it is too long, or not one line.
+    """
+    if len(text) > NAME_CHARACTERS_MAX or not text.isprintable():
+        raise ValueError(f"expected at most {NAME_CHARACTERS_MAX} printable characters")
+    return text
 
 
 def _pattern(text: str) -> str:
