@@ -208,7 +208,7 @@ async def test_batches_are_linked_to_their_publishes(nsqd: NsqdServer) -> None:
         traced = traces.telemetry.producer(producer)
         await producer.publish("batched", b"bare")
         await traced.multi_publish("batched", [b"one", b"two"])
-        await traced.publish_deferred("batched", b"late", 0.01)
+        await traced.publish_deferred("batched", b"late", 1.0)
         async for batch in consumer.batches(4, wait=10):
             with traces.telemetry.processing_batch(batch, consumer) as bodies:
                 await batch.finish()

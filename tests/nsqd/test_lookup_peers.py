@@ -307,7 +307,7 @@ async def test_a_peer_that_misbehaves_is_left_and_tried_again(
     scripted, good = Scripted(*answers), await lookupd()
     good.registry.create_channel("t", "c")
     async with scripted as address:
-        nsqd = Half(address, where(good), http_client_connect_timeout_ns=100_000_000)
+        nsqd = Half(address, where(good), http_client_connect_timeout_ns=2_000_000_000)
         nsqd.broker.create("t")
         with caplog.at_level(logging.WARNING, logger="sparq.nsqd.lookup_peers"):
             async with nsqd:
