@@ -176,14 +176,14 @@ def deliveries(server: NsqdServer, ways: list[Way]) -> Iterator[None]:
     sender.join()
 
 
-def measure(count: int, rounds: int) -> bool:
-    """Measure and print; whether the promises hold."""
+def measure(count: int, rounds: int, data: Path | None = None) -> bool:
+    """Measure and print; whether the promises hold. nsqd's data go into a new folder in `data`."""
     ways: list[Way] = []
     spans: dict[str, list[Span]] = {}
     whole: dict[str, Whole] = {}
     pauses: list[Span] = []
     with (
-        tempfile.TemporaryDirectory(prefix="sparq-inspection-") as folder,
+        tempfile.TemporaryDirectory(prefix="sparq-inspection-", dir=data) as folder,
         spawn_nsqd(Path(folder)) as server,
     ):
         nsqd = Nsqd(server)
@@ -252,8 +252,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--count", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="where nsqd keeps the messages: in memory, no disk delays anything",
+    )
     options = parser.parse_args(arguments)
-    return 0 if measure(options.count, options.rounds) else 1
+    return 0 if measure(options.count, options.rounds, options.data) else 1
 
 
 if __name__ == "__main__":

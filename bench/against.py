@@ -1,0 +1,192 @@
+"""This checkout against another commit of it: `python -m bench.against COMMIT`.
+
+The lines of the table (`bench.lines`) run in turn against three nsqds: this checkout's, the other
+commit's, and the other commit's once more as a control. All three run with the packages that are
+installed here, and with sync before each OK, or with `--later` by NSQ's policy.
+
+A figure is the median of the rounds' ratios, so that a busy minute of the machine hits both sides.
+What the control differs by, the machine does: a line counts as slower, or as dearer in CPU, only
+where the ratio and its distance from the control's are both beyond 3 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.generator import Figures
+from bench.lines import LINES
+from bench.peers import SPEED, Contestant, there
+from bench.peers.nsq import Sparq, SparqLater
+from bench.peers.peer import Peer
+from bench.results import Result
+from bench.table import House, measure
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = 5
+SECONDS = 0.5
+LIMIT = 0.03
+
+Figure = Callable[[Figures], float]
+
+
+class UnknownCommitError(Exception):
+    """Git has no such commit, or this is no checkout of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """One figure of a line.
+
+    Attributes:
+        new: this checkout's by the other commit's.
+        control: the other commit's second nsqd by its first.
+    """
+
+    new: float
+    control: float
+
+    def is_beyond(self, sign: int) -> bool:
+        """Whether it is larger (`sign` 1) or smaller (-1) by more than the limit and the noise."""
+        by, noise = sign * (self.new - 1), sign * (self.new - self.control)
+        return by > LIMIT and noise > LIMIT
+
+
+def extract(commit: str, folder: Path) -> Path:
+    """Put a commit's `src` into a folder; returns where it is.
+
+    Raises:
+        UnknownCommitError: with what git says.
+    """
+    command = ["git", "-C", str(ROOT), "archive", "--format=tar", commit, "src"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        raise UnknownCommitError(done.stderr.decode(errors="replace").strip())
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "src"
+
+
+def nsqd_from(source: Path, kind: type[Sparq]) -> Callable[[Path], Peer]:
+    """Makes nsqds that run a source tree."""
+
+    def make(folder: Path) -> Peer:
+        peer = kind(folder)
+        peer.program.environment["PYTHONPATH"] = str(source)
+        return peer
+
+    return make
+
+
+def contestants(old: Path, kind: type[Sparq]) -> list[Contestant]:
+    """This checkout, the other commit, and the control."""
+    return [
+        Contestant(key, label, nsqd_from(source, kind), there, SPEED)
+        for key, label, source in (
+            ("new", "this checkout", ROOT / "src"),
+            ("old", "the other commit", old),
+            ("control", "the other commit again", old),
+        )
+    ]
+
+
+def rate(figures: Figures) -> float:
+    """Messages a second."""
+    return figures.rate
+
+
+def cpu(figures: Figures) -> float:
+    """Microseconds of nsqd's CPU a message."""
+    return figures.server_us
+
+
+def ratios(result: Result, figure: Figure) -> Ratios:
+    """A figure of a line, by the rounds of all three."""
+    new, old, control = (
+        [figure(each) for each in result.cells[key].rounds] for key in ("new", "old", "control")
+    )
+    return Ratios(
+        statistics.median(ours / theirs for ours, theirs in zip(new, old, strict=True)),
+        statistics.median(again / theirs for again, theirs in zip(control, old, strict=True)),
+    )
+
+
+def line(result: Result) -> tuple[str, bool]:
+    """A line as text, and whether it lost nothing."""
+    rates, costs = ratios(result, rate), ratios(result, cpu)
+    found = [
+        word
+        for word, lost in (("SLOWER", rates.is_beyond(-1)), ("DEARER", costs.is_beyond(1)))
+        if lost
+    ]
+    text = (
+        f"{result.name:<44}{rates.new:>8.3f}{rates.control:>10.3f}"
+        f"{costs.new:>10.3f}{costs.control:>10.3f}  {' '.join(found)}"
+    )
+    return text.rstrip(), not found
+
+
+def compare(
+    commit: str, *, only: str, rounds: int, seconds: float, kind: type[Sparq] = Sparq
+) -> bool:
+    """Measure and print; whether no line lost more than the limit.
+
+    Raises:
+        UnknownCommitError: see `extract`.
+    """
+    holds = True
+    with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as name:
+        folder = Path(name).resolve()
+        house = House(folder / "peers")
+        able = contestants(extract(commit, folder), kind)
+        print(f"{'':<44}{'rate':>8}{'control':>10}{'CPU':>10}{'control':>10}", flush=True)
+        try:
+            for each in LINES:
+                if only in each.name:
+                    text, lost_nothing = line(measure(each, able, house, rounds, seconds))
+                    print(text, flush=True)
+                    holds = holds and lost_nothing
+        finally:
+            house.close()
+    return holds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether any line lost."""
+    parser = argparse.ArgumentParser(
+        prog="bench.against",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("commit", help="what to measure against")
+    parser.add_argument("--only", default="", help="only lines whose name contains this")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a run, at least")
+    parser.add_argument("--later", action="store_true", help="with --sync-every=2500")
+    options = parser.parse_args(arguments)
+    kind = SparqLater if options.later else Sparq
+    try:
+        holds = compare(
+            options.commit,
+            only=options.only,
+            rounds=options.rounds,
+            seconds=options.seconds,
+            kind=kind,
+        )
+    except UnknownCommitError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("no line lost more than 3 %" if holds else "LOST: see the lines that say so")
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
