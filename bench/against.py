@@ -16,8 +16,8 @@ import io
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +66,12 @@ def extract(commit: str, folder: Path) -> Path:
     Raises:
         UnknownCommitError: with what git says.
     """
-    command = ["git", "-C", str(ROOT), "archive", "--format=tar", commit, "src"]
+    command = ["git", "-C", str(ROOT), "archive", "--format=zip", commit, "src"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise UnknownCommitError(done.stderr.decode(errors="replace").strip())
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+    with zipfile.ZipFile(io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder)
     return folder / "src"
 
 
