@@ -8,7 +8,8 @@ long the first answers took, how fast a whole search is, and the longest way of 
 What the disk and the machine cost anyway is told beside it, twice: the longest way in three seconds
 before the first question, from which the verdict counts, and the longest in pauses between the
 questions that are as long as they, A B A B. The more time, the longer the longest: a verdict means
-something where the pauses alone would pass.
+something where the pauses alone would pass. A message whose fdatasync takes long is late whatever
+is asked: nsqd's own count of such syncs is told for both.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ LATER_SECONDS_MAX = 0.02
 QUIET_SECONDS = 3.0
 PAUSE_SECONDS = 0.05
 PAUSE_SECONDS_MAX = 20.0
+SLOW_SYNC = "0.025"
+"""A bucket of `nsqd_fsync_duration_seconds`: longer syncs are slow."""
 
 Span = tuple[float, float]
 Answer = dict[str, Any]
@@ -67,6 +70,14 @@ class Nsqd:
         assert answer.status == 200, (path, told)
         is_json = (answer.headers.get("Content-Type") or "").startswith("application/json")
         return (began, ended), json.loads(told) if is_json else told
+
+    def slow_syncs(self) -> int:
+        """How many syncs took longer than `SLOW_SYNC` so far."""
+        _, text = self.ask("GET", "/metrics")
+        name = b"nsqd_fsync_duration_seconds"
+        counted = dict(line.rsplit(b" ", 1) for line in text.splitlines() if line.startswith(name))
+        bucket = name + b'_bucket{le="%s"}' % SLOW_SYNC.encode()
+        return int(float(counted[name + b"_count"]) - float(counted[bucket]))
 
 
 def fill(nsqd: Nsqd, count: int) -> None:
@@ -162,6 +173,25 @@ def pause(asked: Span) -> Span:
     return began, time.monotonic()
 
 
+@dataclass(slots=True)
+class SlowSyncs:
+    """How many of nsqd's syncs were slow while it was asked something, and in the pauses."""
+
+    nsqd: Nsqd
+    asked: int = 0
+    paused: int = 0
+    _known: int = 0
+
+    def __post_init__(self) -> None:
+        self._known = self.nsqd.slow_syncs()
+
+    def count(self, *, asked: bool) -> None:
+        """Those since the last count go to what was asked, or to the pause."""
+        before, self._known = self._known, self.nsqd.slow_syncs()
+        self.asked += (self._known - before) * asked
+        self.paused += (self._known - before) * (not asked)
+
+
 @contextmanager
 def deliveries(server: NsqdServer, ways: list[Way]) -> Iterator[None]:
     """A message after the other is sent through nsqd meanwhile; all their ways, at the end."""
@@ -188,25 +218,36 @@ def measure(count: int, rounds: int, data: Path | None = None) -> bool:
     ):
         nsqd = Nsqd(server)
         fill(nsqd, count)
+        syncs = SlowSyncs(nsqd)
         with deliveries(server, ways):
             time.sleep(QUIET_SECONDS)
             quiet_from = time.monotonic()
             time.sleep(QUIET_SECONDS)
             quiet = quiet_from, time.monotonic()
+            syncs.count(asked=False)
             chance = random.Random(7)
             for question in questions(nsqd, count, chance):
                 for _ in range(rounds):
                     span, _ = nsqd.ask("GET", question.path())
                     spans.setdefault(question.name, []).append(span)
+                    syncs.count(asked=True)
                     pauses.append(pause(span))
+                    syncs.count(asked=False)
             for name, condition in (
                 ("text", "text=nothing%20like%20it"),
                 ("JSON, one value", "json=" + quote('user.id = "nobody"')),
                 ("JSON, numbers", "json=" + quote("status > 500")),
             ):
                 whole[name] = search_all(nsqd, condition)
+                syncs.count(asked=True)
                 pauses.append(pause(whole[name].span))
-    return report(ways, (quiet, pauses), spans, whole)
+                syncs.count(asked=False)
+    holds = report(ways, (quiet, pauses), spans, whole)
+    print(
+        f"fdatasyncs of more than {float(SLOW_SYNC) * 1000:.0f} ms: {syncs.asked} while asked,"
+        f" {syncs.paused} with nothing asked"
+    )
+    return holds
 
 
 def report(
