@@ -289,6 +289,22 @@ def test_unreadable_page_costs_its_batches() -> None:
     assert read_all(log) == {later: b"goes on"}
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_passing_error_of_a_read_costs_nothing(times: int) -> None:
+    """The whole read fails, then its page once or twice: all is there, at a start as well."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=times))
+    log = open_log(disk, clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=times))
+    read = log.load(min(messages))
+    read.run()
+    log.store(read)
+
+    assert not log.damage
+    assert read_all(log) == messages
+
+
 def test_read_that_fails_is_no_damage() -> None:
     """Where a file cannot even be opened, nothing is written off: the next try may succeed."""
     disk, clock = MemoryDisk(), ManualClock()

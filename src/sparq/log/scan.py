@@ -3,7 +3,9 @@
 1. A batch is believed where its header's checksum holds for this place of this file. Behind bytes
    that are none, the next place is looked for at which one is (places are multiples of 8).
 2. Damage costs what it touches: the batches before and behind it are found.
-3. A page that cannot be read counts as zeros; the checksums tell which batches that costs.
+3. A page that cannot be read counts as zeros; the checksums tell which batches that costs. It is
+   tried more than once before: a passing error must cost nothing, since what counts as damaged is
+   not delivered again, and its file goes when the channels have finished the rest.
 """
 
 import errno
@@ -18,6 +20,8 @@ CHUNK_BYTES: Final = 1 << 20
 SKIP_BYTES: Final = 64 << 10
 """Behind a batch of this size only the next header is read, not a chunk."""
 PAGE_BYTES: Final = 4096
+PAGE_TRIES: Final = 3
+"""So often a page is read before it counts as bad."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -95,14 +99,19 @@ def read_bytes(file: File, size: int, offset: int) -> bytes:
             raise
     pages = bytearray()
     for at in range(offset, offset + size, PAGE_BYTES):
-        length = min(PAGE_BYTES, offset + size - at)
+        pages += _read_page(file, min(PAGE_BYTES, offset + size - at), at)
+    return bytes(pages)
+
+
+def _read_page(file: File, size: int, offset: int) -> bytes:
+    """These bytes, or as many zeros where they cannot be read."""
+    for _ in range(PAGE_TRIES):
         try:
-            pages += file.pread(length, at)
+            return file.pread(size, offset)
         except DiskError as error:
             if error.number != errno.EIO:
                 raise
-            pages += bytes(length)
-    return bytes(pages)
+    return bytes(size)
 
 
 class Found(NamedTuple):
