@@ -66,6 +66,7 @@ class Tally:
         deaths: what was said by lives that ended otherwise.
         believed: files that were synced again after a failed sync.
         acknowledged_dark: publishes acknowledged in lives in which no sync succeeds.
+        damaged: messages that the lives have reported as lost to damage.
     """
 
     faults: Counter[str] = field(default_factory=Counter)
@@ -74,6 +75,7 @@ class Tally:
     deaths: list[str] = field(default_factory=list)
     believed: list[str] = field(default_factory=list)
     acknowledged_dark: int = 0
+    damaged: int = 0
 
 
 class Rig:
@@ -105,6 +107,7 @@ class Rig:
         """A life that is over as soon as nsqd is up, or has refused to start."""
         with self.traced(rule):
             if await asyncio.to_thread(self.comes_up):
+                await asyncio.to_thread(self.note_damage)
                 await self.kill()
 
     async def load(self, rule: Rule, dark: bool = False) -> None:
@@ -122,6 +125,8 @@ class Rig:
                 await asyncio.to_thread(self.wait_for_faults, record, rule.wanted)
             if (status := self.status()) is not None:
                 self.tally.deaths.append(f"{rule}: exit status {status}")
+            else:
+                await asyncio.to_thread(self.note_damage)
             await self.kill()
         if dark:
             self.tally.acknowledged_dark += sum(
@@ -204,10 +209,10 @@ class Rig:
         with suppress(*(() if guarded else (AssertionError,))):
             wait_until(lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained")
 
-    def damaged(self) -> int:
-        """Messages that nsqd has reported as lost to damage."""
+    def note_damage(self) -> None:
+        """Count what the running nsqd has reported as lost to damage: the next one starts at 0."""
         topics = self.server.get_json(f"/stats?format=json&topic={TOPIC}")["topics"]
-        return sum(int(topic["damaged_messages"]) for topic in topics)
+        self.tally.damaged += sum(int(topic["damaged_messages"]) for topic in topics or ())
 
 
 def channel_path(channel: str) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from proofs import faults, outcome, strace
 from proofs.checker import Verdict
 from proofs.crew import data_folder
-from proofs.faults import Rig, Rule
+from proofs.faults import Rig, Rule, placed
 from proofs.outcome import Outcome, Plan, progress, skipped
 
 PROMISES = ("P8",)
@@ -48,6 +48,7 @@ LOADS = (
     Rule((("pwrite64", "EIO", "4{first}+9"),), 20),
     Rule((("fsync", "EIO", "{first}+3"),), 8),
     Rule((("pread64", "EIO", "{reads}+31"),), 10, reads=True),
+    Rule((("pread64", "EIO", "{reads}..{bad}"),), 40, reads=True),
     Rule((("pwritev2", "EIO", "{first}+4"), CUT), 12),
     Rule((("fdatasync,fsync", "EIO", "{first}+2"),), 16),
     Rule((("openat", "EMFILE", "{first}+3"),), 5, in_topic=True),
@@ -56,6 +57,8 @@ LOADS = (
     Rule((("fdatasync", "EIO", "{first}+3"), ("openat", "EIO", "{later}+5")), 16),
     Rule((("openat", "EMFILE", "{later}+3"),), 12),
 )
+BAD_READS = 40
+"""So many reads in a row say that the pages are bad, however often each is tried."""
 DARK = Rule((("fdatasync", "EIO", "1+"),), 12)
 DARK_EVERY = 6
 LIVES_MAX = 100
@@ -76,11 +79,7 @@ def load_rule(rule: Rule, first: int, before: Counter[str]) -> Rule:
     """This rule, whose first fault comes a little earlier or later."""
     later = before["openat"] + STARTS["openat"] + first
     reads = before["pread64"] + STARTS["pread64"] + first
-    changed = tuple(
-        (calls, error, when.format(first=first, later=later, reads=reads))
-        for calls, error, when in rule.faults
-    )
-    return Rule(changed, rule.wanted, rule.reads, rule.in_topic)
+    return placed(rule, first=first, later=later, reads=reads, bad=reads + BAD_READS)
 
 
 async def lives(rig: Rig, plan: Plan, before: Counter[str]) -> Verdict:
@@ -120,15 +119,15 @@ def prove(plan: Plan) -> Outcome:
         with rig.server:
             rig.server.kill9()
             verdict = asyncio.run(lives(rig, plan, before))
-            damaged = rig.damaged()
-        held, control = holds(rig, verdict, damaged), ""
+            rig.note_damage()
+        held, control = holds(rig, verdict), ""
         if plan.control:
             dark = acknowledged_by_believing(folder / "control", plan.seed)
             control = f"with failed syncs taken for good: OK sent for failed syncs {dark:,}"
             held = held and dark > 0
     for death in rig.tally.deaths:
         print(f"\ndeath: {death}")
-    return Outcome(PROMISES, figures(rig, verdict, damaged), held, control)
+    return Outcome(PROMISES, figures(rig, verdict), held, control)
 
 
 def acknowledged_by_believing(folder: Path, seed: int) -> int:
@@ -139,20 +138,20 @@ def acknowledged_by_believing(folder: Path, seed: int) -> int:
         return asyncio.run(believing(spoilt))
 
 
-def holds(rig: Rig, verdict: Verdict, damaged: int) -> bool:
+def holds(rig: Rig, verdict: Verdict) -> bool:
     """Whether nothing is wrong: messages may be missing only where damage was reported."""
     tally = rig.tally
     wrong = (verdict.ghosts, verdict.corrupt, verdict.split, tally.acknowledged_dark)
     return (
         verdict.delivered > 0
-        and verdict.lost <= damaged
+        and verdict.lost <= tally.damaged
         and not any(wrong)
         and not tally.deaths
         and not tally.believed
     )
 
 
-def figures(rig: Rig, verdict: Verdict, damaged: int) -> str:
+def figures(rig: Rig, verdict: Verdict) -> str:
     """The line of the proof."""
     tally = rig.tally
     calls = ", ".join(f"{call} {count}" for call, count in tally.faults.most_common())
@@ -162,7 +161,7 @@ def figures(rig: Rig, verdict: Verdict, damaged: int) -> str:
         f"· OK sent while every sync failed: {tally.acknowledged_dark:,} · "
         f"files synced again after a failed sync: {len(tally.believed)} · "
         f"acknowledged {verdict.acknowledged:,} · acknowledged lost {verdict.lost:,} "
-        f"(reported as damaged {damaged:,}) · split MPUBs {verdict.split:,} · "
+        f"(reported as damaged {tally.damaged:,}) · split MPUBs {verdict.split:,} · "
         f"ghosts {verdict.ghosts:,} · corrupt {verdict.corrupt:,} · "
         f"refused, there after a crash {verdict.refused_yet_delivered:,} · "
         f"FINs undone by the kills {verdict.returned:,}"
