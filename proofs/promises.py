@@ -101,8 +101,8 @@ PROMISES = (
         "Failing disk",
         "After a failed sync a file is never believed again: its unsynced messages are written to "
         "a fresh segment and synced there before anything more is acknowledged. A read that fails "
-        "is tried again; a page that cannot be read costs its batch, not the server. No such failure "
-        "ends nsqd.",
+        "is tried again; a page that cannot be read costs its batch, not the server. No such "
+        "failure ends nsqd.",
         ("ioerror", "simulate"),
     ),
     Promise(
