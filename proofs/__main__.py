@@ -1,7 +1,7 @@
 """Every proof, and GUARANTEES.md from what they came to: `make proofs`.
 
 Each proof is a process of its own, with its defaults. They run one after the other; the mixed run,
-an hour at a low rate and a low priority, runs beside the others. A proof that fails, or ends
+an hour at a low rate, runs beside the others. A proof that fails, or ends
 without an outcome, is written down as failed, and the exit status is 1. `--only crash,full` runs
 some again and keeps the rows of the others; `--only ''` writes the page anew and runs nothing.
 """
@@ -64,13 +64,12 @@ def run(
         verb: the proof.
         seed: of its random choices; None: one by chance.
         root: the folder that holds the package `proofs`.
-        beside: run it at a low priority, without its output; else that goes where ours goes.
+        beside: run it without its output; else that goes where ours goes.
     """
     with tempfile.TemporaryDirectory(prefix="sparq-proofs-") as folder:
         answer = Path(folder) / "outcome.json"
         command = [sys.executable, "-m", f"proofs.{verb}", "--json", str(answer)]
         command += [] if seed is None else ["--seed", str(seed)]
-        command = ["nice", "-n", "10", *command] if beside else command
         began = time.monotonic()
         status = status_of(command, root, quiet=beside)
         if answer.exists():

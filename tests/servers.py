@@ -30,6 +30,7 @@ from typing import Any, Self
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
+ABORT_SECONDS = 5.0
 POLL_SECONDS = 0.01
 # Each process of a spread run (pytest-xdist) has ports of its own: another one once took that of an
 # nsqd that was about to start again.
@@ -108,7 +109,12 @@ class Server:
         command = [*self.program(), *self.address_flags(), *self.flags]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def start(self) -> None:
@@ -126,6 +132,8 @@ class Server:
         while not self._answers():
             ended = self.process is None or self.process.poll() is not None
             if ended or time.monotonic() > deadline:
+                if self.process is not None:
+                    _abort(self.process)
                 why = "ended" if ended else f"did not answer in {START_SECONDS:.0f} s"
                 raise AssertionError(f"{self.module} {why}:\n{self.log_text[-4000:]}")
             time.sleep(POLL_SECONDS)
@@ -153,8 +161,7 @@ class Server:
         try:
             return process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
+            _abort(process)
             raise AssertionError(
                 f"{self.module} did not end on {signal_number.name}:\n{self.log_text[-4000:]}"
             ) from None
@@ -192,6 +199,16 @@ class Server:
         status, answer = self.request("POST", path, body)
         assert status == 200, (path, status, answer)
         return answer
+
+
+def _abort(process: subprocess.Popen[bytes]) -> None:
+    """End a process that does not do what it should; its log tells what its threads were at."""
+    process.send_signal(signal.SIGABRT)
+    try:
+        process.wait(ABORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(STOP_SECONDS)
 
 
 def start_first(server: Server) -> None:
