@@ -1,4 +1,7 @@
-"""The rules of deploy/prometheus: Prometheus' own tool takes them, and evaluates a case of each."""
+"""The rules of deploy/prometheus: Prometheus' own tool takes them, and evaluates a case of each.
+
+That each alert also fires for real is in test_alerts.py.
+"""
 
 from __future__ import annotations
 
