@@ -1,6 +1,6 @@
-"""deploy/Dockerfile, as far as it can be held without building it, and the programs that it adds.
+"""deploy/Dockerfile, as far as it can be held without running its steps, and the programs it adds.
 
-Neither image has been built here, which the file says at its top.
+No engine has built the images, which the file says at its top; test_steps.py runs the steps of one.
 """
 
 from __future__ import annotations
@@ -18,33 +18,19 @@ from types import ModuleType
 import pytest
 
 from sparq.spark.java import ensure_java, java_major
+from tests.deploy import dockerfile
 
 ROOT = Path(__file__).parents[2]
-DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 SEEN = ROOT / "deploy" / "Dockerfile.dockerignore"
 EXECUTOR = ROOT / "deploy" / "executor.py"
-INSTRUCTION = re.compile(r"^([A-Z]+) (.*)$", re.M)
 SECONDS_MAX = 120
-
-
-def instructions(name: str = "") -> list[str]:
-    """The instructions of the Dockerfile, each on one line; those of a name without it."""
-    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M)
-    found = INSTRUCTION.findall(re.sub(r"\\\n\s*", "", text))
-    return [words for word, words in found if word == name or not name]
 
 
 def sources() -> list[str]:
     """What is copied out of the checkout."""
-    copies = [words.split() for words in instructions("COPY") if "--from=" not in words]
-    return [word for words in copies for word in words[:-1] if not word.startswith("--")]
-
-
-def stages() -> dict[str, str]:
-    """The instructions of each stage, by its name."""
-    text = DOCKERFILE.read_text(encoding="utf-8")
-    parts = re.split(r"^FROM \S+ AS (\S+)$", text, flags=re.M)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    words = [words for stage in dockerfile.stages().values() for words in stage.of("COPY")]
+    copies = [one.split() for one in words if "--from=" not in one]
+    return [word for one in copies for word in one[:-1] if not word.startswith("--")]
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +50,17 @@ def test_hadolint_has_nothing_to_say() -> None:
     hadolint = shutil.which("hadolint", path=path)
     if hadolint is None:
         pytest.skip("needs hadolint")
-    linted = subprocess.run(
-        [hadolint, "--no-color", str(DOCKERFILE)], capture_output=True, text=True, check=False
-    )
+    command = [hadolint, "--no-color", str(dockerfile.DOCKERFILE)]
+    linted = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (0, "", "") == (linted.returncode, linted.stdout, linted.stderr)
 
 
 def test_the_file_says_that_nothing_was_built_from_it() -> None:
     """At its top, before the first instruction."""
-    text = DOCKERFILE.read_text(encoding="utf-8")
+    text = dockerfile.DOCKERFILE.read_text(encoding="utf-8")
 
-    assert "# Linted only: neither image has been built or run." in text.partition("\nARG ")[0]
+    assert "# No container engine has built or run them." in text.partition("\nARG ")[0]
 
 
 def test_what_is_copied_is_there_and_seen_by_docker() -> None:
@@ -91,24 +76,28 @@ def test_what_is_copied_is_there_and_seen_by_docker() -> None:
 
 def test_packages_come_from_the_locks() -> None:
     """No installation without hashes, but of the wheel that was built here; no index is named."""
-    steps = [step.strip() for words in instructions("RUN") for step in words.split("&&")]
-    installs = [step for step in steps if "pip install" in step]
+    runs = [words for stage in dockerfile.stages().values() for words in stage.of("RUN")]
+    steps = [step.strip() for words in runs for step in words.split("&&")]
+    installs = [step for step in steps if re.search(r"\bpip .*\binstall ", step)]
 
-    assert len(installs) == 5
+    assert len(installs) == 6
     for step in installs:
         locked = "--require-hashes" in step and " -r locks/" in step
         assert locked or step.endswith("--no-index dist/*.whl"), step
-    assert "://" not in DOCKERFILE.read_text(encoding="utf-8")
+    assert "://" not in dockerfile.DOCKERFILE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("target", ["nsqd", "pipeline"])
 def test_an_image_runs_as_an_ordinary_user(target: str) -> None:
     """By number, so that Kubernetes can tell that it is not root; and with no entrypoint."""
-    stage = stages()[target]
+    stages = dockerfile.stages()
+    (made,) = stages["base"].of("RUN")
 
-    assert re.search(r"^USER 10001:10001$", stage, re.M)
-    assert not re.search(r"^ENTRYPOINT", stage, re.M)
-    assert "useradd --uid 10001 --gid 10001" in stages()["base"]
+    assert ["10001:10001"] == stages[target].of("USER")
+    assert ["SIGTERM"] == stages[target].of("STOPSIGNAL")
+    assert [] == stages[target].of("ENTRYPOINT")
+    assert "base" == stages[target].origin
+    assert "useradd --uid 10001 --gid 10001" in made
 
 
 def test_the_image_has_a_java_home(tmp_path: Path) -> None:
@@ -121,8 +110,10 @@ def test_the_image_has_a_java_home(tmp_path: Path) -> None:
     subprocess.run(made, check=True, env=env, timeout=SECONDS_MAX)
 
     assert java_major(str(home / "bin" / "java")) >= 17
-    assert "ENV JAVA_HOME=/opt/sparq/java\n" in stages()["pipeline"]
-    assert "deploy/java_home.py /opt/sparq/java\n" in stages()["pipeline-packages"]
+    stages = dockerfile.stages()
+    assert ["JAVA_HOME=/opt/sparq/java"] == stages["pipeline"].of("ENV")
+    step = "/opt/sparq/bin/python deploy/java_home.py /opt/sparq/java"
+    assert step in stages["pipeline-packages"].of("RUN")
 
 
 def pod(**more: str) -> dict[str, str]:
