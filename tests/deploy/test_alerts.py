@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from proofs import strace
 from tests.deploy import alerting
-from tests.deploy.troubles import TROUBLES, Cluster
+from tests.deploy.troubles import TROUBLES, Cluster, attach_lack
 from tests.waiting import wait_for
 
 SECONDS_MAX = 240
@@ -46,7 +45,7 @@ class Story:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     """All troubles, from a cluster that is well to one that is well again."""
     alerting.program("prometheus")
-    if lack := strace.lack():
+    if lack := attach_lack():
         pytest.skip(lack)
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         return told(cluster)

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from proofs import strace
 from sparq.client import Consumer, Message
 from tests.deploy.alerting import Prometheus
 from tests.nsqadmin.pages.cluster import AdminServer
@@ -37,7 +38,9 @@ class GrowingDisk(SmallDisk):
 
     def resize(self, size: str) -> None:
         """Make it larger, or smaller."""
-        mount = ("mount", "-o", f"remount,size={size}", str(self.folder))
+        # Named whole: otherwise `mount` repeats options that an ordinary user's namespace refuses.
+        options = ("-t", "tmpfs", "-o", f"remount,size={size}")
+        mount = ("mount", *options, "tmpfs", str(self.folder))
         subprocess.run([*self.prefix, *mount], check=True, timeout=SECONDS_MAX)
 
     def free_bytes(self) -> int:
@@ -89,6 +92,16 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+
+def attach_lack() -> str:
+    """What keeps strace from a process that runs already, as "needs ..."; empty if nothing does."""
+    if lack := strace.lack():
+        return lack
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if os.geteuid() and scope.exists() and scope.read_text().strip() != "0":
+        return "needs the right to trace its own processes (ptrace)"
+    return ""
 
 
 def admin_of(folder: Path, lookups: list[Server]) -> Server:
