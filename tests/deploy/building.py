@@ -15,6 +15,7 @@ import functools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,8 @@ shift
 mount -t proc proc "$root/proc"
 mount -o remount,bind,ro "$root"
 exec chroot "$root" setpriv "--reuid=$user" "--regid=$user" --clear-groups --no-new-privs \\
-    --bounding-set=-all --inh-caps=-all env -i -C /tmp HOME=/tmp "PATH=$path" "$@"
+    --bounding-set=-all --inh-caps=-all --pdeathsig=KILL \\
+    env -i -C /tmp HOME=/tmp "PATH=$path" "$@"
 """
 BASE = "/base"
 BASE_PATH = f"{BASE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -214,7 +216,12 @@ class Container:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
+        # The first process itself: one left behind would answer the next container's health check.
+        # The signal that `unshare --kill-child` asks for is forgotten at a change of the user.
+        try:
+            os.kill(self.first, signal.SIGKILL)
+        except (ValueError, OSError):  # it has ended, or there is none yet
+            self.process.kill()
         self.process.wait(SECONDS_MAX)
 
     def exec(self, *command: str, given: str = "") -> subprocess.CompletedProcess[str]:
