@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import time
 from datetime import datetime
 from pathlib import Path
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.waiting import wait_for
 
 TOPICS = 300
+LARGE_BYTES = 16 << 20
+"""More than the kernel takes for a client that does not read."""
 END_SECONDS_MAX = 0.5
 """On a busy machine; idle it is less than 0.1."""
 
@@ -69,3 +73,35 @@ def test_nsqlookupd_ends_with_0_however_often_it_is_told(
         status, seconds = ends(lookupd, number, gap_seconds)
 
         assert (status, seconds < END_SECONDS_MAX) == (0, True), seconds
+
+
+def first_client(nsqd: Server) -> socket.socket:
+    """A connection to an nsqd that is just starting; no other client has come and gone."""
+    clients: list[socket.socket] = []
+
+    def has_come() -> bool:
+        try:
+            clients.append(socket.create_connection(("127.0.0.1", nsqd.tcp_port)))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    nsqd.launch()
+    wait_for(has_come)
+    nsqd.wait_ready()
+    return clients[0]
+
+
+def test_nsqd_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) -> None:
+    """Nor where no client has ever left; what it was to be sent is there after the next start."""
+    with spawn_nsqd(tmp_path, f"--max-msg-size={LARGE_BYTES}") as nsqd:
+        nsqd.terminate()
+        with first_client(nsqd) as client:
+            nsqd.post("/pub?topic=t", b"x" * LARGE_BYTES)
+            client.sendall(b"  V2SUB t c\nRDY 1\n")
+            wait_for(lambda: nsqd.channel("t", "c")["in_flight_count"] == 1)
+
+            assert nsqd.terminate() == 0
+        nsqd.start()
+        channel = nsqd.channel("t", "c")
+        assert (1, 0) == (channel["depth"], channel["in_flight_count"])

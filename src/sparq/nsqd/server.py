@@ -39,6 +39,9 @@ INLINE_ROUNDS_MAX = 4
 TURN_WAITS_NS = 20_000_000
 """A loop may read a socket many times before it goes on: so long one client may keep it."""
 
+STOP_SECONDS = 1.0
+"""How long clients may take to read what they were sent before nsqd stopped."""
+
 TICK_SECONDS_MIN = 0.001
 TICK_SECONDS_MAX = 0.1
 TICK_SLACK_NS = 1_000_000
@@ -224,6 +227,17 @@ class Nsqd:
         await listener.serve(lambda: Connection(self))
         self._tick()
 
+    async def _let_clients_go(self) -> None:
+        """Give the closed connections a moment to send what they hold; who does not read is cut."""
+        if not self.connections:
+            return
+        self._all_gone.clear()  # it is set whenever the last client has left
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_gone.wait(), STOP_SECONDS)
+        for connection in tuple(self.connections):
+            connection.abort()
+        await self._all_gone.wait()
+
     async def stop(self) -> None:
         """Stop as NSQ does: no new clients, all connections closed, everything on disk."""
         self.exiting = True
@@ -232,8 +246,7 @@ class Nsqd:
         for connection in tuple(self.connections):
             connection.close()
         await self.settle()
-        if self.connections:
-            await self._all_gone.wait()
+        await self._let_clients_go()
         if self.authenticator is not None:
             await self.authenticator.close()
         if self._tick_timer is not None:

@@ -424,6 +424,11 @@ class Connection(asyncio.Protocol):
         self._transport.resume_reading()
         self._set_timer(self._server.loop.call_later(LINGER_SECONDS, self._transport.abort))
 
+    def abort(self) -> None:
+        """Nsqd stops, and the client does not read: what it was to be sent is dropped."""
+        self._ending = True
+        self._transport.abort()
+
     def close(self) -> None:
         """All is said, or nsqd stops: the client sees a plain disconnect."""
         self._ending = True
