@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections import Counter
 
 import pytest
@@ -94,6 +95,26 @@ def test_a_file_is_deleted_when_all_is_finished() -> None:
     for _ in range(stored // 2500 + 1):
         consumer.finish(consumer.messages())
     assert left(house, "t") == 0
+
+    house.pass_time(0.1)
+    house.pass_time(0.1)
+
+    house.publish("t", *[BODY] * 50)
+    assert house.topic("t").log_bytes < 20 * KIB
+    assert house.broker.health() == "OK"
+
+
+def test_what_a_range_reader_has_read_goes_on_a_full_disk() -> None:
+    """Elsewhere its last commit leaves that in the log: here nothing could be published any more,
+    and so its next commit, which lets go of it, would never come."""
+    house = House(block_disk(2 * MIB), max_bytes_per_file=100_000)
+    reader = house.connect()
+    reader.say(commands.attach("t", "c"))
+    epoch = json.loads(reader.answers()[0])["epoch"]
+    fill(house, ["t"])
+    reader.say(commands.ends("t"))
+    reader.say(commands.commit("t", "c", epoch, int(json.loads(reader.answers()[0])["end"])))
+    assert reader.answers() == [b"OK"]
 
     house.pass_time(0.1)
     house.pass_time(0.1)

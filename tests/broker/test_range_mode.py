@@ -4,43 +4,18 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
 
 import pytest
 
-from sparq.protocol import batch, commands
-from sparq.protocol.frames import FRAME_RANGE
-from tests.broker.house import Client, House
+from sparq.protocol import commands
+from tests.broker.house import House
+from tests.broker.ranges import ask, read
 
 
 @pytest.fixture
 def house() -> House:
     """A broker with an empty data path."""
     return House()
-
-
-def ask(client: Client, command: bytes) -> dict[str, Any]:
-    """The JSON answer to a command."""
-    client.say(command)
-    (answer,) = client.answers()
-    found = json.loads(answer)
-    assert isinstance(found, dict)
-    return found
-
-
-def read(client: Client, log: str, first: int, end: int, size: int) -> tuple[int, int, list[bytes]]:
-    """(next, lost, bodies of the whole batches) of a READ."""
-    client.say(commands.read("t", log, first, end, size))
-    ((kind, data),) = client.heard()
-    assert kind == FRAME_RANGE, data
-    after, lost = struct.unpack_from(">qq", data)
-    bodies: list[bytes] = []
-    for stored in batch.walk(data[16:]):
-        start = 0
-        for stop in stored.ends.tolist():
-            bodies.append(bytes(stored.frames[start + 34 : stop]))
-            start = stop
-    return after, lost, bodies
 
 
 def test_attach_read_commit(house: House) -> None:
@@ -327,7 +302,9 @@ def test_a_held_channel_keeps_its_segments() -> None:
 
     reader = house.connect()
     attached = ask(reader, commands.attach("t", "c"))
-    reader.say(commands.commit("t", "c", attached["epoch"], int(attached["end"])))
+    end = int(attached["end"])
+    for index in (end - 1, end):
+        reader.say(commands.commit("t", "c", attached["epoch"], index))
     house.pass_time(5.0)
 
     assert len(log.segments()) == 1
@@ -386,7 +363,8 @@ def test_a_range_that_went_while_its_read_waited(house: House) -> None:
     first, end = int(ends["first"]), int(ends["end"])
     reader.session.paused_writing = True
     reader.say(commands.read("t", ends["log"], first, end, 100))
-    house.connect().say(commands.commit("t", "c", attached["epoch"], end))
+    for index in (end - 1, end):
+        house.connect().say(commands.commit("t", "c", attached["epoch"], index))
     house.pass_time(3.0)
     reader.session.paused_writing = False
     house.turn()

@@ -292,7 +292,9 @@ def test_checkpoint_keeps_everything() -> None:
         mark=900,
         paused=True,
         channels={
-            "a": ChannelState(10, 70, [(20, 30), (40, 41)], {15: (123, 4), 35: (0, 1)}, True),
+            "a": ChannelState(
+                10, 70, [(20, 30), (40, 41)], {15: (123, 4), 35: (0, 1)}, True, kept=7
+            ),
             "b": ChannelState(0, 0),
         },
     )

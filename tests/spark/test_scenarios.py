@@ -5,14 +5,17 @@ with failOnDataLoss true and false. In each, every message is in the sink exactl
 those that were lost; and what is lost is what the query has reported.
 """
 
+import contextlib
 import json
 import re
+import socket
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from sparq.client.range_reader import RangeReader
+from sparq.protocol import commands
 from sparq.spark.discovery import Discovery
 from sparq.spark.offsets import Offset
 from sparq.spark.options import Cluster
@@ -103,7 +106,8 @@ def restart_behind_its_back(
 ) -> None:
     """Restarts an nsqd; before the query reaches it, it takes messages and deletes what was read.
 
-    The query cannot reach it since it listens elsewhere meanwhile.
+    The query cannot reach it since it listens elsewhere meanwhile. What the last batch has read
+    goes since a consumer subscribes: nsqd keeps that for range readers alone.
     """
     topic = witness.options["topic"]
     wait_for(lambda: nsqd.channel(topic, "spark")["depth"] == 0)
@@ -113,6 +117,9 @@ def restart_behind_its_back(
         start_first(elsewhere)
         reader = RangeReader(elsewhere.tcp)
         before = reader.ends(topic)
+        with socket.create_connection(("127.0.0.1", elsewhere.tcp_port)) as consumer:
+            consumer.sendall(commands.MAGIC_V2 + commands.sub(topic, "spark"))
+            assert consumer.recv(100).endswith(b"OK")
         witness.publish(elsewhere, count)
         wait_for(lambda: reader.ends(topic).first_ordinal == before.end_ordinal)
         assert reader.ends(topic).first > before.end
@@ -232,6 +239,47 @@ def test_retention_overtakes_the_query(witness, another, continuous, fail):
     assert 1 == max(found.values())
     lost = sum(map(number_of_lost, witness.lines(f"of topic {topic} at nsqd {nsqd.tcp} are lost")))
     assert len(witness.published) - len(found) == lost > 0
+
+
+@pytest.mark.parametrize("fail", [True], ids=[""])
+@pytest.mark.parametrize("continuous", [True, False], ids=["continuous", "drained"])
+def test_a_batch_whose_commit_is_lost_runs_again(witness, another, continuous, fail):
+    """Spark does not sync `commits/`. nsqd keeps the last batch whatever is killed, but no more."""
+    topic = witness.options["topic"]
+    witness.options["maxOffsetsPerTrigger"] = "6000"
+    with another("small", "--max-bytes-per-file=65536") as nsqd:
+        witness.publish(nsqd, 18_000)
+        first = first_index(nsqd, topic)
+        for _ in range(2):
+            witness.read()
+            wait_for(lambda: nsqd.channel(topic, "spark")["depth"] == 0)
+            wait_for(lambda before=first: first_index(nsqd, topic) > before)
+            witness.stop()
+            witness.batches.pop(forget_last_commit(witness))
+            nsqd.kill9()
+            nsqd.start()
+            first = first_index(nsqd, topic)
+            witness.read()
+            witness.publish(nsqd, 18_000)
+        witness.read()
+
+    assert witness.found() == Counter(witness.published)
+    assert [] == witness.lines("are lost")
+
+
+def first_index(nsqd: NsqdServer, topic: str) -> int:
+    """Where the topic's log begins."""
+    with contextlib.closing(RangeReader(nsqd.tcp)) as reader:
+        return reader.ends(topic).first
+
+
+def forget_last_commit(witness: Witness) -> int:
+    """Deletes the last file of a stopped query's `commits/`; its batch."""
+    commits = witness.checkpoint / "commits"
+    batch = max(int(path.name) for path in commits.glob("[0-9]*"))
+    for name in (f"{batch}", f".{batch}.crc"):
+        (commits / name).unlink(missing_ok=True)
+    return batch
 
 
 @pytest.mark.parametrize(("continuous", "fail"), [(False, True)], ids=[""])

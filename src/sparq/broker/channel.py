@@ -52,6 +52,8 @@ class Channel:
             it has finished them, or has them elsewhere already.
         is_retired: whether it is deleted, and another of its name may be there.
         hold: the range reader that has this channel, if one does.
+        kept: from where on the log keeps what one has read: the place of its commit before the last
+            (see `commit`); None: nothing is kept for that.
         committed_mono_ns: when one has last committed; None: none has since nsqd started.
         outlook: what earlier looks at its figures have told.
         latencies: of the messages finished lately; None: not measured.
@@ -81,6 +83,7 @@ class Channel:
         self.ready: dict[Session, None] = {}
         self.hold: Hold | None = None
         self.range_epoch = 0
+        self.kept: int | None = None
         self.committed_mono_ns: int | None = None
         self.paused = self.is_retired = False
         self.again_next = False
@@ -102,6 +105,7 @@ class Channel:
         if self.range_epoch:
             self.range_epoch = 0
             self.join(self.stream.due.joined_from(self.cursor, self.stream.end))
+        self.keep(None)
         self._last_owner += 1
         session.owner = self._last_owner
         session.channel = self
@@ -303,6 +307,7 @@ class Channel:
         self.skips.clear()
         self.apart.clear()
         self.start = self.noted_cursor = index
+        self.kept = None
         self._move(index)
         self.memory.seek(index)
         self.join(self.stream.due.joined_from(index, self.stream.end))
@@ -310,6 +315,24 @@ class Channel:
             session.in_flight_count = 0
             self.opened(session)
         self.wake()
+
+    def commit(self, index: int) -> None:
+        """A range reader has finished everything before an index.
+
+        What it has read since its commit before this one stays in the log until the next: a reader
+        whose own record of this commit is lost (Spark's `commits/`, which it does not sync) reads
+        that once more.
+        """
+        before = self.cursor
+        self.seek(index)
+        if before < index:
+            self.keep(before)
+
+    def keep(self, index: int | None) -> None:
+        """Have the log keep what was read from an index on; None: nothing of it."""
+        if index != self.kept:
+            self.kept = index
+            self.memory.kept(index)
 
     def retire(self) -> None:
         """The channel is deleted: whatever still calls finds nothing to do."""

@@ -4,7 +4,7 @@
 2. What is there already stays, also when a limit is set below it; only more is refused.
 3. A publish that is refused for a limit keeps its connection, as one for which the disk is full.
 4. Bytes count while some channel needs them, in whole files: what all have finished is about to go,
-   or stays by an option of its own.
+   or stays by an option of its own, or until a range reader's next commit.
 """
 
 from __future__ import annotations

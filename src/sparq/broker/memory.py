@@ -35,6 +35,9 @@ class Memory(Protocol):
     def cursor(self, index: int) -> None:
         """Everything before this index has been handed out once."""
 
+    def kept(self, index: int | None) -> None:
+        """What a range reader has read from this index on stays; None: nothing of it."""
+
     def paused(self, paused: bool) -> None:
         """The channel stands still, or moves again."""
 
@@ -75,6 +78,11 @@ class Durable:
         self._ledger.cursor(self._name, index)
         self._noted()
 
+    def kept(self, index: int | None) -> None:
+        """Buffered; written with the turn's end."""
+        self._ledger.kept(self._name, index)
+        self._noted()
+
     def paused(self, paused: bool) -> None:
         """Buffered; written with the turn's end."""
         self._ledger.paused(self._name, paused)
@@ -102,6 +110,9 @@ class Forgetful:
         """Forgotten."""
 
     def cursor(self, index: int) -> None:
+        """Forgotten."""
+
+    def kept(self, index: int | None) -> None:
         """Forgotten."""
 
     def paused(self, paused: bool) -> None:

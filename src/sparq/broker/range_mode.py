@@ -2,8 +2,9 @@
 
 1. A channel is streamed to subscribers or held by a range reader, never both (decision 30). The
    newest attach wins by its epoch; a hold ends when the connection that made it does.
-2. In range mode a channel knows only its cursor: everything before it is finished, its segments may
-   go. What a stream left unfinished behind the cursor is read again.
+2. In range mode a channel knows only its cursor: everything before it is finished. Segments go that
+   lie before the commit before the last. What a stream left unfinished behind the cursor is read
+   again.
 3. A range reader sees synced data up to P (decision 10), deferred publishes at their place in the
    log, and how many messages damage cost.
 4. Refusals leave the connection open; indexes are strings in JSON, for browsers keep 53 bits.
@@ -125,7 +126,7 @@ def commit(topic: Topic, channel: Channel, command: CommitRange) -> None:
     if index > end:
         _refuse_commit(f"index {index} is beyond {end}")
     if index != channel.cursor:
-        channel.seek(index)
+        channel.commit(index)
 
 
 def _refuse_commit(reason: str) -> NoReturn:

@@ -36,7 +36,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
         now: due times on disk are wall time, in memory they run on the mono clock.
     """
     stream = channel.stream
-    channel.paused = state.paused
+    channel.paused, channel.kept = state.paused, state.kept
     channel.start = state.start
     channel.cursor = channel.noted_cursor = max(state.cursor, state.start)
     channel.cursor_ordinal = stream.log.ordinal_at(channel.cursor)
@@ -167,6 +167,7 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
         finished=finished + _finished_ahead(channel),
         requeued=_requeued(channel, now),
         paused=channel.paused,
+        kept=channel.kept,
         # A start that is told to be lower must not make the channel wait for more.
         apart=channel.apart | set(due.pending_between(bounds[0], channel.start).tolist()),
     )

@@ -1,7 +1,8 @@
 """Which files of a topic's log nobody needs any more, and their way off the disk.
 
-1. A file goes when it lies before P, every channel has finished all of it, and retention does not
-   keep it; never before the ledger that says so is synced (decision 11).
+1. A file goes when it lies before P, every channel has finished all of it, and neither retention
+   nor a range reader's last commits keep it; never before the ledger that says so is synced
+   (decision 11). Where the disk is short, what a range reader has read goes at once.
 2. It is enough that the ledger is synced up to the records which finished the file: consumers that
    go on finishing others, and so noting more, do not hold it back.
 3. The file that is appended to goes, too, where the disk is short or a channel was emptied; else
@@ -47,8 +48,7 @@ class Trimming:
         log = topic.stream.log
         if not topic.ephemeral:
             self._limit_lag(retention.lag_floor(log.segments(), topic.options, now))
-        reserve = log.place.reserve
-        finished = self.finished(now, ends_file=reserve is not None and reserve.is_short)
+        finished = self.finished(now, ends_file=self._is_short)
         books = topic.books
         if not finished:
             return
@@ -59,13 +59,22 @@ class Trimming:
             books.when_synced(partial(self._synced, finished))
 
     def finished(self, now: Instant, *, ends_file: bool) -> list[SegmentInfo]:
-        """What nobody needs and retention does not keep; `ends_file`: the active file, too."""
+        """What nobody needs and nothing keeps; `ends_file`: the active file, too."""
         topic = self._topic
         segments = topic.stream.log.segments()
         unneeded = self.unneeded([found for found in segments if found.sealed or ends_file])
         if topic.ephemeral:
             return unneeded
+        kept = [c.kept for c in topic.channels.values() if c.kept is not None]
+        if kept and not self._is_short:
+            first_kept = min(kept)
+            unneeded = [found for found in unneeded if found.end_index <= first_kept]
         return retention.expired(unneeded, segments, topic.options, now)
+
+    @property
+    def _is_short(self) -> bool:
+        reserve = self._topic.stream.log.place.reserve
+        return reserve is not None and reserve.is_short
 
     def unneeded(self, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
         """Those that lie before P and every cursor, without an unfinished message in them."""
@@ -124,6 +133,8 @@ class Trimming:
         topic = self._topic
         for channel in topic.channels.values():
             voided = channel.overrun(floor)
+            if channel.kept is not None and channel.kept < floor:
+                channel.keep(floor)
             if voided:
                 topic.agenda.notes.append(
                     f"channel {topic.name}:{channel.name} is too far behind:"

@@ -179,6 +179,10 @@ class Ledger:
         """What is below `index` has been handed out at least once."""
         self._append(records.encode_index(Kind.CURSOR, channel, index))
 
+    def kept(self, channel: str, index: int | None) -> None:
+        """What a range reader has read from `index` on stays; None: nothing of it."""
+        self._append(records.encode_index(Kind.KEPT, channel, -1 if index is None else index))
+
     def apart(self, channel: str, indexes: Indexes) -> None:
         """These deferred publishes wait no more for the channel; no name: for any, ever."""
         self._append(records.encode_apart(channel, indexes))

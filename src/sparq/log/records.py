@@ -21,6 +21,7 @@ Record, little-endian::
        9  mark       i64 index: P
       10  apart      n x i64 index: these deferred publishes (DPUB) wait in the topic's due list
                      no more for this channel; without a name: for none, they are cancelled
+  11  kept       i64 index: the log keeps what a range reader has read from here on; -1: nothing
 
 1. A record changes one channel, or the topic; each is read as if nothing came after it.
 2. A record of a channel that was never created creates it, with everything unfinished: damage to
@@ -67,6 +68,7 @@ class Kind(IntEnum):
     CURSOR = 8
     MARK = 9
     APART = 10
+    KEPT = 11
 
 
 @dataclass(slots=True)
@@ -82,6 +84,7 @@ class ChannelState:
         paused: whether it stands still.
         apart: deferred publishes that were taken out of the due list for this channel before their
             time; whether they are finished is told as of any other.
+        kept: from where on the log keeps what a range reader has read; None: nothing of it.
     """
 
     start: int
@@ -90,6 +93,7 @@ class ChannelState:
     requeued: dict[int, tuple[int, int]] = field(default_factory=dict)
     paused: bool = False
     apart: set[int] = field(default_factory=set)
+    kept: int | None = None
 
 
 @dataclass(slots=True)
@@ -177,6 +181,8 @@ def encode_state(state: TopicState) -> Iterator[bytes]:
             yield encode(Kind.PAUSED, name, flag=True)
         if channel.apart:
             yield encode_apart(name, sorted(channel.apart))
+        if channel.kept is not None:
+            yield encode_index(Kind.KEPT, name, channel.kept)
 
 
 # Reading
@@ -239,6 +245,9 @@ class Replay:
             self._channel(name).cursor = self._index(data)
         elif kind == Kind.APART:
             self._channel(name).apart.update(self._indexes(data))
+        elif kind == Kind.KEPT:
+            index = self._index(data)
+            self._channel(name).kept = index if index >= 0 else None
         else:
             self.unknown += 1
 

@@ -1,0 +1,35 @@
+"""What tests of range reading ask a broker."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from sparq.protocol import batch, commands
+from sparq.protocol.frames import FRAME_RANGE
+from tests.broker.house import Client
+
+
+def ask(client: Client, command: bytes) -> dict[str, Any]:
+    """The JSON answer to a command."""
+    client.say(command)
+    (answer,) = client.answers()
+    found = json.loads(answer)
+    assert isinstance(found, dict)
+    return found
+
+
+def read(client: Client, log: str, first: int, end: int, size: int) -> tuple[int, int, list[bytes]]:
+    """(next, lost, bodies of the whole batches) of a READ."""
+    client.say(commands.read("t", log, first, end, size))
+    ((kind, data),) = client.heard()
+    assert kind == FRAME_RANGE, data
+    after, lost = struct.unpack_from(">qq", data)
+    bodies: list[bytes] = []
+    for stored in batch.walk(data[16:]):
+        start = 0
+        for stop in stored.ends.tolist():
+            bodies.append(bytes(stored.frames[start + 34 : stop]))
+            start = stop
+    return after, lost, bodies

@@ -1,0 +1,104 @@
+"""What a range reader has read since its commit before the last, and how long the log keeps it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.protocol import commands
+from sparq.protocol.frames import FRAME_RANGE
+from tests.broker.house import Client, House
+from tests.broker.ranges import ask
+
+
+def read_in_parts(house: House, client: Client, parts: int) -> list[int]:
+    """Publish and commit so often on "c" of "t", several files each time; where each part began."""
+    attached = ask(client, commands.attach("t", "c"))
+    begins = []
+    for _ in range(parts):
+        begins.append(int(ask(client, commands.ends("t"))["end"]))
+        for n in range(12):
+            house.publish("t", b"%d" % n * 300)
+        end = int(ask(client, commands.ends("t"))["end"])
+        client.say(commands.commit("t", "c", attached["epoch"], end))
+        assert client.answers() == [b"OK"]
+    house.pass_time(5.0)
+    return begins
+
+
+def readable(house: House, first: int) -> bool:
+    """Whether "t" can still be read from an index to its end."""
+    client = house.connect()
+    told = ask(client, commands.ends("t"))
+    client.say(commands.read("t", told["log"], first, int(told["end"]), 1 << 20))
+    ((kind, _),) = client.heard()
+    return kind == FRAME_RANGE
+
+
+@pytest.mark.parametrize("ends", ["crash", "restart"])
+def test_what_the_last_commit_finished_can_be_read_again(ends: str) -> None:
+    """Spark runs a batch again whose file in `commits/` is lost; what is older has gone."""
+    house = House(max_bytes_per_file=2000)
+    begins = read_in_parts(house, house.connect(), 3)
+    assert house.channel("t", "c").depth == 0
+    assert [readable(house, first) for first in begins] == [False, False, True]
+
+    for _ in range(2):  # the second start finds what the first one has written
+        house.crash() if ends == "crash" else house.restart()
+        reader = house.connect()
+        attached = ask(reader, commands.attach("t", "c"))
+        reader.say(commands.commit("t", "c", attached["epoch"], int(attached["committed"])))
+        house.pass_time(5.0)
+        assert house.channel("t", "c").depth == 0
+        assert [readable(house, first) for first in begins] == [False, False, True]
+
+
+def test_what_the_last_commit_finished_goes_with_the_next() -> None:
+    """Also if that commit is small, and comes after a restart."""
+    house = House(max_bytes_per_file=2000)
+    begin = read_in_parts(house, house.connect(), 2)[-1]
+    house.restart()
+    reader = house.connect()
+    attached = ask(reader, commands.attach("t", "c"))
+    house.publish("t", b"one more")
+    end = int(ask(reader, commands.ends("t"))["end"])
+    assert readable(house, begin)
+    reader.say(commands.commit("t", "c", attached["epoch"], end))
+    house.pass_time(5.0)
+
+    assert reader.answers() == [b"OK"]
+    assert not readable(house, begin)
+    assert ask(reader, commands.ends("t"))["first_ordinal"] == attached["end_ordinal"]
+
+
+@pytest.mark.parametrize("how", ["streamed", "streamed after a restart", "emptied", "deleted"])
+def test_a_channel_that_is_no_range_reader_s_any_more_keeps_nothing_read(how: str) -> None:
+    """Nor does it after a crash."""
+    house = House(max_bytes_per_file=2000)
+    reader = house.connect()
+    begins = read_in_parts(house, reader, 2)
+    reader.close()
+    house.pass_time(5.0)
+    assert readable(house, begins[1])
+    if how.endswith("restart"):
+        house.restart()
+    if how.startswith("streamed"):
+        house.consumer("t", "c").close()
+    elif how == "emptied":
+        house.broker.empty_channel("t", "c", house.clock.now())
+    else:
+        house.broker.delete_channel("t", "c", house.clock.now())
+        house.broker.create_channel("t", "c", house.clock.now())
+    house.turn()
+    house.crash()
+    house.pass_time(5.0)
+
+    assert not readable(house, begins[1])
+
+
+def test_a_lag_limit_takes_what_was_read_too() -> None:
+    """It says how much of the disk a reader that has stopped may hold."""
+    house = House(max_bytes_per_file=2000, max_channel_lag_bytes=2000)
+    begins = read_in_parts(house, house.connect(), 2)
+
+    assert not readable(house, begins[1])
+    assert len(house.broker.topics["t"].stream.log.segments()) <= 2
