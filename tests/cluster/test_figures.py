@@ -57,7 +57,7 @@ def test_a_topic_is_summed() -> None:
     )
     assert ["a:4151", "b:4151"] == [part["node"] for part in found["nodes"]]
     assert [0, 3] == [part["memory_depth"] for part in found["nodes"]]
-    assert (None, None) == (found["channels"], found["nodes"][0]["channels"])
+    assert (None, []) == (found["channels"], found["nodes"][0]["channels"])
 
 
 def test_what_no_node_has_is_empty() -> None:

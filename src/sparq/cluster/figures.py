@@ -6,6 +6,7 @@
    the average is weighted by count.
 3. Clients stand in what is put together, once; their parts in `nodes` have none.
 4. A figure that a node left out, or that is no number, counts as 0.
+5. An empty list is null where it was put together; one that a node told stays empty.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class ChannelStats:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CHANNEL_SUMS, 0))
     is_paused: bool = False
     latency: Latency = field(default_factory=Latency)
-    clients: list[dict[str, Any]] = field(default_factory=list)
+    clients: list[dict[str, Any]] | None = None
     nodes: list[ChannelStats] = field(default_factory=list)
 
     def add(self, part: ChannelStats) -> None:
@@ -97,12 +98,12 @@ class ChannelStats:
         _sum(self.counts, part.counts)
         self.is_paused |= part.is_paused
         self.latency.add(part.latency)
-        self.clients += part.clients
-        part.clients = []
+        self.clients = [*(self.clients or ()), *(part.clients or ())]
+        part.clients = None
         self.nodes.append(part)
 
     def document(self) -> dict[str, Any]:
-        """It in NSQ's shape; empty lists are null."""
+        """It in NSQ's shape."""
         found = {
             "node": self.node,
             "hostname": self.hostname,
@@ -115,7 +116,7 @@ class ChannelStats:
         return {
             **found,
             "nodes": [part.document() for part in by_host(self.nodes)] or None,
-            "clients": self.clients or None,
+            "clients": (self.clients or None) if self.node == ALL else self.clients,
             "paused": self.is_paused,
             "e2e_processing_latency": self.latency.document(),
         }
@@ -135,14 +136,15 @@ class TopicStats:
     nodes: list[TopicStats] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """It in NSQ's shape; empty lists are null."""
+        """It in NSQ's shape."""
+        channels = [channel.document() for channel in self.channels]
         return {
             "node": self.node,
             "hostname": self.hostname,
             "topic_name": self.topic_name,
             **_counted(self.counts),
             "nodes": [part.document() for part in by_host(self.nodes)] or None,
-            "channels": [channel.document() for channel in self.channels] or None,
+            "channels": (channels or None) if self.node in ("", ALL) else channels,
             "paused": self.is_paused,
             "e2e_processing_latency": self.latency.document(),
         }
@@ -204,7 +206,7 @@ def channel_of(
             if one.channel_name == channel:
                 _put_together(found, one)
     together = found.get(channel)
-    if together is not None:
+    if together is not None and together.clients:
         together.clients.sort(key=_nearness)
     return together
 
@@ -257,7 +259,9 @@ def _put_together(found: dict[str, ChannelStats], part: ChannelStats) -> None:
 
 def _channel_at(node: Node, topic: str, told: Mapping[str, Any], now: float) -> ChannelStats:
     listed = told.get("clients")
-    clients = listed if isinstance(listed, list) else []
+    clients = None
+    if isinstance(listed, list):
+        clients = [client_at(node, one, now) for one in listed if isinstance(one, dict)]
     return ChannelStats(
         node.address,
         node.hostname,
@@ -266,7 +270,7 @@ def _channel_at(node: Node, topic: str, told: Mapping[str, Any], now: float) -> 
         _numbers(told, CHANNEL_SUMS),
         told.get("paused") is True,
         latency_in(told),
-        [client_at(node, one, now) for one in clients if isinstance(one, dict)],
+        clients,
     )
 
 

@@ -64,10 +64,17 @@ class House:
         wait_for(lambda: all(self._knows(lookupd, topic, channel) for lookupd in self.lookupds))
         wait_for(lambda: all(n.channel(topic, channel)["depth"] == messages for n in self.nsqds))
 
-    def _knows(self, lookupd: Server, topic: str, channel: str) -> bool:
+    def make_bare(self, topic: str) -> None:
+        """A topic without a channel at both nodes, known to both nsqlookupds."""
+        for nsqd in self.nsqds:
+            nsqd.post(f"/topic/create?topic={topic}")
+        wait_for(lambda: all(self._knows(lookupd, topic) for lookupd in self.lookupds))
+
+    def _knows(self, lookupd: Server, topic: str, *channels: str) -> bool:
         status, body = lookupd.request("GET", f"/lookup?topic={topic}")
         found = json.loads(body)
-        return status == 200 and len(found["producers"]) == 2 and channel in found["channels"]
+        is_at_both = status == 200 and len(found["producers"]) == 2
+        return is_at_both and set(channels) <= set(found["channels"])
 
 
 @contextmanager

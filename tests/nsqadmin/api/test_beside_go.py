@@ -28,6 +28,7 @@ READ = [
     "/api/topics/beside",
     "/api/topics/beside/c",
     "/api/topics/nobody",
+    "/api/topics/bare",
     "/api/nodes",
     "/api/nodes/NODE",
     "/api/nodes/nope",
@@ -134,6 +135,7 @@ async def test_what_is_read_is_the_same(beside: Any, ours: House) -> None:
     """Status and document of each route, by nsqlookupd and directly."""
     port, options = beside
     ours.fill("beside")
+    ours.make_bare("bare")
     async with consumer(ours.nsqds[0], "beside", "c"), admin(**options) as found:
         for template in READ:
             path = template.replace("NODE", ours.nsqds[0].http)

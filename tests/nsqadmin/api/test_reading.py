@@ -83,6 +83,17 @@ async def test_a_topic(either: Admin, house: House) -> None:
     )
 
 
+async def test_a_topic_without_a_channel(either: Admin, house: House) -> None:
+    """What a node has told stays an empty list, what is put together is null."""
+    house.make_bare("bare")
+    found = await either.done("GET", "/api/topics/bare")
+
+    assert found["channels"] is None
+    assert [[], []] == [part["channels"] for part in found["nodes"]]
+    node = await either.done("GET", f"/api/nodes/{house.nsqds[0].http}")
+    assert [] in [topic["channels"] for topic in node["topics"]]
+
+
 async def test_a_channel(either: Admin, house: House) -> None:
     """Summed over both nodes, each client once, with what `depth` is on disk."""
     house.fill("deep", messages=3)

@@ -102,7 +102,7 @@ class Reading:
             "node": address,
             "topics": [topic.document() for topic in topics] or None,
             "total_messages": sum(topic.counts["message_count"] for topic in topics),
-            "total_clients": sum(len(channel.clients) for channel in channels),
+            "total_clients": sum(len(channel.clients or ()) for channel in channels),
             "message": warning([said]),
         }
 
