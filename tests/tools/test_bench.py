@@ -77,7 +77,7 @@ async def test_all_is_measured(nsqd: NsqdServer, capfd: pytest.CaptureFixture[st
     ] == list(found)
     assert all(float(figures[0].replace(",", "")) > 0 for figures in found.values())
     assert all(figures[2:] == ["-"] * 4 for name, figures in found.items() if "consume" in name)
-    assert 100 < float(found["latency, publish to OK"][0]) <= 210
+    assert float(found["latency, publish to OK"][0]) <= 210
     assert [] == topics(nsqd)
 
 
