@@ -1,0 +1,39 @@
+"""What `bench.inspection` takes for a delay: what comes again each time the same is asked."""
+
+import pytest
+from bench.inspection import Look, report
+
+ASKED = [(0.0, 0.05), (0.2, 0.25), (0.4, 0.45)]
+PAUSED = [(0.1, 0.15), (0.3, 0.35), (0.5, 0.55)]
+
+
+def held_up(*spans: tuple[float, float], seconds: float) -> list[tuple[float, float]]:
+    """Messages that begin with these spans and take so long; short ones in all the others."""
+    every = [*ASKED, *PAUSED]
+    return sorted(
+        (begin, begin + (seconds if (begin, end) in spans else 0.001)) for begin, end in every
+    )
+
+
+@pytest.mark.parametrize(
+    ("ways", "holds"),
+    [
+        (held_up(seconds=0.001), True),
+        (held_up(*ASKED, seconds=0.04), False),
+        (held_up(*ASKED[1:], seconds=0.04), True),
+        (held_up(*ASKED, *PAUSED, seconds=0.04), True),
+    ],
+    ids=["never", "each time", "not each time", "also when nothing is asked"],
+)
+def test_a_delay_that_comes_again(ways, holds, capsys):
+    """The machine alone may hold up a message in two of three tries."""
+    assert report(ways, [Look("peek", ASKED, PAUSED)], []) is holds
+    assert ("DOES NOT HOLD" in capsys.readouterr().out) is not holds
+
+
+def test_an_answer_that_is_late_each_time(capsys):
+    """So it is with answers."""
+    late = [(0.0, 0.11), (0.2, 0.31), (0.4, 0.52)]
+    assert not report(held_up(seconds=0.001), [Look("peek", late, PAUSED)], [])
+    assert "first answers under 100 ms: 110.0 ms" in capsys.readouterr().out
+    assert report(held_up(seconds=0.001), [Look("peek", [*late[:2], ASKED[2]], PAUSED)], [])
