@@ -134,6 +134,7 @@ def _ledger_bytes() -> tuple[str, bytes]:
         ledger.requeued(name, [7, 8], [10**18, 10**18], [2, 3])
         ledger.paused(name, flag=True)
         ledger.cursor(name, 12)
+        ledger.kept(name, 5)
         ledger.mark(14)
         ledger.flush()
     ledger.close()

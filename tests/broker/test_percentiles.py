@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparq.broker.in_flight import InFlight
@@ -25,10 +25,16 @@ def test_bins_by_array_are_those_by_hand(values: list[int]) -> None:
     assert all(0 <= position < BINS for position in by_array)
 
 
+def is_near(value: float, exact: int) -> bool:
+    """Whether it is off by 1 % at most, and what is lost to whole nanoseconds."""
+    return abs(value - exact) <= 0.01 * exact + 1
+
+
 @given(st.integers(1000, LONGEST_NS))
+@example(1577)  # 15.93 ns off
 def test_a_value_is_off_by_one_percent(latency_ns: int) -> None:
     """What a bin stands for is within 1 % of all that falls into it."""
-    assert value_of(bin_of(latency_ns)) == pytest.approx(latency_ns, rel=0.0101, abs=1)
+    assert is_near(value_of(bin_of(latency_ns)), latency_ns)
 
 
 @given(st.lists(st.integers(1000, 10**13), min_size=1, max_size=200))
@@ -43,7 +49,7 @@ def test_percentiles_are_those_of_the_sorted_samples(values: list[int]) -> None:
     for quantile, percentile in zip(QUANTILES, found.percentiles, strict=True):
         exact = sorted(values)[max(1, math.ceil(len(values) * quantile)) - 1]
         assert percentile["quantile"] == quantile
-        assert percentile["value"] == pytest.approx(exact, rel=0.0101, abs=1)
+        assert is_near(percentile["value"], exact)
 
 
 def test_a_window_forgets_by_halves() -> None:
