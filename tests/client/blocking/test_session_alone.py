@@ -83,11 +83,11 @@ def test_a_close_that_is_interrupted_goes_on() -> None:
 
 def test_all_is_closed_at_the_same_time() -> None:
     """However many producers a session has, closing takes one ``stop_timeout``."""
-    with sparq.connect(f"127.0.0.1:{free_port()}", stop_timeout=0.4) as session:
+    with sparq.connect(f"127.0.0.1:{free_port()}", stop_timeout=1.0) as session:
         futures = [session.producer().submit("t", b"x") for _ in range(4)]
         before = time.monotonic()
 
-    assert time.monotonic() - before < 1.2
+    assert time.monotonic() - before < 3.0  # one after the other they would take four
     assert all(future.exception() for future in futures)
 
 
