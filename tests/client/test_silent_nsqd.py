@@ -60,7 +60,7 @@ async def test_all_publishes_succeed_while_one_is_silent(
         began = time.monotonic()
         again = await six(producer, "silent")
 
-        assert time.monotonic() - began < TIMEOUT_SECONDS  # none of them has asked the silent one
+        assert time.monotonic() - began < TIMEOUT_SECONDS / 4
         assert 6 == len(receipts)
         assert stopped.tcp not in {each.nsqd for each in (*receipts, *again)}
         # What it had been sent may be stored there, too: each receipt says so, and so does the log.
