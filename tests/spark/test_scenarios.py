@@ -244,7 +244,7 @@ def test_retention_overtakes_the_query(witness, another, continuous, fail):
 @pytest.mark.parametrize("fail", [True], ids=[""])
 @pytest.mark.parametrize("continuous", [True, False], ids=["continuous", "drained"])
 def test_a_batch_whose_commit_is_lost_runs_again(witness, another, continuous, fail):
-    """Spark does not sync `commits/`. nsqd keeps the last batch whatever is killed, but no more."""
+    """nsqd keeps what the last batch has read, whatever is killed, but no more."""
     topic = witness.options["topic"]
     witness.options["maxOffsetsPerTrigger"] = "6000"
     with another("small", "--max-bytes-per-file=65536") as nsqd:

@@ -320,8 +320,7 @@ class Channel:
         """A range reader has finished everything before an index.
 
         What it has read since its commit before this one stays in the log until the next: a reader
-        whose own record of this commit is lost (Spark's `commits/`, which it does not sync) reads
-        that once more.
+        whose own record of this commit is lost (a file in Spark's `commits/`) reads that once more.
         """
         before = self.cursor
         self.seek(index)

@@ -42,7 +42,7 @@ class Trimming:
         self._is_waiting = False
 
     def trim(self, now: Instant) -> None:
-        """Drop the files that nobody needs any more and that retention does not keep."""
+        """Drop the files that nobody needs any more and nothing keeps."""
         self.keep_up()
         topic = self._topic
         log = topic.stream.log
