@@ -15,6 +15,10 @@ READY := .venv/.installed
 # Files are handed to three processes as they come: what a file shares is made once. Two cores have
 # room for three, since a test waits for its daemons half of its time.
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+# A machine that others use too may stand still for seconds, and one of 8,500 tests then waits too
+# long. A test that fails runs again, twice at most, and six in each of the three processes; the
+# summary shows each such failure with its traceback. A fault that is there each time still fails.
+AGAIN := --reruns 2 --reruns-delay 3 --max-suite-reruns 6 --rerun-show-tracebacks
 LOCKED := locks/build.txt locks/all.txt
 
 .DEFAULT_GOAL := check
@@ -53,7 +57,7 @@ tidy: $(READY) ## sizes of files and functions, words that must not stay, paths,
 	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
 
 tests: $(READY) ## the tests alone
-	@$(BIN)/python -m pytest -rs $(SPREAD) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
+	@$(BIN)/python -m pytest -rs $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
 bench: $(READY) ## every figure of speed and memory (ARGS=)
 	@$(BIN)/python -m bench $(ARGS)
