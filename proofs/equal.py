@@ -19,7 +19,7 @@ from proofs.outcome import Outcome, Plan, progress, run
 from proofs.twins import PAIRS
 from sparq.broker import in_flight
 from sparq.log import ranges
-from sparq.protocol import frames, runs
+from sparq.protocol import runs
 
 PROMISES = ("P12",)
 SHARE = 500
@@ -104,11 +104,6 @@ class Wrong(NamedTuple):
     replacement: Any
 
 
-def any_hex(text: bytes) -> Any:
-    """Ids in capitals are taken as well."""
-    return PARSE_IDS(bytes(text).lower())
-
-
 def touching_apart(firsts: Any, ends: Any) -> Any:
     """Arrays of ranges are not joined where they touch."""
     if len(firsts) < ranges.VECTOR_MIN:
@@ -127,10 +122,9 @@ def mine_and_yours(tracked: in_flight.InFlight, first: int, end: int, _owner: in
     return all(index in tracked.indexes() for index in range(first, end))
 
 
-PARSE_IDS, MERGE_RANGES, FINISH_ROWS = frames.parse_ids, ranges.merge_ranges, runs._finish_rows
+MERGE_RANGES, FINISH_ROWS = ranges.merge_ranges, runs._finish_rows
 
 WRONG = (
-    Wrong("ids in capitals", "protocol.frames.parse_ids", frames, "parse_ids", any_hex),
     Wrong("ranges not joined", "log.ranges.merge_ranges", ranges, "merge_ranges", touching_apart),
     Wrong("a row too many", "protocol.runs.finish_run", runs, "_finish_rows", one_too_many),
     Wrong(

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 from proofs import wire
+from sparq.broker import stats
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.broker.stats import ChannelStats, TopicStats
@@ -138,16 +139,17 @@ class Reopened:
         consumer.leave()
 
     def topic(self, name: str) -> TopicStats:
-        """The topic's figures."""
-        found = self.broker.snapshot(self.clock.now(), name).topics
-        assert found
-        return found[0]
+        """The topic's figures, with those of its channels."""
+        topic = self.broker.topics[name]
+        figures = stats.of_topic(topic, self.clock.now())
+        figures.channels = [self.channel(name, channel) for channel in topic.channels]
+        return figures
 
     def channel(self, topic: str, name: str) -> ChannelStats:
         """The channel's figures."""
-        found = self.broker.snapshot(self.clock.now(), topic, name).topics
-        assert found
-        return found[0].channels[0]
+        held = self.broker.topics[topic]
+        channel = held.channels[name]
+        return stats.of_channel(channel, held.options.mem_queue_size, self.clock.now())
 
     def said(self) -> str:
         """All that an operator could have read so far."""

@@ -120,39 +120,13 @@ def encode(chance: random.Random) -> Answers:
     return (bytes(made[0]), made[1].tolist()), (plain[0], plain[1].tolist())
 
 
-def outcome_of(function: Callable[[Any], Any], argument: object) -> object:
-    """The answer as a list, or that there is none."""
-    try:
-        return function(argument).tolist()
-    except ValueError:
-        return "ValueError"
-
-
-def ends_of(chance: random.Random) -> Answers:
-    """Where frames end."""
-    data = spoilt(chance, frames_of(chance, count_of(chance))[0], 0.4)
-    return outcome_of(frames.ends_of, data), outcome_of(frames.ends_of_scalar, data)
-
-
-def parse_ids(chance: random.Random) -> Answers:
-    """Ids that lie one after the other."""
-    texts = [bytes(chance.choices(HEX, k=16)) for _ in range(count_of(chance))]
-    if texts and chance.random() < 0.4:
-        at = chance.randrange(len(texts))
-        place, byte = chance.randrange(16), chance.choice(b"AFG _+-\n\0\xff")
-        texts[at] = texts[at][:place] + bytes([byte]) + texts[at][place + 1 :]
-    plain = [int(text, 16) if set(HEX).issuperset(text) else frames.INVALID_ID for text in texts]
-    return frames.parse_ids(b"".join(texts)).tolist(), plain
-
-
 def message_ids(chance: random.Random) -> Answers:
-    """Indexes as ids, and back."""
+    """Indexes as ids."""
     node = chance.randrange(1024)
     indexes = [chance.randrange(1 << 54) for _ in range(count_of(chance))]
     made = frames.message_ids(np.array(indexes, np.int64), node)
-    nodes, back = frames.split_ids(frames.parse_ids(made.tobytes()))
     plain = [b"%016x" % (node << 54 | index) for index in indexes]
-    return (made.tolist(), nodes.tolist(), back.tolist()), (plain, [node] * len(indexes), indexes)
+    return made.tolist(), plain
 
 
 def patch_attempts(chance: random.Random) -> Answers:
@@ -334,6 +308,7 @@ def block_times(chance: random.Random) -> Answers:
     """Merged blocks, the timestamps in them, and the first message at a time."""
     blocks: list[Block] = []
     index, plain_frames = chance.randrange(1 << 40), b""
+    plain_ends: list[int] = []
     stamps: list[int] = []
     first = index
     for _ in range(chance.randint(1, 4)):
@@ -344,6 +319,7 @@ def block_times(chance: random.Random) -> Answers:
         blocks.append(Block(index, len(ends), ends, data, 0))
         index += len(ends)
         stamps += [stamp] * len(ends)
+        plain_ends += [len(plain_frames) + end for end in ends.tolist()]
         plain_frames += data
     merged = block.merge(blocks)
     at = chance.randint(990, 1_010 + 10 * len(stamps))
@@ -353,7 +329,7 @@ def block_times(chance: random.Random) -> Answers:
         (bytes(merged.frames), merged.ends.tolist(), found, block.first_at_time(merged, at)),
         (
             plain_frames,
-            frames.ends_of_scalar(plain_frames).tolist(),
+            plain_ends,
             stamps,
             min(later, default=None),
         ),
@@ -456,8 +432,6 @@ def copy_runs(chance: random.Random) -> Answers:
 
 PAIRS = (
     Pair("protocol.frames.encode", encode),
-    Pair("protocol.frames.ends_of", ends_of),
-    Pair("protocol.frames.parse_ids", parse_ids),
     Pair("protocol.frames.message_ids", message_ids),
     Pair("protocol.frames.patch_attempts", patch_attempts),
     Pair("protocol.frames.patch_timestamps", patch_timestamps),

@@ -30,7 +30,7 @@ from sparq.protocol.errors import ERRORS, RemoteError
 from sparq.protocol.identify import Limits, negotiate
 from sparq.protocol.mpub import walk_whole
 from sparq.protocol.parser import LineTooLong, Parser
-from sparq.protocol.receiver import FrameError, LengthReceiver, Receiver, decode_message
+from sparq.protocol.receiver import FrameError, Receiver, decode_message
 from sparq.testing import START_WALL_NS
 
 LIMITS: Final = Limits(max_msg_size=4_096, max_body_size=20_000)
@@ -153,16 +153,12 @@ def authorize(data: bytes) -> object:
 
 
 def receive(data: bytes) -> object:
-    """The client's side: frames of an nsqd, replies of an nsqlookupd, and the messages in them."""
-    variant, chunks = serve(data)
-    frames, replies = Receiver(8_192), LengthReceiver(8_192)
+    """The client's side: frames of an nsqd, and the messages in them."""
+    _, chunks = serve(data)
+    frames = Receiver(8_192)
     kinds: list[int] = []
     try:
         for chunk in chunks:
-            if variant & 1:
-                replies.feed(chunk)
-                kinds += [len(reply) > 0 for reply in replies.replies()]
-                continue
             frames.feed(chunk)
             for kind, frame in frames.frames():
                 kinds.append(kind if kind in (0, 1, 2) else 9)

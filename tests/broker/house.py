@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sparq.broker import stats
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.broker.stats import ChannelStats, TopicStats
@@ -139,16 +140,19 @@ class House:
         assert answers == [None]
 
     def topic(self, name: str) -> TopicStats:
-        """The topic's figures."""
-        found = self.broker.snapshot(self.clock.now(), name).topics
-        assert found is not None
-        return found[0]
+        """The topic's figures, with those of its channels."""
+        topic = self.broker.topics[name]
+        figures = stats.of_topic(topic, self.clock.now())
+        figures.channels = [self.channel(name, channel) for channel in topic.channels]
+        return figures
 
     def channel(self, topic: str, name: str) -> ChannelStats:
-        """The channel's figures."""
-        found = self.broker.snapshot(self.clock.now(), topic, name).topics
-        assert found is not None
-        return found[0].channels[0]
+        """The channel's figures, with those of its clients."""
+        held = self.broker.topics[topic]
+        channel = held.channels[name]
+        figures = stats.of_channel(channel, held.options.mem_queue_size, self.clock.now())
+        figures.clients = list(stats.clients_of(channel, topic))
+        return figures
 
 
 class Client:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sparq.broker import stats
 from sparq.protocol import commands
 from tests.broker.house import House
 
@@ -173,10 +174,9 @@ def test_a_client_that_published_is_a_producer(house: House) -> None:
     """Producers are listed with how much they published where."""
     house.connect().say(commands.mpub("a", [b"1", b"2"]) + commands.pub("b", b"3"))
 
-    snapshot = house.broker.snapshot(house.clock.now())
+    (producer,) = stats.producers_of(house.broker)
 
-    assert snapshot.producers is not None
-    counts = snapshot.producers[0].pub_counts
+    counts = stats.of_client(producer, None).pub_counts
     assert counts is not None
     assert [(c.topic, c.count) for c in counts] == [("a", 2), ("b", 1)]
     assert house.topic("a").message_bytes == 2
@@ -232,17 +232,16 @@ def test_filters_of_the_stats(house: House) -> None:
     """A topic or channel that is not there is nothing; other topics are not shown."""
     house.publish("a", b"x")
     house.consumer("b", "c")
-    now = house.clock.now()
 
-    assert house.broker.snapshot(now, "nope").topics is None
-    assert house.broker.snapshot(now, "a", "nope").topics == []
-    found = house.broker.snapshot(now, None, "c").topics
-    assert found is not None
-    assert [topic.topic_name for topic in found] == ["b"]
-    both = house.broker.snapshot(now, include_clients=False).topics
+    assert stats.selected(house.broker, "nope") is None
+    both = stats.selected(house.broker, None)
     assert both is not None
-    assert [topic.topic_name for topic in both] == ["a", "b"]
-    assert (both[1].channels[0].clients, both[1].channels[0].client_count) == (None, 1)
+    assert [topic.name for topic in both] == ["a", "b"]
+    assert stats.selected(house.broker, "b") == both[1:]
+    assert stats.channels_of(both[0], "nope") == []
+    assert [channel.name for channel in stats.channels_of(both[1], "c")] == ["c"]
+    assert stats.channels_of(both[1], None) == stats.channels_of(both[1], "c")
+    assert house.channel("b", "c").client_count == 1
 
 
 @pytest.mark.behaviour("TestGetTopic", "TestGetChannel")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sparq.protocol import frames as f
 from sparq.protocol.receiver import (
     FrameError,
-    LengthReceiver,
     MessageRun,
     Receiver,
     decode_message,
@@ -36,18 +35,6 @@ def test_frames_do_not_depend_on_chunks(frames: list[tuple[int, bytes]], cuts: l
         received += list(receiver.frames())
 
     assert received == frames
-
-
-@given(st.lists(st.binary(max_size=60), max_size=20), CUTS)
-def test_replies_do_not_depend_on_chunks(replies: list[bytes], cuts: list[int]) -> None:
-    """nsqlookupd's replies likewise."""
-    receiver = LengthReceiver(100)
-    received = []
-    for piece in pieces(b"".join(struct.pack(">i", len(r)) + r for r in replies), cuts):
-        receiver.feed(piece)
-        received += list(receiver.replies())
-
-    assert received == replies
 
 
 MESSAGES = st.lists(
@@ -150,29 +137,14 @@ def test_a_size_that_cannot_be_ends_it(size: int) -> None:
         next(frames)
 
 
-@pytest.mark.parametrize("size", [-1, 101])
-def test_a_reply_size_that_cannot_be(size: int) -> None:
-    """The same for replies, where an empty one is allowed."""
-    receiver = LengthReceiver(100)
-    receiver.feed(struct.pack(">i", 0) + struct.pack(">i", size))
-    replies = receiver.replies()
-
-    assert next(replies) == b""
-    with pytest.raises(FrameError):
-        next(replies)
-
-
 def test_a_wrong_port_is_explained() -> None:
     """An answer in HTTP tells the user that the port is the wrong one."""
     answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-    receiver, lengths = Receiver(1 << 20), LengthReceiver(1 << 20)
+    receiver = Receiver(1 << 20)
     receiver.feed(answer)
-    lengths.feed(answer)
 
     with pytest.raises(FrameError, match="HTTP port"):
         list(receiver.frames())
-    with pytest.raises(FrameError, match="HTTP port"):
-        list(lengths.replies())
 
 
 def test_a_message_is_taken_apart() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from sparq.broker import range_mode, stats
+from sparq.broker import range_mode
 from sparq.broker.admin import Admin
 from sparq.broker.agenda import Agenda
 from sparq.broker.catalog import Catalog
@@ -302,16 +302,6 @@ class Broker:
         and the space that it frees is free.
         """
         return self._topics.unsettled(topic_name)
-
-    def snapshot(
-        self,
-        now: Instant,
-        topic: str | None = None,
-        channel: str | None = None,
-        include_clients: bool = True,
-    ) -> stats.BrokerStats:
-        """All figures at this moment, those of one topic or channel if it is named."""
-        return stats.snapshot(self, now, topic, channel, include_clients=include_clients)
 
     @property
     def waited(self) -> Histogram:

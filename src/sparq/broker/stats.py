@@ -4,13 +4,13 @@ Field names are the keys of NSQ's `/stats` (reference: http.md 1.1) in NSQ's ord
 stands behind them. Text and JSON forms are made from these by the nsqd room.
 
 `of_topic`, `of_channel` and `of_client` look at one thing each, so that whoever shows thousands may
-pause in between; `snapshot` is all of them at one moment.
+pause in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparq.broker.options import SECOND_NS
@@ -119,15 +119,6 @@ class TopicStats:
     damaged_messages: int
 
 
-@dataclass(slots=True)
-class BrokerStats:
-    """The whole; both lists are None where the named topic is unknown, as NSQ has it."""
-
-    health: str
-    topics: list[TopicStats] | None
-    producers: list[ClientStats] | None = field(default=None)
-
-
 def selected(broker: Broker, topic_name: str | None) -> list[Topic] | None:
     """All topics by name, or the one that is named; None when there is none of that name."""
     if topic_name is None:
@@ -147,36 +138,6 @@ def channels_of(topic: Topic, channel_name: str | None) -> list[Channel]:
 def producers_of(broker: Broker) -> list[Session]:
     """The sessions that have published."""
     return [session for session in broker.sessions.values() if session.pub_counts]
-
-
-def snapshot(
-    broker: Broker,
-    now: Instant,
-    topic_name: str | None,
-    channel_name: str | None,
-    *,
-    include_clients: bool,
-) -> BrokerStats:
-    """The figures of all topics, or of those that the names select (NSQ's filters)."""
-    chosen = selected(broker, topic_name)
-    if chosen is None:
-        return BrokerStats(broker.health(), None, None)
-    topics = []
-    for topic in chosen:
-        channels = [
-            of_channel(channel, topic.options.mem_queue_size, now)
-            for channel in channels_of(topic, channel_name)
-        ]
-        if include_clients:
-            for stats in channels:
-                stats.clients = list(clients_of(topic.channels[stats.channel_name], topic_name))
-        if channels or channel_name is None:
-            topics.append(of_topic(topic, now))
-            topics[-1].channels = channels
-    producers: list[ClientStats] | None = None
-    if include_clients:
-        producers = [of_client(session, topic_name) for session in producers_of(broker)]
-    return BrokerStats(broker.health(), topics, producers)
 
 
 def of_topic(topic: Topic, now: Instant) -> TopicStats:

@@ -1,7 +1,7 @@
 """The commands: what a client can say, as bytes to send and as values received.
 
-1. ``COMMANDS`` is the one table of what exists: a command's arguments, the states in which it may
-   come and what body follows its line. The parser holds clients to it, documents print it.
+1. ``COMMANDS`` is the one table of what exists: the states in which a command may come, and
+   what body follows its line. The parser holds clients to it.
 2. Values come in runs where the wire has runs: publishes to one topic, and finishes.
 3. Builders check nothing: the library that calls them has.
 4. Values hold arrays that others made; this module itself loads without numpy.
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from sparq.protocol.frames import Bodies
 
-MAGIC_V1: Final = b"  V1"
 """What a client of nsqlookupd begins with."""
 MAGIC_V2: Final = b"  V2"
 """What a client of nsqd begins with."""
@@ -46,12 +45,10 @@ class CommandKind(NamedTuple):
     """One row of the table.
 
     Attributes:
-        arguments: the parameters' names; those in brackets may be missing.
         states: the connection states in which the command is not an error.
         body: what follows the line.
     """
 
-    arguments: tuple[str, ...]
     states: frozenset[int]
     body: BodyKind = BodyKind.NONE
 
@@ -61,24 +58,24 @@ _CONSUMING: Final = frozenset({STATE_SUBSCRIBED, STATE_CLOSING})
 _ALWAYS: Final = frozenset({STATE_INIT, STATE_SUBSCRIBED, STATE_CLOSING})
 
 COMMANDS: Final[dict[bytes, CommandKind]] = {
-    b"IDENTIFY": CommandKind((), _INIT, BodyKind.SIZED),
-    b"AUTH": CommandKind((), _INIT, BodyKind.SIZED),
-    b"SUB": CommandKind(("topic", "channel"), _INIT),
-    b"PUB": CommandKind(("topic",), _ALWAYS, BodyKind.MESSAGE),
-    b"MPUB": CommandKind(("topic",), _ALWAYS, BodyKind.MESSAGES),
-    b"DPUB": CommandKind(("topic", "defer_ms"), _ALWAYS, BodyKind.MESSAGE),
+    b"IDENTIFY": CommandKind(_INIT, BodyKind.SIZED),
+    b"AUTH": CommandKind(_INIT, BodyKind.SIZED),
+    b"SUB": CommandKind(_INIT),
+    b"PUB": CommandKind(_ALWAYS, BodyKind.MESSAGE),
+    b"MPUB": CommandKind(_ALWAYS, BodyKind.MESSAGES),
+    b"DPUB": CommandKind(_ALWAYS, BodyKind.MESSAGE),
     # RDY after CLS is no error, but has no effect either.
-    b"RDY": CommandKind(("[count]",), _CONSUMING),
-    b"FIN": CommandKind(("id",), _CONSUMING),
-    b"REQ": CommandKind(("id", "timeout_ms"), _CONSUMING),
-    b"TOUCH": CommandKind(("id",), _CONSUMING),
-    b"CLS": CommandKind((), frozenset({STATE_SUBSCRIBED})),
-    b"NOP": CommandKind((), _ALWAYS),
+    b"RDY": CommandKind(_CONSUMING),
+    b"FIN": CommandKind(_CONSUMING),
+    b"REQ": CommandKind(_CONSUMING),
+    b"TOUCH": CommandKind(_CONSUMING),
+    b"CLS": CommandKind(frozenset({STATE_SUBSCRIBED})),
+    b"NOP": CommandKind(_ALWAYS),
     # sparq's own: range reading.
-    b"ATTACH": CommandKind(("topic", "channel"), _INIT),
-    b"ENDS": CommandKind(("topic", "[time|after|within]", "[value]", "[count]"), _ALWAYS),
-    b"READ": CommandKind(("topic", "log", "first", "end", "max_bytes"), _ALWAYS),
-    b"COMMIT": CommandKind(("topic", "channel", "epoch", "index"), _ALWAYS),
+    b"ATTACH": CommandKind(_INIT),
+    b"ENDS": CommandKind(_ALWAYS),
+    b"READ": CommandKind(_ALWAYS),
+    b"COMMIT": CommandKind(_ALWAYS),
 }
 
 
@@ -358,11 +355,6 @@ def ping() -> bytes:
 def register(topic: str, channel: str | None = None) -> bytes:
     """REGISTER, to nsqlookupd."""
     return _line(b"REGISTER", topic, *([channel] if channel else []))
-
-
-def unregister(topic: str, channel: str | None = None) -> bytes:
-    """UNREGISTER, to nsqlookupd."""
-    return _line(b"UNREGISTER", topic, *([channel] if channel else []))
 
 
 def attach(topic: str, channel: str) -> bytes:

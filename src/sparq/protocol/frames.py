@@ -9,8 +9,7 @@ The layout of one frame stands in ``layout``.
 """
 
 import struct
-from binascii import Error as HexError
-from binascii import hexlify, unhexlify
+from binascii import hexlify
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -76,7 +75,6 @@ VECTOR_MIN: Final = 16
 COPY_MAX: Final = 4_096
 """Up to about this size copying a body costs less than a view of it."""
 
-Raw = NDArray[np.uint64]
 Ends = NDArray[np.uint32]
 Offsets = list[int] | NDArray[np.int64]
 Starts = range | Offsets
@@ -86,7 +84,6 @@ Run = range | NDArray[np.int64]
 _HEADER: Final = struct.Struct(">iiqH16s")
 _BIG_U32: Final = np.dtype(">u4")
 _BIG_U64: Final = np.dtype(">u8")
-_SIZE: Final = struct.Struct(">i")
 
 
 # Not frozen, as nothing is that is made for each run: freezing triples what the making costs.
@@ -158,12 +155,6 @@ def message_ids(indexes: NDArray[np.int64], node_id: int) -> NDArray[np.bytes_]:
     return np.frombuffer(hexlify(raw.tobytes()), "S16")
 
 
-def parse_id(text: Buffer) -> tuple[int, int] | None:
-    """(node id, index) of an id; None for what is not 16 lower-case hex digits."""
-    raw = parse_raw_id(text)
-    return None if raw == INVALID_ID else split_id(raw)
-
-
 def parse_raw_id(text: Buffer) -> int:
     """The number an id stands for; INVALID_ID for what is not 16 lower-case hex digits."""
     if len(text) != ID_SIZE:
@@ -176,35 +167,9 @@ def parse_raw_id(text: Buffer) -> int:
     return raw if raw >= 0 and b"%016x" % raw == text else INVALID_ID
 
 
-def parse_ids(text: Buffer) -> Raw:
-    """The numbers of ids that lie one after the other, shape (n,); INVALID_ID where invalid.
-
-    Decoding and encoding again tells in two passes of C whether all digits are lower-case hex.
-    """
-    text = bytes(text)
-    try:
-        decoded = unhexlify(text)
-    except HexError:
-        return _parse_ids_scalar(text)
-    if hexlify(decoded) != text:
-        return _parse_ids_scalar(text)
-    return np.frombuffer(decoded, ">u8").astype(np.uint64)
-
-
-def _parse_ids_scalar(text: bytes) -> Raw:
-    ids = (text[at : at + ID_SIZE] for at in range(0, len(text), ID_SIZE))
-    return np.fromiter(map(parse_raw_id, ids), np.uint64, len(text) // ID_SIZE)
-
-
 def split_id(raw: int) -> tuple[int, int]:
     """(node id, index) of an id's number."""
     return raw >> INDEX_BITS, raw & INDEX_LIMIT
-
-
-def split_ids(raw: Raw) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(node ids, indexes) of many ids' numbers, each of shape (n,)."""
-    nodes = (raw >> np.uint64(INDEX_BITS)).view(np.int64)
-    return nodes, (raw & np.uint64(INDEX_LIMIT)).view(np.int64)
 
 
 # Making runs
@@ -344,40 +309,6 @@ def _cut(piece: Bodies) -> list[bytes] | list[memoryview]:
 
 
 # Reading and changing runs
-
-
-def ends_of(frames: Buffer) -> Ends:
-    """Where each frame of a run ends, found by its sizes.
-
-    Raises:
-        ValueError: the sizes do not add up to the run.
-    """
-    total = len(frames)
-    if total < FRAME_HEADER_SIZE:
-        return ends_of_scalar(frames)
-    width = 4 + _SIZE.unpack_from(frames, 0)[0]
-    if width < FRAME_HEADER_SIZE or total % width or total // width < VECTOR_MIN:
-        return ends_of_scalar(frames)
-    sizes = np.ndarray((total // width,), ">i4", frames, 0, (width,))
-    if not bool((sizes == width - 4).all()):
-        return ends_of_scalar(frames)
-    return np.arange(width, total + 1, width, dtype=np.uint32)
-
-
-def ends_of_scalar(frames: Buffer) -> Ends:
-    """What `ends_of` does, frame by frame."""
-    total = len(frames)
-    ends: list[int] = []
-    end = 0
-    while end + FRAME_HEADER_SIZE <= total:
-        size = _SIZE.unpack_from(frames, end)[0]
-        end += 4 + size
-        if size < 4 or end > total:
-            raise ValueError(f"a frame of size {size} does not fit its run")
-        ends.append(end)
-    if end != total:
-        raise ValueError(f"{total - end} bytes behind the last frame of a run")
-    return np.array(ends, np.uint32)
 
 
 def patch_attempts(

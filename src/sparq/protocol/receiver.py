@@ -1,7 +1,6 @@
 """Bytes in, frames out: the client's side of a connection.
 
-1. ``Receiver`` reads what nsqd says (``i32 size | i32 type | data``), ``LengthReceiver`` what
-   nsqlookupd says (``i32 size | data``, no type).
+1. ``Receiver`` reads what nsqd says (``i32 size | i32 type | data``).
 2. However the bytes are cut into chunks, the frames are the same. What a chunk leaves unfinished
    is copied and looked at again when enough has come: time is linear.
 3. A size is checked before anything is kept for it. After a ``FrameError`` nothing on the
@@ -17,7 +16,6 @@ from typing import Final
 
 from sparq.protocol.layout import FRAME_HEADER_SIZE, FRAME_MESSAGE, MESSAGE_HEADER_SIZE, OK
 
-_SIZE: Final = struct.Struct(">i")
 _FRAME: Final = struct.Struct(">ii")
 _MESSAGE: Final = struct.Struct(">qH16s")
 _MESSAGE_FRAME: Final = struct.Struct(">iiqH")
@@ -213,44 +211,6 @@ class Receiver:
     def take_rest(self) -> bytes:
         """What was fed behind the last frame given: an upgrade hands it to the new layer."""
         return self._inflow.take()
-
-
-class LengthReceiver:
-    """Reads the replies that nsqlookupd sends.
-
-    Args:
-        max_reply_bytes: the largest size a reply may declare.
-    """
-
-    def __init__(self, max_reply_bytes: int) -> None:
-        self._max_reply_bytes = max_reply_bytes
-        self._inflow = _Inflow()
-
-    def feed(self, data: bytes) -> None:
-        """Takes the next bytes of the connection."""
-        self._inflow.feed(data)
-
-    def replies(self) -> Iterator[bytes]:
-        """The replies that are there in full.
-
-        Raises:
-            FrameError: the bytes are no reply, after those before it were given.
-        """
-        inflow, size_max = self._inflow, self._max_reply_bytes
-        while True:
-            data, at = inflow.data, inflow.at
-            if len(data) - at < 4:
-                inflow.wait_for(4)
-                return
-            (size,) = _SIZE.unpack_from(data, at)
-            if not 0 <= size <= size_max:
-                raise _not_a_frame(data[at : at + 4], size, size_max)
-            end = at + 4 + size
-            if end > len(data):
-                inflow.wait_for(4 + size)
-                return
-            inflow.at = end
-            yield data[at + 4 : end]
 
 
 def _not_a_frame(head: bytes, size: int, size_max: int) -> FrameError:
