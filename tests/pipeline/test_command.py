@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.command import APPLICATION, as_arguments, main, parse
+from sparq.pipeline.command import APPLICATION, main, parse
 from sparq.pipeline.settings import Settings, SettingsError, flags
 from sparq.program.mistakes import Mistake
 
@@ -204,23 +204,6 @@ def test_a_file_that_cannot_be_read(file, tmp_path: Path) -> None:
 def test_a_mistake_on_the_command_line(words: list[str], sentence: str) -> None:
     """One sentence that begins with the flag."""
     assert refused(*words).startswith(sentence)
-
-
-def test_settings_as_a_command_line() -> None:
-    """It gives the same settings to another process, and leaves defaults out."""
-    settings = parse(
-        [
-            *NEEDED,
-            *("--topic=shop", "--queries=metrics", "--no-publish", "--trigger=0.5"),
-            *("--spark=spark.a=x y", "--source=tls_v1=true", "--driver-memory=1g"),
-            *("--metrics-address=", "--shuffle-partitions=3", "--run-dir=run"),
-        ]
-    )
-
-    words = as_arguments(settings)
-
-    assert settings == parse(words)
-    assert not any("channel" in word or "spam-topic" in word for word in words)
 
 
 def test_help_has_every_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,9 +24,6 @@ from sparq.protocol.batch import Header
 if TYPE_CHECKING:
     from sparq.log.recovery import Recovered
 
-MERGE_BYTES: Final = 256 << 10
-"""Batches of an extent are joined to blocks up to this size, larger ones stay as they are."""
-
 
 class Place(NamedTuple):
     """An extent and the file it lies in."""

@@ -109,27 +109,6 @@ def page() -> str:
     return INTRODUCTION + options
 
 
-def as_arguments(settings: Settings) -> list[str]:
-    """The command line that gives these settings to another process.
-
-    Other users of the machine can read it, including secrets in `settings.source`: pass those in a
-    file.
-    """
-    defaults = Settings(data=settings.data, topic=settings.topic)
-    words = [f"--data={settings.data}", f"--topic={settings.topic}"]
-    for flag in flags():
-        value = getattr(settings, flag.field)
-        if value == getattr(defaults, flag.field):
-            continue
-        if flag.kind in _PAIRS:
-            words += [f"--{flag.name}={key}={text}" for key, text in value]
-        elif flag.repeated:
-            words.append(f"--{flag.name}={','.join(value)}")
-        else:
-            words.append(f"--{flag.name}={flag.kind.show(value)}")
-    return words
-
-
 _PAIRS: Final = (kinds.SPARK, kinds.SOURCE)
 _PAIR_FIELDS: Final = ("spark", "source")
 

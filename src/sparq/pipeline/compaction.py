@@ -141,7 +141,7 @@ class Compaction:
         return len(chosen)
 
     def all_due(self, now_ms: int) -> Compacted:
-        """Merge all that is due, hour after hour: what `sparq pipeline compact` does.
+        """Merge all that is due, hour after hour.
 
         A query may write into the archive meanwhile where the checkpoint's file manager refuses to
         replace files, as on a local disk and HDFS.

@@ -167,11 +167,6 @@ def parse_raw_id(text: Buffer) -> int:
     return raw if raw >= 0 and b"%016x" % raw == text else INVALID_ID
 
 
-def split_id(raw: int) -> tuple[int, int]:
-    """(node id, index) of an id's number."""
-    return raw >> INDEX_BITS, raw & INDEX_LIMIT
-
-
 # Making runs
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -345,21 +344,6 @@ async def search(
         _sum(answers, "unsearched"),
         answers,
     )
-
-
-async def search_on(
-    fleet: Fleet, topic: str, sought: Sought, *, after: str = "", show: Show | None = None
-) -> AsyncIterator[SearchPage]:
-    """Steps of a search until it is done, or has found `show.limit` messages."""
-    show = show or Show()
-    found = 0
-    while True:
-        page = await search(fleet, topic, sought, after=after, show=show)
-        found += len(page.messages)
-        yield page
-        if page.next is None or found >= show.limit:
-            return
-        after = page.next
 
 
 def _sum(answers: Answers, name: str) -> int:
