@@ -25,7 +25,7 @@ LOCKED := locks/build.txt locks/all.txt
 .DELETE_ON_ERROR:
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net cluster spark museum kill mixed
-.PHONY: help check run up test style types layers tidy tests bench latency idle clients interop wheel security docs \
+.PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs \
 	proofs $(PROOFS) spark-cluster delta slow-tests format lock vendor screenshot \
 	venv clean
 
@@ -38,10 +38,10 @@ run: $(READY) ## the pipeline end to end, with report and audit (CLICKS= SEED= A
 up: $(READY) ## the pipeline kept running, for clicks of your own (ARGS=)
 	@$(BIN)/sparq up $(ARGS)
 
-check: style types layers tidy ## the quick round: checks, then the tests of the core
+check: style types layers dead tidy ## the quick round: checks, then the tests of the core
 	@$(BIN)/python -m pytest -rs tests/protocol tests/log tests/broker
 
-test: style types layers tidy tests ## everything, under 20 minutes on two cores (ARGS= SEED=)
+test: style types layers dead tidy tests ## everything, under 20 minutes on two cores (ARGS= SEED=)
 
 style: $(READY) ## ruff: the rules and the format
 	@$(BIN)/ruff check .
@@ -52,6 +52,9 @@ types: $(READY) ## mypy, strict
 
 layers: $(READY) ## who may import whom
 	@$(BIN)/lint-imports --no-cache
+
+dead: $(READY) ## code in src that nothing in src uses, but for what pyproject.toml gives a reason for
+	@$(BIN)/vulture
 
 tidy: $(READY) ## sizes of files and functions, words that must not stay, paths, hosts, links
 	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
