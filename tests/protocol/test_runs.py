@@ -1,7 +1,7 @@
 """Runs of FINs and of PUBs: the array path finds what going one by one finds."""
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sparq.protocol import commands as c
@@ -11,6 +11,8 @@ SIZE_MAX = 50
 LINE = b"PUB t\n"
 
 GOOD_FINS = st.integers(0, (1 << 64) - 1).map(lambda raw: b"FIN %016x\n" % raw)
+BEFORE_A_PAGE = st.integers(1, 1 << 50).map(lambda page: page * LOOK_MAX - 20)
+"""The first ids of runs whose ids do not differ in their last three digits alone."""
 OTHER_LINES = st.sampled_from(
     [
         *(
@@ -60,11 +62,12 @@ def test_finish_run_equals_line_by_line(
 
 
 @given(
-    st.one_of(st.integers(0, (1 << 64) - 1), st.just((1 << 64) - 30)),
+    st.one_of(st.integers(0, (1 << 64) - 1), st.just((1 << 64) - 30), BEFORE_A_PAGE),
     st.integers(16, 80),
     st.lists(st.tuples(st.integers(0, 80 * FIN_WIDTH), st.sampled_from(b"0fFG \n_+")), max_size=2),
     OTHER_LINES,
 )
+@example(5 * LOOK_MAX - 20, 40, [], b"")
 def test_finishes_in_order_equal_line_by_line(
     first: int, count: int, changes: list[tuple[int, int]], other: bytes
 ) -> None:

@@ -156,17 +156,20 @@ class Finish:
         raw_ids: the ids' numbers: a range where they ascend without a gap, a list below 16 of them,
             else a uint64 array of shape (n,).
             ``frames.INVALID_ID`` stands for an id that cannot be any message's.
-        text: the ids as they came, 16 bytes each, for error texts.
+        text: the ids as they came, 16 bytes each, for error texts; beside a range nothing, whose
+            ids are as they have to be.
     """
 
     raw_ids: range | list[int] | NDArray[np.uint64]
     text: bytes
 
     def __len__(self) -> int:
-        return len(self.text) // ID_SIZE
+        return len(self.raw_ids)
 
     def id_text(self, position: int) -> bytes:
         """The id at this position of the run as it came."""
+        if isinstance(self.raw_ids, range):
+            return b"%016x" % self.raw_ids[position]
         return self.text[position * ID_SIZE : (position + 1) * ID_SIZE]
 
 

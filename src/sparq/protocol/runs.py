@@ -10,6 +10,7 @@ import re
 import struct
 from binascii import Error as HexError
 from binascii import hexlify, unhexlify
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from sparq.protocol.commands import Finish
 from sparq.protocol.frames import ID_SIZE, VECTOR_MIN, Bodies, Run, joined
 
 LOOK_MAX: Final = 4_096
-"""Rows looked at in one go."""
+"""Rows looked at in one go; as many ids differ in their last three digits alone."""
 LOOK_FIRST: Final = 64
 """Publishes looked at before so many: a short run must not cost a long look."""
 SINGLE_STEP: Final = 256
@@ -35,9 +36,11 @@ _RAW: Final = np.dtype(">u8")
 _FIN_WORD: Final = np.frombuffer(_FIN, _WORD)[0]
 FIN_WIDTH: Final = len(_FIN) + ID_SIZE + 1
 _FIN_COLUMNS: Final = ((0, b"F"), (1, b"I"), (2, b"N"), (3, b" "), (FIN_WIDTH - 1, b"\n"))
-_FIN_ROWS: Final = np.frombuffer((_FIN + bytes(ID_SIZE) + b"\n") * LOOK_MAX, np.uint8).reshape(
-    LOOK_MAX, FIN_WIDTH
-)
+_FIN_ROWS: Final = np.frombuffer(
+    b"".join(b"FIN 0000000000000%03x\n" % low for low in range(LOOK_MAX)), np.uint8
+).reshape(LOOK_MAX, FIN_WIDTH)
+_LOW_AT: Final = FIN_WIDTH - 1 - 3
+"""Where in a line the three digits begin that differ among `LOOK_MAX` ids in a row."""
 _ID_MAX: Final = (1 << 64) - 2
 _NEWLINE: Final = 0x0A
 
@@ -70,8 +73,8 @@ def finish_run(data: bytes, at: int) -> Finish | None:
 def _consecutive(data: bytes, at: int, count: int) -> Finish | None:
     """The next `count` FINs where their ids ascend without a gap; else None.
 
-    That is how messages are delivered and so mostly finished. It is found out by writing down what
-    should stand there: one comparison then says that each line is whole, and each digit right.
+    That is how messages are delivered and so mostly finished. One comparison with the lines that
+    should stand there says that each is whole, and each digit right.
     """
     try:
         first = int(data[at + len(_FIN) : at + FIN_WIDTH - 1], 16)
@@ -81,12 +84,26 @@ def _consecutive(data: bytes, at: int, count: int) -> Finish | None:
         return None
     if last - first != count - 1 or first < 0 or last > _ID_MAX:
         return None
-    text = hexlify(np.arange(first, last + 1, dtype=np.uint64).astype(_RAW).data)
-    rows = _FIN_ROWS[:count].copy()
-    rows[:, len(_FIN) : FIN_WIDTH - 1] = np.frombuffer(text, np.uint8).reshape(count, ID_SIZE)
-    if not data.startswith(rows.tobytes(), at):
-        return None
-    return Finish(range(first, last + 1), text)
+    ids = range(first, last + 1)
+    while first <= last:
+        row = first % LOOK_MAX
+        rows = min(LOOK_MAX - row, last - first + 1)
+        lines = _finish_lines(first // LOOK_MAX)
+        if not data.startswith(lines[row * FIN_WIDTH : (row + rows) * FIN_WIDTH], at):
+            return None
+        first += rows
+        at += rows * FIN_WIDTH
+    return Finish(ids, b"")
+
+
+# Each channel of a topic finishes the same ids, and a consumer some hundred of them at a time: to
+# write these lines anew for each run took a sixth of the time of a fan-out to ten channels.
+@lru_cache(maxsize=32)
+def _finish_lines(page: int) -> bytes:
+    """The FINs of the `LOOK_MAX` ids that begin with the digits of this number: 86 KB."""
+    rows = _FIN_ROWS.copy()
+    rows[:, len(_FIN) : _LOW_AT] = np.frombuffer(b"%013x" % page, np.uint8)
+    return rows.tobytes()
 
 
 def finish_run_scalar(data: bytes, at: int, row_max: int) -> Finish | None:
