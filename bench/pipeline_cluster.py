@@ -19,7 +19,7 @@ from tests.servers import free_port
 
 from bench.pipeline_processes import BenchError, end, until
 from bench.pipeline_running import LOOPBACK
-from sparq.pipeline.workers_python import use_this_python
+from sparq.pipeline.session import use_this_python
 from sparq.spark.java import ensure_java
 
 HOST = "127.0.0.1"

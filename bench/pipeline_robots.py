@@ -23,8 +23,7 @@ from bench.pipeline_clicks import Crowd
 from bench.pipeline_running import Running, note
 from sparq.pipeline import spam_analysis, website
 from sparq.pipeline.folders import Folders
-from sparq.pipeline.generator import line_of
-from sparq.pipeline.planted import PLANTED
+from sparq.pipeline.generator import PLANTED, line_of
 from sparq.pipeline.report import Labels, newest_findings, scores
 
 LOW_PER_SECOND = 100

@@ -21,8 +21,8 @@ from typing import Any
 
 from tests.servers import spawn_nsqd
 
-from sparq.client.socket_connection import SocketConnection
-from sparq.pipeline.workers_python import use_this_python
+from sparq.client.blocking.connection import Connection
+from sparq.pipeline.session import use_this_python
 from sparq.protocol import commands
 from sparq.spark.java import ensure_java
 
@@ -34,7 +34,7 @@ GOAL = 0.8
 
 def publish(address: str, rows: int) -> None:
     """Fills the topic; the bodies are random, so that Parquet has nothing to compress."""
-    connection = SocketConnection(address)
+    connection = Connection(address)
     window = 0
     for _ in range(rows // MPUB_MESSAGES):
         pool = os.urandom(BODY_SIZE * MPUB_MESSAGES)

@@ -18,7 +18,7 @@ def forget(channel: Channel, session: Session, *, requeue: bool) -> None:
     channel.ready.pop(session, None)
     had = channel.in_flight.release_owner(session.owner)
     if len(had.indexes):
-        channel.memory.finished(had.indexes, had.indexes + 1)
+        channel.ledger.finished(channel.name, had.indexes, had.indexes + 1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from proofs.outcome import Outcome, Plan, progress, run
 from proofs.twins import PAIRS
 from sparq.broker import in_flight
-from sparq.log import ranges
+from sparq.log import records
 from sparq.protocol import runs
 
 PROMISES = ("P12",)
@@ -106,7 +106,7 @@ class Wrong(NamedTuple):
 
 def touching_apart(firsts: Any, ends: Any) -> Any:
     """Arrays of ranges are not joined where they touch."""
-    if len(firsts) < ranges.VECTOR_MIN:
+    if len(firsts) < records.VECTOR_MIN:
         return MERGE_RANGES(firsts, ends)
     pairs = sorted({(a, b) for a, b in zip(firsts, ends, strict=True) if a < b})
     return pairs
@@ -122,10 +122,10 @@ def mine_and_yours(tracked: in_flight.InFlight, first: int, end: int, _owner: in
     return all(index in tracked.indexes() for index in range(first, end))
 
 
-MERGE_RANGES, FINISH_ROWS = ranges.merge_ranges, runs._finish_rows
+MERGE_RANGES, FINISH_ROWS = records.merge_ranges, runs._finish_rows
 
 WRONG = (
-    Wrong("ranges not joined", "log.ranges.merge_ranges", ranges, "merge_ranges", touching_apart),
+    Wrong("ranges not joined", "log.records.merge_ranges", records, "merge_ranges", touching_apart),
     Wrong("a row too many", "protocol.runs.finish_run", runs, "_finish_rows", one_too_many),
     Wrong(
         "owners ignored",

@@ -8,7 +8,8 @@ first and runs it a moment later, which is what a broker without the guarantee d
 import sys
 import time
 
-from sparq.log.task import Task, TaskKind
+from sparq.broker.turn import Task
+from sparq.log.task import TaskKind
 from sparq.nsqd import commit
 from sparq.nsqd.main import main
 
@@ -21,12 +22,12 @@ class LateCommitter(commit.Committer):
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
             number, task = entry
-            if task.kind is TaskKind.COMMIT:
+            if task.work.kind is TaskKind.COMMIT:
                 self._report(number, task)
                 time.sleep(LATE_SECONDS)
-                task.run()
+                task.work.run()
             else:
-                task.run()
+                task.work.run()
                 self._report(number, task)
 
 

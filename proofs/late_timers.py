@@ -4,20 +4,20 @@ Nothing comes early by this, and nothing is lost: only the measure of lateness c
 """
 
 import sys
+from typing import Any
 
-from sparq.broker.agenda import Agenda
+from sparq.broker.timers import Timers
 from sparq.nsqd import main
-from sparq.protocol.instant import Instant
 
 LATE_NS = 250_000_000
-RUN_TIMERS = Agenda.run_timers
+POP_DUE = Timers.pop_due
 
 
-def run_late(agenda: Agenda, now: Instant) -> None:
+def pop_late(timers: Timers[Any], mono_ns: int) -> list[Any]:
     """Only what was due a quarter of a second ago is seen to."""
-    RUN_TIMERS(agenda, Instant(now.wall_ns, now.mono_ns - LATE_NS))
+    return POP_DUE(timers, mono_ns - LATE_NS)
 
 
 if __name__ == "__main__":
-    Agenda.run_timers = run_late  # type: ignore[method-assign]  # the guard that is switched off
+    Timers.pop_due = pop_late  # type: ignore[method-assign]  # the guard that is switched off
     sys.exit(main.main())

@@ -6,7 +6,7 @@ The reserve is then all there is: single FINs use it up, and a kill brings back 
 import sys
 from typing import Any
 
-from sparq.broker import relief
+from sparq.broker import health
 from sparq.nsqd.main import main
 
 
@@ -16,5 +16,5 @@ def no_room(*_arguments: Any) -> bool:
 
 
 if __name__ == "__main__":
-    setattr(relief, "make_room", no_room)  # noqa: B010 - a replacement
+    setattr(health, "make_room", no_room)  # noqa: B010 - a replacement
     sys.exit(main())

@@ -48,6 +48,13 @@ class Delivery(NamedTuple):
         return int(self.id, 16) & ((1 << INDEX_BITS) - 1)
 
 
+class Ticket:
+    """Stands for a publish; its answer is taken from the broker."""
+
+    def answered(self, error: RemoteError | None) -> None:
+        """Not called here."""
+
+
 class Reopened:
     """A broker on a data path.
 
@@ -80,7 +87,7 @@ class Reopened:
     def close(self) -> None:
         """A clean stop, and the files closed."""
         for _ in range(TURNS_MAX):
-            closed = self.broker.close(self.clock.now())
+            closed = self.broker.close()
             self.turn()
             if closed:
                 break
@@ -92,11 +99,10 @@ class Reopened:
     def turn(self) -> None:
         """Turns, until nothing is left to do."""
         for _ in range(TURNS_MAX):
-            self.broker.end_turn(self.clock.now())
-            tasks = self.broker.take_tasks()
+            tasks = self.broker.end_turn(self.clock.now())
             for task in tasks:
-                task.run()
-                task.done(self.clock.now())
+                task.work.run()
+                self.broker.finish(task, self.clock.now())
             if not tasks and not self.broker.busy:
                 return
         raise AssertionError("the broker does not come to rest")
@@ -109,10 +115,10 @@ class Reopened:
 
     def publish(self, topic: str, bodies: list[bytes], defer_ms: int = 0) -> None:
         """Publish, and see that it is kept."""
-        answers: list[RemoteError | None] = []
-        now = self.clock.now()
-        self.broker.publish(topic, Bodies.of(bodies), now, answers.append, defer_ms=defer_ms)
+        ticket, now = Ticket(), self.clock.now()
+        self.broker.publish(topic, Bodies.of(bodies), now, ticket, defer_ms=defer_ms)
         self.turn()
+        answers = [error for _, error in self.broker.take_published()]
         assert answers == [None], answers
 
     def create(self, topic: str, channel: str) -> None:
@@ -173,12 +179,12 @@ class Consumer:
         self.parser.feed(data)
         while (command := self.parser.next()) is not None:
             broker.execute(self.session, command, now)
-            self.parser.state = self.session.parser_state
+            self.parser.state = self.session.state
         self.home.turn()
 
     def heard(self) -> list[Delivery]:
         """The messages that have come; an error is noted."""
-        for part in self.session.take_output():
+        for part in self.home.broker.take_output(self.session):
             self.buffer += part
         found, at, data = [], 0, bytes(self.buffer)
         while at < len(data):

@@ -6,8 +6,8 @@ a proof has two topics. Nothing is switched off.
 
 import sys
 
+from sparq.broker.turn import Task
 from sparq.log import journal
-from sparq.log.task import Task
 from sparq.nsqd import commit
 from sparq.nsqd.main import main
 

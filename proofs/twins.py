@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparq.broker import in_flight, redelivery
+from sparq.broker import delivery, in_flight
 from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, InFlight
 from sparq.broker.page import PAGE_SIZE
-from sparq.log import block, ranges
+from sparq.log import block, records
 from sparq.log.block import Block
 from sparq.protocol import batch, frames, mpub, parser, runs
 from sparq.protocol import commands as c
@@ -86,7 +86,7 @@ def bodies_of(chance: random.Random, count: int) -> Bodies:
 def frames_of(chance: random.Random, count: int) -> tuple[bytes, list[int], int]:
     """(frames, ends, first index) of some messages."""
     first = chance.randrange(1 << 50)
-    encoded, ends = frames.encode_scalar([bodies_of(chance, count)], first, 5, 77)
+    encoded, ends = batch.encode_frames_scalar([bodies_of(chance, count)], first, 5, 77)
     return encoded, ends.tolist(), first
 
 
@@ -116,7 +116,7 @@ def encode(chance: random.Random) -> Answers:
     pieces = [bodies_of(chance, count_of(chance)) for _ in range(chance.randint(1, 3))]
     pieces.append(bodies_of(chance, 1))
     arguments = pieces, chance.randrange(1 << 53), chance.randrange(1024), chance.randrange(1 << 60)
-    made, plain = frames.encode(*arguments), frames.encode_scalar(*arguments)
+    made, plain = batch.encode_frames(*arguments), batch.encode_frames_scalar(*arguments)
     return (bytes(made[0]), made[1].tolist()), (plain[0], plain[1].tolist())
 
 
@@ -301,7 +301,7 @@ def merge_ranges(chance: random.Random) -> Answers:
     count = count_of(chance)
     firsts = [chance.randint(0, 200) for _ in range(count)]
     ends = [first + chance.choice([0, 1, 1, chance.randint(-2, 30)]) for first in firsts]
-    return ranges.merge_ranges(firsts, ends), ranges.merge_ranges_scalar(firsts, ends)
+    return records.merge_ranges(firsts, ends), records.merge_ranges_scalar(firsts, ends)
 
 
 def block_times(chance: random.Random) -> Answers:
@@ -313,7 +313,7 @@ def block_times(chance: random.Random) -> Answers:
     first = index
     for _ in range(chance.randint(1, 4)):
         stamp = 1_000 + 10 * len(stamps) + chance.randint(0, 9)
-        data, ends = frames.encode_scalar(
+        data, ends = batch.encode_frames_scalar(
             [bodies_of(chance, chance.randint(1, 9))], index, 1, stamp
         )
         blocks.append(Block(index, len(ends), ends, data, 0))
@@ -427,11 +427,11 @@ def copy_runs(chance: random.Random) -> Answers:
             plain += frame
             all_attempts.append(number)
         runs.append((held, np.array(chosen, np.int64) + first))
-    return bytes(redelivery.copy_runs(runs, np.array(all_attempts, np.int64))), plain
+    return bytes(delivery.copy_runs(runs, np.array(all_attempts, np.int64))), plain
 
 
 PAIRS = (
-    Pair("protocol.frames.encode", encode),
+    Pair("protocol.batch.encode_frames", encode),
     Pair("protocol.frames.message_ids", message_ids),
     Pair("protocol.frames.patch_attempts", patch_attempts),
     Pair("protocol.frames.patch_timestamps", patch_timestamps),
@@ -440,10 +440,10 @@ PAIRS = (
     Pair("protocol.mpub.Walk", walk),
     Pair("protocol.parser.Parser", commands_in_pieces),
     Pair("protocol.batch.encode", stored_dues),
-    Pair("log.ranges.merge_ranges", merge_ranges),
+    Pair("log.records.merge_ranges", merge_ranges),
     Pair("log.block.merge", block_times),
     Pair("broker.in_flight.ranges_of", ranges_of),
     Pair("broker.in_flight.InFlight.finish", finishing),
     Pair("broker.in_flight.InFlight.expire", expiring),
-    Pair("broker.redelivery.copy_runs", copy_runs),
+    Pair("broker.delivery.copy_runs", copy_runs),
 )

@@ -23,10 +23,13 @@ from proofs.hostile_parts.mutate import serve
 from proofs.hostile_parts.spoken import IDENTIFY, LINES, WORDS
 from proofs.hostile_parts.worker import Target
 from sparq.broker.broker import Broker
+from sparq.broker.options import BrokerOptions
 from sparq.daemon.http import Route, ShortWay, Site
 from sparq.nsqd.http import Endpoints
 from sparq.nsqd.http_publish import Door as PublishDoor
+from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import Options
+from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.serving import broker_options
 from sparq.nsqlookupd.http import Endpoints as LookupEndpoints
@@ -34,6 +37,7 @@ from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, Conversation
 from sparq.protocol import commands
 from sparq.protocol.errors import ERRORS, RemoteError
+from sparq.protocol.identify import Limits
 from sparq.protocol.parser import LineTooLong, Parser
 from sparq.testing import ManualClock, MemoryDisk
 
@@ -46,7 +50,9 @@ SITE_LIFE: Final = 5_000
 DISK_BYTES: Final = 32 << 20
 """Of a broker, whose reserve is an eighth of it: on this disk it takes memory, as no real one's."""
 
-OPTIONS: Final = Options(max_msg_size=4_096, max_body_size=20_000, node_id=5)
+OPTIONS: Final = Options(
+    broker=BrokerOptions(limits=Limits(max_msg_size=4_096, max_body_size=20_000)), node_id=5
+)
 ID_PLACE: Final = b"@" * 16
 """Stands in an input for the id of a message in flight."""
 
@@ -96,11 +102,10 @@ class House:
     def turn(self) -> None:
         """Turns, until nothing is left to do."""
         for _ in range(TURNS_MAX):
-            self.broker.end_turn(self.clock.now())
-            tasks = self.broker.take_tasks()
+            tasks = self.broker.end_turn(self.clock.now())
             for task in tasks:
-                task.run()
-                task.done(self.clock.now())
+                task.work.run()
+                self.broker.finish(task, self.clock.now())
             if not tasks and not self.broker.busy:
                 return
         raise AssertionError("the broker does not come to rest")
@@ -120,15 +125,15 @@ class House:
                     if command is None:
                         break
                     broker.execute(session, command, clock.now())
-                    parser.state = session.parser_state
+                    parser.state = session.state
                     parser.heartbeats = session.heartbeat_interval_ms > 0
                 self.turn()
-                said += self._listen(b"".join(session.take_output()))
+                said += self._listen(b"".join(broker.take_output(session)))
         except RemoteError as error:
             broker.fail(session, error)
         except LineTooLong:
             said.append("line too long")
-        said += self._listen(b"".join(session.take_output()))
+        said += self._listen(b"".join(broker.take_output(session)))
         broker.disconnect(session, clock.now())
         broker.tick(clock.now())
         self.turn()
@@ -342,7 +347,11 @@ def _nsqd_site() -> Web:
     nsqd = Nsqd(OPTIONS, house.broker, loop)
     nsqd.tcp_port, nsqd.http_port = 4150, 4151
     way = partial(PublishDoor, nsqd)
-    return Web(loop, Endpoints(nsqd).routes(), nsqd.runner.stop, way)
+    return Web(loop, _endpoints(nsqd).routes(), nsqd.runner.stop, way)
+
+
+def _endpoints(nsqd: Nsqd) -> Endpoints:
+    return Endpoints(nsqd, Reloader(nsqd, LookupPeers(nsqd), lambda: OPTIONS))
 
 
 def _lookup_site() -> Web:
@@ -409,7 +418,7 @@ def targets() -> Sequence[Target]:
     lives = [consumed + answer for answer in own] + [commands.identify(IDENTIFY) + consumed]
     words = (b"REGISTER ", b"UNREGISTER ", b"PING\n", INTRODUCTION)
     heads = (b"\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 99999999\r\n", b"%00")
-    nsqd = _requests(Endpoints(Nsqd(OPTIONS, House().broker, _the_loop())).routes())
+    nsqd = _requests(_endpoints(Nsqd(OPTIONS, House().broker, _the_loop())).routes())
     lookup = _requests(LookupEndpoints(Registry(1, 1), ManualClock().now).routes())
     return (
         Target("broker", 12, (*LINES, *lives, b"".join(LINES[6:])), converse, WORDS),

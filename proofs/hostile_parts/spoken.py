@@ -17,14 +17,13 @@ from proofs.hostile_parts.mutate import HEAD_SIZE, serve
 from proofs.hostile_parts.worker import Target
 from sparq.broker import permissions
 from sparq.broker.permissions import AnswerError
-from sparq.client import handshake, lookup
 from sparq.client.errors import WrongPeerError
 from sparq.daemon.http import HttpError, parse_query, unquote_path
 from sparq.nsqd.auth import port_in
 from sparq.nsqd.http import lines_of
 from sparq.nsqd.lookup_peers import channels_of
 from sparq.nsqd.seeking import target_of
-from sparq.protocol import commands
+from sparq.protocol import commands, lookup
 from sparq.protocol.compression import Compression, CompressionError, Deflate, Snappy
 from sparq.protocol.errors import ERRORS, RemoteError
 from sparq.protocol.identify import Limits, negotiate
@@ -32,6 +31,7 @@ from sparq.protocol.mpub import walk_whole
 from sparq.protocol.parser import LineTooLong, Parser
 from sparq.protocol.receiver import FrameError, Receiver, decode_message
 from sparq.testing import START_WALL_NS
+from sparq.wire import client as handshake
 
 LIMITS: Final = Limits(max_msg_size=4_096, max_body_size=20_000)
 HELD_MAX: Final = LIMITS.max_line_size + LIMITS.max_body_size + 64
@@ -257,9 +257,9 @@ def answers(data: bytes) -> object:
     try:
         match (data[0] if data else 0) % 3:
             case 0:
-                return len(channels_of(body)), "channels"
+                return len(channels_of(200, body)), "channels"
             case 1:
-                return len(lookup.addresses_in(lookup._parsed(body))), "producers"
+                return len(lookup.producers(lookup.answer(200, body)).found), "producers"
         return len(handshake._facts(body)), "facts"
     except (ValueError, WrongPeerError) as error:
         return str(error)[:12]

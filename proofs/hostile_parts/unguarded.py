@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sparq.protocol import compression, parser, receiver
-from sparq.protocol.frames import FRAME_HEADER_SIZE
+from sparq.protocol.layout import FRAME_HEADER_SIZE
 
 
 def _believe_digits() -> None:

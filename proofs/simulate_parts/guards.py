@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from sparq.broker import redelivery, relief
+from sparq.broker import delivery, health
 from sparq.broker.in_flight import Expired, InFlight
 from sparq.broker.page import Page
 from sparq.broker.publishing import Publish, Publishing
+from sparq.broker.session import Slot
+from sparq.broker.topic import Topic
 from sparq.broker.trimming import Trimming
-from sparq.log import journal_recovery, recovery
+from sparq.log import journal, recovery
 from sparq.log import log as logs
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
-from sparq.log.log import Log, SegmentInfo
+from sparq.log.log import Log
+from sparq.log.segment import SegmentInfo
 from sparq.protocol import batch
-from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 
 HASTE_NS = 900_000_000
@@ -62,9 +64,9 @@ def no_sync(_commit: Commit, _target: object) -> bool:
     return True
 
 
-def not_put_back(*_arguments: object) -> journal_recovery.PutBack:
+def not_put_back(*_arguments: object) -> journal.PutBack:
     """What a journal holds stays in it."""
-    return journal_recovery.PutBack()
+    return journal.PutBack()
 
 
 def forgotten(_ledger: Ledger, _channel: str, _starts: object, _ends: object) -> None:
@@ -94,22 +96,21 @@ def in_two(publishing: Publishing, publish: Publish) -> None:
     if not half:
         ADD(publishing, publish)
         return
-    outcomes: list[RemoteError | None] = []
-
-    def done(error: RemoteError | None) -> None:
-        outcomes.append(error)
-        if len(outcomes) == 2:
-            publish.done(next(filter(None, outcomes), None))
-
-    for part in (slice(half), slice(half, None)):
-        piece = Bodies(bodies.buffer, bodies.starts[part], bodies.sizes[part])
-        ADD(publishing, Publish(publish.command, piece, piece.size_bytes, publish.due, done))
+    first, second = (
+        Bodies(bodies.buffer, bodies.starts[part], bodies.sizes[part])
+        for part in (slice(half), slice(half, None))
+    )
+    size, rest = first.size_bytes, second.size_bytes
+    unasked = None if publish.slot is None else Slot()
+    ADD(publishing, publish._replace(bodies=first, messages=half, size_bytes=size, slot=unasked))
+    count = publish.messages - half
+    ADD(publishing, publish._replace(bodies=second, messages=count, size_bytes=rest))
 
 
 def last_first(publishing: Publishing, publish: Publish) -> None:
     """What waits for a commit is taken from the wrong end."""
     ADD(publishing, publish)
-    publishing._waiting.rotate(1)
+    publishing.waiting.rotate(1)
 
 
 def too_soon(in_flight: InFlight, now_ns: int) -> Expired:
@@ -137,22 +138,24 @@ def nothing_finished(*_arguments: object, ends_file: bool) -> list[SegmentInfo]:
     return []
 
 
-def stored_and_refused(publishing: Publishing, commit: Commit, *others: Any) -> None:
+def stored_and_refused(topic: Topic, commit: Commit) -> None:
     """What is stored is refused all the same."""
-    STORED(publishing, commit, *others)
-    commit.error = DiskError("sync", commit.place.directory, errno.EIO)
+    ANSWER(topic, commit)
+    error = DiskError("sync", commit.place.directory, errno.EIO)
+    topic.outcome.fail("a publish is refused", error)
+    topic.outcome.answers[-1] = topic.outcome.answers[-1]._replace(reason=error.reason)
 
 
 RECOVER: Callable[..., Any] = recovery.recover
 DUE_ENTRIES = Log.due_entries
 ADD = Publishing.add
-STORED = Publishing._stored
+ANSWER = Topic._answer
 EXPIRE = InFlight.expire
-COPY_RUNS = redelivery.copy_runs
+COPY_RUNS = delivery.copy_runs
 
 GUARDS = (
     Guard("syncs", "lost", Commit, "_sync", no_sync),
-    Guard("the journal", "lost", journal_recovery, "recover", not_put_back),
+    Guard("the journal", "lost", journal, "recover", not_put_back),
     Guard("notes of FINs", "returned", Ledger, "finished", forgotten),
     Guard("ceilings", "reused", logs, "recover", recovered_without_ceiling),
     Guard("checksums", "corrupt", batch, "check_payload", believed),
@@ -160,9 +163,9 @@ GUARDS = (
     Guard("whole MPUBs", "split", Publishing, "add", in_two),
     Guard("order", "disordered", Publishing, "add", last_first),
     Guard("timeouts", "hasty", InFlight, "expire", too_soon),
-    Guard("attempts", "recounted", redelivery, "copy_runs", always_one),
+    Guard("attempts", "recounted", delivery, "copy_runs", always_one),
     Guard("freeing", "left", InFlight, "_shrink", kept),
-    Guard("room for ledgers", "returned", relief, "make_room", no_room, on_full_disk=True),
+    Guard("room for ledgers", "returned", health, "make_room", no_room, on_full_disk=True),
     Guard("deleting", "stuck", Trimming, "finished", nothing_finished, on_full_disk=True),
-    Guard("true answers", "refused", Publishing, "_stored", stored_and_refused),
+    Guard("true answers", "refused", Topic, "_answer", stored_and_refused),
 )

@@ -98,7 +98,7 @@ class Link:
             while not session.closing and (command := parser.next()) is not None:
                 world.broker.execute(session, command, now)
                 world.truth.tally.operations += 1
-                parser.state = session.parser_state
+                parser.state = session.state
         except RemoteError as error:
             world.broker.fail(session, error)
 
@@ -108,7 +108,7 @@ class Link:
         """Take what the broker puts out."""
         if self.ended:
             return
-        output = b"".join(map(bytes, self.session.take_output()))
+        output = b"".join(map(bytes, self.world.broker.take_output(self.session)))
         at = 0
         while at < len(output):
             size, kind = HEAD.unpack_from(output, at)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, fields
 
 from proofs import bodies
 from proofs.history import Outcome
-from sparq.protocol.frames import INDEX_LIMIT
 from sparq.protocol.instant import Instant
+from sparq.protocol.layout import INDEX_LIMIT
 from sparq.protocol.names import directory_name
 
 STORIES_MAX = 20

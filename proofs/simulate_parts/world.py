@@ -21,8 +21,9 @@ from proofs.simulate_parts.link import Link
 from proofs.simulate_parts.truth import Tally, TopicTruth, Truth
 from sparq.broker.broker import Broker
 from sparq.broker.options import MILLISECOND_NS
+from sparq.broker.turn import Task
 from sparq.log.disk import DiskError
-from sparq.log.task import Task, TaskKind
+from sparq.log.task import TaskKind
 from sparq.protocol.errors import RemoteError
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 
@@ -232,19 +233,18 @@ class World:
         broker = self.broker
         for _ in range(INLINE_ROUNDS_MAX):
             failed = self.disk.failed_count
-            broker.end_turn(self.clock.now())
+            tasks = broker.end_turn(self.clock.now())
             self.note_doubt(failed)
-            tasks = broker.take_tasks()
             if not self._may_run_inline(tasks):
                 for task in tasks:
                     self.hand_out(task)
                 break
             for task in tasks:
                 self.run_task(task)
-                task.done(self.clock.now())
+                self.broker.finish(task, self.clock.now())
         broker.changes.clear()
         broker.notes.clear()
-        sessions = broker.dirty_sessions()
+        sessions = broker.take_sessions()
         if sessions:
             links = {link.session: link for link in self.links}
             for session in sessions:
@@ -254,10 +254,10 @@ class World:
 
     def _may_run_inline(self, tasks: list[Task]) -> bool:
         commits = self._committer
-        one_commit = len(tasks) == 1 and tasks[0].kind is TaskKind.COMMIT
+        one_commit = len(tasks) == 1 and tasks[0].work.kind is TaskKind.COMMIT
         return (
             bool(tasks)
-            and (one_commit or all(task.kind is TaskKind.WRITE for task in tasks))
+            and (one_commit or all(task.work.kind is TaskKind.WRITE for task in tasks))
             and not commits.ran
             and not commits.queue
             and self.chance.random() < self.weather.inline
@@ -269,9 +269,9 @@ class World:
 
     def hand_out(self, task: Task) -> None:
         """Give a work to its thread."""
-        if task.kind is TaskKind.READ:
+        if task.work.kind is TaskKind.READ:
             thread = min(self._readers, key=lambda reader: len(reader.queue))
-        elif task.kind is TaskKind.HOUSEKEEPING:
+        elif task.work.kind is TaskKind.HOUSEKEEPING:
             thread = self._housekeeper
         else:
             thread = self._committer
@@ -280,7 +280,7 @@ class World:
     def run_task(self, task: Task) -> None:
         """A work runs."""
         failed = self.disk.failed_count
-        task.run()
+        task.work.run()
         self.note_doubt(failed)
 
     def note_doubt(self, failed: int) -> None:
@@ -299,7 +299,7 @@ class World:
                 truth.written_step = self.step
             if topic.books.is_synced():
                 truth.synced_step = self.step
-            if not topic.stream.log.unsynced_count:
+            if not topic.stream.log.unsynced.count:
                 truth.safe_step = self.step
 
     def work(self) -> None:
@@ -311,7 +311,7 @@ class World:
     def advance(self, thread: Thread) -> bool:
         """A thread's next work runs, or its result is taken in; False: it has nothing to do."""
         if thread.ran:
-            thread.ran.popleft().done(self.clock.now())
+            self.broker.finish(thread.ran.popleft(), self.clock.now())
             self.turn()
             return True
         if not thread.queue:
@@ -374,7 +374,7 @@ class World:
             self.disconnect(link)
         self.settle()
         for _ in range(STOPS_MAX):
-            closed = self.broker.close(self.clock.now())
+            closed = self.broker.close()
             self.settle()
             if closed:
                 break
