@@ -10,7 +10,8 @@ from sparq.broker import stats
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.broker.stats import ChannelStats, TopicStats
-from sparq.protocol import commands, frames
+from sparq.broker.turn import Task
+from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import Instant
@@ -36,7 +37,7 @@ class Message:
     @property
     def index(self) -> int:
         """Its place in the log."""
-        return int(self.id, 16) & frames.INDEX_LIMIT
+        return int(self.id, 16) & layout.INDEX_LIMIT
 
 
 @dataclass
@@ -56,6 +57,17 @@ class Clock:
         self.mono_ns += int(seconds * SECOND_NS)
 
 
+class Ticket:
+    """Notes how a publish was answered."""
+
+    def __init__(self) -> None:
+        self.answers: list[RemoteError | None] = []
+
+    def answered(self, error: RemoteError | None) -> None:
+        """Kept, or refused."""
+        self.answers.append(error)
+
+
 class House:
     """A broker on a disk, started, driven and crashed by a test."""
 
@@ -70,6 +82,7 @@ class House:
         """Open the data path with a broker of its own."""
         self.options = replace(self.options, **options)
         self.clients: list[Client] = []
+        self.tasks: list[Task] = []
         self.broker = Broker(self.options, self.disk, PATH, self.clock.now(), seed=1)
         self.report = self.broker.load(self.clock.now())
         self.turn()
@@ -87,21 +100,42 @@ class House:
     def close(self) -> None:
         """All of a clean stop but its last step."""
         for _ in range(STOPS_MAX):
-            closed = self.broker.close(self.clock.now())
+            closed = self.broker.close()
             self.turn()
             if closed:
                 return
         raise AssertionError("the broker does not close")
 
+    def end_turn(self) -> None:
+        """End a turn; the disk work that has come up waits for the next `turn`."""
+        self.tasks += self.broker.end_turn(self.clock.now())
+
+    def wake(self, topic: str, channel: str) -> None:
+        """Have the next turn look at a channel, as commands do."""
+        found = self.broker.topics[topic]
+        self.broker.turn.wake(found, found.channels[channel])
+
+    def checkpoint(self, name: str) -> None:
+        """Have a topic's ledger replaced by the state that its records have led to."""
+        topic = self.broker.topics[name]
+        assert topic.books is not None
+        work = topic.books.checkpoint(topic.state(self.clock.now()))
+        assert work is not None
+        topic.outcome.works.append(work)
+        self.broker.turn.touch(topic)
+        self.turn()
+
     def turn(self) -> None:
         """Turns, until nothing is left to do."""
         for _ in range(200):
-            self.broker.end_turn(self.clock.now())
-            tasks = self.broker.take_tasks()
+            self.end_turn()
+            tasks, self.tasks = self.tasks, []
             by_work = {id(task.work): task for task in tasks}
             for ran in self.broker.journal.run([task.work for task in tasks]):
                 for work in ran:
-                    by_work[id(work)].done(self.clock.now())
+                    self.broker.finish(by_work[id(work)], self.clock.now())
+            for ticket, error in self.broker.take_published():
+                ticket.answered(error)
             for client in self.clients:
                 client.collect()
             if not tasks and not self.broker.busy:
@@ -132,12 +166,12 @@ class House:
 
     def publish(self, topic: str, *bodies: bytes, defer_ms: int = 0) -> None:
         """Publish as HTTP does, and see that it is kept."""
-        answers: list[RemoteError | None] = []
+        ticket = Ticket()
         self.broker.publish(
-            topic, Bodies.of(list(bodies)), self.clock.now(), answers.append, defer_ms=defer_ms
+            topic, Bodies.of(list(bodies)), self.clock.now(), ticket, defer_ms=defer_ms
         )
         self.turn()
-        assert answers == [None]
+        assert ticket.answers == [None]
 
     def topic(self, name: str) -> TopicStats:
         """The topic's figures, with those of its channels."""
@@ -173,7 +207,7 @@ class Client:
         try:
             while not self.session.closing and (command := self.parser.next()) is not None:
                 broker.execute(self.session, command, now)
-                self.parser.state = self.session.parser_state
+                self.parser.state = self.session.state
         except RemoteError as error:
             broker.fail(self.session, error)
         if turn:
@@ -182,7 +216,7 @@ class Client:
     def collect(self) -> None:
         """Take what is put out for this client."""
         if not self.gone:
-            for part in self.session.take_output():
+            for part in self.house.broker.take_output(self.session):
                 self.receiver.feed(bytes(part))
                 self.received += [(kind, bytes(data)) for kind, data in self.receiver.frames()]
 
@@ -193,8 +227,8 @@ class Client:
 
     def answers(self) -> list[bytes]:
         """The responses and errors since last asked; the messages stay."""
-        answers = [data for kind, data in self.received if kind != frames.FRAME_MESSAGE]
-        self.received = [part for part in self.received if part[0] == frames.FRAME_MESSAGE]
+        answers = [data for kind, data in self.received if kind != layout.FRAME_MESSAGE]
+        self.received = [part for part in self.received if part[0] == layout.FRAME_MESSAGE]
         return answers
 
     def messages(self) -> list[Message]:
@@ -202,9 +236,9 @@ class Client:
         found = [
             Message(*decode_message(data))
             for kind, data in self.received
-            if kind == frames.FRAME_MESSAGE
+            if kind == layout.FRAME_MESSAGE
         ]
-        self.received = [part for part in self.received if part[0] != frames.FRAME_MESSAGE]
+        self.received = [part for part in self.received if part[0] != layout.FRAME_MESSAGE]
         return found
 
     def bodies(self) -> list[bytes]:

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 from sparq.protocol import batch, commands
-from sparq.protocol.frames import FRAME_RANGE
+from sparq.protocol.layout import FRAME_RANGE
 from tests.broker.house import Client
 
 

@@ -35,7 +35,7 @@ def publish(house: House, body: bytes) -> None:
 
 def journaled(house: House) -> list[int]:
     """The oldest journal that each topic needs."""
-    return [house.broker.topics[topic].stream.log.journal for topic in TOPICS]
+    return [house.broker.topics[topic].stream.log.unsynced.journal for topic in TOPICS]
 
 
 def bodies(house: House, topic: str) -> list[bytes]:

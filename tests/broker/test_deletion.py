@@ -91,14 +91,13 @@ def test_deleting_waits_for_a_commit_in_flight(house: House) -> None:
     """The commit finds its files, and its publisher is answered."""
     client = house.connect()
     client.say(commands.pub("t", b"x"), turn=False)
-    house.broker.end_turn(house.clock.now())
-    tasks = house.broker.take_tasks()
+    tasks = house.broker.end_turn(house.clock.now())
     house.broker.delete_topic("t", house.clock.now())
     house.turn()
     assert [path for path in house.disk.paths() if "/t-t/" in path]
     for task in tasks:
-        task.run()
-        task.done(house.clock.now())
+        task.work.run()
+        house.broker.finish(task, house.clock.now())
     house.turn()
 
     assert client.answers() == [b"OK"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.log.log import BlockRead, Log
+from sparq.log.log import Log
+from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
-from sparq.protocol.frames import FRAME_OVERHEAD, Bodies
-from tests.broker.house import House, Message
+from sparq.protocol.frames import Bodies
+from sparq.protocol.layout import FRAME_OVERHEAD
+from tests.broker.house import House, Message, Ticket
 
 
 @pytest.fixture
@@ -116,6 +118,7 @@ def test_a_session_that_cannot_send_gets_nothing(house: House) -> None:
     publish_numbers(house, 300, 10)
     assert (len(slow.messages()), len(quick.messages())) == (0, 90)
     slow.session.paused_writing = False
+    house.broker.writable(slow.session)
     house.turn()
 
     assert len(slow.messages()) == 100
@@ -127,14 +130,13 @@ def test_output_of_one_session_is_bounded() -> None:
     consumer = house.consumer("t", "c", rdy=2500)
     consumer.answers()
     many = Bodies.of([b"x" * 1000] * 100)
-    house.broker.publish("t", many, house.clock.now(), lambda _error: None)
+    house.broker.publish("t", many, house.clock.now(), Ticket())
     sizes: list[int] = []
     for _ in range(30):
-        house.broker.end_turn(house.clock.now())
-        for task in house.broker.take_tasks():
-            task.run()
-            task.done(house.clock.now())
-        sizes.append(sum(len(part) for part in consumer.session.take_output()))
+        for task in house.broker.end_turn(house.clock.now()):
+            task.work.run()
+            house.broker.finish(task, house.clock.now())
+        sizes.append(sum(len(part) for part in house.broker.take_output(consumer.session)))
 
     assert max(sizes) < 10_000 + 1000 + FRAME_OVERHEAD
     assert sum(sizes) == 100 * (1000 + FRAME_OVERHEAD)
@@ -223,11 +225,10 @@ def test_where_to_read_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> Non
         return load(log, index)
 
     monkeypatch.setattr(Log, "load", counted)
-    channel = house.broker.topics["t"].channels["c"]
     consumer.say(commands.rdy(100), turn=False)
     for _ in range(20):
-        channel.wake()
-        house.broker.end_turn(house.clock.now())
+        house.wake("t", "c")
+        house.end_turn()
     house.turn()
 
     assert len(consumer.messages()) == 40
@@ -244,13 +245,12 @@ def test_the_next_block_is_read_while_clients_are_busy() -> None:
     consumer.say(commands.rdy(10), turn=False)
     kinds: list[list[TaskKind]] = []
     for _ in range(4):
-        house.broker.end_turn(house.clock.now())
-        tasks = house.broker.take_tasks()
+        tasks = house.broker.end_turn(house.clock.now())
         for task in tasks:
-            task.run()
-            task.done(house.clock.now())
+            task.work.run()
+            house.broker.finish(task, house.clock.now())
         consumer.collect()
-        kinds.append([task.kind for task in tasks if task.kind is TaskKind.READ])
+        kinds.append([task.work.kind for task in tasks if task.work.kind is TaskKind.READ])
 
     assert len(consumer.messages()) == 10
     assert kinds[:2] == [[TaskKind.READ], [TaskKind.READ]]

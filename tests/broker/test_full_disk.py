@@ -80,7 +80,7 @@ def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
 
 def test_without_checkpoints_the_reserve_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above measures is there: with that guard switched off messages come again."""
-    monkeypatch.setattr("sparq.broker.relief.make_room", lambda *_: False)
+    monkeypatch.setattr("sparq.broker.health.make_room", lambda *_: False)
 
     with pytest.raises(AssertionError):
         test_single_fins_are_kept_however_many(20, "kill")
@@ -137,15 +137,14 @@ def test_files_go_though_consumers_do_not_rest() -> None:
     house.broker.tick(house.clock.now())
     for _ in range(20):
         # A thread has synced: before the loop takes it in, the next FIN is noted.
-        house.broker.end_turn(house.clock.now())
-        tasks = house.broker.take_tasks()
+        tasks = house.broker.end_turn(house.clock.now())
         for task in tasks:
-            task.run()
+            task.work.run()
         consumer.collect()
         for message in consumer.messages():
             consumer.say(commands.fin(message.id), turn=False)
         for task in tasks:
-            task.done(house.clock.now())
+            house.broker.finish(task, house.clock.now())
 
     assert len(house.disk.paths()) < most - 10
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 
-from sparq.broker.histogram import DELIVERY_BOUNDS_NS, Histogram
+from sparq.broker.latency import DELIVERY_BOUNDS_NS, Histogram
 from tests.broker.house import SECOND_NS, House
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparq.protocol import commands
-from sparq.protocol.frames import FRAME_RANGE
+from sparq.protocol.layout import FRAME_RANGE
 from tests.broker.house import Client, House
 from tests.broker.ranges import ask
 

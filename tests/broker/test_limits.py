@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.broker.limits import FILE_BYTES_MIN, FILES_OF_FULL_TOPIC, file_bytes
+from sparq.broker.options import FILE_BYTES_MIN, FILES_OF_FULL_TOPIC, file_bytes
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
-from tests.broker.house import House
+from tests.broker.house import House, Ticket
 
 BODY = b"x" * 20_000
 TOPIC_BYTES = 400_000
@@ -16,10 +16,10 @@ TOPIC_BYTES = 400_000
 
 def refused(house: House, topic: str, body: bytes = BODY) -> str:
     """Publish as HTTP does; why it was refused, "" if it was not."""
-    answers: list[RemoteError | None] = []
-    house.broker.publish(topic, Bodies.of([body]), house.clock.now(), answers.append)
+    ticket = Ticket()
+    house.broker.publish(topic, Bodies.of([body]), house.clock.now(), ticket)
     house.turn()
-    (error,) = answers
+    (error,) = ticket.answers
     return "" if error is None else error.text
 
 
@@ -108,13 +108,13 @@ def test_what_is_finished_makes_room() -> None:
 def test_what_waits_for_the_disk_counts() -> None:
     """Many publishes of one turn are together no more than the limit."""
     house = House(max_topic_bytes=TOPIC_BYTES)
-    answers: list[RemoteError | None] = []
+    ticket = Ticket()
     for _ in range(100):
-        house.broker.publish("t", Bodies.of([BODY]), house.clock.now(), answers.append)
+        house.broker.publish("t", Bodies.of([BODY]), house.clock.now(), ticket)
     house.turn()
 
-    stored = answers.count(None)
-    assert 100 == len(answers)
+    stored = ticket.answers.count(None)
+    assert 100 == len(ticket.answers)
     assert TOPIC_BYTES // 2 < stored * len(BODY) <= TOPIC_BYTES
     assert stored == house.broker.topics["t"].message_count
 

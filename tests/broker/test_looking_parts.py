@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.broker import picture as pictures
 from sparq.broker.deferred import Delays, DueList
 from sparq.broker.in_flight import InFlight
 from sparq.broker.options import NEVER
 from sparq.broker.page import PAGE_SIZE
 from sparq.broker.ready_again import ReadyAgain, among
 from sparq.broker.skips import Skips
+from sparq.inspection import picture as pictures
 from tests.broker.house import House
 
 indexes = st.lists(st.integers(0, 40), unique=True).map(sorted)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparq.broker.in_flight import InFlight
-from sparq.broker.percentiles import BINS, LONGEST_NS, Window, bin_of, bins_of, merged, value_of
+from sparq.broker.latency import BINS, LONGEST_NS, Window, bin_of, bins_of, merged, value_of
 from tests.broker.house import SECOND_NS, Client, House
 
 MILLISECOND_NS = 1_000_000

@@ -9,12 +9,11 @@ from tests.broker.house import House
 
 def commits(house: House) -> int:
     """Begin what is to be begun and count the commits handed out; all tasks run."""
-    house.broker.end_turn(house.clock.now())
-    tasks = house.broker.take_tasks()
+    tasks = house.broker.end_turn(house.clock.now())
     for task in tasks:
-        task.run()
-        task.done(house.clock.now())
-    return sum(task.kind is TaskKind.COMMIT for task in tasks)
+        task.work.run()
+        house.broker.finish(task, house.clock.now())
+    return sum(task.work.kind is TaskKind.COMMIT for task in tasks)
 
 
 def test_one_commit_is_in_flight_per_topic() -> None:
@@ -22,14 +21,13 @@ def test_one_commit_is_in_flight_per_topic() -> None:
     house = House()
     client = house.connect()
     client.say(commands.pub("t", b"1"), turn=False)
-    house.broker.end_turn(house.clock.now())
-    (first,) = house.broker.take_tasks()[-1:]
+    (first,) = house.broker.end_turn(house.clock.now())[-1:]
     client.say(commands.pub("t", b"2") + commands.pub("t", b"3"), turn=False)
-    house.broker.end_turn(house.clock.now())
-    assert [t for t in house.broker.take_tasks() if t.kind is TaskKind.COMMIT] == []
+    tasks = house.broker.end_turn(house.clock.now())
+    assert [t for t in tasks if t.work.kind is TaskKind.COMMIT] == []
 
-    first.run()
-    first.done(house.clock.now())
+    first.work.run()
+    house.broker.finish(first, house.clock.now())
     client.collect()
     assert client.answers() == [b"OK"]
     house.turn()
@@ -102,13 +100,12 @@ def test_a_sync_that_meets_a_commit_is_tried_again_soon() -> None:
     house.publish("t", b"1")
     client = house.connect()
     client.say(commands.pub("t", b"2"), turn=False)
-    house.broker.end_turn(house.clock.now())
-    tasks = house.broker.take_tasks()
+    tasks = house.broker.end_turn(house.clock.now())
     house.clock.advance(2.0)
     house.broker.tick(house.clock.now())
     for task in tasks:
-        task.run()
-        task.done(house.clock.now())
+        task.work.run()
+        house.broker.finish(task, house.clock.now())
     house.turn()
     house.pass_time(0.02)
 
@@ -136,12 +133,11 @@ def test_closing_syncs_behind_a_commit_that_does_not() -> None:
         house.publish("t", b"1")
         client = house.connect()
         client.say(commands.pub("t", b"2"), turn=False)
-        house.broker.end_turn(house.clock.now())
-        tasks = house.broker.take_tasks()
-        assert not house.broker.close(house.clock.now())
+        tasks = house.broker.end_turn(house.clock.now())
+        assert not house.broker.close()
         for task in tasks:
-            task.run()
-            task.done(house.clock.now())
+            task.work.run()
+            house.broker.finish(task, house.clock.now())
         client.collect()
         assert client.answers() == [b"OK"]
 
@@ -157,16 +153,28 @@ def test_what_waits_for_a_commit_when_nsqd_stops_is_refused() -> None:
     house = House()
     client = house.connect()
     client.say(commands.pub("t", b"1"), turn=False)
-    house.broker.end_turn(house.clock.now())
-    tasks = house.broker.take_tasks()
+    tasks = house.broker.end_turn(house.clock.now())
     client.say(commands.pub("t", b"2"), turn=False)
 
-    assert not house.broker.close(house.clock.now())
+    assert not house.broker.close()
     for task in tasks:
-        task.run()
-        task.done(house.clock.now())
+        task.work.run()
+        house.broker.finish(task, house.clock.now())
     house.close()
 
     assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed exiting"]
     house.crash()
     assert house.consumer("t", "c", rdy=10).bodies() == [b"1"]
+
+
+def test_what_an_ephemeral_topic_gets_at_once_is_dropped_only_beyond_what_consumers_take() -> None:
+    """A batch a turn: a consumer takes each before the next comes, and none is dropped."""
+    house = House(mem_queue_size=10, commit_count=10, output_bytes_max=300)
+    consumer = house.consumer("e#ephemeral", "c", rdy=100)
+    producer = house.connect()
+    for number in range(8):
+        producer.say(commands.mpub("e#ephemeral", [b"%d" % number] * 10), turn=False)
+    house.turn()
+
+    assert producer.answers() == [b"OK"] * 8
+    assert consumer.bodies() == [b"%d" % number for number in range(8) for _ in range(10)]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparq.protocol import commands, frames
+from sparq.protocol import commands, layout
 from tests.broker.house import House
 
 
@@ -25,7 +25,7 @@ def test_looking_takes_nothing() -> None:
             )
         )
         ((kind, data),) = reader.heard()
-        assert frames.FRAME_RANGE == kind
+        assert layout.FRAME_RANGE == kind
         assert all(b"%d" % number in data for number in range(10))
         assert 10 == house.channel("t", "c").depth
     reader.close()

@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparq.broker import picture
 from sparq.broker.channel import SeekTarget
-from sparq.broker.picture import State
 from sparq.broker.recovery import state_of
+from sparq.inspection import picture
+from sparq.inspection.picture import State
 from sparq.protocol import commands
 from tests.broker.house import SECOND_NS, House
 from tests.broker.test_intervention import Indexes, act, channel_of, checkpoint, stored, topic_of

@@ -333,19 +333,19 @@ def test_reads_wait_for_their_answers_to_be_taken(house: House) -> None:
     first, end = int(attached["first"]), int(attached["end"])
     for at in range(first, end):
         client.say(commands.read("t", attached["log"], at, end, 1), turn=False)
-    house.broker.end_turn(house.clock.now())
-    tasks = house.broker.take_tasks()
+    tasks = house.broker.end_turn(house.clock.now())
     assert len(tasks) == 1
     for task in tasks:
-        task.run()
-        task.done(house.clock.now())
+        task.work.run()
+        house.broker.finish(task, house.clock.now())
     client.say(commands.read("t", attached["log"], first, end, 1), turn=False)
-    assert house.broker.take_tasks() == []
+    assert house.broker.end_turn(house.clock.now()) == []
     client.session.paused_writing = True
     client.collect()
-    assert house.broker.take_tasks() == []
+    assert house.broker.end_turn(house.clock.now()) == []
 
     client.session.paused_writing = False
+    house.broker.writable(client.session)
     house.turn()
 
     starts = [struct.unpack_from(">q", data)[0] for kind, data in client.heard()]
@@ -367,6 +367,7 @@ def test_a_range_that_went_while_its_read_waited(house: House) -> None:
         house.connect().say(commands.commit("t", "c", attached["epoch"], index))
     house.pass_time(3.0)
     reader.session.paused_writing = False
+    house.broker.writable(reader.session)
     house.turn()
 
     ((_, refused),) = reader.heard()

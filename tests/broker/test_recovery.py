@@ -217,7 +217,7 @@ def test_the_sub_waits_for_the_sync() -> None:
     house = House()
     client = house.connect()
     client.say(commands.sub("t", "c"), turn=False)
-    house.broker.end_turn(house.clock.now())
+    house.end_turn()
     assert not client.session.take_output()
 
     house.turn()
@@ -297,9 +297,7 @@ def test_a_checkpoint_keeps_what_was_finished_before_the_cursor_came_there() -> 
         consumer.finish([message])
     topic = house.broker.topics["t"]
     assert topic.channels["c"].cursor < message.index
-    assert topic.books is not None
-    topic.books.checkpoint(house.clock.now())
-    house.turn()
+    house.checkpoint("t")
     house.crash()
 
     found = by_body(house.consumer("t", "c", rdy=100).messages())
@@ -319,10 +317,7 @@ def test_a_checkpoint_after_a_start_keeps_what_was_requeued_ahead_of_the_cursor(
     assert [b"deferred"] == consumer.bodies()
     for _ in range(2):
         house.crash()
-        topic = house.broker.topics["t"]
-        assert topic.books is not None
-        topic.books.checkpoint(house.clock.now())
-        house.turn()
+        house.checkpoint("t")
 
     found = house.consumer("t", "c", rdy=9).messages()
 
@@ -340,11 +335,9 @@ def test_a_checkpoint_keeps_everything() -> None:
     for message in messages[::7]:
         consumer.say(commands.req(message.id, 0 if message.index % 2 else 30_000))
     topic = house.broker.topics["t"]
-    assert topic.books is not None
-    house.broker.end_turn(house.clock.now())
+    house.end_turn()
     before = topic.state(house.clock.now())
-    topic.books.checkpoint(house.clock.now())
-    house.turn()
+    house.checkpoint("t")
     house.crash()
 
     after = house.broker.topics["t"].state(house.clock.now())

@@ -10,6 +10,7 @@ from sparq.broker.session import Session
 from sparq.log.log import Log
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
+from sparq.protocol.instant import Instant
 from tests.broker.house import House
 
 EXTENTS = 200
@@ -22,19 +23,19 @@ class Counts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, house: House) -> None:
         self.looks = self.tasks = 0
-        block, take_tasks = Log.block, house.broker.take_tasks
+        block, end_turn = Log.block, house.broker.end_turn
 
         def counted_block(log: Log, index: int) -> Any:
             self.looks += 1
             return block(log, index)
 
-        def counted_tasks() -> Any:
-            tasks = take_tasks()
-            self.tasks += sum(task.kind is TaskKind.READ for task in tasks)
+        def counted_tasks(now: Instant) -> Any:
+            tasks = end_turn(now)
+            self.tasks += sum(task.work.kind is TaskKind.READ for task in tasks)
             return tasks
 
         monkeypatch.setattr(Log, "block", counted_block)
-        monkeypatch.setattr(house.broker, "take_tasks", counted_tasks)
+        monkeypatch.setattr(house.broker, "end_turn", counted_tasks)
 
 
 @pytest.fixture
@@ -72,13 +73,12 @@ def test_a_long_queue_is_not_looked_through_in_every_turn(
     consumer = scattered.consumer("t", "c")
     consumer.say(commands.rdy(EXTENTS), turn=False)
     broker, now = scattered.broker, scattered.clock.now()
-    broker.end_turn(now)
-    assert broker.take_tasks()
+    assert broker.end_turn(now)
     counts = Counts(monkeypatch, scattered)
     for _ in range(10):
-        broker.topics["t"].channels["c"].wake()
-        broker.end_turn(now)
-        assert not [task for task in broker.take_tasks() if task.kind is TaskKind.READ]
+        topic = broker.topics["t"]
+        broker.turn.wake(topic, topic.channels["c"])
+        assert not [task for task in broker.end_turn(now) if task.work.kind is TaskKind.READ]
 
     assert 0 < counts.looks <= 10 * 2 * 64
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from sparq.broker.channel import Channel
 from sparq.broker.recovery import restore, were_due
-from sparq.log.ranges import merge_ranges_scalar
-from sparq.log.records import ChannelState, TopicState
+from sparq.log.records import ChannelState, TopicState, merge_ranges_scalar
 from tests.broker.house import House
 
 Restored = tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[tuple[int, int]], int]

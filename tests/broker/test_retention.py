@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.log.log import SegmentInfo
+from sparq.log.segment import SegmentInfo
 from sparq.protocol import commands
 from tests.broker.house import House
 

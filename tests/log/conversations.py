@@ -3,8 +3,9 @@
 import struct
 from collections.abc import Iterable, Sequence
 
+from sparq.log.commit import Commit
 from sparq.log.disk import Disk
-from sparq.log.log import Commit, Log, LogOptions
+from sparq.log.log import Log, LogOptions
 from sparq.protocol.frames import Bodies
 from sparq.testing import ManualClock
 

@@ -4,17 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.log.block import Block, first_at_time, merge
-from sparq.log.cache import BlockCache
+from sparq.log.block import JOIN_COUNT, Block, BlockCache, Tail, first_at_time, merge
 from sparq.log.extents import EXTENT_BYTES, Extent, Extents
-from sparq.log.tail import JOIN_COUNT, Tail
-from sparq.protocol import frames
+from sparq.protocol import batch
 from sparq.protocol.frames import Bodies
 from tests.log.conversations import NODE, bodies_of
 
 
 def block(first: int, bodies: list[bytes], time_ns: int = 5) -> Block:
-    data, ends = frames.encode([Bodies.of(bodies)], first, NODE, time_ns)
+    data, ends = batch.encode_frames([Bodies.of(bodies)], first, NODE, time_ns)
     return Block(first, len(bodies), ends, data, first - 100)
 
 
@@ -75,7 +73,7 @@ def test_tail_joins_small_blocks() -> None:
     """Single messages become runs of a score, and one block when the stretch is full."""
     cache = BlockCache()
     tail = Tail(cache, 3)
-    assert tail.evicted
+    assert tail.entry.evicted
     tail.begin(block(100, [b"0"]))
     for number in range(1, 3 * JOIN_COUNT + 5):
         tail.extend(block(100 + number, [b"%d" % number]))
@@ -89,10 +87,10 @@ def test_tail_joins_small_blocks() -> None:
     assert [part.count for part in entry.blocks] == [3 * JOIN_COUNT + 5]
     assert cache.size_bytes < before + 1_200
     cache.discard((3, 500))
-    assert tail.evicted
+    assert tail.entry.evicted
     tail.begin(block(600, [b"y"]))
     tail.forget()
-    assert tail.evicted
+    assert tail.entry.evicted
 
 
 batches = st.lists(

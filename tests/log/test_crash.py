@@ -127,7 +127,7 @@ def test_failure_at_every_operation(number: int, times: int, part: float) -> Non
         witness.publish(log, 77, clock, sync=True)
         assert log.written_end - 1 in witness.acknowledged
         witness.check(log, refused_may_be_there=revived)
-        assert log.unsynced_count == 0
+        assert log.unsynced.count == 0
         log.close()
         reopened = open_log(disk.crash(at), clock)
         witness.check(reopened, refused_may_be_there=revived)
@@ -191,6 +191,6 @@ def test_random_failures_and_crashes(seed: int) -> None:
             witness.publish(log, number, clock, sync=chance.choice([None, True]))
         disk.fault = None
         stop(log)
-        assert log.unsynced_count == 0
+        assert log.unsynced.count == 0
         witness.check(log)
         disk = disk.crash(chance.randint(0, 1 << 30)) if chance.random() < 0.7 else disk.killed()

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from sparq.log.log import Log
-from sparq.log.scan import Damage
+from sparq.log.reading import Damage
 from sparq.log.segment import COPY_OFFSET, DATA_START
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.conversations import DIRECTORY, commit, open_log, publish, read_all

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparq.log.disk import DiskError, LookingDisk, RealDisk, RealFile, ensure_directory
-from sparq.log.ledger import Ledger, Reserve
+from sparq.log.ledger import Ledger
+from sparq.log.reserve import Reserve
 from sparq.nsqd.open_files import KeepingDisk
 from sparq.testing import ManualClock
 from tests.log.conversations import open_log, publish, read_all

@@ -3,8 +3,9 @@
 import pytest
 
 from sparq.log.disk import DiskError
-from sparq.log.ledger import ChannelState, Ledger, Reserve, TopicState
-from sparq.log.reserve import Purpose
+from sparq.log.ledger import Ledger
+from sparq.log.records import ChannelState, TopicState
+from sparq.log.reserve import Purpose, Reserve
 from sparq.testing import MemoryDisk
 from tests.log.test_ledger import DIRECTORY, checkpoint, finished
 

@@ -202,7 +202,7 @@ def _forge(disk: MemoryDisk, change: Callable[[np.ndarray], np.ndarray]) -> None
     assert header is not None
     contents = index_file._parse(bytes(disk.data(path)), header)
     assert contents is not None
-    begin = index_file.HEADER_SIZE
+    begin = len(index_file.encode_header(header))
     block = index_file.encode(
         change(contents.rows.copy()), contents.dues, contents.first_time_ns, begin, header.salt
     )

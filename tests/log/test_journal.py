@@ -5,10 +5,12 @@ import random
 
 import pytest
 
-from sparq.log import journal_recovery, segment
+from sparq.log import journal as journals
+from sparq.log import segment
+from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.journal import Entry, Journal, decode, encode, number_of
-from sparq.log.log import Commit, Log
+from sparq.log.log import Log
 from sparq.protocol.frames import Bodies
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 from tests.log.conversations import commit, open_log, read_all
@@ -35,12 +37,12 @@ class House:
         self.logs: dict[str, Log] = {}
         self.journal = Journal(disk, PATH)
 
-    def start(self) -> journal_recovery.PutBack:
+    def start(self) -> journals.PutBack:
         """A start of nsqd."""
         self.journal = Journal(self.disk, PATH)
         self.journal.share_min = 2
         self.journal.file_bytes = 2_500
-        put_back = journal_recovery.recover(self.disk, PATH, self.journal)
+        put_back = journals.recover(self.disk, PATH, self.journal)
         for name in NAMES:
             self.logs[name] = open_log(
                 self.disk, self.clock, folder(name), max_bytes_per_file=9_000
@@ -69,12 +71,12 @@ class House:
         """What the broker does when a new journal has begun."""
         limit = self.journal.number - 1
         for log in self.logs.values():
-            if 0 < log.journal <= limit:
+            if 0 < log.unsynced.journal <= limit:
                 task = log.sync_task()
                 assert task is not None
                 task.run()
                 log.finish(task)
-        if not any(0 < log.journal <= limit for log in self.logs.values()):
+        if not any(0 < log.unsynced.journal <= limit for log in self.logs.values()):
             self.journal.clean(limit)
 
     def check(self) -> None:
@@ -116,7 +118,7 @@ def test_commits_that_wait_together_share_one_sync(house: House) -> None:
     assert [done.journal for done in commits] == [1, 1, 1]
     for log in house.logs.values():
         assert log.synced_end == log.written_end
-        assert (log.unsynced_count, log.unsynced_bytes, log.journal) == (0, 0, 1)
+        assert (log.unsynced.count, log.unsynced.size_bytes, log.unsynced.journal) == (0, 0, 1)
         assert not log.sync_due(house.clock.now())
 
 
@@ -139,7 +141,7 @@ def test_after_a_power_cut_all_is_put_back(house: House) -> None:
         put_back = later.start()
         later.check()
         assert put_back.refused == {}
-        assert journal_recovery.found(later.disk, PATH) == []
+        assert journals.found(later.disk, PATH) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -217,7 +219,7 @@ def test_a_journal_that_fails_is_given_up(house: House) -> None:
     assert [done.error for done in commits] == [None] * 3
     assert {done.journal for done in commits} == {0}
     assert "synced by itself" in commits[0].notes[0]
-    assert {log.journal for log in house.logs.values()} == {0}
+    assert {log.unsynced.journal for log in house.logs.values()} == {0}
     assert {done.journal for done in house.publish()} == {0}
 
 
@@ -225,15 +227,15 @@ def test_old_journals_go_when_files_are_synced(house: House) -> None:
     """Without a checkpoint there are two at most: then everybody syncs for himself again."""
     for _ in range(20):
         house.publish()
-    assert journal_recovery.found(house.disk, PATH) == [1, 2]
-    assert {log.journal for log in house.logs.values()} == {0}
+    assert journals.found(house.disk, PATH) == [1, 2]
+    assert {log.unsynced.journal for log in house.logs.values()} == {0}
 
     house.checkpoint()
-    assert journal_recovery.found(house.disk, PATH) == [2]
+    assert journals.found(house.disk, PATH) == [2]
     assert {done.journal for done in house.publish()} == {3}
 
     house.journal.close(is_clean=True)
-    assert journal_recovery.found(house.disk, PATH) == []
+    assert journals.found(house.disk, PATH) == []
 
 
 def test_a_file_whose_sync_fails_at_the_checkpoint_is_written_anew(house: House) -> None:
@@ -243,7 +245,7 @@ def test_a_file_whose_sync_fails_at_the_checkpoint_is_written_anew(house: House)
     house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
     house.checkpoint()
     house.checkpoint()
-    assert journal_recovery.found(house.disk, PATH) == [2]
+    assert journals.found(house.disk, PATH) == [2]
     house.disk = house.disk.crash(3)
     house.start()
     house.check()
@@ -285,12 +287,12 @@ def test_a_topic_that_cannot_be_written_is_refused_and_its_journal_kept(house: H
     house.disk.fail(Fault(1, errno.EIO, frozenset({"write"})))
     journal = Journal(house.disk, PATH)
 
-    put_back = journal_recovery.recover(house.disk, PATH, journal)
+    put_back = journals.recover(house.disk, PATH, journal)
 
     assert list(put_back.refused) == ["topics/t-a"]
-    assert journal_recovery.found(house.disk, PATH) == [1]
+    assert journals.found(house.disk, PATH) == [1]
     journal.close(is_clean=True)
-    assert journal_recovery.found(house.disk, PATH) == [1]
+    assert journals.found(house.disk, PATH) == [1]
     house.disk.fault = None
     assert house.start().refused == {}
     house.check()
@@ -306,7 +308,7 @@ def test_what_was_dropped_since_is_left_alone(house: House) -> None:
     other = open_log(house.disk, house.clock, folder("b"))
     commit(other, [b"another log"], house.clock)
 
-    put_back = journal_recovery.recover(house.disk, PATH, Journal(house.disk, PATH))
+    put_back = journals.recover(house.disk, PATH, Journal(house.disk, PATH))
 
     assert (put_back.refused, put_back.batches) == ({}, 0)
     after = open_log(house.disk, house.clock, folder("b"))
@@ -321,7 +323,7 @@ def test_damage_of_a_journal_is_reported_and_costs_a_block(house: House) -> None
     data = house.disk.data(path)
     data[1024 + 60] ^= 1
 
-    put_back = journal_recovery.recover(house.disk, PATH, Journal(house.disk, PATH))
+    put_back = journals.recover(house.disk, PATH, Journal(house.disk, PATH))
 
     assert len(put_back.report) == 1
     assert "damaged bytes" in put_back.report[0]
@@ -333,7 +335,7 @@ def test_an_unreadable_journal_stops_the_start(house: House) -> None:
     house.publish()
     house.disk.fail(Fault(1, errno.EACCES, frozenset({"open"})))
     with pytest.raises(DiskError, match="journal-00000001"):
-        journal_recovery.recover(house.disk, PATH, Journal(house.disk, PATH))
+        journals.recover(house.disk, PATH, Journal(house.disk, PATH))
 
 
 def test_entries_come_back_as_they_were() -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.log.disk import DiskError
-from sparq.log.ledger import ChannelState, Ledger, TopicState
+from sparq.log.ledger import Ledger
 from sparq.log.ledger_file import DATA_START
+from sparq.log.records import ChannelState, TopicState
 from sparq.log.reserve import Purpose
 from sparq.testing import Fault, MemoryDisk, PowerCut
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from sparq.log.ledger import Ledger, TopicState
+from sparq.log.ledger import Ledger
 from sparq.log.ledger_file import DATA_START
+from sparq.log.records import TopicState
 from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.log.test_ledger import DIRECTORY, finished, settle
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparq.log.cache import BlockCache
+from sparq.log.block import BlockCache
+from sparq.log.commit import State
 from sparq.log.log import Log, LogOptions
 from sparq.log.segment import CEILING_SPAN, DATA_START
 from sparq.protocol import batch
@@ -137,22 +138,22 @@ def test_sync_policy() -> None:
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, sync_every=4, sync_timeout_ns=2 * SECOND)
     first = publish(log, [b"1", b"2"], clock)
-    assert (log.unsynced_count, log.written_end, log.synced_end) == (2, first + 2, 0)
+    assert (log.unsynced.count, log.written_end, log.synced_end) == (2, first + 2, 0)
     assert not log.sync_due(clock.now())
     publish(log, [b"3", b"4"], clock)
-    assert (log.unsynced_count, log.synced_end) == (0, first + 4)
+    assert (log.unsynced.count, log.synced_end) == (0, first + 4)
     publish(log, [b"5"], clock)
     assert not log.sync_due(clock.now())
     clock.advance(2 * SECOND)
     assert log.sync_due(clock.now())
     task = log.sync_task()
     assert task is not None
-    assert log.busy
+    assert log.flight is not None
     assert log.sync_task() is None
     task.run()
     log.finish(task)
-    assert (log.unsynced_count, log.synced_end, log.sync_due(clock.now())) == (0, first + 5, False)
-    assert commit(log, [b"6"], clock, sync=True).synced
+    assert (log.unsynced.count, log.synced_end, log.sync_due(clock.now())) == (0, first + 5, False)
+    assert commit(log, [b"6"], clock, sync=True).state is State.SYNCED
 
 
 def test_unsynced_bytes_are_bounded() -> None:
@@ -161,7 +162,7 @@ def test_unsynced_bytes_are_bounded() -> None:
     log = open_log(disk, clock, sync_every=1_000_000, unsynced_bytes_max=5_000)
     for _ in range(30):
         publish(log, [b"x" * 400], clock)
-        assert log.unsynced_count <= 11
+        assert log.unsynced.count <= 11
 
 
 def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
@@ -232,6 +233,10 @@ def test_owed_messages_are_read_from_memory() -> None:
     disk.fault = None
     later = publish(log, [b"later"], clock)
     assert read_all(open_log(disk.crash(4), clock)) == {first: b"owed", later: b"later"}
+
+    files = len(log.segments())
+    publish(log, [b"last"], clock)
+    assert len(log.segments()) == files, "what is owed no more needs no other file"
 
 
 def test_file_rolls_at_its_size_and_at_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +328,7 @@ def test_nothing_to_append() -> None:
     begun.run()
     log.finish(begun)
 
-    assert (begun.error, begun.count, begun.first_index) == (None, 0, log.end_index)
+    assert (begun.error, begun.batch, begun.first_index) == (None, None, log.end_index)
     assert disk.paths() == []
 
 

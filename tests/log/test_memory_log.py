@@ -28,7 +28,7 @@ def test_as_a_log() -> None:
     assert 0 < len(kept) < 600
     assert read_all(log) == kept
     assert log.size_bytes < 2 << 20
-    assert (log.unsynced_count, log.synced_end) == (0, log.written_end)
+    assert (log.unsynced.count, log.synced_end) == (0, log.written_end)
 
 
 def test_disk_that_forgets() -> None:

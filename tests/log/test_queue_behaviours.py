@@ -9,7 +9,7 @@ import pytest
 from sparq.log.disk import RealDisk
 from sparq.log.segment import DATA_START
 from sparq.protocol.batch import batch_size
-from sparq.protocol.frames import FRAME_OVERHEAD
+from sparq.protocol.layout import FRAME_OVERHEAD
 from sparq.testing import ManualClock, MemoryDisk
 from tests.log.conversations import DIRECTORY, commit, open_log, publish, read_all
 

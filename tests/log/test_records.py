@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.log import records
-from sparq.log.records import Kind, Replay
+from sparq.log.records import Kind, Replay, merge_ranges, merge_ranges_scalar
 
 INDEXES = st.integers(0, 60)
 STEPS = st.lists(
@@ -18,6 +19,8 @@ STEPS = st.lists(
     ),
     max_size=25,
 )
+
+PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=60)
 
 
 @settings(max_examples=400)
@@ -97,3 +100,20 @@ def test_a_run_of_requeues_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert looks == 1
     assert replay.state().channels["c"].requeued == {n: (n + 5, 1) for n in range(5_000)}
+
+
+@given(pairs=PAIRS)
+def test_arrays_and_loops_agree(pairs: list[tuple[int, int]]) -> None:
+    """Both ways, and the plain set of indexes, are the same."""
+    firsts = [first for first, _ in pairs]
+    ends = [first + size for first, size in pairs]
+
+    merged = merge_ranges(np.array(firsts, np.int64), np.array(ends, np.int64))
+
+    assert merged == merge_ranges_scalar(firsts, ends) == merge_ranges(firsts, ends)
+    members = {
+        index for first, end in zip(firsts, ends, strict=True) for index in range(first, end)
+    }
+    assert {index for first, end in merged for index in range(first, end)} == members
+    edges = [edge for pair in merged for edge in pair]
+    assert edges == sorted(set(edges))

@@ -4,11 +4,11 @@ import errno
 
 import pytest
 
-from sparq.log import removal
+from sparq.log import upkeep
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
-from sparq.log.removal import GONE
 from sparq.log.segment import DATA_START, NEXT
+from sparq.log.upkeep import GONE
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 from tests.log.conversations import DIRECTORY, open_log, publish, read_all
 from tests.log.test_crash import Witness
@@ -113,7 +113,7 @@ def test_no_next_file_can_be_made() -> None:
     work.run()
 
     assert "no space" in log.upkeep.finish(work)
-    assert not log.upkeep.wants_spare(log.active, LIMIT)
+    assert log.active.segment.size < log.upkeep.spare_due_size
     publish(log, [b"x" * 8_000], clock)
     assert 2 == len(read_all(log))
 
@@ -146,7 +146,7 @@ def publish_filler(log: Log, witness: Witness, clock: ManualClock) -> None:
 @pytest.mark.parametrize("part", [0.0, 0.6])
 def test_power_cut_at_every_operation(part: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Index files, files made in advance, files on their way out: nothing acknowledged is lost."""
-    monkeypatch.setattr(removal, "STEP_BYTES", 2_000)
+    monkeypatch.setattr(upkeep, "STEP_BYTES", 2_000)
     disk = MemoryDisk()
     life(disk, ManualClock(), Witness())
     assert any(path.endswith(GONE) for _, path in disk.trace)
@@ -171,7 +171,7 @@ def test_power_cut_at_every_operation(part: float, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_failure_at_every_operation(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever fails of it, publishing goes on and nothing acknowledged is lost."""
-    monkeypatch.setattr(removal, "STEP_BYTES", 2_000)
+    monkeypatch.setattr(upkeep, "STEP_BYTES", 2_000)
     changes = frozenset({"create", "write", "sync", "syncdir", "rename", "unlink", "truncate"})
     disk = MemoryDisk()
     life(disk, ManualClock(), Witness())
@@ -190,7 +190,7 @@ def test_failure_at_every_operation(number: int, monkeypatch: pytest.MonkeyPatch
 
 def test_a_large_segment_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """First out of every start's sight, for good; then smaller, then gone, its index file first."""
-    monkeypatch.setattr(removal, "STEP_BYTES", 4_000)
+    monkeypatch.setattr(upkeep, "STEP_BYTES", 4_000)
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=LIMIT)
     for _ in range(5):

@@ -5,9 +5,7 @@ from sparq.log.log import Log
 
 def keep_up(log: Log) -> None:
     """Do all that there is to do, also the next file."""
-    limit = log.options.max_bytes_per_file
-    if log.upkeep.wants_spare(log.active, limit):
-        assert log.active is not None
+    if log.active is not None and log.active.segment.size >= log.upkeep.spare_due_size:
         work = log.upkeep.prepare(log.active)
         work.run()
         log.upkeep.finish(work)

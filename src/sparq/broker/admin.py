@@ -7,13 +7,13 @@ frees is free, once `Topics.unsettled` says so: turns and the tasks that they ha
 from __future__ import annotations
 
 from sparq.broker import intervention, seeking
-from sparq.broker.agenda import Agenda
 from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.intervention import Indexes, Refused
-from sparq.broker.limits import LimitReached
+from sparq.broker.options import LimitReached
 from sparq.broker.seeking import Seek
 from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
+from sparq.broker.turn import Turn
 from sparq.log.disk import DiskError
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
@@ -22,9 +22,9 @@ from sparq.protocol.instant import Instant
 class Admin:
     """The administrators' actions."""
 
-    def __init__(self, topics: Topics, agenda: Agenda) -> None:
+    def __init__(self, topics: Topics, turn: Turn) -> None:
         self._topics = topics
-        self._agenda = agenda
+        self._turn = turn
 
     def create_topic(self, name: str, now: Instant) -> None:
         """Make sure that the topic exists."""
@@ -35,9 +35,9 @@ class Admin:
         except LimitReached as limit:
             raise RemoteError("LIMIT_REACHED", str(limit)) from limit
         except DiskError as error:
-            self._agenda.fail(f"topic {name} cannot be created: {error}", error)
+            self._turn.health.fail(f"topic {name} cannot be created: {error}", error)
             raise RemoteError("INTERNAL_ERROR", error.reason) from error
-        topic.settling.begin(now, frees=False)
+        self._settle(topic, now)
 
     def delete_topic(self, name: str, now: Instant) -> None:
         """Drop the topic with its channels and messages, and end its consumers' connections."""
@@ -48,13 +48,13 @@ class Admin:
         """Drop what no channel sees yet."""
         topic = self._topic(name)
         topic.empty()
-        topic.settling.begin(now, frees=True)
+        self._settle(topic, now, frees=True)
 
     def pause_topic(self, name: str, paused: bool, now: Instant) -> None:
         """Stop or resume the flow from the topic to its channels."""
         topic = self._topic(name)
         topic.pause(paused)
-        topic.settling.begin(now, frees=False)
+        self._settle(topic, now)
 
     def create_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Make sure that the channel exists; its topic must."""
@@ -63,26 +63,28 @@ class Admin:
             topic.create_channel(name)
         except LimitReached as limit:
             raise RemoteError("LIMIT_REACHED", str(limit)) from limit
-        topic.settling.begin(now, frees=False)
+        self._settle(topic, now)
 
     def delete_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Drop the channel and end its consumers' connections."""
         topic, channel = self._channel(topic_name, name)
-        topic.delete_channel(channel.name)
-        topic.settling.begin(now, frees=True)
+        self._topics.delete_channel(topic, channel.name)
+        self._settle(topic, now, frees=True)
         self._topics.forget_if_unused(topic)
 
     def empty_channel(self, topic_name: str, name: str, now: Instant) -> None:
         """Drop what waits, is in flight or is deferred."""
         topic, channel = self._channel(topic_name, name)
         channel.empty()
-        topic.settling.begin(now, frees=True)
+        topic.wake(channel)
+        self._settle(topic, now, frees=True)
 
     def pause_channel(self, topic_name: str, name: str, paused: bool, now: Instant) -> None:
         """Stop or resume deliveries to the channel's consumers."""
         topic, channel = self._channel(topic_name, name)
         channel.pause(paused)
-        topic.settling.begin(now, frees=False)
+        topic.wake(channel)
+        self._settle(topic, now)
 
     def seek_channel(self, topic_name: str, name: str, target: SeekTarget, now: Instant) -> None:
         """Do what `seek` does, for those who do not ask where the channel has gone."""
@@ -100,8 +102,8 @@ class Admin:
         topic, channel = self._channel(topic_name, name)
         if channel.hold is not None:
             raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
-        seek = seeking.begin(topic, channel, target, moves=not dry_run)
-        topic.settling.begin(now, frees=False)
+        seek = seeking.begin(self._turn, topic, channel, target, moves=not dry_run)
+        self._settle(topic, now)
         return seek
 
     def act_on_messages(
@@ -119,11 +121,20 @@ class Admin:
         if name is None:
             topic = self._topic(topic_name)
             refused = intervention.cancel_everywhere(topic, indexes)
+            channels = list(topic.channels.values())
         else:
             topic, channel = self._channel(topic_name, name)
             refused = intervention.ACTIONS[action](topic, channel, indexes)
-        topic.settling.begin(now, frees=False)
+            channels = [channel]
+        for channel in channels:
+            topic.wake(channel)
+        self._settle(topic, now)
         return refused
+
+    def _settle(self, topic: Topic, now: Instant, *, frees: bool = False) -> None:
+        """Have a decision kept for good; `frees`: and what nobody needs any more deleted."""
+        topic.settle(now, frees=frees)
+        self._turn.touch(topic)
 
     def _topic(self, name: str) -> Topic:
         topic = self._topics.by_name.get(name)

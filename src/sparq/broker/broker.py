@@ -2,10 +2,11 @@
 
 The shell's whole view of the broker. Its calls, in the order of a turn:
 
-1. `execute` for each command (and `publish` for HTTP): applied in memory at once.
-2. `end_turn`: commits begin, ready sessions are handed messages, ledgers are written.
-3. `take_tasks`: disk work for the threads; each task's `done` is called back, then a turn follows.
-4. `dirty_sessions`: whose `take_output` has something to send.
+1. `execute` for each command (and `publish` for HTTP), `finish` for each task that has run: applied
+   in memory at once.
+2. `end_turn`: commits begin, ready sessions are handed messages, ledgers are written. It returns
+   the disk work for the threads; when a task has run, `finish` and a turn follow.
+3. `take_sessions`: those whose `take_output` has something to send.
 
 `tick` is called when something is due in time, and a turn follows it too.
 """
@@ -15,26 +16,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from sparq.broker import range_mode
+from sparq.broker import health
 from sparq.broker.admin import Admin
-from sparq.broker.agenda import Agenda
+from sparq.broker.books import Books
 from sparq.broker.catalog import Catalog
 from sparq.broker.checkpoints import Checkpoints
-from sparq.broker.conversation import Conversation
-from sparq.broker.delivery import hand_out
-from sparq.broker.histogram import Histogram
+from sparq.broker.commands import Commands, due_after
+from sparq.broker.latency import Histogram
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
+from sparq.broker.outcome import Change
 from sparq.broker.permissions import Permissions
-from sparq.broker.publishing import Done
-from sparq.broker.sampling import Sampler
-from sparq.broker.session import Session
+from sparq.broker.publishing import Answered, Publish, Ticket, refusal
+from sparq.broker.session import Buffer, Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
+from sparq.broker.trimming import Decided
+from sparq.broker.turn import Inspected, Reply, Task, Turn
 from sparq.log.disk import Disk
 from sparq.log.journal import Journal
 from sparq.log.reserve import Room
-from sparq.log.task import Task
-from sparq.protocol.commands import Command
+from sparq.log.task import Work
+from sparq.protocol import layout
+from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.identify import Limits
@@ -51,6 +54,8 @@ class Broker:
 
     Attributes:
         sessions: all that are connected.
+        turn: what this turn has come to so far; whoever drives the broker only looks at it.
+        execute: does what a command asks: see `Commands`, whose method this is.
         create_topic ... act_on_messages: see `Admin`, whose methods these are.
     """
 
@@ -68,15 +73,15 @@ class Broker:
         choice of a sampling client's messages repeatable."""
         self.options = options
         self.sessions: dict[int, Session] = {}
-        self._agenda = Agenda()
+        self.turn = turn = Turn(seed)
         self._catalog = Catalog(disk, data_path, options.node_id)
-        self._topics = Topics(self._catalog, self._agenda, options)
-        self._checkpoints = Checkpoints(self.journal, self.topics, self._agenda)
-        self._conversation = Conversation(self._topics, self._agenda, options, server_facts or {})
-        self._sampler = Sampler(seed)
+        self._topics = Topics(self._catalog, turn, options)
+        self._checkpoints = Checkpoints(self.journal, self.topics)
+        self._commands = Commands(self._topics, turn, options, server_facts or {})
+        self.execute = self._commands.execute
         self._next_session_id = 0
         self._trimmed_ns = now.mono_ns
-        admin = Admin(self._topics, self._agenda)
+        admin = Admin(self._topics, turn)
         self.create_topic = admin.create_topic
         self.delete_topic = admin.delete_topic
         self.empty_topic = admin.empty_topic
@@ -123,24 +128,24 @@ class Broker:
         return self.options.limits
 
     @property
-    def changes(self) -> deque[tuple[str, str, str | None]]:
-        """("created" | "deleted", topic, channel or None), for whoever tells nsqlookupd."""
-        return self._agenda.changes
+    def changes(self) -> deque[Change]:
+        """Topics and channels that have come or gone, for whoever tells nsqlookupd."""
+        return self.turn.changes
 
     @property
     def notes(self) -> list[str]:
         """What an operator should read; whoever logs them clears the list."""
-        return self._agenda.notes
+        return self.turn.health.notes
 
     @property
     def backlog_bytes(self) -> int:
         """Publishes of all sessions that are not on disk yet."""
-        return self._agenda.backlog_bytes
+        return self.turn.backlog_bytes
 
     @property
     def busy(self) -> bool:
         """Whether another turn should follow, though no event may be there to cause it."""
-        return bool(self._agenda.hungry or self._agenda.tasks)
+        return self.turn.is_busy
 
     # Connections
 
@@ -153,102 +158,208 @@ class Broker:
 
     def disconnect(self, session: Session, now: Instant) -> None:
         """The connection is gone; what it had in flight waits for its timeouts, as NSQ has it."""
+        turn, commands = self.turn, self._commands
         del self.sessions[session.id]
         session.closing = True
-        self._agenda.dirty.pop(session, None)
-        range_mode.release(session)
-        channel = session.channel
-        if channel is None:
+        turn.sessions.pop(session, None)
+        commands.ranges.release(session)
+        subscription = commands.subscriptions.pop(session, None)
+        if subscription is None:
             return
+        topic, channel = subscription
         channel.unsubscribe(session, requeue=self.options.requeue_on_disconnect)
-        if channel.ephemeral and not channel.sessions and not channel.is_retired:
-            self._topics.channel_left(channel)
-
-    def execute(self, session: Session, command: Command, now: Instant) -> None:
-        """Do what a command asks; its answer takes its place among the session's replies."""
-        self._conversation.execute(session, command, now)
+        if channel.is_retired:
+            return
+        turn.wake(topic, channel)
+        if channel.ephemeral and not channel.sessions:
+            self._topics.delete_channel(topic, channel.name)
+            self._topics.forget_if_unused(topic)
 
     def fail(self, session: Session, error: RemoteError) -> None:
-        """The session's bytes are no command: it is told, behind what it is told before."""
+        """The session's bytes are no command: it is told, after what it is told before."""
         session.reply_error(error)
-        self._agenda.dirty[session] = None
+        self.turn.sessions[session] = None
 
     def authorize(self, session: Session, permissions: Permissions) -> None:
         """An authd has answered to the session's AUTH; its reply takes its place."""
-        self._conversation.authorize(session, permissions)
-        self._agenda.dirty[session] = None
+        self._commands.authorize(session, permissions)
+        self.turn.sessions[session] = None
 
     def writable(self, session: Session) -> None:
-        """The session takes messages again."""
-        session.on_writable(session)
+        """The session takes messages again, or its output was taken."""
+        subscription = self._commands.subscriptions.get(session)
+        if subscription is not None:
+            topic, channel = subscription
+            channel.opened(session)
+            self.turn.wake(topic, channel)
+        self._commands.ranges.go_on(session)
+
+    def take_output(self, session: Session) -> list[Buffer]:
+        """What a session is to be sent now: replies in their order, then messages."""
+        has_reads = bool(self._commands.ranges.reads)
+        if session.state == STATE_INIT and not has_reads:
+            return session.take_output()  # it waits for no messages
+        was_blocked = session.is_blocked()
+        output = session.take_output()
+        if was_blocked and not session.is_blocked():
+            self.writable(session)
+        elif has_reads:
+            self._commands.ranges.go_on(session)
+        return output
 
     def publish(
         self,
-        topic_name: str,
+        topic: str,
         bodies: Bodies,
         now: Instant,
-        done: Done,
+        ticket: Ticket,
         *,
         command: str = "PUB",
         defer_ms: int = 0,
     ) -> None:
-        """Publish for somebody who is no session; `done` is called once, with the refusal or None.
+        """Publish for somebody who is no session; `take_published` has the ticket once it is done.
 
         All bodies are stored, or none.
         """
-        self._conversation.add_publish(
-            topic_name,
-            bodies,
-            now,
-            done,
-            size_bytes=bodies.size_bytes,
-            command=command,
-            defer_ms=defer_ms,
+        due = due_after(defer_ms, now)
+        size_bytes = bodies.size_bytes
+        self._commands.publish(
+            Publish(topic, command, bodies, len(bodies), size_bytes, due, ticket=ticket), now
         )
+
+    def inspect(self, topic: Topic, work: Work, ticket: Ticket) -> None:
+        """Have work done that only looks; `take_published` has the ticket once it has run."""
+        self.turn.submit(work, topic, Inspected(ticket))
 
     # The turn
 
-    def end_turn(self, now: Instant) -> None:
-        """Start commits, hand out messages, write what must be known after a crash."""
-        agenda = self._agenda
-        if agenda.gathering:
-            gathering, agenda.gathering = agenda.gathering, {}
-            for topic in gathering:
-                topic.publishing.begin(now)
-        if agenda.hungry:
-            hungry, agenda.hungry = agenda.hungry, {}
-            for channel in hungry:
-                for session in hand_out(channel, self._sampler, now):
-                    agenda.dirty[session] = None
-                if channel.ephemeral:
-                    channel.bound(self.options.mem_queue_size)
-        if agenda.ledgers:
-            ledgers, agenda.ledgers = agenda.ledgers, {}
-            for books in ledgers:
-                if not books.flush(now):
-                    agenda.schedule(books, now.mono_ns + SECOND_NS)
-        if agenda.journals_ended > self._checkpoints.ended:
-            self._checkpoints.begin(agenda.journals_ended, now)
-
-    def take_tasks(self) -> list[Task]:
-        """The disk work that has come up."""
-        tasks, self._agenda.tasks = self._agenda.tasks, []
+    def end_turn(self, now: Instant) -> list[Task]:
+        """See to what has become possible; returns the disk work that has come up."""
+        turn = self.turn
+        topics, turn.topics = turn.topics, {}
+        if turn.answers:
+            answers, turn.answers = turn.answers, []
+            self._answer(answers)
+        for topic in topics:
+            if served := topic.end_turn(turn.sampler, turn.waited, now):
+                turn.sessions |= served
+        for topic in topics:
+            books = topic.books
+            if books is not None and books.ledger.has_news:
+                self._write_ledger(topic, books, now)
+                if books.ledger.has_news:
+                    turn.touch(topic)  # what could not be written is tried with the next turn
+            self._take(topic)
+            if topic.woken or topic.ephemeral or topic.is_deleted:
+                self._go_on(topic)
+        if turn.journals_ended > self._checkpoints.ended:
+            self._checkpoints.begin(turn.journals_ended, turn, now)
+        tasks, turn.tasks = turn.tasks, []
         return tasks
 
-    def dirty_sessions(self) -> list[Session]:
+    def _go_on(self, topic: Topic) -> None:
+        """See to what waits for no event: most topics have nothing of the kind."""
+        if topic.goes_on():
+            self.turn.touch(topic)
+        if topic.is_deleted:
+            self._topics.go_on(topic)
+
+    def _write_ledger(self, topic: Topic, books: Books, now: Instant) -> None:
+        error = books.write()
+        is_full = error is not None and error.is_full
+        if is_full and health.make_room(topic, self._topics.all(), now):
+            error = None
+        topic.ledger_written(error, now)
+
+    def finish(self, task: Task, now: Instant) -> None:
+        """Take over what came of a task that has run; a turn is to follow."""
+        topic = task.topic
+        if topic is not None:
+            if topic.finish(task.work, now):
+                self.turn.touch(topic)
+            self._take(topic)
+        if task.request is not None:
+            task.request.finish(self.turn, now)
+
+    def _take(self, topic: Topic) -> None:
+        """Take what a topic has come to: answer, note, hand out."""
+        turn, outcome = self.turn, topic.outcome
+        if outcome.answers:
+            answers, outcome.answers = outcome.answers, []
+            self._answer(answers)
+        if outcome.works:
+            works, outcome.works = outcome.works, []
+            topic.under_way += len(works)
+            for work in works:
+                turn.tasks.append(Task(work, topic))
+        if outcome.replies:
+            replies, outcome.replies = outcome.replies, []
+            for reply, error in replies:
+                if isinstance(reply, Reply):
+                    turn.sessions[reply.settle(error)] = None
+        if outcome.has_recovered:
+            outcome.has_recovered = False
+            turn.health.failure = None
+        if outcome.failures or outcome.notes:
+            for failure in outcome.failures:
+                turn.health.fail(failure.note, failure.error)
+            turn.health.notes += outcome.notes
+            outcome.failures, outcome.notes = [], []
+        if outcome.changes:
+            turn.changes += outcome.changes
+            outcome.changes = []
+        turn.journals_ended = max(turn.journals_ended, outcome.journals_ended)
+        if topic.due_ns < topic.scheduled_ns:
+            turn.timers.schedule(topic, topic.due_ns)
+
+    def _answer(self, answers: list[Answered]) -> None:
+        """Answer publishes that are kept, or refused."""
+        turn = self.turn
+        for publishes, reason, fatal in answers:
+            for publish in publishes:
+                turn.backlog_bytes -= publish.size_bytes
+                session, slot = publish.session, publish.slot
+                if session is None or slot is None:
+                    if publish.ticket is not None:
+                        error = None if reason is None else refusal(publish.command, reason, fatal)
+                        turn.published.append((publish.ticket, error))
+                    continue
+                session.uncommitted_bytes -= publish.size_bytes
+                if reason is None:
+                    slot.data = layout.OK * publish.oks
+                    counts = session.pub_counts
+                    counts[publish.topic] = counts.get(publish.topic, 0) + publish.messages
+                else:
+                    refused = layout.error(refusal(publish.command, reason, fatal).frame_text())
+                    slot.data = refused * (1 if fatal else publish.oks)
+                    session.closing |= fatal
+                turn.sessions[session] = None
+
+    def take_sessions(self) -> dict[Session, None]:
         """The sessions that may have output, or are to be closed, since last asked."""
-        dirty, self._agenda.dirty = self._agenda.dirty, {}
-        return list(dirty)
+        sessions, self.turn.sessions = self.turn.sessions, {}
+        return sessions
+
+    def take_published(self) -> list[tuple[Ticket, RemoteError | None]]:
+        """The tickets of what is done, each with the refusal or None."""
+        published, self.turn.published = self.turn.published, []
+        return published
 
     def tick(self, now: Instant) -> int | None:
         """See to what is due; returns when (mono ns) to call next, None: nothing is waiting."""
-        self._agenda.run_timers(now)
+        turn = self.turn
+        for topic in turn.timers.pop_due(now.mono_ns):
+            topic.on_time(now)
+            turn.touch(topic)
+        if now.mono_ns >= self._checkpoints.due_ns:
+            self._checkpoints.on_time(turn, now)
         if now.mono_ns >= self._next_trim_ns():
             self._trimmed_ns = now.mono_ns
             for topic in self.topics.values():
-                topic.trim(now)
+                if topic.trim(now):
+                    turn.touch(topic)
             self._topics.look_after()
-        next_ns = self._agenda.next_timer_ns()
+        next_ns = self.next_due_ns()
         if self.topics or self._topics.has_work:
             next_ns = min(next_ns, self._next_trim_ns())
         return None if next_ns == NEVER else next_ns
@@ -258,7 +369,7 @@ class Broker:
 
         Commands may bring this forward after `tick` has said when it is needed.
         """
-        return self._agenda.next_timer_ns()
+        return min(self.turn.timers.next_ns(), self._checkpoints.due_ns)
 
     def _next_trim_ns(self) -> int:
         every_ns = SHORT_TRIM_NS if self._topics.is_short else TRIM_EVERY_NS
@@ -273,23 +384,13 @@ class Broker:
         topic = self.topics.get(topic_name)
         if topic is not None:
             topic.channels_known(names)
+            self.turn.touch(topic)
 
     # Looking, and the end
 
     def health(self) -> str:
         """ "OK", or "NOK - " and what the disk last refused; on a full disk also what to do."""
-        failure = self._agenda.failure
-        if failure is None:
-            return "OK"
-        room = self.room()
-        if room is None or not self._agenda.is_full:
-            return f"NOK - {failure}"
-        held, target = room.reserve_bytes >> 10, room.target_bytes >> 10
-        return (
-            f"NOK - {failure}; consumers can go on: {held:,} of {target:,} KiB are kept for FINs on"
-            f" {room.ledgers:,} topics, room for {room.finishes:,} before the next checkpoint; to"
-            " publish again, free the disk, or empty or delete channels or topics"
-        )
+        return self.turn.health.text(self.room())
 
     def room(self) -> Room | None:
         """How much room the reserve has for FINs on a full disk; None before `load`."""
@@ -306,23 +407,26 @@ class Broker:
     @property
     def waited(self) -> Histogram:
         """How long messages waited from their publish to their first delivery."""
-        return self._agenda.waited
+        return self.turn.waited
 
-    def close(self, now: Instant) -> bool:
-        """nsqd stops: write what is noted, and have everything synced by the tasks queued now.
+    def close(self) -> bool:
+        """nsqd stops: have everything synced by the tasks of the turn that follows.
 
-        False: a commit is in flight, which may be one that does not sync. Let the tasks queued now
-        run, and call again. Publishes that wait for a commit are refused: there may be minutes of
-        them.
+        False: a commit is in flight, which may be one that does not sync. Let the tasks of the turn
+        that follows run, and call again. Publishes that wait for a commit are refused: there may be
+        minutes of them.
         """
-        for topic in self.topics.values():
-            topic.publishing.refuse_all()
-        self.end_turn(now)
-        if any(topic.stream.log.busy for topic in self.topics.values()):
+        topics = self.topics.values()
+        for topic in topics:
+            topic.refuse_publishes()
+            self.turn.touch(topic)
+        if any(topic.stream.log.flight is not None for topic in topics):
             return False
-        for topic in self.topics.values():
-            topic.sync_all(now)
-        self.end_turn(now)
+        for topic in topics:
+            topic.sync_file()
+            if topic.books is not None:
+                # Not only what is written: a write that failed a moment ago is to be tried again.
+                topic.books.wait_for_sync(Decided([], is_asked=False))
         return True
 
     def closed(self) -> None:

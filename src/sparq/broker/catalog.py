@@ -12,8 +12,7 @@ from typing import Final
 
 from sparq.log.disk import Disk, DiskError, FileSystem
 from sparq.log.facts import FACTS, FORMAT, Facts, FactsError, decode
-from sparq.log.ledger_work import with_reserve
-from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve
+from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve, with_reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.names import directory_name, topic_of_directory
 

@@ -6,38 +6,44 @@ but those in flight, ready again, delayed, or pending in the topic's due list. I
 1. An index is in at most one of these places, and in `skips` only when it lies ahead of the cursor.
 2. `cursor <= stream.end`; `cursor_ordinal` is the number of messages in the log before the cursor.
 3. `ready` holds exactly the sessions whose window is open, the longest waiting first.
-4. What must be known after a restart is told to `memory` in the turn in which it happens.
+4. What must be known after a restart is noted in `ledger` in the turn in which it happens.
+5. A channel calls its sessions and what it consists of. Whoever calls a channel has the turn's end
+   look at it (`Topic.wake`): there it is delivered from, and there `due_ns` is taken over.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.agenda import Agenda
 from sparq.broker.deferred import Delays
+from sparq.broker.forgetful import Forgetful
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
-from sparq.broker.memory import Memory
+from sparq.broker.latency import OFF, Latency, Outlook, Window, merged
 from sparq.broker.options import MILLISECOND_NS, NEVER
-from sparq.broker.outlook import Outlook
-from sparq.broker.percentiles import OFF, Latency, Window, merged
 from sparq.broker.ready_again import ReadyAgain
+from sparq.broker.session import Session
 from sparq.broker.skips import Skips
 from sparq.broker.stream import Stream
+from sparq.log.ledger import Ledger
 from sparq.protocol.commands import Finish, Requeue, Touch
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import INDEX_BITS, INDEX_LIMIT, Run
+from sparq.protocol.frames import Run
 from sparq.protocol.instant import Instant
-
-if TYPE_CHECKING:
-    from sparq.broker.range_mode import Hold
-    from sparq.broker.session import Session
+from sparq.protocol.layout import INDEX_BITS, INDEX_LIMIT
 
 SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"], int]
 """A place in a log: an end of it, an index, the first message published at or after a wall time in
 ns, or the last so many messages."""
+
+
+class Hold(NamedTuple):
+    """Which range reader has a channel, and since which attach."""
+
+    session: Session
+    epoch: int
 
 
 class Channel:
@@ -55,6 +61,7 @@ class Channel:
         kept: from where on the log keeps what one has read: the place of its commit before the last
             (see `commit`); None: nothing is kept for that.
         committed_mono_ns: when one has last committed; None: none has since nsqd started.
+        due_ns: when (mono ns) something is due here at the earliest; it may be too early.
         outlook: what earlier looks at its figures have told.
         latencies: of the messages finished lately; None: not measured.
         finish_count: messages finished by whoever has subscribed so far.
@@ -65,12 +72,11 @@ class Channel:
     """
 
     def __init__(
-        self, name: str, stream: Stream, memory: Memory, agenda: Agenda, *, ephemeral: bool
+        self, name: str, stream: Stream, ledger: Ledger | Forgetful, *, ephemeral: bool
     ) -> None:
         self.name = name
         self.stream = stream
-        self.memory = memory
-        self.agenda = agenda
+        self.ledger = ledger
         self.ephemeral = ephemeral
         self.start = self.cursor = self.noted_cursor = stream.end
         self.cursor_ordinal = self.base_ordinal = stream.ordinal
@@ -93,7 +99,7 @@ class Channel:
         self.outlook = Outlook()
         self.finish_count = self.voided_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
-        self.scheduled_ns = NEVER
+        self.due_ns = NEVER
         self._last_owner = 0
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
@@ -108,8 +114,6 @@ class Channel:
         self.keep(None)
         self._last_owner += 1
         session.owner = self._last_owner
-        session.channel = self
-        session.on_writable = self.opened
         self.sessions[session.owner] = session
 
     def unsubscribe(self, session: Session, *, requeue: bool) -> None:
@@ -124,16 +128,11 @@ class Channel:
         """A session's window may have opened."""
         if session not in self.ready and session.window() > 0:
             self.ready[session] = None
-            self.wake()
-
-    def wake(self) -> None:
-        """Have the turn's end look whether there is something for someone."""
-        self.agenda.hungry[self] = None
 
     # Commands of subscribers
 
     def finish(self, session: Session, command: Finish, now: Instant) -> None:
-        """FIN, a run of them."""
+        """FIN, a run of them; those that fail are answered with an error each."""
         indexes = self._indexes(command.raw_ids)
         if self.latencies is not None:
             published_ns = self.in_flight.published(indexes, session.owner)
@@ -143,7 +142,7 @@ class Channel:
             session.in_flight_count -= freed.freed
             session.finish_count += freed.freed
             self.finish_count += freed.freed
-            self.memory.finished(freed.starts, freed.ends)
+            self.ledger.finished(self.name, freed.starts, freed.ends)
             self.opened(session)
         for position, why in freed.failures:
             session.reply_error(refusal("FIN", command.id_text(position), why))
@@ -175,11 +174,10 @@ class Channel:
         delay_ns = command.timeout_ms * MILLISECOND_NS
         if delay_ns:
             self.delays.add(now.mono_ns + delay_ns, index, attempts)
-            self.memory.requeued([index], [now.wall_ns + delay_ns], [attempts])
-            self.agenda.schedule(self, now.mono_ns + delay_ns)
+            self.ledger.requeued(self.name, [index], [now.wall_ns + delay_ns], [attempts])
+            self.due_ns = min(self.due_ns, now.mono_ns + delay_ns)
         else:
             self.again.push(index, attempts)
-            self.wake()
         self.opened(session)
 
     def touch(self, session: Session, command: Touch, now: Instant, cap_ns: int) -> None:
@@ -204,21 +202,17 @@ class Channel:
         self.take_back(expired)
         for index, attempts in self.delays.pop_due(now.mono_ns):
             self.again.push(index, attempts)
-            self.wake()
         self.reschedule()
 
     def reschedule(self) -> None:
-        """Ask to be called when the next message is due."""
-        next_ns = min(self.in_flight.next_deadline_ns(), self.delays.next_due_ns())
-        if next_ns != NEVER:
-            self.agenda.schedule(self, next_ns)
+        """Find out when the next message is due."""
+        self.due_ns = min(self.in_flight.next_deadline_ns(), self.delays.next_due_ns())
 
     def take_back(self, expired: Expired) -> None:
         """Have messages that came back delivered again."""
         if len(expired.indexes):
             self.again.push_many(expired.indexes, expired.attempts)
             self.returned(expired)
-            self.wake()
 
     def returned(self, expired: Expired) -> None:
         """Messages came back from their owners, who have room for others now."""
@@ -239,7 +233,6 @@ class Channel:
             self.apart.difference_update(due)
         if concerned:
             self.again.push_many(np.array(concerned, np.int64), np.zeros(len(concerned), np.uint16))
-            self.wake()
 
     # Moving the cursor
 
@@ -309,12 +302,11 @@ class Channel:
         self.start = self.noted_cursor = index
         self.kept = None
         self._move(index)
-        self.memory.seek(index)
+        self.ledger.seek(self.name, index)
         self.join(self.stream.due.joined_from(index, self.stream.end))
         for session in self.sessions.values():
             session.in_flight_count = 0
             self.opened(session)
-        self.wake()
 
     def commit(self, index: int) -> None:
         """A range reader has finished everything before an index.
@@ -331,12 +323,12 @@ class Channel:
         """Have the log keep what was read from an index on; None: nothing of it."""
         if index != self.kept:
             self.kept = index
-            self.memory.kept(index)
+            self.ledger.kept(self.name, index)
 
     def retire(self) -> None:
         """The channel is deleted: whatever still calls finds nothing to do."""
         self.is_retired = True
-        self.agenda.cancel(self)
+        self.due_ns = NEVER
         self.in_flight.clear()
         self.again.clear()
         self.delays.clear()
@@ -356,7 +348,7 @@ class Channel:
         else:
             count = log.ordinal_at(end) - log.ordinal_at(first) - due.count_between(first, end)
             self.skips.add(first, end, count)
-        self.memory.voided(first, end)
+        self.ledger.voided(self.name, [first], [end])
 
     def overrun(self, end: int) -> int:
         """Give up what is unread before an index; returns how many messages those were."""
@@ -384,8 +376,7 @@ class Channel:
         """Stop or resume deliveries; what is in flight goes on."""
         if paused != self.paused:
             self.paused = paused
-            self.memory.paused(paused)
-            self.wake()
+            self.ledger.paused(self.name, paused)
 
     # What the log must keep
 

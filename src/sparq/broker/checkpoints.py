@@ -9,14 +9,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from sparq.broker.agenda import Agenda
 from sparq.broker.options import MILLISECOND_NS, NEVER
 from sparq.broker.topic import Topic
+from sparq.broker.turn import Turn
 from sparq.log.journal import Cleaning, Journal
-from sparq.log.task import Task
 from sparq.protocol.instant import Instant
 
 AT_A_TIME: Final = 8
@@ -24,68 +22,84 @@ AT_A_TIME: Final = 8
 RETRY_NS: Final = 50 * MILLISECOND_NS
 
 
+class Synced(NamedTuple):
+    """What goes on when a topic's file was synced."""
+
+    checkpoints: Checkpoints
+    topic: Topic
+
+    def finish(self, turn: Turn, now: Instant) -> None:
+        """The next file's turn."""
+        self.checkpoints.synced(self.topic, turn, now)
+
+
 class Checkpoints:
     """The checkpoints of one broker's journal.
 
     Attributes:
         ended: no commit goes to the journals up to this number any more.
+        due_ns: when (mono ns) those are tried again that could not be done; NEVER: there are none.
     """
 
-    def __init__(self, journal: Journal, topics: dict[str, Topic], agenda: Agenda) -> None:
+    def __init__(self, journal: Journal, topics: dict[str, Topic]) -> None:
         self.ended = 0
-        self.scheduled_ns = NEVER
+        self.due_ns = NEVER
         self._journal = journal
         self._topics = topics
-        self._agenda = agenda
         self._limit = 0
         self._waiting: list[Topic] = []
         self._again: list[Topic] = []
         self._under_way = 0
 
-    def begin(self, ended: int, now: Instant) -> None:
+    def begin(self, ended: int, turn: Turn, now: Instant) -> None:
         """The journals up to this number are to go."""
         self.ended = ended
         if self._limit or ended <= self._journal.cleaned:
             return
         self._limit = ended
         self._waiting = [topic for topic in self._topics.values() if self._concerns(topic)]
-        self._go_on(now)
+        self._go_on(turn, now)
 
-    def on_time(self, now: Instant) -> None:
+    def on_time(self, turn: Turn, now: Instant) -> None:
         """Try those again that could not be done."""
+        self.due_ns = NEVER
         self._waiting, self._again = self._again, []
-        self._go_on(now)
+        self._go_on(turn, now)
 
     def is_clean(self) -> bool:
         """Whether what any journal holds is in synced files, too."""
-        return not any(topic.stream.log.journal for topic in self._topics.values())
+        return not any(topic.stream.log.unsynced.journal for topic in self._topics.values())
 
     def _concerns(self, topic: Topic) -> bool:
-        return not topic.is_closed and 0 < topic.stream.log.journal <= self._limit
+        return not topic.is_closed and 0 < topic.stream.log.unsynced.journal <= self._limit
 
-    def _go_on(self, now: Instant) -> None:
+    def _go_on(self, turn: Turn, now: Instant) -> None:
         while self._waiting and self._under_way < AT_A_TIME:
             topic = self._waiting.pop()
             if not self._concerns(topic):
                 continue
-            if topic.sync_file(partial(self._done, topic)):
-                self._under_way += 1
-            else:
+            commit = topic.stream.log.sync_task()
+            if commit is None:
                 self._again.append(topic)
+                continue
+            self._under_way += 1
+            turn.submit(commit, topic, Synced(self, topic))
         if self._under_way or self._waiting:
             return
         if self._again:
-            self._agenda.schedule(self, now.mono_ns + RETRY_NS)
+            self.due_ns = now.mono_ns + RETRY_NS
             return
         cleaning = Cleaning(self._journal, self._limit)
         self._limit = 0
-        self._agenda.tasks.append(Task(cleaning, self._cleaned))
+        turn.submit(cleaning, None, self)
 
-    def _done(self, topic: Topic, now: Instant) -> None:
+    def synced(self, topic: Topic, turn: Turn, now: Instant) -> None:
+        """A topic's file was synced, or could not be."""
         self._under_way -= 1
         if self._concerns(topic):
             self._again.append(topic)
-        self._go_on(now)
+        self._go_on(turn, now)
 
-    def _cleaned(self, now: Instant) -> None:
-        self.begin(self.ended, now)
+    def finish(self, turn: Turn, now: Instant) -> None:
+        """The journals are deleted; others may have ended meanwhile."""
+        self.begin(self.ended, turn, now)

@@ -6,46 +6,97 @@
 3. Of one run at most half are messages that were out before, while fresh ones can be had; a run of
    one takes turns (decision 12). Those go by the copy path, since their attempts must be patched.
 4. A run ends with the message that fills the session's output.
-5. With topology-aware consumption nobody is served while somebody nearer has an open window.
+5. With topology-aware consumption (NSQ's experiment: traffic between zones costs money) nobody is
+   served while somebody nearer has an open window. An empty zone is a zone too: where nobody names
+   one, all consumers are near.
+6. Messages once more (requeued, timed out, or due) lie scattered, so they are fetched in ascending
+   order, extent by extent (decision 21), those that are not in memory many extents at a time. They
+   are copied, since the number of attempts stands in each frame. The new number is told to the
+   ledger: after a crash it must go on from there (decision 11). However many blocks a run comes
+   from, it is one output, one note of what is in flight and one record of the ledger.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from sparq.broker import topology
+import numpy as np
+from numpy.typing import NDArray
+
 from sparq.broker.channel import Channel
-from sparq.broker.handout import Handout
 from sparq.broker.in_flight import ranges_of
-from sparq.broker.redelivery import give_again
-from sparq.broker.sampling import Sampler
-from sparq.broker.session import Session
-from sparq.broker.topology import nearest
+from sparq.broker.latency import Histogram
+from sparq.broker.session import Nearness, Session
 from sparq.log.block import Block
-from sparq.protocol.frames import ATTEMPTS_OFFSET
+from sparq.log.reading import BlockRead
+from sparq.protocol.frames import patch_attempts
 from sparq.protocol.instant import Instant
+from sparq.protocol.layout import ATTEMPTS_MAX, ATTEMPTS_OFFSET
+
+Indexes = NDArray[np.int64]
+Attempts = NDArray[np.uint16]
+
+READS_MAX: Final = 64
+"""Extents that are asked for at a time: a task for fewer costs more than their reading."""
 
 TIMESTAMP = slice(8, ATTEMPTS_OFFSET)
 """Where a frame says when it was published."""
 
 
-def hand_out(channel: Channel, sampler: Sampler, now: Instant) -> list[Session]:
+class Sampler:
+    """Chooses the messages that sampling clients get: each with about rate + 1 percent.
+
+    The choice is made for a whole run at once; with a seed it is the same every time.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def keeps(self, count: int, rate: int) -> NDArray[np.bool_]:
+        """For each of so many messages whether it is delivered; the others are finished."""
+        return self._random.integers(0, 100, count) <= rate
+
+
+class Handout(NamedTuple):
+    """From which channel, when, and who chooses and measures.
+
+    Attributes:
+        waited: how long messages have waited for their first delivery.
+    """
+
+    channel: Channel
+    sampler: Sampler
+    waited: Histogram
+    now: Instant
+
+    def deadline_ns(self, session: Session) -> int:
+        """When what the session is given now counts as lost; the channel notes that."""
+        channel = self.channel
+        deadline_ns = self.now.mono_ns + session.msg_timeout_ns
+        channel.due_ns = min(channel.due_ns, deadline_ns)
+        return deadline_ns
+
+
+def hand_out(handout: Handout) -> dict[Session, None]:
     """Give the channel's ready sessions what there is; returns who got something."""
     served: dict[Session, None] = {}
+    channel = handout.channel
     if channel.paused or channel.hold is not None:
-        return []
+        return served
     while channel.ready:
         available = channel.fresh_count() + len(channel.again)
-        if available <= 0 or not _round(channel, available, served, Handout(channel, sampler, now)):
+        if available <= 0 or not _round(handout, available, served):
             break
     if channel.cursor != channel.noted_cursor:
         channel.noted_cursor = channel.cursor
-        channel.memory.cursor(channel.cursor)
-    return list(served)
+        channel.ledger.cursor(channel.name, channel.cursor)
+    return served
 
 
-def _round(channel: Channel, available: int, served: dict[Session, None], handout: Handout) -> int:
+def _round(handout: Handout, available: int, served: dict[Session, None]) -> int:
     """One equal share for each ready session; returns how many messages left the queue."""
+    channel = handout.channel
     ready = channel.ready
     sessions = nearest(tuple(ready))
     share = -(-available // len(sessions))
@@ -55,7 +106,7 @@ def _round(channel: Channel, available: int, served: dict[Session, None], handou
         if count > 0:
             sent = session.message_count
             taken = give(handout, session, count)
-            topology.count(channel, session, session.message_count - sent)
+            count_by_place(channel, session, session.message_count - sent)
             if not taken:
                 return 0
             served[session] = None
@@ -100,7 +151,7 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
         if block is None:
             if channel.pass_hole():
                 continue
-            channel.stream.want_next(first, channel)
+            channel.stream.want_next(first, channel.name)
             break
         end, frames = _run_within(block, first, min(end, first + count - given), session)
         if session.sample_rate:
@@ -118,13 +169,31 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
     return given
 
 
+def nearest(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
+    """Those that are nearest; all of them, when that does not count."""
+    if sessions[0].nearness is None:
+        return sessions
+    least = min(session.nearness or 0 for session in sessions)
+    return tuple(session for session in sessions if session.nearness == least)
+
+
+def count_by_place(channel: Channel, session: Session, messages: int) -> None:
+    """Count what a consumer was given by where it is: as other, where that does not count."""
+    if session.nearness is Nearness.ZONE:
+        channel.zone_local_count += messages
+    elif session.nearness is Nearness.REGION:
+        channel.region_local_count += messages
+    else:
+        channel.global_count += messages
+
+
 def _read_ahead(channel: Channel) -> None:
     """A block is used up: have the next one read while the clients are busy with this one."""
     cursor, stream = channel.cursor, channel.stream
     if cursor < stream.end and stream.log.block(cursor) is None:
         following = stream.log.next_stored(cursor)
         if following < stream.end and stream.log.block(following) is None:
-            stream.want_next(following, channel)
+            stream.want_next(following, channel.name)
 
 
 def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[int, memoryview]:
@@ -146,7 +215,7 @@ def _send(handout: Handout, session: Session, frames: memoryview, run: tuple[int
     session.send(frames, len(frames), end - first)
     # The first has waited longest; it stands for all, lest a run cost more than one message.
     waited_ns = handout.now.wall_ns - int.from_bytes(frames[TIMESTAMP])
-    handout.channel.agenda.waited.observe(waited_ns, end - first)
+    handout.waited.observe(waited_ns, end - first)
     deadline_ns = handout.deadline_ns(session)
     handout.channel.in_flight.note_run(
         first, end, session.owner, now_ns=handout.now.mono_ns, deadline_ns=deadline_ns
@@ -157,6 +226,154 @@ def _send_sample(handout: Handout, session: Session, block: Block, run: tuple[in
     indexes = np.arange(*run, dtype=np.int64)
     keeps = handout.sampler.keeps(len(indexes), session.sample_rate)
     if not keeps.all():
-        handout.channel.memory.finished(*ranges_of(indexes[~keeps]))
+        handout.channel.ledger.finished(handout.channel.name, *ranges_of(indexes[~keeps]))
     for kept in zip(*ranges_of(indexes[keeps]), strict=True):
         _send(handout, session, block.slice(*kept), kept)
+
+
+class Run(NamedTuple):
+    """Messages of one block that a session is given."""
+
+    block: Block
+    indexes: Indexes
+    attempts: Attempts
+
+
+def give_again(handout: Handout, session: Session, count: int) -> int:
+    """Give a session up to `count` messages that wait to be delivered once more.
+
+    Those that are not in memory are asked for and keep waiting; those that the log has lost are
+    dropped. Returns how many left the queue.
+    """
+    if count <= 0 or session.room_bytes() <= 0:
+        return 0
+    channel = handout.channel
+    indexes, attempts = channel.again.take(count)
+    order = np.argsort(indexes)
+    indexes, attempts = indexes[order], attempts[order]
+    runs, waits = _collect(handout, session.room_bytes(), indexes, attempts)
+    if runs:
+        _send_again(handout, session, runs)
+    channel.again.push_front(indexes[waits], attempts[waits])
+    return len(indexes) - int(waits.sum())
+
+
+def _collect(
+    handout: Handout, room_bytes: int, indexes: Indexes, attempts: Attempts
+) -> tuple[list[Run], NDArray[np.bool_]]:
+    """The runs of these ascending messages that are in memory and fit; which messages must wait.
+
+    What is not in memory is asked for, up to `READS_MAX` extents. While those have not come, only
+    as many messages are looked at: the queue may be long, and it is looked at in each turn.
+    """
+    channel = handout.channel
+    stream, log = channel.stream, channel.stream.log
+    looks_max = READS_MAX if stream.is_gathering(channel.name) else len(indexes)
+    may_read = not (stream.is_gathering(channel.name) or stream.is_failing(channel.name))
+    waits = np.zeros(len(indexes), np.bool_)
+    runs: list[Run] = []
+    reads: list[BlockRead] = []
+    misses = read_bytes = at = 0
+    while at < len(indexes):
+        has_asked = len(reads) >= READS_MAX or read_bytes > stream.gather_bytes_max
+        if room_bytes <= 0 or has_asked or misses >= looks_max:
+            waits[at:] = True
+            break
+        index = int(indexes[at])
+        block = log.block(index)
+        if block is not None:
+            end = at + int(indexes[at:].searchsorted(block.end))
+            fits, size = _fitting(block, indexes[at:end], room_bytes)
+            end = at + fits
+            room_bytes -= size
+            runs.append(Run(block, indexes[at:end], attempts[at:end]))
+            at = end
+            continue
+        misses += 1
+        if not may_read:
+            waits[at] = True
+            at += 1
+            continue
+        read = log.load(index)
+        if read.place is None:  # lost
+            at += 1
+            continue
+        end = at + int(indexes[at:].searchsorted(read.place.extent.end))
+        waits[at:end] = True
+        at = end
+        reads.append(read)
+        read_bytes += read.place.extent.size
+    if reads:
+        stream.gather(reads, channel.name)
+    return runs, waits
+
+
+def _bounds(block: Block, indexes: Indexes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the frames of these messages begin and end in the block."""
+    positions = indexes - block.first
+    ends = block.ends[positions].astype(np.int64)
+    starts = np.where(positions > 0, block.ends[positions - 1], 0).astype(np.int64)
+    return starts, ends
+
+
+def _fitting(block: Block, indexes: Indexes, room_bytes: int) -> tuple[int, int]:
+    """How many of the messages go into the room, and their size; the last may be more than fits."""
+    if len(indexes) == 1:
+        first = int(indexes[0])
+        return 1, block.start_of(first + 1) - block.start_of(first)
+    starts, ends = _bounds(block, indexes)
+    filled = np.cumsum(ends - starts)
+    count = min(len(indexes), int(np.searchsorted(filled, room_bytes)) + 1)
+    return count, int(filled[count - 1])
+
+
+def _send_again(handout: Handout, session: Session, runs: list[Run]) -> None:
+    channel = handout.channel
+    if session.sample_rate:
+        runs = _sample_again(handout, session, runs)
+        if not runs:
+            return
+    indexes = np.concatenate([run.indexes for run in runs])
+    attempts = np.concatenate([run.attempts for run in runs])
+    raised = np.minimum(attempts.astype(np.int64) + 1, ATTEMPTS_MAX)
+    frames = copy_runs([(run.block, run.indexes) for run in runs], raised)
+    session.send(frames, len(frames), len(indexes))
+    deadline_ns = handout.deadline_ns(session)
+    channel.in_flight.note_many(
+        indexes, raised, session.owner, now_ns=handout.now.mono_ns, deadline_ns=deadline_ns
+    )
+    if channel.latencies is not None:
+        published = np.concatenate([run.block.timestamps(run.indexes) for run in runs])
+        channel.in_flight.note_published(indexes, published)
+    channel.ledger.requeued(channel.name, indexes, np.zeros(len(indexes), np.int64), raised)
+
+
+def _sample_again(handout: Handout, session: Session, runs: list[Run]) -> list[Run]:
+    """What a sampling client is given of the runs; the rest is finished (decision 15)."""
+    kept = []
+    for run in runs:
+        keeps = handout.sampler.keeps(len(run.indexes), session.sample_rate)
+        if not keeps.all():
+            finished = ranges_of(run.indexes[~keeps])
+            handout.channel.ledger.finished(handout.channel.name, *finished)
+        if keeps.any():
+            kept.append(Run(run.block, run.indexes[keeps], run.attempts[keeps]))
+    return kept
+
+
+def copy_runs(runs: Sequence[tuple[Block, Indexes]], attempts: NDArray[np.integer]) -> bytearray:
+    """The frames of ascending indexes of each block as one run, attempts patched."""
+    parts: list[bytes | bytearray | memoryview] = []
+    sizes: list[int] = []
+    for block, indexes in runs:
+        if len(indexes) == 1:
+            first = int(indexes[0])
+            part = block.slice(first, first + 1)
+            parts.append(part)
+            sizes.append(len(part))
+            continue
+        starts, ends = _bounds(block, indexes)
+        view = memoryview(block.frames)
+        parts += map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+        sizes += (ends - starts).tolist()
+    return patch_attempts(b"".join(parts), np.cumsum(sizes), attempts)

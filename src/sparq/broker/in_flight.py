@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.in_flight_rows import rows_from, rows_of
+from sparq.broker import page as pages
 from sparq.broker.options import NEVER
 from sparq.broker.page import PAGE_BITS, PAGE_MASK, PAGE_SIZE, Page, page_groups
 from sparq.broker.scattered import Rows, Scattered
@@ -472,11 +472,11 @@ class InFlight:
 
     def rows(self, first: int, count: int) -> Rows:
         """The first `count` messages at or behind an index, with who has them until when."""
-        return rows_from(self._pages, self._scattered, first, count)
+        return pages.rows_from(self._pages, self._scattered, first, count)
 
     def rows_of(self, indexes: Indexes) -> Rows:
         """Those of these ascending indexes that are in flight."""
-        return rows_of(self._pages, self._scattered, indexes)
+        return pages.rows_of(self._pages, self._scattered, indexes)
 
     def indexes(self) -> Indexes:
         """Everything in flight, ascending."""

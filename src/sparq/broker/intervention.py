@@ -10,17 +10,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.broker.channel import Channel
 from sparq.broker.in_flight import ranges_of
+from sparq.broker.topic import Topic
 from sparq.protocol.errors import RemoteError
-
-if TYPE_CHECKING:
-    from sparq.broker.channel import Channel
-    from sparq.broker.topic import Topic
 
 Indexes = NDArray[np.int64]
 Refused = dict[int, str]
@@ -63,10 +61,9 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     if len(rest):
         counts = np.array(list(attempts.values()), np.int64)
         if len(pending):
-            channel.memory.apart(pending)
-        channel.memory.requeued(rest, np.zeros(len(rest), np.int64), counts)
+            channel.ledger.apart(channel.name, pending)
+        channel.ledger.requeued(channel.name, rest, np.zeros(len(rest), np.int64), counts)
         channel.again.push_many(rest, counts.astype(np.uint16))
-        channel.wake()
     return refused
 
 
@@ -105,7 +102,6 @@ def cancel_everywhere(topic: Topic, indexes: Indexes) -> Refused:
     done = topic.stream.due.cancel(wanted)
     if done and topic.books is not None:
         topic.books.ledger.apart("", sorted(done))
-        topic.books.noted()
     for channel in topic.channels.values():
         channel.apart -= done
         delayed = sorted(index for index, _ in channel.delays.take(wanted))
@@ -114,7 +110,7 @@ def cancel_everywhere(topic: Topic, indexes: Indexes) -> Refused:
     return dict.fromkeys(sorted(wanted - done), NOT_DEFERRED)
 
 
-Action = Callable[["Topic", "Channel", Indexes], Refused]
+Action = Callable[[Topic, Channel, Indexes], Refused]
 ACTIONS: Final[dict[str, Action]] = {"requeue": requeue, "finish": finish, "cancel": cancel}
 
 
@@ -169,6 +165,6 @@ def _waiting(channel: Channel, indexes: Indexes) -> NDArray[np.bool_]:
 def _finished(channel: Channel, pending: Indexes, indexes: Indexes) -> None:
     """Note that ascending indexes are finished, of which the pending ones are apart now."""
     if len(pending):
-        channel.memory.apart(pending)
+        channel.ledger.apart(channel.name, pending)
     if len(indexes):
-        channel.memory.finished(*ranges_of(indexes))
+        channel.ledger.finished(channel.name, *ranges_of(indexes))

@@ -2,6 +2,12 @@
 
 1. Every limit that a client or a disk can reach is named here, with where it comes from.
 2. Times are in nanoseconds here and in milliseconds where the protocol says them so.
+3. How much clients may have nsqd make (topics, channels of a topic, bytes of a topic) is 0 where
+   there is no limit; NSQ has none of them. What is there already stays, also when a limit is set
+   below it; only more is refused. A publish that is refused for a limit keeps its connection, as
+   one for which the disk is full.
+4. Bytes of a topic count while some channel needs them, in whole files: what all have finished is
+   about to go, or stays by an option of its own, or until a range reader's next commit.
 """
 
 from __future__ import annotations
@@ -10,71 +16,126 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sparq.protocol.identify import Limits
+from sparq.protocol.option import option
 
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
 NEVER: Final = (1 << 63) - 1
 """The time, or the index, of what does not come."""
 
+FILES_OF_FULL_TOPIC = 4
+"""A topic of limited size has about so many files at least, so that room comes back bit by bit."""
+
+FILE_BYTES_MIN = 64 << 10
+"""A file has some KiB of its own; smaller ones would hold little else."""
+
+
+class LimitReached(Exception):
+    """There may be no more of something; the text says what."""
+
+
+def check_limit(count: int, most: int, what: str) -> None:
+    """Refuse one more of what there are `count` already; raises LimitReached."""
+    if 0 < most <= count:
+        raise LimitReached(f"the limit of {most} {what} is reached")
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """A broker's options; flag names of nsqd (reference: flags.md) where nsqd has them.
+    """A broker's options: those that are flags of nsqd, and what nsqd or a test sets.
 
     Attributes:
         limits: what clients may ask for and send (also the parser's limits).
+        mem_queue_size: also splits `depth` from `backend_depth` where there is a log.
+        max_topics, max_channels, max_topic_bytes: limits, see above.
+        max_channel_lag_bytes, max_channel_lag_time_ns: decision 32.
         node_id: the default node id (0..1023) of a data path that has none yet (decision 33).
-        sync_every: messages of one topic after which it is synced; 1 syncs before each OK.
-        sync_timeout_ns: what is unsynced (also finishes) is synced at the latest after this.
-        mem_queue_size: bound of ephemeral queues; splits `depth` from `backend_depth` elsewhere.
-        ephemeral_bytes_max: bound in bytes of one ephemeral topic (decision 16).
-        requeue_on_disconnect: a dropped connection's messages are ready again at once.
-        max_channel_consumers: how many clients may consume one channel; 0: any number.
-        max_topics, max_channels, max_topic_bytes: bounds on what clients make, channels and bytes
-            those of one topic (see `broker.limits`); 0: none.
         auth_required: whether clients must say AUTH before they publish or consume.
         topology_aware: whether clients of this nsqd's zone come first, then those of its region.
-        topology_region, topology_zone: where this nsqd is.
         has_lookupd: whether a new topic waits for `channels_known` before it flows (decision 8).
         lookup_wait_ns: how long it waits at most.
+        ephemeral_bytes_max: bound in bytes of one ephemeral topic (decision 16).
         commit_bytes, commit_count: a batch is closed at these sizes (decision 20).
         output_bytes_max: what one session may have waiting to be sent (decision 13).
-        e2e_percentiles: quantiles (0, 1] of the time from publish to FIN; none: not measured.
-        e2e_window_ns: what span of time they cover.
         topics_synced_together: with so many topics, what a start finds is synced by one sync of
             their file system, which also waits for what other programs have written to it.
         cache_bytes: the shared cache of verified blocks (decision 21).
-        retention_bytes, retention_time_ns: what a log keeps though no channel needs it; 0: nothing.
-        max_channel_lag_bytes, max_channel_lag_time_ns: how far a channel may fall behind before
-            its oldest unread messages are voided (decision 32); 0: any far.
     """
 
     limits: Limits = field(default_factory=Limits)
+    mem_queue_size: int = option(
+        10_000, "messages that a queue without a log (#ephemeral) holds", least=0
+    )
+    max_bytes_per_file: int = option(100 << 20, "size at which a log begins a new file", least=1)
+    # NSQ: 2500. Here an OK means "on disk", unless told otherwise.
+    sync_every: int = option(1, "sync to disk after so many messages; 1: before each OK", least=1)
+    sync_timeout_ns: int = option(
+        2 * SECOND_NS,
+        "sync to disk at least this often when there is something new",
+        least=MILLISECOND_NS,
+    )
+    requeue_on_disconnect: bool = option(
+        False, "queue a dropped connection's messages again at once, instead of at their timeout"
+    )
+    max_channel_consumers: int = option(
+        0, "consumers that one channel may have; 0: any number", least=0
+    )
+    max_topics: int = option(0, "topics that there may be; 0: any number, here and below", least=0)
+    max_channels: int = option(0, "channels that one topic may have", least=0)
+    max_topic_bytes: int = option(
+        0, "bytes of one topic's log that its channels may have unfinished", least=0
+    )
+    topology_region: str = option("", "region told to clients and nsqlookupd")
+    topology_zone: str = option("", "zone told to clients and nsqlookupd")
+    e2e_percentiles: tuple[float, ...] = option(
+        (),
+        "quantiles (0, 1] of the time from publish to FIN in /stats",
+        name="e2e-processing-latency-percentile",
+        key="e2e_processing_latency_percentiles",
+    )
+    e2e_window_ns: int = option(
+        600 * SECOND_NS,
+        "what span of time those quantiles cover",
+        name="e2e-processing-latency-window-time",
+        least=MILLISECOND_NS,
+    )
+    retention_bytes: int = option(
+        0, "bytes of each log that stay for replay though all channels have finished them", least=0
+    )
+    retention_time_ns: int = option(
+        0,
+        "how long messages stay for replay after their publish though all channels have finished"
+        " them",
+        least=0,
+    )
+    max_channel_lag_bytes: int = option(
+        0,
+        "bytes of a log that a channel may have unread; beyond, whole files of its oldest are"
+        " voided for it and counted; 0: any number",
+        least=0,
+    )
+    max_channel_lag_time_ns: int = option(
+        0,
+        "how old a channel's unread messages may grow; older ones are voided for it, in whole"
+        " files, and counted; 0: any age",
+        least=0,
+    )
     node_id: int = 0
-    max_bytes_per_file: int = 100 << 20
-    sync_every: int = 1
-    sync_timeout_ns: int = 2 * SECOND_NS
-    mem_queue_size: int = 10_000
-    ephemeral_bytes_max: int = 64 << 20
-    requeue_on_disconnect: bool = False
-    max_channel_consumers: int = 0
-    max_topics: int = 0
-    max_channels: int = 0
-    max_topic_bytes: int = 0
     auth_required: bool = False
     topology_aware: bool = False
-    topology_region: str = ""
-    topology_zone: str = ""
     has_lookupd: bool = False
     lookup_wait_ns: int = 5 * SECOND_NS
+    ephemeral_bytes_max: int = 64 << 20
     commit_bytes: int = 256 << 10
     commit_count: int = 4096
     output_bytes_max: int = 1 << 20
-    e2e_percentiles: tuple[float, ...] = ()
-    e2e_window_ns: int = 600 * SECOND_NS
     topics_synced_together: int = 64
     cache_bytes: int = 64 << 20
-    retention_bytes: int = 0
-    retention_time_ns: int = 0
-    max_channel_lag_bytes: int = 0
-    max_channel_lag_time_ns: int = 0
+
+
+def file_bytes(max_bytes_per_file: int, max_topic_bytes: int) -> int:
+    """The size at which a log begins a new file."""
+    if max_topic_bytes <= 0:
+        return max_bytes_per_file
+    part = max(FILE_BYTES_MIN, max_topic_bytes // FILES_OF_FULL_TOPIC)
+    return min(max_bytes_per_file, part)

@@ -1,10 +1,9 @@
 """Publishes on their way to the disk: gathered per topic, one commit at a time.
 
 1. While a commit is in flight, what arrives gathers; the next batch takes it in order of arrival,
-   up to 256 KiB or 4,096 messages. One publish is never split, and may alone be larger (decision
-   20).
-2. `done` is called exactly once for each publish: after its messages are kept by the sync policy,
-   or with the refusal, and then none of them is stored (decision 18).
+   up to 256 KiB or 4,096 messages. One publish is never split, and may alone be larger.
+2. Each publish is answered exactly once: after its messages are kept by the sync policy, or with
+   the reason why none of them is stored.
 3. An ephemeral topic's log is memory: its commits are done at once, and what it has no room for is
    dropped without a word, as NSQ does.
 """
@@ -12,140 +11,145 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
-from sparq.broker.agenda import Agenda
 from sparq.broker.options import BrokerOptions
-from sparq.log.log import Commit
+from sparq.broker.session import Session, Slot
+from sparq.log.commit import Commit
+from sparq.log.log import Log
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import Instant
 
-if TYPE_CHECKING:
-    from sparq.broker.topic import Topic
 
-Done = Callable[[RemoteError | None], None]
+class Ticket(Protocol):
+    """Whoever waits outside the broker: an HTTP request."""
+
+    def answered(self, error: RemoteError | None) -> None:
+        """What was asked for is done, or refused."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Publish:
-    """One publish that waits for its commit.
+class Publish(NamedTuple):
+    """One publish that waits for its commit, and whom its answer is for.
 
     Attributes:
+        topic: the topic's name.
         command: PUB, MPUB or DPUB: how a refusal is worded.
-        size_bytes: of all bodies.
+        messages, size_bytes: how many bodies there are, and their size.
         due: when it may be delivered, None at once.
+        session, slot: who has sent it, and the place of the answer; None: it came by HTTP.
+        oks: how many OKs answer it: one for each message of a run of PUBs.
+        ticket: who is answered where it came by HTTP.
     """
 
+    topic: str
     command: str
     bodies: Bodies
+    messages: int
     size_bytes: int
-    due: Instant | None
-    done: Done
+    due: Instant | None = None
+    session: Session | None = None
+    slot: Slot | None = None
+    oks: int = 1
+    ticket: Ticket | None = None
 
 
-def refusal(command: str, reason: str, *, fatal: bool) -> RemoteError:
+class Answered(NamedTuple):
+    """Publishes of one commit, or of a topic that goes: kept, or refused for a reason.
+
+    Attributes:
+        reason: None: they are kept.
+        fatal: whether the refusal ends a connection.
+    """
+
+    publishes: list[Publish]
+    reason: str | None = None
+    fatal: bool = False
+
+
+def refusal(command: str, reason: str, fatal: bool) -> RemoteError:
     """The error for a publish that was not stored."""
     return RemoteError(f"E_{command}_FAILED", f"{command} failed {reason}", fatal)
 
 
 class Publishing:
-    """The publishes of one topic; `pending_bytes` are the bodies that are not in its log yet."""
+    """The publishes of one topic.
 
-    def __init__(self, topic: Topic, agenda: Agenda, options: BrokerOptions) -> None:
-        self._topic = topic
-        self._agenda = agenda
-        self._options = options
+    Attributes:
+        waiting: those that no commit has taken yet.
+        batch: those of the commit that is in flight.
+        commit: that commit; None: none is.
+        pending_bytes: bodies that are not in the log yet.
+    """
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self.waiting: deque[Publish] = deque()
+        self.batch: list[Publish] = []
+        self.commit: Commit | None = None
         self.pending_bytes = 0
-        self._waiting: deque[Publish] = deque()
+        self._options = options
 
     def add(self, publish: Publish) -> None:
         """Have a publish committed with the turn's end."""
-        self._waiting.append(publish)
-        self._agenda.backlog_bytes += publish.size_bytes
+        self.waiting.append(publish)
         self.pending_bytes += publish.size_bytes
-        self._agenda.gathering[self._topic] = None
 
-    def begin(self, now: Instant) -> None:
-        """Start the next commit, unless one is in flight or nothing waits."""
-        log = self._topic.stream.log
-        if not self._waiting or log.busy:
-            return
-        batch = self._next_batch()
-        pieces = [publish.bodies for publish in batch]
-        if self._topic.ephemeral:
-            pieces = self._that_fit(pieces, now)
-        commit = log.begin(pieces, now, None if self._topic.ephemeral else _dues(batch))
-        if self._topic.ephemeral:
-            commit.run()
-            self._finished(commit, batch, now)
+    def begin(self, log: Log, now: Instant) -> Commit:
+        """The next commit of what waits, for a log that is not busy."""
+        if len(self.waiting) == 1 and (publish := self.waiting[0]).due is None:
+            # What most turns of a publisher come to that waits for each OK.
+            self.waiting.clear()
+            self.batch = [publish]
+            self.commit = log.begin([publish.bodies], now)
         else:
-            errands = self._topic.stream.errands
-            errands.submit(commit, lambda then: self._finished(commit, batch, then))
+            self.batch = self._next_batch()
+            pieces = [publish.bodies for publish in self.batch]
+            self.commit = log.begin(pieces, now, _dues(self.batch))
+        return self.commit
+
+    def begin_bounded(self, log: Log, now: Instant, room: int) -> Commit:
+        """What `begin` does, of an ephemeral topic: the newest messages beyond `room` are dropped.
+
+        Deferred ones keep no due time: they are forgotten with the process.
+        """
+        batch = self.batch = self._next_batch()
+        pieces: list[Bodies] = []
+        for publish in batch:
+            bodies = publish.bodies
+            kept = Bodies(bodies.buffer, bodies.starts[:room], bodies.sizes[:room])
+            pieces.append(kept)
+            room -= len(kept)
+        commit = self.commit = log.begin(pieces, now)
+        return commit
 
     def _next_batch(self) -> list[Publish]:
-        waiting, options = self._waiting, self._options
+        waiting, options = self.waiting, self._options
         first = waiting.popleft()
         batch = [first]
-        size, count = first.size_bytes, len(first.bodies)
+        if not waiting:
+            return batch
+        size, count = first.size_bytes, first.messages
         while waiting:
             size += waiting[0].size_bytes
-            count += len(waiting[0].bodies)
+            count += waiting[0].messages
             if size > options.commit_bytes or count > options.commit_count:
                 break
             batch.append(waiting.popleft())
         return batch
 
-    def _that_fit(self, pieces: list[Bodies], now: Instant) -> list[Bodies]:
-        """What an ephemeral topic takes; the newest beyond its bounds are dropped."""
-        room = self._topic.ephemeral_room(now)
-        kept: list[Bodies] = []
-        for piece in pieces:
-            kept.append(Bodies(piece.buffer, piece.starts[:room], piece.sizes[:room]))
-            room -= len(kept[-1])
-        return kept
-
-    def _finished(self, commit: Commit, batch: list[Publish], now: Instant) -> None:
-        agenda, topic = self._agenda, self._topic
-        topic.stream.log.finish(commit)
-        agenda.notes += commit.notes
-        agenda.journals_ended = max(agenda.journals_ended, commit.journals_ended)
-        if self._waiting:
-            agenda.gathering[topic] = None
-        if commit.error is not None:
-            agenda.fail(f"publishing to {topic.name} failed: {commit.error}", commit.error)
-        else:
-            agenda.failure = None
-            self._stored(commit, batch, now)
+    def take(self) -> list[Publish]:
+        """The commit has run: the publishes that it was for."""
+        batch, self.batch, self.commit = self.batch, [], None
         for publish in batch:
-            agenda.backlog_bytes -= publish.size_bytes
             self.pending_bytes -= publish.size_bytes
-            if commit.error is None:
-                publish.done(None)
-            else:
-                publish.done(refusal(publish.command, commit.error.reason, fatal=False))
-        topic.committed(now)
+        return batch
 
-    def _stored(self, commit: Commit, batch: list[Publish], now: Instant) -> None:
-        topic = self._topic
-        first = commit.first_index
-        for publish in batch:
-            topic.message_bytes += publish.size_bytes
-            if publish.due is not None:
-                for index in range(first, min(first + len(publish.bodies), commit.end_index)):
-                    topic.defer(publish.due.mono_ns, index)
-            first += len(publish.bodies)
-        topic.message_count += commit.count
-
-    def refuse_all(self) -> None:
-        """The topic goes: nothing that waits will be stored."""
-        waiting, self._waiting = self._waiting, deque()
+    def take_waiting(self) -> list[Publish]:
+        """The topic goes: the publishes that will not be stored."""
+        waiting, self.waiting = list(self.waiting), deque()
         for publish in waiting:
-            self._agenda.backlog_bytes -= publish.size_bytes
             self.pending_bytes -= publish.size_bytes
-            publish.done(refusal(publish.command, "exiting", fatal=True))
+        return waiting
 
 
 def _dues(batch: list[Publish]) -> list[tuple[int, int]] | None:
@@ -153,6 +157,6 @@ def _dues(batch: list[Publish]) -> list[tuple[int, int]] | None:
     position = 0
     for publish in batch:
         if publish.due is not None:
-            dues += [(position + at, publish.due.wall_ns) for at in range(len(publish.bodies))]
-        position += len(publish.bodies)
+            dues += [(position + at, publish.due.wall_ns) for at in range(publish.messages)]
+        position += publish.messages
     return dues or None

@@ -15,33 +15,25 @@ from __future__ import annotations
 import json
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
-from sparq.broker.agenda import Agenda
-from sparq.log.log import Log, RangeRead
-from sparq.protocol import frames
+from sparq.broker.channel import Channel, Hold
+from sparq.broker.session import Session, Slot
+from sparq.broker.topic import Topic
+from sparq.broker.turn import Turn
+from sparq.log.disk import DiskError
+from sparq.log.log import Log
+from sparq.log.reading import BlockRead, RangeRead
+from sparq.protocol import layout
 from sparq.protocol.commands import CommitRange, Ends, Read
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
-
-if TYPE_CHECKING:
-    from sparq.broker.channel import Channel
-    from sparq.broker.session import Session, Slot
-    from sparq.broker.topic import Topic
-    from sparq.log.disk import DiskError
 
 READ_BYTES_MAX: Final = 16 << 20
 """One answer to READ holds at most this, whatever is asked for (one batch may be larger)."""
 
 _FRAME: Final = struct.Struct(">ii")
 _RANGE: Final = struct.Struct(">qq")
-
-
-class Hold(NamedTuple):
-    """Who has a channel, and since which attach."""
-
-    session: Session
-    epoch: int
 
 
 def readable_end(topic: Topic) -> int:
@@ -54,33 +46,6 @@ def _log(topic: Topic, command: str) -> Log:
         code = "E_ATTACH_FAILED" if command == "ATTACH" else "E_RANGE_FAILED"
         raise RemoteError(code, f"{command} failed topic {topic.name} has no log")
     return topic.stream.log
-
-
-# ATTACH and COMMIT
-
-
-def attach(
-    topic: Topic, channel: Channel, session: Session, epoch: int, *, created: bool = False
-) -> bytes:
-    """Take hold of a channel, which this attach may have created; returns the answer.
-
-    Raises:
-        RemoteError: the channel has subscribers, or nothing to read by ranges.
-    """
-    _log(topic, "ATTACH")
-    if channel.sessions:
-        held_by = f"{topic.name}:{channel.name} has {len(channel.sessions)} consumers"
-        raise RemoteError("E_ATTACH_FAILED", f"ATTACH failed channel {held_by}")
-    if channel.hold is not None:
-        channel.hold.session.holds.discard(channel)
-    channel.hold = Hold(session, epoch)
-    channel.range_epoch = epoch
-    session.holds.add(channel)
-    unfinished = channel.unfinished()
-    if len(unfinished):
-        channel.seek(min(int(unfinished[0]), channel.cursor))
-    answer = {"epoch": epoch, **_described(topic, channel), "created": created}
-    return json.dumps(answer).encode()
 
 
 def _described(topic: Topic, channel: Channel) -> dict[str, object]:
@@ -96,15 +61,6 @@ def _described(topic: Topic, channel: Channel) -> dict[str, object]:
         "committed_ordinal": channel.cursor_ordinal,
         "end_ordinal": log.ordinal_at(end),
     }
-
-
-def release(session: Session) -> None:
-    """A connection ends, and its holds with it."""
-    for channel in session.holds:
-        if channel.hold is not None and channel.hold.session is session:
-            channel.hold = None
-            channel.wake()
-    session.holds.clear()
 
 
 def commit(topic: Topic, channel: Channel, command: CommitRange) -> None:
@@ -133,96 +89,168 @@ def _refuse_commit(reason: str) -> NoReturn:
     raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {reason}")
 
 
-# ENDS and READ: the answer may have to wait for the disk
+class EndsAsked(NamedTuple):
+    """An ENDS whose answer needs a look at the disk: what goes on when that was read."""
+
+    ranges: Ranges
+    session: Session
+    slot: Slot
+    topic: Topic
+    command: Ends
+    read: BlockRead
+
+    def finish(self, _turn: Turn, _now: Instant) -> None:
+        """Answer, or look once more: what was read may have gone again."""
+        self.topic.stream.log.store(self.read)
+        if self.read.error is not None:
+            self.ranges.fail(self.session, self.slot, "ENDS", self.read.error)
+        else:
+            self.ranges.answer_ends(self.session, self.slot, self.topic, self.command)
 
 
-class RangeReader:
-    """Answers one session's questions about logs, each into its slot.
+class ReadAsked(NamedTuple):
+    """A READ: what goes on when its range was read."""
 
-    Of its READs one is under way at a time, and the next begins only when the answer of the one
-    before was taken: a client that asks for much and reads nothing costs one answer's memory.
+    ranges: Ranges
+    session: Session
+    slot: Slot
+    work: RangeRead
+
+    def finish(self, _turn: Turn, _now: Instant) -> None:
+        """Answer."""
+        self.ranges.have_read(self)
+
+
+class Reads:
+    """One session's READs: those that wait, and whether one is under way."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Topic, Read, Slot]] = deque()
+        self.is_reading = False
+
+
+class Ranges:
+    """What sessions hold and read by ranges.
+
+    Of a session's READs one is under way at a time, and the next begins only when the answer of the
+    one before was taken: a client that asks for much and reads nothing costs one answer's memory.
     """
 
-    def __init__(self, agenda: Agenda, session: Session) -> None:
-        self._agenda = agenda
-        self._session = session
-        self._waiting: deque[tuple[Topic, Read, Slot]] = deque()
-        self._reading = False
-        session.on_taken = self._next_read
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._holds: dict[Session, list[tuple[Topic, Channel]]] = {}
+        self.reads: dict[Session, Reads] = {}
 
-    def ends(self, topic: Topic, command: Ends) -> None:
+    def attach(
+        self, topic: Topic, channel: Channel, session: Session, epoch: int, *, created: bool
+    ) -> bytes:
+        """Take hold of a channel, which this attach may have created; returns the answer.
+
+        Raises:
+            RemoteError: the channel has subscribers, or nothing to read by ranges.
+        """
+        _log(topic, "ATTACH")
+        if channel.sessions:
+            held_by = f"{topic.name}:{channel.name} has {len(channel.sessions)} consumers"
+            raise RemoteError("E_ATTACH_FAILED", f"ATTACH failed channel {held_by}")
+        channel.hold = Hold(session, epoch)
+        channel.range_epoch = epoch
+        held = self._holds.get(session, [])
+        mine = [one for one in held if one[1] is not channel and _holds(one[1], session)]
+        self._holds[session] = [*mine, (topic, channel)]
+        unfinished = channel.unfinished()
+        if len(unfinished):
+            channel.seek(min(int(unfinished[0]), channel.cursor))
+        answer = {"epoch": epoch, **_described(topic, channel), "created": created}
+        return json.dumps(answer).encode()
+
+    def release(self, session: Session) -> None:
+        """A connection ends, with its holds and what it has asked for."""
+        self.reads.pop(session, None)
+        for topic, channel in self._holds.pop(session, []):
+            if _holds(channel, session):
+                channel.hold = None
+                self._turn.wake(topic, channel)
+
+    # ENDS and READ: the answer may have to wait for the disk
+
+    def ends(self, session: Session, topic: Topic, command: Ends) -> None:
         """ENDS: where the log begins and ends, and where a time, a count or a size leads."""
         _log(topic, "ENDS")
-        self._ends(topic, command, self._session.slot())
+        self.answer_ends(session, session.slot(), topic, command)
 
-    def _ends(self, topic: Topic, command: Ends, slot: Slot) -> None:
+    def answer_ends(self, session: Session, slot: Slot, topic: Topic, command: Ends) -> None:
+        """Answer an ENDS, or have read first what its time needs."""
         log = topic.stream.log
         at: int | None = None
         if command.kind == "time":
             at = log.index_at_time(command.value)
             if at is None:
-                self._load_time(topic, command, slot)
+                read = log.load_time(command.value)
+                asked = EndsAsked(self, session, slot, topic, command, read)
+                self._turn.submit(read, topic, asked)
                 return
         elif command.kind == "after":
             at = log.index_at_ordinal(log.ordinal_at(command.value) + command.count)
-        self._answer(slot, frames.response(json.dumps(_ends(topic, command, at)).encode()))
+        data = json.dumps(_ends(topic, command, at)).encode()
+        self._answer(session, slot, layout.response(data))
 
-    def _load_time(self, topic: Topic, command: Ends, slot: Slot) -> None:
-        log = topic.stream.log
-        read = log.load_time(command.value)
-
-        def loaded(_now: Instant) -> None:
-            log.store(read)
-            if read.error is None:
-                self._ends(topic, command, slot)
-            else:
-                self._fail(slot, "ENDS", read.error)
-
-        topic.stream.errands.submit(read, loaded)
-
-    def read(self, topic: Topic, command: Read) -> None:
+    def read(self, session: Session, topic: Topic, command: Read) -> None:
         """READ: the stored batches of a range.
 
         Raises:
             RemoteError: another log, or a range that it does not (or no longer) hold.
         """
         _check_range(topic, command)
-        self._waiting.append((topic, command, self._session.slot()))
-        self._next_read()
+        reads = self.reads.setdefault(session, Reads())
+        reads.waiting.append((topic, command, session.slot()))
+        self.go_on(session)
 
-    def _next_read(self) -> None:
-        session = self._session
-        if self._reading or not self._waiting or session.paused_writing or session.has_answers():
+    def go_on(self, session: Session) -> None:
+        """Begin the session's next READ, if it may: output was taken, or the client reads again."""
+        reads = self.reads.get(session)
+        if reads is None or not reads.waiting or reads.is_reading:
             return
-        topic, command, slot = self._waiting.popleft()
+        if session.paused_writing or session.has_answers():
+            return
+        topic, command, slot = reads.waiting.popleft()
         try:
             _check_range(topic, command)
         except RemoteError as error:  # its segment has gone while it waited
-            self._answer(slot, frames.error(error.frame_text()))
+            self._answer(session, slot, layout.error(error.frame_text()))
             return
-        self._reading = True
+        reads.is_reading = True
         size_max = min(command.max_bytes, READ_BYTES_MAX)
         end = max(command.first, command.end)
         work = topic.stream.log.range_read(command.first, end, size_max)
-        topic.stream.errands.submit(work, lambda _now: self._have_read(work, slot))
+        self._turn.submit(work, topic, ReadAsked(self, session, slot, work))
 
-    def _have_read(self, work: RangeRead, slot: Slot) -> None:
-        self._reading = False
+    def have_read(self, asked: ReadAsked) -> None:
+        """A range was read, or could not be."""
+        session, slot, work = asked.session, asked.slot, asked.work
+        reads = self.reads.get(session)
+        if reads is not None:
+            reads.is_reading = False
         if work.error is not None:
-            self._fail(slot, "READ", work.error)
+            self.fail(session, slot, "READ", work.error)
             return
         head = _RANGE.pack(work.next_index, work.lost)
         size = len(head) + sum(map(len, work.batches))
         slot.more = work.batches
-        self._answer(slot, _FRAME.pack(4 + size, frames.FRAME_RANGE) + head)
+        self._answer(session, slot, _FRAME.pack(4 + size, layout.FRAME_RANGE) + head)
 
-    def _answer(self, slot: Slot, data: bytes) -> None:
+    def _answer(self, session: Session, slot: Slot, data: bytes) -> None:
         slot.data = data
-        self._agenda.dirty[self._session] = None
+        self._turn.sessions[session] = None
 
-    def _fail(self, slot: Slot, command: str, error: DiskError) -> None:
+    def fail(self, session: Session, slot: Slot, command: str, error: DiskError) -> None:
+        """The disk refuses what an answer needs."""
         refused = RemoteError("E_RANGE_FAILED", f"{command} failed {error.reason}")
-        self._answer(slot, frames.error(refused.frame_text()))
+        self._answer(session, slot, layout.error(refused.frame_text()))
+
+
+def _holds(channel: Channel, session: Session) -> bool:
+    return channel.hold is not None and channel.hold.session is session
 
 
 def _ends(topic: Topic, command: Ends, at: int | None) -> dict[str, object]:

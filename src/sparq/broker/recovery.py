@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
 from sparq.broker.in_flight import ranges_of
-from sparq.log.ranges import merge_ranges
-from sparq.log.records import ChannelState, TopicState
+from sparq.broker.stream import Stream
+from sparq.log.records import ChannelState, TopicState, merge_ranges
 from sparq.protocol.instant import Instant
+from sparq.protocol.names import is_ephemeral
 
 Indexes = NDArray[np.int64]
 Ranges = tuple[Indexes, Indexes]
@@ -43,8 +44,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     if channel.cursor == state.start and not (
         state.finished or state.requeued or stream.due.skipped
     ):
-        channel.wake()  # nobody has been given anything: of thousands of topics most are like this
-        return
+        return  # nobody has been given anything: of thousands of topics most are like this
     requeued, dues, attempts = _requeued_arrays(state)
     is_ready = dues <= now.wall_ns
     channel.delays.add_all(
@@ -73,7 +73,6 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     )
     _skip_ahead(channel, done, requeued[requeued >= channel.cursor])
     channel.reschedule()
-    channel.wake()
 
 
 def seen_end(state: ChannelState) -> int:
@@ -140,6 +139,24 @@ def _skip_ahead(channel: Channel, done: Ranges, outside: Indexes) -> None:
     channel.skips.add_all(low, high, counts)
 
 
+def recover_due(stream: Stream, state: TopicState, now: Instant) -> Indexes:
+    """Refill a topic's due list; returns the deferred publishes that were due by now, ascending.
+
+    One that some channel has seen has been due, even if the wall clock was set back since.
+    """
+    found = stream.log.due_entries()
+    if not found:
+        return np.empty(0, np.int64)
+    entries = np.array(found, np.int64)
+    indexes, dues = entries[np.argsort(entries[:, 0])].T
+    are_past = (dues <= now.wall_ns) | were_due(indexes, state)
+    are_cancelled = np.isin(indexes, np.array(list(state.cancelled), np.int64))
+    dues += now.mono_ns - now.wall_ns
+    stream.due.fill(indexes, dues, are_past, stream.end, are_cancelled)
+    past: Indexes = indexes[are_past & ~are_cancelled]
+    return past
+
+
 def were_due(indexes: Indexes, state: TopicState) -> NDArray[np.bool_]:
     """Which of these deferred publishes some channel has been given, or has finished."""
     found = np.zeros(len(indexes), bool)
@@ -170,6 +187,22 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
         kept=channel.kept,
         # A start that is told to be lower must not make the channel wait for more.
         apart=channel.apart | set(due.pending_between(bounds[0], channel.start).tolist()),
+    )
+
+
+def topic_state(
+    stream: Stream, channels: dict[str, Channel], *, paused: bool, now: Instant
+) -> TopicState:
+    """What the ledger has to know of a topic, for a checkpoint."""
+    return TopicState(
+        mark=stream.end,
+        paused=paused,
+        channels={
+            name: state_of(channel, now)
+            for name, channel in channels.items()
+            if not is_ephemeral(name)
+        },
+        cancelled=set(stream.due.cancelled),
     )
 
 

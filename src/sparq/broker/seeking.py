@@ -8,17 +8,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from sparq.broker.channel import Channel, SeekTarget
-    from sparq.broker.topic import Topic
-    from sparq.log.disk import DiskError
-    from sparq.log.log import BlockRead, Log
-    from sparq.protocol.instant import Instant
+from sparq.broker.channel import Channel, SeekTarget
+from sparq.broker.topic import Topic
+from sparq.broker.turn import Turn
+from sparq.log.disk import DiskError
+from sparq.log.log import Log
+from sparq.log.reading import BlockRead
+from sparq.protocol.instant import Instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,52 @@ class Seek:
     error: DiskError | None = None
 
 
-def begin(topic: Topic, channel: Channel, target: SeekTarget, *, moves: bool = True) -> Seek:
+class Asked(NamedTuple):
+    """A seek that is under way."""
+
+    topic: Topic
+    channel: Channel
+    target: SeekTarget
+    seek: Seek
+
+
+class PlaceRead(NamedTuple):
+    """What goes on when that was read which tells a seek's place."""
+
+    asked: Asked
+    read: BlockRead
+
+    def finish(self, turn: Turn, _now: Instant) -> None:
+        """Find the place, unless the channel has gone meanwhile."""
+        topic, channel, _, seek = self.asked
+        topic.stream.log.store(self.read)
+        if self.read.error is not None:
+            seek.error = self.read.error
+            turn.health.notes.append(f"seeking in {topic.name} failed: {self.read.error}")
+        elif topic.channels.get(channel.name) is channel:
+            _find(self.asked, turn)
+
+
+class FirstRead(NamedTuple):
+    """What goes on when the first message at the new place was read: its time is known."""
+
+    topic: Topic
+    first: int
+    seek: Seek
+    read: BlockRead
+
+    def finish(self, _turn: Turn, _now: Instant) -> None:
+        """Tell it."""
+        self.topic.stream.log.store(self.read)
+        _note_time(self.topic, self.first, self.seek)
+
+
+def begin(
+    turn: Turn, topic: Topic, channel: Channel, target: SeekTarget, *, moves: bool = True
+) -> Seek:
     """Have the channel go on from another place, as soon as that place is known."""
     seek = Seek(moves)
-    _find(topic, channel, target, seek)
+    _find(Asked(topic, channel, target, seek), turn)
     return seek
 
 
@@ -86,28 +128,17 @@ def place_of(log: Log, target: SeekTarget, end: int) -> int | BlockRead:
     return min(index, end)
 
 
-def _find(topic: Topic, channel: Channel, target: SeekTarget, seek: Seek) -> None:
-    place = place_of(topic.stream.log, target, topic.stream.end)
+def _find(asked: Asked, turn: Turn) -> None:
+    stream = asked.topic.stream
+    place = place_of(stream.log, asked.target, stream.end)
     if isinstance(place, int):
-        _go(topic, channel, place, seek)
+        _go(asked, place, turn)
     else:
-        then = partial(_found, topic, channel, target, seek, place)
-        topic.stream.errands.submit(place, then)
+        turn.submit(place, asked.topic, PlaceRead(asked, place))
 
 
-def _found(
-    topic: Topic, channel: Channel, target: SeekTarget, seek: Seek, read: BlockRead, _now: Instant
-) -> None:
-    """What `_find` needed to know was read."""
-    topic.stream.log.store(read)
-    if read.error is not None:
-        seek.error = read.error
-        topic.agenda.notes.append(f"seeking in {topic.name} failed: {read.error}")
-    elif topic.channels.get(channel.name) is channel:
-        _find(topic, channel, target, seek)
-
-
-def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
+def _go(asked: Asked, index: int, turn: Turn) -> None:
+    topic, channel, _, seek = asked
     stream, log = topic.stream, topic.stream.log
     again = _ahead(channel, index, channel.cursor) + _finished_ahead(channel, index)
     waiting = _ahead(channel, index, stream.end)
@@ -116,6 +147,7 @@ def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
         for first, end in gone(log, index, stream.end):
             channel.void(first, end)
         waiting = channel.depth()
+        turn.wake(topic, channel)
     kept = [segment for segment in log.segments() if segment.messages]
     seek.landing = Landing(
         index=index,
@@ -129,7 +161,7 @@ def _go(topic: Topic, channel: Channel, index: int, seek: Seek) -> None:
     first = log.next_stored(index)
     if first < stream.end and not _note_time(topic, first, seek):
         read = log.load(first)
-        stream.errands.submit(read, partial(_have_first, topic, first, seek, read))
+        turn.submit(read, topic, FirstRead(topic, first, seek, read))
 
 
 def _ahead(channel: Channel, first: int, end: int) -> int:
@@ -170,16 +202,10 @@ def gone(log: Log, first: int, end: int) -> list[tuple[int, int]]:
     return list(zip(begins[missing].tolist(), stops[missing].tolist(), strict=True))
 
 
-def _have_first(topic: Topic, index: int, seek: Seek, read: BlockRead, _now: Instant) -> None:
-    topic.stream.log.store(read)
-    _note_time(topic, index, seek)
-
-
 def _note_time(topic: Topic, index: int, seek: Seek) -> bool:
     """Tell when a message was published; False: it is not in memory."""
     block = topic.stream.log.block(index)
-    if block is None:
+    if block is None or seek.landing is None:
         return False
-    assert seek.landing is not None
     seek.landing = replace(seek.landing, time_ns=int(block.timestamps(np.array([index]))[0]))
     return True

@@ -1,31 +1,39 @@
-"""One connection as the broker knows it: its window, its options, and what it is to be sent.
+"""One connection as the broker knows it: its RDY window, its options, and what it is to be sent.
 
 1. Replies leave in the order of the commands, though commits finish out of order: each takes a slot
-   at once and is filled later (decision 14). Messages may overtake replies, but for SUB's.
-2. Nothing leaves but through `take_output`, which is called behind the turn's writes to the disk.
+   at once, which is filled later. Messages may overtake replies, except for the reply to a SUB.
+2. Nothing leaves but through `take_output`, which is called after the turn's writes to the disk.
 3. After `closing` is set no command is executed any more; what has a slot is still answered.
+4. A session knows neither its channel nor its topic: `broker.subscriptions` does. Channels call
+   sessions, sessions call nobody.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions
-from sparq.protocol import frames
+from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import Granted
 from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
-    from sparq.broker.channel import Channel
     from sparq.broker.permissions import Permissions
-    from sparq.broker.range_mode import RangeReader
-    from sparq.broker.topology import Nearness
 
 Buffer = bytes | bytearray | memoryview
+
+
+class Nearness(IntEnum):
+    """Where a consumer is, seen from this nsqd; the smaller, the nearer."""
+
+    ZONE = 0
+    REGION = 1
+    OTHER = 2
 
 
 class Slot:
@@ -36,11 +44,9 @@ class Slot:
         more: what follows them, of an answer too large to be copied together.
     """
 
-    __slots__ = ("data", "more")
-
-    def __init__(self, data: Buffer | None = None) -> None:
-        self.data = data
-        self.more: Sequence[Buffer] = ()
+    # One is made for each publish: without an `__init__` no function is called for that.
+    data: Buffer | None = None
+    more: Sequence[Buffer] = ()
 
 
 class TlsFacts(NamedTuple):
@@ -58,18 +64,18 @@ class Session:
     """A connected client.
 
     Attributes:
-        state: 0 before SUB, 3 subscribed, 4 after CLS (the numbers of `/stats`).
+        state: 0 before SUB, 3 subscribed, 4 after CLS (the numbers of `/stats`); in it the parser
+            checks the next command.
         ready_count: the client's RDY; messages flow while `in_flight_count` is below it.
         nearness: where it is, seen from this nsqd; None when that does not count.
         owner: the number that stands for it in its channel.
-        holds: the channels that it reads by ranges.
         uncommitted_bytes: its publishes that are not on disk yet.
         tls, deflate, snappy: what the shell speaks with the client, for `/stats`.
         upgrade: what IDENTIFY granted and the shell has to change to, behind the reply; until it
             has, no command is executed. The shell sets it back to None.
         auth_identity, auth_identity_url: whom an authd took it for; empty without AUTH.
         permissions: what the authd allows; None before AUTH.
-        on_writable: called when the session has room again; on_taken: when output was taken.
+        paused_writing: set by the shell while the client does not keep up with what it is sent.
         closing: the connection ends once `is_drained`.
     """
 
@@ -102,9 +108,6 @@ class Session:
         self.authed = False
         self.auth_identity = self.auth_identity_url = ""
         self.permissions: Permissions | None = None
-        self.channel: Channel | None = None
-        self.holds: set[Channel] = set()
-        self.reader: RangeReader | None = None
         self.owner = 0
         self.ready_count = 0
         self.in_flight_count = 0
@@ -118,27 +121,7 @@ class Session:
         self._outbox: list[Buffer] = []
         self.outbox_bytes = 0
         self._output_bytes_max = options.output_bytes_max
-        self._paused_writing = False
-        self.on_writable: Callable[[Session], None] = _nobody
-        self.on_taken: Callable[[], None] | None = None
-
-    @property
-    def parser_state(self) -> int:
-        """The state in which the parser checks this connection's next command."""
-        return self.state
-
-    @property
-    def paused_writing(self) -> bool:
-        """Set by the shell while the client does not keep up with what it is sent."""
-        return self._paused_writing
-
-    @paused_writing.setter
-    def paused_writing(self, paused: bool) -> None:
-        self._paused_writing = paused
-        if not paused:
-            self.on_writable(self)
-            if self.on_taken is not None:
-                self.on_taken()
+        self.paused_writing = False
 
     def identify(self, granted: Granted) -> None:
         """Take over what IDENTIFY settled; how to deliver, only the first time (wire.md 1.5).
@@ -164,11 +147,15 @@ class Session:
 
     def window(self) -> int:
         """How many more messages the client may be handed now."""
-        if self._paused_writing or self.closing or self.outbox_bytes >= self._output_bytes_max:
+        if self.paused_writing or self.closing or self.outbox_bytes >= self._output_bytes_max:
             return 0
         if self._messages_behind is not None and any(slot.data is None for slot in self._replies):
             return 0
         return self.ready_count - self.in_flight_count
+
+    def is_blocked(self) -> bool:
+        """Whether taking the output may open the window: it is full, or waits for SUB's reply."""
+        return self._messages_behind is not None or self.outbox_bytes >= self._output_bytes_max
 
     def room_bytes(self) -> int:
         """How much output may still be put out for this client."""
@@ -176,11 +163,11 @@ class Session:
 
     def reply(self, data: Buffer) -> None:
         """Answer a command at once, behind the answers of the commands before it."""
-        self._replies.append(Slot(data))
+        self.slot().data = data
 
     def reply_error(self, error: RemoteError) -> None:
         """Answer a command with an error; a fatal one ends the connection behind it."""
-        self._replies.append(Slot(frames.error(error.frame_text())))
+        self.slot().data = layout.error(error.frame_text())
         if error.fatal:
             self.closing = True
 
@@ -218,18 +205,8 @@ class Session:
             output += replies[0].more
             if replies.popleft() is self._messages_behind:
                 self._messages_behind = None
-                self.on_writable(self)
         if self._outbox:
             output += self._outbox
             self._outbox = []
-            was_full = self.outbox_bytes >= self._output_bytes_max
             self.outbox_bytes = 0
-            if was_full:
-                self.on_writable(self)
-        if self.on_taken is not None:
-            self.on_taken()
         return output
-
-
-def _nobody(_session: Session) -> None:
-    """A session that has not subscribed has nobody who waits for its room."""

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from sparq.broker.latency import OFF, Latency, merged
 from sparq.broker.options import SECOND_NS
-from sparq.broker.percentiles import Latency
+
+LOOKS_MAX: Final = 64
+"""So many stretches that the cursor passes over are looked past."""
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
@@ -68,7 +71,7 @@ class ClientStats:
 class ChannelStats:
     """One channel; depth as decision 17 has it. `ready_count` is the sum of its clients'.
 
-    Of the last four: see `outlook`, and `range_mode.Hold`.
+    Of the last four: see `outlook`, and `channel.Hold`.
     """
 
     channel_name: str
@@ -151,16 +154,25 @@ def of_topic(topic: Topic, now: Instant) -> TopicStats:
         message_count=topic.message_count,
         message_bytes=topic.message_bytes,
         paused=topic.paused,
-        e2e_processing_latency=topic.latency(now),
+        e2e_processing_latency=latency_of(topic, now),
         log=log.log_id.hex(),
         first_index=str(log.first_index),
-        end_index=str(topic.stream.readable_end()),
+        end_index=str(topic.stream.log.written_end),
         log_messages=log.end_ordinal - log.first_ordinal,
         log_bytes=log.size_bytes,
-        unsynced_messages=log.unsynced_count,
-        unsynced_bytes=log.unsynced_bytes,
+        unsynced_messages=log.unsynced.count,
+        unsynced_bytes=log.unsynced.size_bytes,
         damaged_messages=sum(damage.messages for damage in log.damage),
     )
+
+
+def latency_of(topic: Topic, now: Instant) -> Latency:
+    """How long messages took to be finished lately, over all channels of a topic."""
+    quantiles = topic.options.e2e_percentiles
+    if not quantiles:
+        return OFF
+    windows = [c.latencies for c in topic.channels.values() if c.latencies is not None]
+    return merged(windows, quantiles, now.mono_ns)
 
 
 def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
@@ -187,11 +199,17 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         finish_count=channel.finish_count,
         ready_count=sum(session.ready_count for session in channel.sessions.values()),
         voided_count=channel.voided_count,
-        oldest_waiting_seconds=_seconds(channel.outlook.oldest_waiting_ns(channel, now)),
+        oldest_waiting_seconds=_seconds(_oldest_waiting_ns(channel, now)),
         clear_seconds=_seconds(channel.outlook.clear_ns(depth, now)),
         range_query=hold.session.user_agent if hold is not None else None,
         range_commit_seconds=_seconds(_since_commit(channel, now)),
     )
+
+
+def _oldest_waiting_ns(channel: Channel, now: Instant) -> int | None:
+    """How long ago the oldest message was published that waits; None: none does."""
+    looking = channel.stream.log.looking
+    return channel.outlook.oldest_waiting_ns(oldest_waiting(channel), looking, now)
 
 
 def _since_commit(channel: Channel, now: Instant) -> int | None:
@@ -246,3 +264,28 @@ def of_client(session: Session, topic_name: str | None) -> ClientStats:
         tls_negotiated_protocol="" if tls is None else tls.negotiated_protocol,
         tls_negotiated_protocol_is_mutual=tls is not None and tls.negotiated_protocol_is_mutual,
     )
+
+
+def oldest_waiting(channel: Channel) -> int | None:
+    """The index of the oldest message that waits; None: none waits, or it is hard to find."""
+    again = channel.again.oldest()
+    fresh = _oldest_fresh(channel) if channel.fresh_count() > 0 else None
+    if fresh is None or again is None:
+        return again if fresh is None else fresh
+    return min(fresh, again)
+
+
+def _oldest_fresh(channel: Channel) -> int | None:
+    """The first message that the cursor will deliver."""
+    log, due, end = channel.stream.log, channel.stream.due, channel.stream.end
+    index = channel.cursor
+    for _ in range(LOOKS_MAX):
+        began = index
+        if not channel.range_epoch:
+            index = due.next_unskipped(channel.skips.end_at(index))
+        index = log.next_stored(index)
+        if index >= end:
+            return None
+        if index == began:
+            return index
+    return None

@@ -2,26 +2,28 @@
 
 1. `end` is P (decision 8): channels see what lies before it. It never falls, and never passes what
    the sync policy lets consumers see (decision 10).
-2. An extent of the log that is not in memory is read once, whoever needs it; all who do are woken
-   when it has come. What one channel needs at one moment is read by one task: a task for each would
-   cost more than the reading. A read that fails is tried again after a while: it must not keep the
-   disk busy.
+2. An extent of the log that is not in memory is read once, whichever channels need it; `loaded`
+   names them when it has come. What one channel needs at one moment is read by one work: a work for
+   each would cost more than the reading. A read that fails is tried again after a while: it must
+   not keep the disk busy.
+3. Reads stand in `reads` until the topic hands them out. Channels are known here by their names: a
+   new channel of an old name is woken once for nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sparq.broker.agenda import Agenda
 from sparq.broker.deferred import DueList
-from sparq.broker.errands import Errands
 from sparq.broker.options import NEVER, SECOND_NS
-from sparq.log.log import BlockRead, Log
+from sparq.log.log import Log
+from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
 from sparq.protocol.instant import Instant
 
-if TYPE_CHECKING:
-    from sparq.broker.channel import Channel
+GATHER_BYTES_MAX: Final = 8 << 20
+GATHER_CACHE_PARTS: Final = 8
+"""What a channel has read at a time for redeliveries, at most, and as a part of the cache."""
 
 READ_AGAIN_NS: Final = SECOND_NS
 """How long after a failed read the next is tried."""
@@ -46,49 +48,42 @@ class Stream:
     """A topic's log as its channels see it.
 
     Attributes:
-        errands: the topic's disk work.
         end: the mark P, the first index that channels do not see.
         ordinal: messages in the log before P.
+        reads: what is to be read and has not been handed out.
+        due_ns: when (mono ns) a read that has failed is tried again; NEVER: none has.
         gather_bytes_max: so much, and one extent, is asked for by one `gather` at most: it must
             still be in the cache when it is sent.
     """
 
-    def __init__(
-        self, log: Log, agenda: Agenda, *, sees_unsynced: bool, gather_bytes_max: int
-    ) -> None:
+    def __init__(self, log: Log, cache_bytes: int) -> None:
         self.log = log
-        self.errands = Errands(agenda)
         self.due = DueList()
         self.end = 0
         self.ordinal = 0
-        self.scheduled_ns = NEVER
-        self._agenda = agenda
-        self._sees_unsynced = sees_unsynced
-        self.gather_bytes_max = gather_bytes_max
-        self._readers: dict[int, dict[Channel, None]] = {}
+        self.reads: list[Reads] = []
+        self.due_ns = NEVER
+        self.gather_bytes_max = min(GATHER_BYTES_MAX, cache_bytes // GATHER_CACHE_PARTS)
+        self._readers: dict[int, dict[str, None]] = {}
         self._asked: dict[int, int] = {}  # an index asked for, and its extent's first one
-        self._gathering: dict[Channel, set[int]] = {}
-        self._failed: dict[Channel, None] = {}
+        self._gathering: dict[str, set[int]] = {}
+        self._failed: dict[str, None] = {}
 
-    def readable_end(self) -> int:
-        """What consumers may see of the log at most."""
-        return self.log.written_end if self._sees_unsynced else self.log.synced_end
-
-    def is_failing(self, channel: Channel) -> bool:
+    def is_failing(self, channel: str) -> bool:
         """Whether a read for this channel has failed: nothing is read for it for a while."""
         return channel in self._failed
 
-    def is_gathering(self, channel: Channel) -> bool:
+    def is_gathering(self, channel: str) -> bool:
         """Whether what `gather` was asked for has not come yet."""
         return channel in self._gathering
 
-    def gather(self, reads: list[BlockRead], channel: Channel) -> None:
+    def gather(self, reads: list[BlockRead], channel: str) -> None:
         """Do what `want` does; `is_gathering` says so until all of them have come."""
         if channel not in self._failed:
             self._gathering[channel] = {_extent_of(read) for read in reads}
             self.want(reads, channel)
 
-    def want_next(self, index: int, channel: Channel) -> None:
+    def want_next(self, index: int, channel: str) -> None:
         """Do what `want` does for the extent of a stored index.
 
         A channel asks with every turn, until it has come: where to read is found out once.
@@ -103,8 +98,8 @@ class Stream:
         else:
             self._readers[extent][channel] = None
 
-    def want(self, reads: list[BlockRead], channel: Channel) -> None:
-        """Have extents read (as `log.load` gave them), and wake the channel when they have come."""
+    def want(self, reads: list[BlockRead], channel: str) -> None:
+        """Have extents read (as `log.load` gave them) for a channel."""
         if channel in self._failed:
             return
         begun = []
@@ -114,34 +109,43 @@ class Stream:
                 begun.append(read)
             readers[channel] = None
         if begun:
-            self.errands.submit(Reads(begun), lambda now: self._loaded(begun, now))
+            self.reads.append(Reads(begun))
 
-    def _loaded(self, reads: list[BlockRead], now: Instant) -> None:
-        for read in reads:
+    def loaded(self, work: Reads, now: Instant) -> tuple[list[str], list[str]]:
+        """Take over what was read.
+
+        Returns:
+            The channels that wait for it, and what an operator should read.
+        """
+        woken: dict[str, None] = {}
+        notes: list[str] = []
+        for read in work.reads:
             extent = _extent_of(read)
             readers = self._readers.pop(extent)
             self._asked = {asked: at for asked, at in self._asked.items() if at != extent}
             for channel in readers:
                 self._gathered(channel, extent)
             self.log.store(read)
-            self._agenda.notes += [f"{lost.messages} messages lost: {lost}" for lost in read.damage]
-            self._agenda.hungry.update(readers)
+            notes += [f"{lost.messages} messages lost: {lost}" for lost in read.damage]
+            woken.update(readers)
             if read.error is not None:
-                self._agenda.notes.append(f"reading a log failed: {read.error}")
+                notes.append(f"reading a log failed: {read.error}")
                 self._failed.update(readers)
-                self._agenda.schedule(self, now.mono_ns + READ_AGAIN_NS)
+                self.due_ns = min(self.due_ns, now.mono_ns + READ_AGAIN_NS)
+        return list(woken), notes
 
-    def _gathered(self, channel: Channel, extent: int) -> None:
+    def _gathered(self, channel: str, extent: int) -> None:
         missing = self._gathering.get(channel)
         if missing is not None:
             missing.discard(extent)
             if not missing:
                 del self._gathering[channel]
 
-    def on_time(self, now: Instant) -> None:
-        """Try again what could not be read."""
-        self._agenda.hungry.update(self._failed)
-        self._failed.clear()
+    def retry(self) -> list[str]:
+        """Read again what could not be read; returns the channels that wait for it."""
+        failed, self._failed = list(self._failed), {}
+        self.due_ns = NEVER
+        return failed
 
 
 def _extent_of(read: BlockRead) -> int:

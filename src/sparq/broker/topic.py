@@ -1,43 +1,42 @@
 """A topic: a log, the channels that read it, and the mark between what they see and what waits.
 
 1. The mark P (`stream.end`) stands still while the topic is paused, has no channel, or waits for
-   the channels that nsqlookupd knows (decision 8). Else it follows what the sync policy allows.
+   the channels that nsqlookupd knows. Else it follows what the sync policy allows.
 2. New channels start at P, so the first one gets what had gathered.
 3. A segment goes when every channel has finished all of it (see `trimming`).
+4. A topic calls what it consists of, and nobody above it. What its commands and works make
+   possible stands in `woken` and `outcome` until the turn's end: `end_turn` hands out messages, and
+   the broker takes the outcome.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Any, ClassVar, Final
 
-import numpy as np
-
-from sparq.broker.agenda import Agenda
-from sparq.broker.bookkeeping import Bookkeeper
+from sparq.broker.books import Books, Ended
 from sparq.broker.channel import Channel
-from sparq.broker.limits import LimitReached, check
-from sparq.broker.memory import Durable, Forgetful, Memory
-from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions
-from sparq.broker.percentiles import OFF, Latency, Window, merged
-from sparq.broker.publishing import Publishing
-from sparq.broker.recovery import Indexes, restore, seen_end, state_of, were_due
-from sparq.broker.settling import Settling
-from sparq.broker.stream import Stream
-from sparq.broker.trimming import Trimming
+from sparq.broker.delivery import Handout, Sampler, hand_out
+from sparq.broker.forgetful import Forgetful
+from sparq.broker.latency import Histogram, Window
+from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
+from sparq.broker.outcome import Outcome
+from sparq.broker.publishing import Answered, Publishing
+from sparq.broker.recovery import recover_due, restore, seen_end, topic_state
+from sparq.broker.session import Session
+from sparq.broker.stream import Reads, Stream
+from sparq.broker.trimming import Decided, Trimming
+from sparq.log.commit import Commit
+from sparq.log.disk import DiskError
+from sparq.log.index_file import IndexWrite
 from sparq.log.ledger import Ledger
+from sparq.log.ledger_file import Checkpoint, LedgerSync
 from sparq.log.log import Log
 from sparq.log.records import TopicState
+from sparq.log.task import Work
+from sparq.log.upkeep import Drop, Prepare, Sweep, UpkeepWork
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
-
-if TYPE_CHECKING:
-    from sparq.log.disk import DiskError
-    from sparq.log.log import Commit
-
-GATHER_BYTES_MAX: Final = 8 << 20
-GATHER_CACHE_PARTS: Final = 8
-"""What a channel has read at a time for redeliveries, at most, and as a part of the cache."""
 
 SYNC_RETRY_NS: Final = 10 * MILLISECOND_NS
 """How long after a sync that had to wait for a commit the next is tried."""
@@ -49,115 +48,184 @@ class Topic:
     Attributes:
         books: writes the ledger; None for an ephemeral topic.
         waits_for_lookup: whether nsqlookupd's channels are still awaited.
+        flows: whether what is published goes on to the channels.
         had_channel: an ephemeral topic goes with its last channel, once it has had one.
+        is_deleted: whether it is on its way out; `is_closed`: its files are closed.
+        woken: channels that may have something for someone.
+        outcome: what it has come to since the broker last took that.
+        due_ns: when (mono ns) something is due here at the earliest; it may be too early.
+        under_way: works that were handed out and are not finished.
     """
 
-    def __init__(
-        self,
-        name: str,
-        log: Log,
-        ledger: Ledger | None,
-        agenda: Agenda,
-        options: BrokerOptions,
-    ) -> None:
+    def __init__(self, name: str, log: Log, ledger: Ledger | None, options: BrokerOptions) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
-        self.agenda = agenda
         self.options = options
-        self.stream = Stream(
-            log,
-            agenda,
-            sees_unsynced=options.sync_every != 1,
-            gather_bytes_max=min(GATHER_BYTES_MAX, options.cache_bytes // GATHER_CACHE_PARTS),
-        )
-        self.publishing = Publishing(self, agenda, options)
-        self.trimming = Trimming(self)
-        self.settling = Settling(self)
-        self.books: Bookkeeper | None = None
-        if ledger is not None:
-            self.books = Bookkeeper(
-                ledger, agenda, self.stream.errands, options.sync_timeout_ns, self.state
-            )
+        self.stream = Stream(log, options.cache_bytes)
         self.channels: dict[str, Channel] = {}
-        self.paused = False
-        self.waits_for_lookup = False
-        self.had_channel = False
-        self.is_closed = False
-        self.message_count = 0
-        self.message_bytes = 0
-        self.scheduled_ns = NEVER
+        self.publishing = Publishing(options)
+        self.books = None if ledger is None else Books(ledger, options.sync_timeout_ns)
+        self.trimming = Trimming(self.stream, self.channels, self.books, options)
+        self.paused = self.waits_for_lookup = self.flows = False
+        self.had_channel = self.is_deleted = self.is_closed = False
+        self.message_count = self.message_bytes = 0
+        self.woken: dict[Channel, None] = {}
+        self.outcome = Outcome()
+        self.due_ns = self.scheduled_ns = NEVER
+        self.under_way = 0
         self._lookup_deadline_ns = NEVER
 
     # Beginning
 
     def begin(self, now: Instant, *, wait_for_lookup: bool) -> None:
         """A new topic: nothing before its log's first index concerns it."""
-        self._set_mark(self.stream.readable_end())
+        self._set_mark(self.stream.log.written_end)
         if wait_for_lookup:
             self.waits_for_lookup = True
             self._lookup_deadline_ns = now.mono_ns + self.options.lookup_wait_ns
-            self.agenda.schedule(self, self._lookup_deadline_ns)
+            self.expect(self._lookup_deadline_ns)
 
     def recover(self, state: TopicState, now: Instant) -> None:
         """A topic as its log and ledger have it."""
         stream = self.stream
         self.paused = state.paused
-        flows = bool(state.channels) and not state.paused
-        mark = stream.readable_end()
-        if not flows:
+        self.flows = bool(state.channels) and not state.paused
+        mark = stream.log.written_end
+        if not self.flows:
             mark = min(mark, stream.log.first_index if state.mark is None else state.mark)
         stream.end = max([mark, *map(seen_end, state.channels.values())])
         stream.ordinal = stream.log.ordinal_at(stream.end)
-        past_due = self._recover_due(state, now)
+        past_due = recover_due(stream, state, now)
+        self.expect(stream.due.next_due_ns())
         for name, channel_state in state.channels.items():
             channel = self._make_channel(name)
             restore(channel, channel_state, past_due, now)
             self.channels[name] = channel
             self.had_channel = True
-        if self.books is not None and not self.books.is_synced():
-            self.books.noted()
+            self.wake(channel)
 
-    def _recover_due(self, state: TopicState, now: Instant) -> Indexes:
-        """Refill the due list; returns the deferred publishes that were due before now, ascending.
+    # The turn
 
-        One that some channel has seen has been due, even if the wall clock was set back since.
+    def wake(self, channel: Channel) -> None:
+        """Have the turn's end look whether the channel has something for someone."""
+        self.woken[channel] = None
+
+    def expect(self, at_ns: int) -> None:
+        """Something is due at this time (mono ns)."""
+        self.due_ns = min(self.due_ns, at_ns)
+
+    def end_turn(self, sampler: Sampler, waited: Histogram, now: Instant) -> dict[Session, None]:
+        """Begin the next commit, and hand out what channels have; returns who got something."""
+        log, publishing = self.stream.log, self.publishing
+        if publishing.waiting and log.flight is None:
+            if self.ephemeral:
+                self._commit_bounded(now)
+            else:
+                self.outcome.works.append(publishing.begin(log, now))
+        served: dict[Session, None] = {}
+        if self.woken:
+            woken, self.woken = self.woken, {}
+            for channel in woken:
+                served |= hand_out(Handout(channel, sampler, waited, now))
+                if channel.ephemeral:
+                    channel.bound(self.options.mem_queue_size)
+                self.due_ns = min(self.due_ns, channel.due_ns)
+        if self.stream.reads:
+            self.outcome.works += self.stream.reads
+            self.stream.reads = []
+        return served
+
+    def goes_on(self) -> bool:
+        """Whether another turn should follow, though no event may be there to cause it."""
+        return bool(self.woken or (self.ephemeral and self.publishing.waiting))
+
+    def _commit_bounded(self, now: Instant) -> None:
+        """Commit one batch to memory: consumers take some before the next; so less is dropped."""
+        commit = self.publishing.begin_bounded(self.stream.log, now, self._ephemeral_room(now))
+        commit.run()
+        self._take_commit(commit, now)
+
+    def finish(self, work: Work, now: Instant) -> bool:
+        """Take over the results of a work that has run; reads for others have none here.
+
+        Returns:
+            Whether the turn's end has something to do here.
         """
-        stream = self.stream
-        found = stream.log.due_entries()
-        if not found:
-            return np.empty(0, np.int64)
-        entries = np.array(found, np.int64)
-        indexes, dues = entries[np.argsort(entries[:, 0])].T
-        are_past = (dues <= now.wall_ns) | were_due(indexes, state)
-        are_cancelled = np.isin(indexes, np.array(list(state.cancelled), np.int64))
-        dues += now.mono_ns - now.wall_ns
-        stream.due.fill(indexes, dues, are_past, stream.end, are_cancelled)
-        if stream.due.pending:
-            self.agenda.schedule(self, stream.due.next_due_ns())
-        past: Indexes = indexes[are_past & ~are_cancelled]
-        return past
+        self.under_way -= 1
+        take = self._TAKEN.get(type(work))
+        if take is not None:
+            take(self, work, now)
+        if self.woken or self.publishing.waiting or self.is_deleted:
+            return True
+        return self.books is not None and self.books.ledger.has_news
+
+    def _take_commit(self, commit: Commit, now: Instant) -> None:
+        """The log has taken something, or synced it: the channels may see more."""
+        log = self.stream.log
+        log.finish(commit)
+        if commit.notes:
+            self.outcome.notes += commit.notes
+        self.outcome.journals_ended = max(self.outcome.journals_ended, commit.journals_ended)
+        if commit is self.publishing.commit:
+            self._answer(commit)
+        elif commit.error is not None:
+            self.outcome.fail(f"syncing {self.name} failed: {commit.error}", commit.error)
+        if self.flows:
+            self.advance()
+        active = log.active
+        if active is not None and active.segment.size >= log.upkeep.spare_due_size:
+            self.outcome.works.append(log.upkeep.prepare(active))
+        if log.unsynced.count:
+            self.due_ns = min(self.due_ns, now.mono_ns + self.options.sync_timeout_ns)
+
+    def _answer(self, commit: Commit) -> None:
+        """The publishes of a commit are stored, or refused."""
+        batch, reason = self.publishing.take(), None
+        if commit.error is None:
+            self.outcome.has_recovered = True
+            first = end = commit.end_index
+            if commit.batch is not None:  # None: an ephemeral topic had no room
+                first = commit.batch.block.first
+                self.message_count += commit.batch.block.count
+            for publish in batch:
+                self.message_bytes += publish.size_bytes
+                if publish.due is not None:
+                    self._defer(range(first, min(first + publish.messages, end)), publish.due)
+                first += publish.messages
+        else:
+            reason = commit.error.reason
+            self.outcome.fail(f"publishing to {self.name} failed: {commit.error}", commit.error)
+        self.outcome.answers.append(Answered(batch, reason))
+
+    def _defer(self, indexes: range, due: Instant) -> None:
+        """Hold these messages back until they are due."""
+        for index in indexes:
+            self.stream.due.add(due.mono_ns, index)
+        self.expect(due.mono_ns)
+
+    def _take_reads(self, reads: Reads, now: Instant) -> None:
+        woken, notes = self.stream.loaded(reads, now)
+        self._wake_named(woken)
+        self.outcome.notes += notes
+        self.expect(self.stream.due_ns)
+
+    def _wake_named(self, names: list[str]) -> None:
+        for name in names:
+            if name in self.channels:
+                self.wake(self.channels[name])
 
     # The mark
 
-    def flows(self) -> bool:
-        """Whether what is published goes on to the channels."""
-        return bool(self.channels) and not self.paused and not self.waits_for_lookup
-
-    def committed(self, now: Instant) -> None:
-        """The log has taken something, or synced it."""
+    def _open_or_close(self) -> None:
+        """Find out whether what is published goes on to the channels, and have it do so."""
+        self.flows = bool(self.channels) and not self.paused and not self.waits_for_lookup
         self.advance()
-        log = self.stream.log
-        if log.upkeep.wants_spare(log.active, log.options.max_bytes_per_file):
-            assert log.active is not None
-            self.trimming.submit(log.upkeep.prepare(log.active))
-        if log.unsynced_count:
-            self.agenda.schedule(self, now.mono_ns + self.options.sync_timeout_ns)
 
     def advance(self) -> None:
         """Let the channels see what they may."""
         stream = self.stream
-        end = stream.readable_end()
-        if end <= stream.end or not self.flows():
+        end = stream.log.written_end
+        if end <= stream.end or not self.flows:
             return
         stream.end = end
         stream.ordinal = stream.log.ordinal_at(end)
@@ -165,18 +233,13 @@ class Topic:
         for channel in self.channels.values():
             if overdue:
                 channel.join(overdue)
-            channel.wake()
-
-    def _stand(self) -> None:
-        """The mark stands still from here on; a restart must know where."""
-        self._set_mark(self.stream.end)
+            self.woken[channel] = None
 
     def _set_mark(self, index: int) -> None:
         self.stream.end = index
         self.stream.ordinal = self.stream.log.ordinal_at(index)
         if self.books is not None:
             self.books.ledger.mark(index)
-            self.books.noted()
 
     def depth(self) -> int:
         """Messages that no channel sees yet."""
@@ -192,42 +255,39 @@ class Topic:
         """
         channel = self.channels.get(name)
         if channel is None:
-            check(len(self.channels), self.options.max_channels, "channels")
+            check_limit(len(self.channels), self.options.max_channels, "channels")
             channel = self.channels[name] = self._make_channel(name)
             self.had_channel = True
             if self.books is not None and not channel.ephemeral:
                 self.books.ledger.created(name, channel.start)
-                self.books.noted()
-            self.agenda.changes.append(("created", self.name, name))
-            self.advance()
+            self.outcome.changes.append(("created", self.name, name))
+            self._open_or_close()
         return channel
 
     def _make_channel(self, name: str) -> Channel:
         ephemeral = self.ephemeral or is_ephemeral(name)
-        memory: Memory = Forgetful()
-        if self.books is not None and not is_ephemeral(name):
-            memory = Durable(self.books.ledger, name, self.books.noted)
-        channel = Channel(name, self.stream, memory, self.agenda, ephemeral=ephemeral)
+        durable = self.books is not None and not ephemeral
+        ledger = self.books.ledger if self.books is not None and durable else Forgetful()
+        channel = Channel(name, self.stream, ledger, ephemeral=ephemeral)
         if quantiles := self.options.e2e_percentiles:
             channel.latencies = Window(quantiles, self.options.e2e_window_ns)
         return channel
 
-    def delete_channel(self, name: str) -> None:
-        """Drop a channel and end its clients' connections."""
+    def delete_channel(self, name: str) -> list[Session]:
+        """Drop a channel; returns the sessions of its consumers, which are to end."""
         channel = self.channels.pop(name)
-        for session in channel.sessions.values():
+        consumers = list(channel.sessions.values())
+        for session in consumers:
             session.closing = True
-            self.agenda.dirty[session] = None
-        if channel.hold is not None:
-            channel.hold.session.holds.discard(channel)
-        self.agenda.hungry.pop(channel, None)
+        self.woken.pop(channel, None)
         channel.retire()
         if self.books is not None and not is_ephemeral(name):
             self.books.ledger.deleted(name)
-            self.books.noted()
         if not self.channels:
-            self._stand()
-        self.agenda.changes.append(("deleted", self.name, name))
+            self._set_mark(self.stream.end)  # where it stands still: a restart must know
+            self.flows = False
+        self.outcome.changes.append(("deleted", self.name, name))
+        return consumers
 
     def channels_known(self, names: list[str]) -> None:
         """nsqlookupd has answered: the channels that exist elsewhere exist here too."""
@@ -236,13 +296,13 @@ class Topic:
                 if not is_ephemeral(name):
                     self._create_known(name)
             self.waits_for_lookup = False
-            self.advance()
+            self._open_or_close()
 
     def _create_known(self, name: str) -> None:
         try:
             self.create_channel(name)
         except LimitReached as limit:
-            self.agenda.notes.append(f"channel {self.name}:{name} is not made: {limit}")
+            self.outcome.notes.append(f"channel {self.name}:{name} is not made: {limit}")
 
     # Administration
 
@@ -253,15 +313,14 @@ class Topic:
         self.paused = paused
         if self.books is not None:
             self.books.ledger.paused(None, paused)
-            self.books.noted()
         if paused:
-            self._stand()
-        self.advance()
+            self._set_mark(self.stream.end)  # where it stands still: a restart must know
+        self._open_or_close()
 
     def empty(self) -> None:
         """Void what no channel sees yet."""
         stream = self.stream
-        first, end = stream.end, stream.readable_end()
+        first, end = stream.end, stream.log.written_end
         if end <= first:
             return
         self._set_mark(end)
@@ -272,123 +331,168 @@ class Topic:
 
     # Time
 
-    def defer(self, due_mono_ns: int, index: int) -> None:
-        """Keep a deferred publish out of the channels until it is due."""
-        self.stream.due.add(due_mono_ns, index)
-        self.agenda.schedule(self, due_mono_ns)
-
     def on_time(self, now: Instant) -> None:
-        """Deferred publishes are due, the log wants a sync, or nsqlookupd has not answered."""
+        """See to what is due: deferred publishes, timeouts, syncs, reads, nsqlookupd's answer."""
+        self.due_ns = NEVER
         if self.is_closed:  # deleted since: what was unsynced went with its files
             return
         stream = self.stream
         due = stream.due.hold_back(stream.due.pop_due(now.mono_ns), stream.end)
-        if due:
-            for channel in self.channels.values():
+        for channel in self.channels.values():
+            if due:
                 channel.join(due)
-        next_ns = stream.due.next_due_ns()
+                self.wake(channel)
+            if channel.due_ns <= now.mono_ns:
+                channel.on_time(now)
+                self.wake(channel)
+            self.expect(channel.due_ns)
+        self.expect(stream.due.next_due_ns())
+        if stream.due_ns <= now.mono_ns:
+            self._wake_named(stream.retry())
+        self.expect(stream.due_ns)
         if self.waits_for_lookup and now.mono_ns >= self._lookup_deadline_ns:
             self.channels_known([])
         if self.waits_for_lookup:
-            next_ns = min(next_ns, self._lookup_deadline_ns)
-        if stream.log.unsynced_count:
-            next_ns = min(next_ns, self._sync(now))
-        if next_ns != NEVER:
-            self.agenda.schedule(self, next_ns)
+            self.expect(self._lookup_deadline_ns)
+        if stream.log.unsynced.count:
+            self.expect(self._sync_log(now))
+        if (books := self.books) is not None:
+            if books.on_time(now):
+                self._work_on_ledger(books, now, to_sync=True)
+            self.expect(books.due_ns)
 
-    def _sync(self, now: Instant) -> int:
+    def _sync_log(self, now: Instant) -> int:
         """Sync the log if that is due; returns when to look again."""
         if self.stream.log.sync_due(now) and not self.sync_file():
             # Another commit is in flight, which may be one that does not sync.
             return now.mono_ns + SYNC_RETRY_NS
         return now.mono_ns + self.options.sync_timeout_ns
 
-    def sync_file(self, then: Callable[[Instant], None] | None = None) -> bool:
-        """Have what is written synced in the log's own file, then call back, if that is wanted.
+    def sync_file(self) -> bool:
+        """Have what is written synced in the log's own file.
 
-        False: all of it is, or a commit is in flight; nobody is called back.
+        False: all of it is, or a commit is in flight.
         """
         commit = self.stream.log.sync_task()
-        if commit is None:
-            return False
+        if commit is not None:
+            self.outcome.works.append(commit)
+        return commit is not None
 
-        def synced(now: Instant) -> None:
-            self._synced(commit, now)
-            if then is not None:
-                then(now)
+    # The ledger
 
-        self.stream.errands.submit(commit, synced)
-        return True
+    def ledger_written(self, error: DiskError | None, now: Instant) -> None:
+        """What the turn has noted is in the ledger, or why not; answers who waits for that."""
+        books = self.books
+        if books is None:
+            return
+        if error is not None:
+            self.outcome.fail(f"writing a ledger failed: {error}", error)
+        elif books.has_failed:
+            self.outcome.has_recovered = True
+        if ended := books.written(error, now):
+            self._end_waits(ended, now)
+        if error is None and books.needs_work():
+            self._work_on_ledger(books, now, to_sync=books.is_awaited)
+        self.due_ns = min(self.due_ns, books.due_ns)
 
-    def _synced(self, commit: Commit, now: Instant) -> None:
-        self.stream.log.finish(commit)
-        self.agenda.notes += commit.notes
-        if commit.error is not None:
-            self.agenda.fail(f"syncing {self.name} failed: {commit.error}", commit.error)
-        self.agenda.gathering[self] = None
-        self.committed(now)
+    def _work_on_ledger(self, books: Books, now: Instant, *, to_sync: bool) -> None:
+        """Hand out the sync or the checkpoint that the ledger needs, unless one is under way."""
+        work: LedgerSync | Checkpoint | None = books.sync() if to_sync else None
+        if work is None and books.needs_checkpoint(to_sync=to_sync):
+            try:
+                work = books.checkpoint(self.state(now))
+            except DiskError as error:
+                self.outcome.fail(f"writing a ledger failed: {error}", error)
+                self._end_waits(books.refused(error, now), now)
+        if work is not None:
+            self.outcome.works.append(work)
+
+    def _take_ledger_work(self, work: LedgerSync | Checkpoint, now: Instant) -> None:
+        if self.books is None:
+            return
+        if work.error is not None:
+            self.outcome.fail(f"writing a ledger failed: {work.error}", work.error)
+        self._end_waits(self.books.finish(work), now)
+
+    def shrink_ledger(self, now: Instant) -> bool:
+        """Replace the ledger's records by their state at once; False: that cannot be."""
+        return self.books is not None and self.books.shrink(self.state(now))
+
+    def _end_waits(self, ended: Ended, now: Instant) -> None:
+        for waiter, error in ended:
+            if isinstance(waiter, Decided):
+                self.outcome.works += self.trimming.decided(waiter, error, is_closed=self.is_closed)
+            else:
+                self.outcome.replies.append((waiter, error))
+
+    # Files that nobody needs
+
+    def settle(self, now: Instant, *, frees: bool) -> None:
+        """Have what an administrator has decided done for good; `frees`: and files deleted."""
+        self.outcome.works += self.trimming.settle(now, frees=frees)
+
+    def trim(self, now: Instant) -> bool:
+        """Drop the files that nobody needs any more and nothing keeps; False: nothing to do."""
+        outcome, books = self.outcome, self.books
+        self._keep_up()
+        outcome.notes += self.trimming.limit_lag(self.name, now)
+        outcome.works += self.trimming.trim(now)
+        return bool(outcome.works or outcome.notes or (books is not None and books.ledger.has_news))
+
+    def _take_drop(self, drop: Drop, _now: Instant) -> None:
+        self.outcome.notes += self.trimming.dropped(drop)
+
+    def _keep_up(self) -> None:
+        """Hand out what the log has to do beside its commits."""
+        log = self.stream.log
+        self.outcome.works += log.upkeep.tasks(log.active, log.synced_end)
+
+    def _take_upkeep(self, work: UpkeepWork, _now: Instant) -> None:
+        log = self.stream.log
+        note = log.upkeep.finish(work)
+        if note:
+            self.outcome.notes.append(f"topic {self.name}: {note}")
+        elif log.upkeep.goes_on(work, log.active):
+            self._keep_up()
 
     # Ending
 
-    def sync_all(self, now: Instant) -> None:
-        """nsqd stops: have the log and the ledger synced."""
-        self.sync_file()
-        if self.books is not None:
-            # Not only what is written: a write that failed a moment ago is to be tried again.
-            self.books.when_synced(_nobody_waits)
-
-    def when_idle(self, call: Callable[[], None]) -> None:
-        """Call back when no disk work of this topic is under way any more."""
-        self.stream.errands.when_idle(call)
+    def refuse_publishes(self) -> None:
+        """The topic goes: nothing that waits will be stored."""
+        if waiting := self.publishing.take_waiting():
+            self.outcome.answers.append(Answered(waiting, "exiting", fatal=True))
 
     def close(self) -> None:
         """Let go of the files."""
         self.is_closed = True
-        self.agenda.cancel(self)
-        self.agenda.cancel(self.stream)
+        self.due_ns = NEVER
         self.stream.log.close()
         if self.books is not None:
-            self.books.close()
-
-    # Trimming
-
-    def trim(self, now: Instant) -> None:
-        """Drop the files that nobody needs any more: see `Trimming.trim`."""
-        self.trimming.trim(now)
+            self.books.ledger.close()
 
     # For others
 
     def state(self, now: Instant) -> TopicState:
         """What the ledger has to know, for a checkpoint."""
-        return TopicState(
-            mark=self.stream.end,
-            paused=self.paused,
-            channels={
-                name: state_of(channel, now)
-                for name, channel in self.channels.items()
-                if not is_ephemeral(name)
-            },
-            cancelled=set(self.stream.due.cancelled),
-        )
+        return topic_state(self.stream, self.channels, paused=self.paused, now=now)
 
-    def latency(self, now: Instant) -> Latency:
-        """How long messages took to be finished lately, over all channels."""
-        quantiles = self.options.e2e_percentiles
-        if not quantiles:
-            return OFF
-        windows = [c.latencies for c in self.channels.values() if c.latencies is not None]
-        return merged(windows, quantiles, now.mono_ns)
-
-    def ephemeral_room(self, now: Instant) -> int:
+    def _ephemeral_room(self, now: Instant) -> int:
         """How many messages more an ephemeral topic takes now."""
         if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max // 2:
             self.trim(now)
         if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max:
             return 0
-        if self.flows():
+        if self.flows:
             return self.options.commit_count + self.options.mem_queue_size
         return max(0, self.options.mem_queue_size - self.depth())
 
-
-def _nobody_waits(_error: DiskError | None) -> None:
-    """What cannot be kept is a matter of health."""
+    _TAKEN: ClassVar[dict[type, Callable[[Topic, Any, Instant], None]]] = {
+        Commit: _take_commit,
+        Reads: _take_reads,
+        LedgerSync: _take_ledger_work,
+        Checkpoint: _take_ledger_work,
+        Drop: _take_drop,
+        Prepare: _take_upkeep,
+        IndexWrite: _take_upkeep,
+        Sweep: _take_upkeep,
+    }

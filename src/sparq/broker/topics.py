@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from sparq.broker.agenda import Agenda
 from sparq.broker.catalog import Catalog, Removal
-from sparq.broker.channel import Channel
-from sparq.broker.limits import check, file_bytes
-from sparq.broker.options import BrokerOptions
-from sparq.broker.space import SpaceWatch
+from sparq.broker.health import SpaceWatch
+from sparq.broker.options import BrokerOptions, check_limit, file_bytes
 from sparq.broker.topic import Topic
-from sparq.log import journal_recovery
-from sparq.log.cache import BlockCache
+from sparq.broker.turn import Turn
+from sparq.log import journal as journals
+from sparq.log.block import BlockCache
 from sparq.log.disk import DiskError, FileSystem
 from sparq.log.journal import FILE_BYTES, End, Journal
 from sparq.log.ledger import Ledger
@@ -29,7 +27,7 @@ from sparq.log.log import Log, LogOptions
 from sparq.log.memory_log import MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import Reserve, Room
-from sparq.log.task import Task, TaskKind
+from sparq.log.task import TaskKind
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -78,6 +76,39 @@ class Opening:
 RunAll = Callable[[Sequence[Opening]], None]
 
 
+class Removed(NamedTuple):
+    """What goes on when a deleted topic's files were removed; empty name: an earlier run's."""
+
+    topics: Topics
+    name: str
+    removal: Removal
+
+    def finish(self, turn: Turn, now: Instant) -> None:
+        """The name is free again, or it is tried again."""
+        self.topics.removed(self)
+
+
+class SpaceLooked(NamedTuple):
+    """What goes on when a full disk was looked at."""
+
+    topics: Topics
+    space: SpaceWatch
+
+    def finish(self, turn: Turn, now: Instant) -> None:
+        """There is space again, or a ledger is made smaller."""
+        self.space.looked(self.topics.all(), turn.health, now)
+
+
+class JournalEnded(NamedTuple):
+    """What goes on when nothing is added to a journal any more."""
+
+    end: End
+
+    def finish(self, turn: Turn, now: Instant) -> None:
+        """Its topics' files are to be synced."""
+        turn.journals_ended = max(turn.journals_ended, self.end.number)
+
+
 class Topics:
     """The topics by name.
 
@@ -88,13 +119,13 @@ class Topics:
         journal: what commits that wait together are synced in.
     """
 
-    def __init__(self, catalog: Catalog, agenda: Agenda, options: BrokerOptions) -> None:
+    def __init__(self, catalog: Catalog, turn: Turn, options: BrokerOptions) -> None:
         self.by_name: dict[str, Topic] = {}
         self.unopened: dict[str, str] = {}
         self.has_lookupd = options.has_lookupd
         self.journal = Journal(catalog.disk, catalog.data_path)
         self._catalog = catalog
-        self._agenda = agenda
+        self._turn = turn
         self._options = options
         self._cache = BlockCache(options.cache_bytes)
         self._reserve: Reserve | None = None
@@ -102,7 +133,7 @@ class Topics:
         self._leaving: dict[str, Topic] = {}
         self._refusals: dict[str, str] = {}
         """Why topics that are leaving are still there."""
-        self._again: list[Task] = []
+        self._again: list[Removed] = []
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open everything that the data path has; returns what an operator should read.
@@ -120,8 +151,8 @@ class Topics:
         catalog.load()
         reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
         enough_bytes = self._options.limits.max_body_size
-        self._space = SpaceWatch(reserve, self._agenda, enough_bytes)
-        put_back = journal_recovery.recover(catalog.disk, catalog.data_path, self.journal)
+        self._space = SpaceWatch(reserve, enough_bytes)
+        put_back = journals.recover(catalog.disk, catalog.data_path, self.journal)
         report += put_back.report
         names = catalog.topic_names()
         file_system = None
@@ -138,8 +169,8 @@ class Topics:
         for opening in openings:
             report += self._opened(opening, now)
         for folder in catalog.trashed():
-            removal = Removal(catalog, folder, in_trash=True)
-            self._agenda.tasks.append(Task(removal, _nothing_more))
+            # What stays in the trash is tried again at the next start.
+            self._turn.submit(Removal(catalog, folder, in_trash=True), None)
         self.journal.file_bytes = min(FILE_BYTES, max(FILE_BYTES_MIN, reserve.target_bytes // 2))
         return report
 
@@ -151,9 +182,10 @@ class Topics:
             return [f"topic {name} cannot be opened and is left alone: {opening.error}"]
         ledger, state, log = opening.found
         opening.found = None
-        topic = Topic(name, log, ledger, self._agenda, self._options)
+        topic = Topic(name, log, ledger, self._options)
         topic.recover(state, now)
         self.by_name[name] = topic
+        self._turn.touch(topic)
         report = [f"topic {name}: {text}" for text in ledger.damage]
         report += [
             f"topic {name}: {d.messages} messages lost in {d.path} at {d.offset}: {d.reason}"
@@ -208,29 +240,45 @@ class Topics:
             raise Leaving(self._refusals.get(name, "exiting"))
         if name in self.unopened:
             raise Leaving(self.unopened[name])
-        check(len(self.by_name), self._options.max_topics, "topics")
+        check_limit(len(self.by_name), self._options.max_topics, "topics")
         if is_ephemeral(name):
             memory = MemoryLog(node_id=self._catalog.node_id, now=now)
-            topic = Topic(name, memory, None, self._agenda, self._options)
+            topic = Topic(name, memory, None, self._options)
         else:
             ledger, _, log = self._open(name, now)
-            topic = Topic(name, log, ledger, self._agenda, self._options)
+            topic = Topic(name, log, ledger, self._options)
         topic.begin(now, wait_for_lookup=self.has_lookupd)
         self.by_name[name] = topic
-        self._agenda.changes.append(("created", name, None))
+        self._turn.touch(topic)
+        self._turn.changes.append(("created", name, None))
         return topic
+
+    def all(self) -> list[Topic]:
+        """Those that exist, and those whose files are on their way out."""
+        return [*self.by_name.values(), *self._leaving.values()]
 
     def delete(self, name: str) -> None:
         """Drop a topic, its channels, their clients' connections, and its files."""
-        topic = self.by_name.pop(name)
+        topic, turn = self.by_name.pop(name), self._turn
         for channel in tuple(topic.channels):
-            topic.delete_channel(channel)
-        topic.publishing.refuse_all()
-        self._agenda.changes.append(("deleted", name, None))
-        self._agenda.gathering.pop(topic, None)
-        if not topic.ephemeral:
+            turn.end_sessions(topic.delete_channel(channel))
+        topic.is_deleted = True
+        topic.refuse_publishes()
+        outcome = topic.outcome
+        turn.answers += outcome.answers
+        turn.changes += [*outcome.changes, ("deleted", name, None)]
+        outcome.answers, outcome.changes = [], []
+        if topic.ephemeral:
+            turn.forget(topic)
+        else:
+            # Its files must not be renamed under a thread that uses them: see `go_on`.
             self._leaving[name] = topic
-            topic.when_idle(lambda: self._remove(topic))
+            turn.touch(topic)
+
+    def go_on(self, topic: Topic) -> None:
+        """A deleted topic's files can go, once nothing is under way that uses them."""
+        if self._leaving.get(topic.name) is topic and not topic.is_closed and not topic.under_way:
+            self._remove(topic)
 
     @property
     def is_short(self) -> bool:
@@ -251,31 +299,31 @@ class Topics:
         if name in self._leaving:
             return self._refusals.get(name, "exiting")
         topic = self.by_name.get(name)
-        return None if topic is None else topic.settling.reason
+        return None if topic is None else topic.trimming.unsettled()
 
     def look_after(self) -> None:
         """Try again what has failed, and see whether a disk that was full has space again."""
-        self._agenda.tasks += self._again
-        self._again = []
+        again, self._again = self._again, []
+        for removed in again:
+            self._turn.submit(removed.removal, None, removed)
         if self._space is not None:
-            self._space.look()
+            self._look_for_space(self._space)
         if self.is_short and self.journal.number > self.journal.cleaned:
             self._end_journal()
+
+    def _look_for_space(self, space: SpaceWatch) -> None:
+        if space.begins(self._turn.health):
+            self._turn.submit(space, None, SpaceLooked(self, space))
 
     def _end_journal(self) -> None:
         """Have the journals deleted: on a full disk their space is wanted."""
         end = End(self.journal)
+        self._turn.submit(end, None, JournalEnded(end))
 
-        def ended(_now: Instant) -> None:
-            self._agenda.journals_ended = max(self._agenda.journals_ended, end.number)
-
-        self._agenda.tasks.append(Task(end, ended))
-
-    def channel_left(self, channel: Channel) -> None:
-        """An ephemeral channel has lost its last consumer: it goes, maybe with its topic."""
-        topic = next(t for t in self.by_name.values() if t.stream is channel.stream)
-        topic.delete_channel(channel.name)
-        self.forget_if_unused(topic)
+    def delete_channel(self, topic: Topic, name: str) -> None:
+        """Drop a channel; its consumers' connections end."""
+        self._turn.end_sessions(topic.delete_channel(name))
+        self._turn.touch(topic)
 
     def forget_if_unused(self, topic: Topic) -> None:
         """An ephemeral topic goes with its last channel."""
@@ -287,22 +335,23 @@ class Topics:
         catalog = self._catalog
         catalog.retired_index = max(catalog.retired_index, log.end_index)
         topic.close()
+        self._turn.forget(topic)
         removal = Removal(catalog, catalog.folder(topic.name))
+        self._turn.submit(removal, None, Removed(self, topic.name, removal))
 
-        def removed(_now: Instant) -> None:
-            if removal.is_deleted:
-                self._leaving.pop(topic.name, None)
-                self._refusals.pop(topic.name, None)
-            if removal.error is None:
-                return
-            self._agenda.fail(f"deleting {topic.name} failed: {removal.error}", removal.error)
-            self._again.append(task)
-            if not removal.is_deleted:
-                refusal = f"its files could not be removed yet: {removal.error.reason}"
-                self._refusals[topic.name] = refusal
-
-        task = Task(removal, removed)
-        self._agenda.tasks.append(task)
+    def removed(self, removed: Removed) -> None:
+        """A deleted topic's files are removed, or are to be tried again."""
+        name, removal = removed.name, removed.removal
+        if removal.is_deleted:
+            self._leaving.pop(name, None)
+            self._refusals.pop(name, None)
+        if removal.error is None:
+            return
+        self._turn.health.fail(f"deleting {name} failed: {removal.error}", removal.error)
+        self._again.append(removed)
+        if not removal.is_deleted:
+            refusal = f"its files could not be removed yet: {removal.error.reason}"
+            self._refusals[name] = refusal
 
 
 def _one_by_one(openings: Sequence[Opening]) -> None:
@@ -325,7 +374,3 @@ def _sync_together(file_system: FileSystem, openings: Sequence[Opening]) -> list
     finally:
         file_system.close()
     return []
-
-
-def _nothing_more(_now: Instant) -> None:
-    """What stays in the trash is tried again at the next start."""

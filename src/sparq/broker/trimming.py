@@ -1,87 +1,151 @@
-"""Which files of a topic's log nobody needs any more, and their way off the disk.
+"""Which files of a topic's log nobody needs any more, and which are kept all the same.
 
 1. A file goes when it lies before P, every channel has finished all of it, and neither retention
-   nor a range reader's last commits keep it; never before the ledger that says so is synced
-   (decision 11). Where the disk is short, what a range reader has read goes at once.
+   nor a range reader's last commits keep it; never before the ledger that says so is synced. Where
+   the disk is short, what a range reader has read goes at once.
 2. It is enough that the ledger is synced up to the records which finished the file: consumers that
    go on finishing others, and so noting more, do not hold it back.
 3. The file that is appended to goes, too, where the disk is short or a channel was emptied; else
    the next commit would have to make a new one.
 4. When the disk has not even space for the ledger, finished files go all the same: nothing else
    gives space back, and what is deleted cannot come again.
+5. Retention, and the limit of a channel's lag, work on whole files, as deleting does; a file is as
+   old as its newest message. Retention only keeps: what a channel still needs stays anyway, and two
+   options together keep what either of them would. A lag limit takes from a channel what its cursor
+   has not reached, oldest first, so that a channel which nobody reads does not fill the disk. What
+   is in flight, requeued or deferred stays: it pins its own file only. The file that is being
+   written to is neither deleted nor taken from a channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from sparq.broker import retention
-from sparq.log.log import SegmentInfo
-from sparq.log.upkeep import UpkeepWork
+from sparq.broker.books import Books
+from sparq.broker.channel import Channel
+from sparq.broker.options import BrokerOptions
+from sparq.broker.stream import Stream
+from sparq.log.commit import Commit
+from sparq.log.disk import DiskError
+from sparq.log.segment import SegmentInfo
+from sparq.log.upkeep import Drop
 from sparq.protocol.instant import Instant
 
-if TYPE_CHECKING:
-    from sparq.broker.topic import Topic
-    from sparq.log.disk import DiskError
+NOT_ON_DISK: Final = "not on disk yet"
+
+Works = list[Drop | Commit]
+
+
+class Decided(NamedTuple):
+    """Waits for the ledger: what an administrator has decided, or files that are finished.
+
+    Attributes:
+        finished: files that nobody needs, to be deleted once the ledger says so for good.
+        is_asked: whether an administrator waits for it (see `Trimming.unsettled`).
+    """
+
+    finished: list[SegmentInfo]
+    is_asked: bool
 
 
 class Trimming:
-    """The files of one topic.
+    """The files of one topic, and what was decided of them."""
 
-    Attributes:
-        under_way: deletions that are not done yet.
-    """
-
-    def __init__(self, topic: Topic) -> None:
-        self.under_way = 0
-        self._topic = topic
+    def __init__(
+        self,
+        stream: Stream,
+        channels: dict[str, Channel],
+        books: Books | None,
+        options: BrokerOptions,
+    ) -> None:
+        """For a topic's stream and its channels; `books` is None for an ephemeral topic, to which
+        the options on retention and lag do not apply."""
+        self._stream = stream
+        self._channels = channels
+        self._books = books
+        self._options = options
+        self._drops = 0
         self._is_waiting = False
+        self._undecided = 0
+        self._refusal = NOT_ON_DISK
 
-    def trim(self, now: Instant) -> None:
-        """Drop the files that nobody needs any more and nothing keeps."""
-        self.keep_up()
-        topic = self._topic
-        log = topic.stream.log
-        if not topic.ephemeral:
-            self._limit_lag(retention.lag_floor(log.segments(), topic.options, now))
-        finished = self.finished(now, ends_file=self._is_short)
-        books = topic.books
-        if not finished:
-            return
-        if books is None or books.is_synced():
-            self.drop(finished)
-        elif not self._is_waiting:
+    def unsettled(self) -> str | None:
+        """Why what an administrator has decided is not all done; None: it is.
+
+        It is done when the ledger that says it is synced, and the files that it has freed are
+        deleted. What cannot be written is tried again; meanwhile this says why.
+        """
+        if self._undecided:
+            return self._refusal
+        return NOT_ON_DISK if self._drops else None
+
+    def settle(self, now: Instant, *, frees: bool) -> Works:
+        """Have what is noted synced; `frees`: and what nobody needs any more deleted."""
+        finished = self.finished(now, ends_file=True) if frees else []
+        if self._books is None:
+            return self._drop(finished)
+        self._undecided += 1
+        self._books.wait_for_sync(Decided(finished, is_asked=True))
+        return []
+
+    def trim(self, now: Instant) -> Works:
+        """Delete what nobody needs and nothing keeps, now or once the ledger is synced."""
+        finished = self.finished(now, ends_file=self.is_short)
+        if finished and (self._books is None or self._books.is_synced()):
+            return self._drop(finished)
+        if finished and self._books is not None and not self._is_waiting:
             self._is_waiting = True
-            books.when_synced(partial(self._synced, finished))
+            self._books.wait_for_sync(Decided(finished, is_asked=False))
+        return []
+
+    def decided(self, decided: Decided, error: DiskError | None, *, is_closed: bool) -> Works:
+        """The ledger says what was decided, or why not; `is_closed`: the topic has gone."""
+        if decided.is_asked:
+            self._undecided -= 1
+            self._refusal = NOT_ON_DISK if error is None else error.reason
+        else:
+            self._is_waiting = False
+        if is_closed:
+            return []
+        if decided.is_asked and error is not None and self._books is not None:
+            self._undecided += 1
+            self._books.wait_for_sync(Decided([], is_asked=True))
+        return self._drop(decided.finished) if error is None or error.is_full else []
+
+    def dropped(self, drop: Drop) -> list[str]:
+        """A file is deleted, or not; returns what an operator should read."""
+        self._drops -= 1
+        if drop.error is None:
+            return []
+        return [f"a finished segment stays on the disk: {drop.error}"]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the disk has no space for more messages."""
+        reserve = self._stream.log.place.reserve
+        return reserve is not None and reserve.is_short
 
     def finished(self, now: Instant, *, ends_file: bool) -> list[SegmentInfo]:
         """What nobody needs and nothing keeps; `ends_file`: the active file, too."""
-        topic = self._topic
-        segments = topic.stream.log.segments()
+        segments = self._stream.log.segments()
         unneeded = self.unneeded([found for found in segments if found.sealed or ends_file])
-        if topic.ephemeral:
+        if self._books is None:
             return unneeded
-        kept = [c.kept for c in topic.channels.values() if c.kept is not None]
-        if kept and not self._is_short:
+        kept = [c.kept for c in self._channels.values() if c.kept is not None]
+        if kept and not self.is_short:
             first_kept = min(kept)
             unneeded = [found for found in unneeded if found.end_index <= first_kept]
-        return retention.expired(unneeded, segments, topic.options, now)
-
-    @property
-    def _is_short(self) -> bool:
-        reserve = self._topic.stream.log.place.reserve
-        return reserve is not None and reserve.is_short
+        return expired(unneeded, segments, self._options, now)
 
     def unneeded(self, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
         """Those that lie before P and every cursor, without an unfinished message in them."""
-        topic = self._topic
-        ends = [topic.stream.end, *(channel.cursor for channel in topic.channels.values())]
+        channels = self._channels.values()
+        ends = [self._stream.end, *(channel.cursor for channel in channels)]
         passed = [s for s in segments if s.end_index <= min(ends)]
-        for channel in topic.channels.values():
+        for channel in channels:
             if not passed:
                 break
             unfinished = channel.unfinished()
@@ -93,70 +157,106 @@ class Trimming:
             ]
         return passed
 
-    def _synced(self, finished: Sequence[SegmentInfo], error: DiskError | None) -> None:
-        self._is_waiting = False
-        if not self._topic.is_closed and (error is None or error.is_full):
-            self.drop(finished)
-
-    def drop(self, finished: Sequence[SegmentInfo]) -> None:
-        """Delete these files, which the ledger says for good to be finished.
+    def _drop(self, finished: Sequence[SegmentInfo]) -> Works:
+        """Take these files from the log, which the ledger says for good to be finished.
 
         Not those to which a channel has gone back since, or that have grown.
         """
-        topic = self._topic
+        if not finished:
+            return []
+        log, due = self._stream.log, self._stream.due
         ends = {found.path: found.end_index for found in finished}
-        segments = topic.stream.log.segments()
-        same = [found for found in segments if ends.get(found.path) == found.end_index]
+        same = [found for found in log.segments() if ends.get(found.path) == found.end_index]
+        works: Works = []
         for segment in self.unneeded(same):
-            if segment.sealed or topic.stream.log.end_file():
-                self._drop(segment)
-            else:
-                # What is written is synced first, or by a commit in flight; then it is tried again.
-                topic.sync_file()
-        cursors = [channel.cursor for channel in topic.channels.values()]
-        due, log = topic.stream.due, topic.stream.log
-        due.compact(min(cursors, default=topic.stream.end), log.first_index)
+            if segment.sealed or log.end_file():
+                self._drops += 1
+                works.append(log.drop(segment))
+            elif (commit := log.sync_task()) is not None:
+                # What is written is synced first; then it is tried again.
+                works.append(commit)
+        cursors = [channel.cursor for channel in self._channels.values()]
+        due.compact(min(cursors, default=self._stream.end), log.first_index)
+        return works
 
-    def _drop(self, segment: SegmentInfo) -> None:
-        topic = self._topic
-        drop = topic.stream.log.drop(segment)
+    def has_room(self, wanted_bytes: int) -> bool:
+        """Whether the topic may grow by so many bytes (see `limits`)."""
+        most = self._options.max_topic_bytes
+        log = self._stream.log
+        if most <= 0 or self._books is None or log.size_bytes + wanted_bytes <= most:
+            return True
+        free = sum(segment.size_bytes for segment in self.unneeded(log.segments()))
+        return log.size_bytes - free + wanted_bytes <= most
 
-        def dropped(_now: Instant) -> None:
-            self.under_way -= 1
-            if drop.error is not None:
-                topic.agenda.notes.append(f"a finished segment stays on the disk: {drop.error}")
-
-        self.under_way += 1
-        topic.stream.errands.submit(drop, dropped)
-
-    def _limit_lag(self, floor: int) -> None:
-        topic = self._topic
-        for channel in topic.channels.values():
+    def limit_lag(self, topic: str, now: Instant) -> list[str]:
+        """Void what channels have not read within the limits; returns notes for an operator."""
+        floor = lag_floor(self._stream.log.segments(), self._options, now) if self._books else 0
+        notes: list[str] = []
+        if not floor:
+            return notes
+        for channel in self._channels.values():
             voided = channel.overrun(floor)
             if channel.kept is not None and channel.kept < floor:
                 channel.keep(floor)
             if voided:
-                topic.agenda.notes.append(
-                    f"channel {topic.name}:{channel.name} is too far behind:"
+                notes.append(
+                    f"channel {topic}:{channel.name} is too far behind:"
                     f" its {voided} oldest unread messages are voided"
                 )
+        return notes
 
-    def keep_up(self) -> None:
-        """Hand out what the log has done beside its commits."""
-        log = self._topic.stream.log
-        for work in log.upkeep.tasks(log.active, log.synced_end):
-            self.submit(work)
 
-    def submit(self, work: UpkeepWork) -> None:
-        """Hand out one such work, and what follows it at once."""
-        topic = self._topic
-        log = topic.stream.log
+def expired(
+    unneeded: Sequence[SegmentInfo],
+    segments: Sequence[SegmentInfo],
+    options: BrokerOptions,
+    now: Instant,
+) -> list[SegmentInfo]:
+    """Of the files that no channel needs those that retention does not keep either.
 
-        def done(_now: Instant) -> None:
-            note = log.upkeep.finish(work)
-            if note:
-                topic.agenda.notes.append(f"topic {topic.name}: {note}")
-            elif log.upkeep.goes_on(work, log.active):
-                self.keep_up()
+    Args:
+        unneeded: files of `segments`, ascending.
+        segments: all files of the log, ascending.
+        options: `retention_bytes` and `retention_time_ns`; 0: keep nothing for that reason.
+        now: the wall clock decides, since publish times are of the wall clock.
+    """
+    keep_bytes, keep_ns = options.retention_bytes, options.retention_time_ns
+    if not keep_bytes and not keep_ns:
+        return list(unneeded)
+    newer = _newer_bytes(segments)
+    return [
+        segment
+        for segment in unneeded
+        if newer[segment.path] >= keep_bytes and now.wall_ns - segment.last_time_ns >= keep_ns
+    ]
 
-        topic.stream.errands.submit(work, done)
+
+def lag_floor(segments: Sequence[SegmentInfo], options: BrokerOptions, now: Instant) -> int:
+    """The index before which no channel may have anything unread; 0: no limit is reached.
+
+    Args:
+        segments: all files of the log, ascending.
+        options: `max_channel_lag_bytes` and `max_channel_lag_time_ns`; 0: no limit.
+        now: the wall clock decides.
+    """
+    most_bytes, most_ns = options.max_channel_lag_bytes, options.max_channel_lag_time_ns
+    if not most_bytes and not most_ns:
+        return 0
+    newer = _newer_bytes(segments)
+    floor = 0
+    for segment in segments:
+        too_far = most_bytes and newer[segment.path] + segment.size_bytes > most_bytes
+        too_old = most_ns and now.wall_ns - segment.last_time_ns > most_ns
+        if segment.sealed and (too_far or too_old):
+            floor = segment.end_index
+    return floor
+
+
+def _newer_bytes(segments: Sequence[SegmentInfo]) -> dict[str, int]:
+    """What the files behind each file take in all."""
+    newer: dict[str, int] = {}
+    total = 0
+    for segment in reversed(segments):
+        newer[segment.path] = total
+        total += segment.size_bytes
+    return newer

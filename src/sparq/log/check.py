@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from sparq.log import journal_recovery
-from sparq.log.cache import BlockCache
+from sparq.log import journal
+from sparq.log.block import BlockCache
 from sparq.log.disk import Disk, DiskError
 from sparq.log.facts import FACTS, FactsError, decode
 from sparq.log.go_queue import GoDataError, GoQueue, GoTopic, go_files, read_queue, survey
@@ -101,7 +101,7 @@ def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Findi
         findings.notes.append("an import was stopped half-way: nsqd will begin it anew")
     if is_sparq:
         _check_facts(disk, data_path, findings)
-        if numbers := journal_recovery.found(disk, data_path):
+        if numbers := journal.found(disk, data_path):
             findings.notes.append(
                 f"{len(numbers)} journals: nsqd was not stopped, its start will put back into the"
                 " topics what they have (until then, after a power cut, their ends may look torn)"

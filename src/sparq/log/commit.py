@@ -11,17 +11,18 @@
    cutting it off failed as well.
 """
 
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparq.log import segment as segments
-from sparq.log.block import Block, Buffer, Ends
+from sparq.log.block import Block, Buffer
 from sparq.log.disk import DiskError
 from sparq.log.reserve import BLOCK_BYTES
-from sparq.log.segment import DATA_START, Place, Segment
+from sparq.log.segment import DATA_START, ActiveSegment, Place, Segment
 from sparq.log.task import TaskKind
 from sparq.protocol import batch
 from sparq.protocol.frames import patch_timestamps
@@ -36,34 +37,82 @@ class Batch:
     """Messages that have their indexes and are to be stored.
 
     Attributes:
+        block: the messages, as channels get them once they are stored.
+        end_index: the index behind the last message's.
+        dues: (position, due time in ns since 1970) of the deferred ones.
         size: bytes that they take in a file.
     """
 
-    frames: Buffer
-    ends: Ends
-    first_index: int
-    ordinal: int
+    block: Block
+    end_index: int
     publish_time_ns: int
     dues: list[tuple[int, int]] | None
     size: int
 
-    @property
-    def count(self) -> int:
-        """How many messages."""
-        return len(self.ends)
-
-    @property
-    def end_index(self) -> int:
-        """The index behind the last message's."""
-        return self.first_index + len(self.ends)
-
     def stamp(self, timestamps: NDArray[np.int64]) -> None:
         """Give each message a timestamp of its own; before the commit runs."""
-        self.frames = patch_timestamps(self.frames, self.ends, timestamps)
+        block = self.block
+        frames = patch_timestamps(block.frames, block.ends, timestamps)
+        self.block = replace(block, frames=frames)
 
-    def block(self) -> Block:
-        """The messages for the channels."""
-        return Block(self.first_index, len(self.ends), self.ends, self.frames, self.ordinal)
+
+class State(Enum):
+    """What a commit has come to."""
+
+    # Members are looked up with each commit, and Enum's own hash is a function in Python.
+    __hash__ = object.__hash__
+
+    BEGUN = "nothing has happened, or what was before it is synced"
+    WRITTEN = "its batch is in the file, which is to be synced later"
+    JOURNALED = "its batch is in the file, and synced in a journal"
+    SYNCED = "all of the file is on the disk"
+    POISONED = "a sync of the file has failed: what it had unsynced may be lost"
+    MOVED = "what was unsynced, and its batch, are synced in a fresh file"
+    REFUSED = "nothing is stored, and the file is as it was"
+    LOST = "nothing is stored, but a file holds what could not be cut off or deleted"
+
+
+class Event(Enum):
+    """What happens to a commit."""
+
+    __hash__ = object.__hash__
+
+    WRITE = "the batch is appended"
+    SHARE = "a journal that has the batch is synced"
+    SYNC = "the file is synced"
+    SYNC_FAILED = "the sync of the file has failed"
+    MOVE = "a fresh file has all that is unsynced"
+    FAIL = "an error ends it, and has left nothing behind"
+    SPOIL = "an error ends it, and has left something in a file"
+
+
+TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
+    (State.BEGUN, Event.WRITE): State.WRITTEN,
+    (State.BEGUN, Event.SYNC): State.SYNCED,
+    (State.BEGUN, Event.SYNC_FAILED): State.POISONED,
+    (State.BEGUN, Event.MOVE): State.MOVED,
+    (State.BEGUN, Event.FAIL): State.REFUSED,
+    (State.BEGUN, Event.SPOIL): State.LOST,
+    (State.WRITTEN, Event.SHARE): State.JOURNALED,
+    (State.WRITTEN, Event.SYNC): State.SYNCED,
+    (State.WRITTEN, Event.SYNC_FAILED): State.POISONED,
+    (State.POISONED, Event.MOVE): State.MOVED,
+    (State.POISONED, Event.FAIL): State.POISONED,
+    (State.POISONED, Event.SPOIL): State.LOST,
+}
+
+ON_DISK: Final = frozenset((State.SYNCED, State.MOVED))
+"""All that was written before it is on the disk, too."""
+SPOILT: Final = frozenset((State.POISONED, State.LOST))
+"""Nothing more may be appended to the file."""
+
+
+class Stored(NamedTuple):
+    """A batch that a commit has written, and where."""
+
+    segment: Segment
+    batch: Batch
+    offset: int
 
 
 @dataclass(slots=True, eq=False)
@@ -76,155 +125,113 @@ class Commit:
         roll: begin a new file all the same.
         owed: the unsynced batches are in no file that can be synced.
         unsynced: batches written since the last sync of their file, which were acknowledged.
-        shares: it may share its sync: journals have all of them.
+        shares: it may share its sync: journals have all of them, whose own file waits for none.
         sync: sync before this is done.
+        kind: where it is to be run.
         new_first, new_ordinal, previous_first, now_ns: what a new file's header says.
         spare: an empty file for it; None: there is none, or no more.
 
+        state: what it has come to.
         error: why nothing was stored.
         notes: what failed and was mended, in words, for the daemon's log.
         created: a new file, durable.
-        written: (batch, offset) in `target`, in order.
-        synced: all that is written is on the disk.
+        written: what is stored, in order.
         settled: the unsynced batches were synced, whatever came of the rest.
-        poisoned: a sync of the active file failed.
-        abandoned: `target` holds what could not be cut off.
-        replaced: the unsynced batches are in `created` now.
         has_used_spare: the spare file is none any more.
-        data: the bytes that were written, of a commit that shares a sync.
-        journal: the number of the journal that has them; 0: none.
+        journal: the number of the journal that has the batch; 0: none.
         journals_ended: nothing more is added to the journals up to this number.
-        block: the batch as channels get it, once `Log.finish` has taken it over.
     """
 
     place: Place
     batch: Batch | None
-    active: Segment | None
+    active: ActiveSegment | None
     unsynced: list[Batch]
     shares: bool
     roll: bool
     owed: bool
     sync: bool
+    kind: TaskKind
     new_first: int
     new_ordinal: int
     previous_first: int
     now_ns: int
     end_index: int
     spare: str | None = None
+    state: State = State.BEGUN
     error: DiskError | None = None
     notes: list[str] = field(default_factory=list)
-    created: Segment | None = None
-    target: Segment | None = None
-    written: list[tuple[Batch, int]] = field(default_factory=list)
-    synced: bool = False
+    created: ActiveSegment | None = None
+    written: list[Stored] = field(default_factory=list)
     settled: bool = False
-    poisoned: bool = False
-    abandoned: bool = False
-    replaced: bool = False
     has_used_spare: bool = False
-    data: bytes = b""
     journal: int = 0
     journals_ended: int = 0
-    block: Block | None = None
-
-    @property
-    def kind(self) -> TaskKind:
-        """Where it is to be run."""
-        reserve = self.place.reserve
-        if (
-            self.sync
-            or self.roll
-            or self.active is None
-            or (reserve is not None and reserve.is_low)
-        ):
-            return TaskKind.COMMIT
-        return TaskKind.WRITE
-
-    @property
-    def may_share_sync(self) -> bool:
-        """Whether all that it is to sync is its batch, at the end of a file that there is."""
-        return (
-            self.batch is not None
-            and self.sync
-            and self.shares
-            and self.active is not None
-            and not self.roll
-            and not self.owed
-            and not (self.place.reserve is not None and self.place.reserve.is_low)
-        )
-
-    def write(self) -> bool:
-        """The first half of a commit that shares a sync; False: it has failed."""
-        assert self.active is not None
-        assert self.batch is not None
-        self.target = self.active
-        try:
-            # Once in its own file, once in the journal.
-            self._admit(2 * self.batch.size)
-            self.data = b"".join(self._append(self.target, self.batch, self.target.size))
-        except DiskError as error:
-            self.error = error
-        return self.error is None
-
-    def sync_alone(self) -> None:
-        """The other half, where what was to be shared has failed."""
-        assert self.target is not None
-        try:
-            if self._sync(self.target):
-                self.synced = True
-            else:
-                self._replace()
-        except DiskError as error:
-            self.error = error
-
-    @property
-    def count(self) -> int:
-        """How many messages it appends."""
-        return self.batch.count if self.batch is not None else 0
 
     @property
     def first_index(self) -> int:
         """The index of the first message."""
-        return self.batch.first_index if self.batch is not None else self.end_index
+        return self.batch.block.first if self.batch is not None else self.end_index
+
+    def go(self, event: Event) -> None:
+        """Move on by the table."""
+        self.state = TRANSITIONS[self.state, event]
 
     def run(self) -> None:
         """Write and sync, in any thread."""
+        appended, target, reserve = self.batch, self.active, self.place.reserve
+        if appended is None and not self.sync:
+            return
         try:
-            self._run()
-        except DiskError as error:
-            self.error = error
-
-    def _run(self) -> None:
-        if self.batch is None and not self.sync:
-            return
-        target = self.active
-        if self.batch is not None:
-            is_new = target is None or self.roll or self.owed
-            self._admit(self.batch.size + (NEW_FILE_BYTES if is_new else 0))
-        if self.owed:
-            self._replace()
-            return
-        if target is None or self.roll:
-            if target is not None and self.unsynced:
-                if not self._sync(target):
-                    self._replace()
+            if appended is not None and reserve is not None:
+                # Of which the ledgers have their share first.
+                is_new = target is None or self.roll or self.owed
+                size = appended.size + (NEW_FILE_BYTES if is_new else 0)
+                if reserve.credit_bytes < size or reserve.held_bytes < reserve.target_bytes:
+                    reserve.admit(size)
+                else:
+                    reserve.credit_bytes -= size  # `admit`, without a call
+            if self.owed:
+                self._move()
+                return
+            if target is None or self.roll:
+                target = self._next_file()
+                if target is None:
                     return
-                self.settled = True
-            target = self.created = self._create(self.new_first, self.new_ordinal)
-        self.target = target
-        if self.batch is not None:
-            self._append(target, self.batch, target.size)
-        if self.sync and not self._sync(target):
-            self._replace()
-            return
-        self.synced = self.sync
+            if appended is not None:
+                self.append(target, appended, target.segment.size)
+                self.state = TRANSITIONS[self.state, Event.WRITE]  # `go`, without a call
+            if self.sync:
+                self.sync_alone(target)
+        except DiskError as error:
+            self.fail(error)
 
-    def _admit(self, size_bytes: int) -> None:
-        """Take so much of the disk, of which the ledgers have their share first."""
-        if self.place.reserve is not None:
-            self.place.reserve.admit(size_bytes)
+    def fail(self, error: DiskError) -> None:
+        """Nothing is stored."""
+        self.error = error
+        self.go(Event.FAIL if error.restored else Event.SPOIL)
 
-    def _create(self, first_index: int, base_ordinal: int, *, bare: bool = False) -> Segment:
+    def _next_file(self) -> ActiveSegment | None:
+        """Begin the next file; None: the last one's sync has failed, and all is done elsewhere."""
+        if self.active is not None and self.unsynced:
+            if not self._sync(self.active):
+                self._poisoned()
+                return None
+            self.settled = True
+        self.created = self._create(self.new_first, self.new_ordinal)
+        return self.created
+
+    def sync_alone(self, target: ActiveSegment) -> None:
+        """Sync what is written, in its own file or, where that fails, in a fresh one.
+
+        Raises:
+            DiskError: neither could be.
+        """
+        if self._sync(target):
+            self.go(Event.SYNC)
+        else:
+            self._poisoned()
+
+    def _create(self, first_index: int, base_ordinal: int, *, bare: bool = False) -> ActiveSegment:
         spare, self.spare = self.spare, None
         self.has_used_spare |= spare is not None
         try:
@@ -240,45 +247,51 @@ class Commit:
         except DiskError as error:
             if not error.restored:
                 # What is left of the new file would end the active one in a recovery.
-                self.abandoned = True
                 self.notes.append(f"{error}, and a file of no use could not be deleted for good")
             raise
 
-    def _append(self, target: Segment, appended: Batch, offset: int) -> list[Buffer]:
-        assert target.file is not None
+    def append(self, target: ActiveSegment, appended: Batch, offset: int) -> list[Buffer]:
+        """Write a batch at this place of the file; returns its bytes.
+
+        Raises:
+            DiskError: the file is as it was, or else the error is not `restored`.
+        """
+        segment, block = target.segment, appended.block
         buffers = batch.encode(
-            appended.frames,
-            appended.ends,
-            appended.first_index,
-            appended.ordinal,
+            block.frames,
+            block.ends,
+            block.first,
+            block.ordinal,
             publish_time_ns=appended.publish_time_ns,
-            log_id_short=target.header.key.log_id_short,
-            epoch=target.header.epoch,
+            log_id_short=segment.key.log_id_short,
+            epoch=segment.header.epoch,
             file_offset=offset,
-            salt=target.header.salt,
+            salt=segment.key.salt,
             dues=appended.dues,
         )
         try:
             target.file.append(buffers, offset)
         except DiskError as error:
             if not error.restored:
-                self.abandoned = True
-                self.notes.append(f"{target.path} is given up: {error}, nor could it be cut")
+                self.notes.append(f"{segment.path} is given up: {error}, nor could it be cut")
             raise
-        self.written.append((appended, offset))
+        self.written.append(Stored(segment, appended, offset))
         return buffers
 
-    def _sync(self, target: Segment) -> bool:
-        assert target.file is not None
+    def _sync(self, target: ActiveSegment) -> bool:
         try:
             target.file.sync()
         except DiskError as error:
-            self.poisoned = True
             self.notes.append(f"{error}: what it had unsynced is written to a new file")
             return False
         return True
 
-    def _replace(self) -> None:
+    def _poisoned(self) -> None:
+        """No later sync of the file would tell whether it holds what is unsynced."""
+        self.go(Event.SYNC_FAILED)
+        self._move()
+
+    def _move(self) -> None:
         """Put what is unsynced, and the new batch, into a fresh file.
 
         Its header comes last. With the header it ends the file before it, of which a kill would
@@ -286,7 +299,6 @@ class Commit:
         """
         if self.created is not None:
             # Made a moment ago, and its first sync failed: nothing else is in it.
-            assert self.created.file is not None
             if not segments.discard(self.place.disk, self.created.file):
                 # A power cut may bring it back, and undo the new name of a spare: none is used.
                 self.spare = None
@@ -295,30 +307,118 @@ class Commit:
         # What was synced before the next file was made is safe where it is.
         moved = [] if self.settled else self.unsynced
         batches = [*moved, *([self.batch] if self.batch is not None else [])]
-        fresh: Segment | None = None
+        first = batches[0].block
+        fresh: ActiveSegment | None = None
         try:
-            fresh = self._create(batches[0].first_index, batches[0].ordinal, bare=True)
+            fresh = self._create(first.first, first.ordinal, bare=True)
             offset = DATA_START
             for unsynced in batches:
-                self._append(fresh, unsynced, offset)
+                self.append(fresh, unsynced, offset)
                 offset += unsynced.size
-            assert fresh.file is not None
             fresh.file.sync()
             segments.complete(fresh)
-        except DiskError:
-            self._give_up(fresh)
+        except DiskError as error:
+            error.restored = self._give_up(fresh)
             raise
-        self.created = self.target = fresh
-        self.replaced = not self.settled
-        self.synced = True
+        self.created = fresh
+        self.go(Event.MOVE)
 
-    def _give_up(self, fresh: Segment | None) -> None:
-        """The fresh file failed too: neither file should hold the refused batch."""
-        self.abandoned = False
-        if fresh is not None and fresh.file is not None:
-            self.abandoned = not segments.discard(self.place.disk, fresh.file)
-        if self.active is not None and self.active.file is not None:
+    def _give_up(self, fresh: ActiveSegment | None) -> bool:
+        """The fresh file failed too: neither file should hold the refused batch.
+
+        False: the fresh one may be there still.
+        """
+        is_gone = fresh is None or segments.discard(self.place.disk, fresh.file)
+        if self.active is not None:
             try:
-                self.active.file.truncate(self.active.size)
+                self.active.file.truncate(self.active.segment.size)
             except DiskError as error:
                 self.notes.append(f"{error}: it may hold messages that were refused")
+        return is_gone
+
+
+class Shared:
+    """A commit that shares its sync with others: the batch at the end of a file that there is.
+
+    Attributes:
+        data: the bytes that were written.
+    """
+
+    def __init__(self, commit: Commit, appended: Batch, target: ActiveSegment) -> None:
+        self.commit, self.batch, self.target = commit, appended, target
+        self.data = b""
+
+    @classmethod
+    def of(cls, commit: Commit) -> "Shared | None":
+        """None: there is more for it to do than to append and to sync."""
+        appended, target, reserve = commit.batch, commit.active, commit.place.reserve
+        if appended is None or target is None or not (commit.sync and commit.shares):
+            return None
+        if commit.roll or commit.owed or (reserve is not None and reserve.is_low):
+            return None
+        return cls(commit, appended, target)
+
+    def write(self) -> bool:
+        """The first half: append; False: it has failed."""
+        commit, reserve = self.commit, self.commit.place.reserve
+        try:
+            if reserve is not None:
+                reserve.admit(2 * self.batch.size)  # once in its own file, once in the journal
+            size = self.target.segment.size
+            self.data = b"".join(commit.append(self.target, self.batch, size))
+        except DiskError as error:
+            commit.fail(error)
+            return False
+        commit.go(Event.WRITE)
+        return True
+
+    def sync_alone(self) -> None:
+        """The other half, where what was to be shared has failed."""
+        try:
+            self.commit.sync_alone(self.target)
+        except DiskError as error:
+            self.commit.fail(error)
+
+
+@dataclass(slots=True, eq=False)
+class Unsynced:
+    """Batches in the order in which they were written.
+
+    Attributes:
+        batches: replaced, never changed, when they are synced: a commit in flight may look at them.
+        journal: the number of the oldest journal with one of them; 0: none is in one.
+        wants_own_sync: the next sync is to be their own file's.
+        count: messages in the others.
+        size_bytes: what those take in the file.
+        since_mono_ns: when the oldest of those was published.
+    """
+
+    batches: list[Batch] = field(default_factory=list)
+    journal: int = 0
+    wants_own_sync: bool = False
+    count: int = 0
+    size_bytes: int = 0
+    since_mono_ns: int = 0
+
+    def add(self, written: Batch, journal: int = 0) -> None:
+        """A batch was written; where a journal has it, journals have all those before it, too."""
+        self.batches.append(written)
+        if journal:
+            self.journal = self.journal or journal
+        else:
+            self.count += written.block.count
+            self.size_bytes += written.size
+
+    def clear(self) -> None:
+        """All of them are on the disk, in their file."""
+        self.batches = []
+        self.journal = 0
+        self.wants_own_sync = False
+        self.count = self.size_bytes = 0
+
+    def block(self, index: int) -> Block | None:
+        """The batch that holds the index."""
+        for written in self.batches:
+            if written.block.first <= index < written.end_index:
+                return written.block
+        return None

@@ -8,17 +8,21 @@
    kill the process.
 """
 
-import ctypes
 import errno
 import fcntl
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
 _COMMON_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+PAGE_BYTES: Final = 4096
+PAGE_TRIES: Final = 3
+"""So often a page is read before it counts as bad."""
 WRITE_AGAIN_BYTES: Final = 64 << 10
 _SYNCFS_KERNEL: Final = 5, 17
 """Since 5.8 syncfs reports a file's data that could not be written, since 5.17 all else, too."""
@@ -195,8 +199,79 @@ def write_again(file: File, start: int) -> bool:
     return True
 
 
-def _failed(operation: str, path: str, error: OSError) -> DiskError:
-    return DiskError(operation, path, error.errno or errno.EIO)
+def read_bytes(file: File, size: int, offset: int) -> bytes:
+    """These bytes of the file; pages that fail to be read are zeros.
+
+    Raises:
+        DiskError: for another reason than a bad page.
+    """
+    try:
+        return file.pread(size, offset)
+    except DiskError as error:
+        if error.number != errno.EIO:
+            raise
+    places = range(offset, offset + size, PAGE_BYTES)
+    return b"".join([_read_page(file, min(PAGE_BYTES, offset + size - at), at) for at in places])
+
+
+def _read_page(file: File, size: int, offset: int) -> bytes:
+    """These bytes, or as many zeros where they cannot be read."""
+    for _ in range(PAGE_TRIES):
+        try:
+            return file.pread(size, offset)
+        except DiskError as error:
+            if error.number != errno.EIO:
+                raise
+    return bytes(size)
+
+
+def write_all_again(
+    disk: Disk,
+    folder: str,
+    files: Sequence[tuple[str, int]],
+    file_system: FileSystem | None,
+    held: File | None = None,
+) -> None:
+    """Bring what a start has found of a topic to the disk, before anything is built upon it.
+
+    Of one topic file by file; of very many at once, one sync of the file system follows.
+
+    Args:
+        disk, folder: where the files are.
+        files: (path, offset): from which offset on nothing tells that a file was synced.
+        file_system: what the caller syncs next, if the files lie on it, which then is not done
+            here; None: it does not.
+        held: that of the files which is open and stays so.
+
+    Raises:
+        DiskError: they cannot be brought there: nothing may be built upon them.
+    """
+    together = file_system is not None and file_system.covers(folder)
+    for path, start in files:
+        file = held if held and held.path == path else disk.open(path)
+        try:
+            if write_again(file, start) and not together:
+                file.sync()
+        finally:
+            if file is not held:
+                file.close()
+    if not together:
+        disk.sync_directory(folder)
+
+
+class _Failing:
+    """Turns the error of an operation on a path into a `DiskError`."""
+
+    def __init__(self, operation: str, path: str) -> None:
+        self._operation = operation
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise DiskError(self._operation, self._path, error.errno or errno.EIO) from error
 
 
 class RealFile:
@@ -209,11 +284,16 @@ class RealFile:
         self.path = path
 
     def append(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """See `File`. A short write is followed up: the next try says why it was short."""
+        """See `File`."""
         try:
-            self._write(buffers, offset)
+            if len(buffers) == 1:
+                size, written = len(buffers[0]), os.pwrite(self._fd, buffers[0], offset)
+            else:
+                size, written = sum(map(len, buffers)), os.pwritev(self._fd, buffers, offset)
+            if written < size:
+                self._go_on(b"".join(buffers), written, offset)
         except OSError as error:
-            failure = _failed("write", self.path, error)
+            failure = DiskError("write", self.path, error.errno or errno.EIO)
             try:
                 os.ftruncate(self._fd, offset)
             except OSError:
@@ -222,80 +302,58 @@ class RealFile:
 
     def overwrite(self, data: Buffer, offset: int) -> None:
         """See `File`."""
-        try:
-            self._write([data], offset)
-        except OSError as error:
-            raise _failed("write", self.path, error) from error
+        with _Failing("write", self.path):
+            self._go_on(data, 0, offset)
 
-    def _write(self, buffers: Sequence[Buffer], offset: int) -> None:
-        if len(buffers) == 1:
-            written = os.pwrite(self._fd, buffers[0], offset)
-        else:
-            written = os.pwritev(self._fd, buffers, offset)
-        total = sum(map(len, buffers))
-        if written < total:
-            rest = memoryview(b"".join(buffers))
-            while written < total:
-                count = os.pwrite(self._fd, rest[written:], offset + written)
-                if not count:
-                    raise OSError(errno.EIO, "nothing written")
-                written += count
+    def _go_on(self, data: Buffer, written: int, offset: int) -> None:
+        """Write what is left of a write that was short: the next try says why it was."""
+        rest = memoryview(data)
+        while written < len(rest):
+            count = os.pwrite(self._fd, rest[written:], offset + written)
+            if not count:
+                raise OSError(errno.EIO, "nothing written")
+            written += count
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `File`."""
-        try:
+        with _Failing("read", self.path):
             data = os.pread(self._fd, size, offset)
             while 0 < len(data) < size:
                 more = os.pread(self._fd, size - len(data), offset + len(data))
                 if not more:
                     break
                 data += more
-        except OSError as error:
-            raise _failed("read", self.path, error) from error
         return data
 
     def sync(self) -> None:
         """See `File`."""
-        try:
+        with _Failing("sync", self.path):
             os.fdatasync(self._fd)
-        except OSError as error:
-            raise _failed("sync", self.path, error) from error
 
     def truncate(self, size: int) -> None:
         """See `File`."""
-        try:
+        with _Failing("truncate", self.path):
             os.ftruncate(self._fd, size)
-        except OSError as error:
-            raise _failed("truncate", self.path, error) from error
 
     def reserve(self, size: int) -> None:
         """See `File`."""
-        try:
+        with _Failing("reserve", self.path):
             os.posix_fallocate(self._fd, 0, size)
-        except OSError as error:
-            raise _failed("reserve", self.path, error) from error
 
     def size(self) -> int:
         """See `File`."""
-        try:
+        with _Failing("stat", self.path):
             return os.fstat(self._fd).st_size
-        except OSError as error:
-            raise _failed("stat", self.path, error) from error
 
     def identity(self) -> tuple[int, int]:
         """What tells this file from every other, whatever their paths."""
-        try:
-            facts = os.fstat(self._fd)
-        except OSError as error:
-            raise _failed("stat", self.path, error) from error
-        return facts.st_dev, facts.st_ino
+        with _Failing("stat", self.path):
+            return (facts := os.fstat(self._fd)).st_dev, facts.st_ino
 
     def close(self) -> None:
         """See `File`. An error of close says nothing that a sync has not said."""
-        try:
+        with suppress(OSError):
             os.close(self._fd)
-        except OSError:
-            return
 
 
 class RealFileSystem:
@@ -317,7 +375,7 @@ class RealFileSystem:
     def sync(self) -> None:
         """See `FileSystem`."""
         if self._syncfs(self._fd):
-            raise DiskError("sync", self._path, ctypes.get_errno() or errno.EIO)
+            raise DiskError("sync", self._path, import_module("ctypes").get_errno() or errno.EIO)
 
     def close(self) -> None:
         """See `FileSystem`."""
@@ -333,20 +391,21 @@ class RealDisk:
 
     def create(self, path: str) -> File:
         """See `Disk`."""
-        return self._open("create", path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        with self._changing("create", path):
+            return self._open("create", path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def _open(self, operation: str, path: str, flags: int) -> RealFile:
-        try:
+        with _Failing(operation, path):
             return RealFile(os.open(path, flags | _COMMON_FLAGS, 0o600), path)
-        except OSError as error:
-            raise _failed(operation, path, error) from error
+
+    def _changing(self, operation: str, path: str) -> _Failing:
+        """What every change of a name is made in."""
+        return _Failing(operation, path)
 
     def listdir(self, path: str) -> list[str]:
         """See `Disk`."""
-        try:
+        with _Failing("list", path):
             return sorted(os.listdir(path))
-        except OSError as error:
-            raise _failed("list", path, error) from error
 
     def exists(self, path: str) -> bool:
         """See `Disk`."""
@@ -354,48 +413,39 @@ class RealDisk:
 
     def make_directory(self, path: str) -> None:
         """See `Disk`."""
-        try:
+        with self._changing("mkdir", path):
             os.makedirs(path, 0o700, exist_ok=True)
-        except OSError as error:
-            raise _failed("mkdir", path, error) from error
 
     def remove_directory(self, path: str) -> None:
         """See `Disk`."""
-        try:
+        with self._changing("rmdir", path):
             os.rmdir(path)
-        except OSError as error:
-            raise _failed("rmdir", path, error) from error
 
     def sync_directory(self, path: str) -> None:
         """See `Disk`."""
-        try:
+        with _Failing("sync", path):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise _failed("sync", path, error) from error
 
     def rename(self, old: str, new: str) -> None:
         """See `Disk`."""
-        try:
+        with self._changing("rename", old):
             os.rename(old, new)
-        except OSError as error:
-            raise _failed("rename", old, error) from error
 
     def unlink(self, path: str) -> None:
         """See `Disk`."""
-        try:
+        with self._changing("unlink", path):
             os.unlink(path)
-        except OSError as error:
-            raise _failed("unlink", path, error) from error
 
     def file_system(self, path: str) -> FileSystem | None:
         """See `Disk`."""
         release = re.match(r"(\d+)\.(\d+)", os.uname().release)
         if release is None or tuple(map(int, release.groups())) < _SYNCFS_KERNEL:
             return None
+        ctypes = import_module("ctypes")  # no start waits for it before its ports are open
         libc = ctypes.CDLL(None, use_errno=True)
         facts = ctypes.create_string_buffer(_STATFS_BYTES)
         try:
@@ -403,18 +453,15 @@ class RealDisk:
         except OSError:
             return None
         has_facts = hasattr(libc, "syncfs") and libc.fstatfs(fd, facts) == 0
-        # The type is the first field, a long.
-        if has_facts and ctypes.c_long.from_buffer(facts).value in _SYNCFS_MAGICS:
+        if has_facts and ctypes.c_long.from_buffer(facts).value in _SYNCFS_MAGICS:  # its type
             return RealFileSystem(fd, path, libc.syncfs)
         os.close(fd)
         return None
 
     def free_bytes(self, path: str) -> int:
         """See `Disk`."""
-        try:
+        with _Failing("stat", path):
             facts = os.statvfs(path)
-        except OSError as error:
-            raise _failed("stat", path, error) from error
         return facts.f_bavail * facts.f_frsize
 
     def lock(self, path: str) -> RealFile:
@@ -422,17 +469,16 @@ class RealDisk:
         is_folder = os.path.isdir(path)
         file = self._open("lock", path, os.O_RDONLY if is_folder else os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            with _Failing("lock", path):
+                fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except DiskError:
             file.close()
-            raise _failed("lock", path, error) from error
+            raise
         return file
 
 
 class LookingFile(RealFile):
-    """A file of who only looks."""
-
-    __slots__ = ()
+    """A file that is only read."""
 
     def overwrite(self, data: Buffer, offset: int) -> None:
         """Refused."""
@@ -447,25 +493,8 @@ class LookingDisk(RealDisk):
         opened = self._open("open", path, os.O_RDONLY)
         return LookingFile(opened._fd, opened.path)
 
-    def create(self, path: str) -> RealFile:
-        """Refused."""
-        raise DiskError("create", path, errno.EROFS)
-
-    def make_directory(self, path: str) -> None:
-        """Refused."""
-        raise DiskError("mkdir", path, errno.EROFS)
-
-    def remove_directory(self, path: str) -> None:
-        """Refused."""
-        raise DiskError("rmdir", path, errno.EROFS)
-
-    def rename(self, old: str, new: str) -> None:
-        """Refused."""
-        raise DiskError("rename", old, errno.EROFS)
-
-    def unlink(self, path: str) -> None:
-        """Refused."""
-        raise DiskError("unlink", path, errno.EROFS)
-
     def sync_directory(self, path: str) -> None:
         """Nothing was changed, so there is nothing to do."""
+
+    def _changing(self, operation: str, path: str) -> _Failing:
+        raise DiskError(operation, path, errno.EROFS)

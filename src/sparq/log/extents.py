@@ -11,7 +11,7 @@ and ordinals. It is the unit that is read from the disk and kept in the cache.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -79,11 +79,18 @@ class Extents:
             Whether a new extent begins with it.
         """
         self.messages += batch.end - batch.first
-        if not fresh and self._joins(batch):
-            self.ends[-1] = batch.end
-            self._sizes[-1] += batch.size
-            self._times[-1] = max(self._times[-1], batch.time_max_ns)
-            return False
+        if not fresh and self.ends and self.ends[-1] == batch.first:
+            size = self._sizes[-1]
+            if (
+                size < EXTENT_BYTES
+                and batch.size < EXTENT_BYTES
+                and self._offsets[-1] + size == batch.offset
+                and self._ordinals[-1] + batch.first - self.firsts[-1] == batch.ordinal
+            ):
+                self.ends[-1] = batch.end
+                self._sizes[-1] = size + batch.size
+                self._times[-1] = max(self._times[-1], batch.time_max_ns)
+                return False
         self.firsts.append(batch.first)
         self.ends.append(batch.end)
         self._ordinals.append(batch.ordinal)
@@ -91,17 +98,6 @@ class Extents:
         self._sizes.append(batch.size)
         self._times.append(batch.time_max_ns)
         return True
-
-    def _joins(self, batch: Extent) -> bool:
-        if not self.ends or self.ends[-1] != batch.first:
-            return False
-        size = self._sizes[-1]
-        return (
-            size < EXTENT_BYTES
-            and batch.size < EXTENT_BYTES
-            and self._offsets[-1] + size == batch.offset
-            and self._ordinals[-1] + batch.first - self.firsts[-1] == batch.ordinal
-        )
 
     def position(self, index: int) -> int:
         """Which extent is the first that ends behind the index; len(self) if none does."""
@@ -170,3 +166,45 @@ class Extents:
             total += min(self.ends[at], end) - max(self.firsts[at], first)
             at += 1
         return total
+
+
+class BatchKey(NamedTuple):
+    """What ties a batch to its file."""
+
+    salt: int
+    log_id_short: int
+
+
+class Stretch(NamedTuple):
+    """An extent and the file it lies in."""
+
+    path: str
+    key: BatchKey
+    extent: Extent
+
+
+def runs_of(places: Sequence[Stretch]) -> Iterator[Stretch]:
+    """The same places, those joined that follow each other without a gap: each is read at once."""
+    run: Stretch | None = None
+    for place in places:
+        if run is not None and place.path == run.path and _touch(run.extent, place.extent):
+            extent = run.extent._replace(
+                end=place.extent.end,
+                size=run.extent.size + place.extent.size,
+                time_max_ns=max(run.extent.time_max_ns, place.extent.time_max_ns),
+            )
+            run = run._replace(extent=extent)
+            continue
+        if run is not None:
+            yield run
+        run = place
+    if run is not None:
+        yield run
+
+
+def _touch(left: Extent, right: Extent) -> bool:
+    return (
+        left.offset + left.size == right.offset
+        and left.end == right.first
+        and left.end_ordinal == right.ordinal
+    )

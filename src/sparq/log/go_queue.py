@@ -23,9 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sparq.log.disk import Disk
+from sparq.log.disk import Disk, read_bytes
 from sparq.log.go_records import BadBytes, Records, read_records
-from sparq.log.scan import read_bytes
 from sparq.protocol.names import is_ephemeral, is_valid_name
 
 METADATA: Final = "nsqd.dat"

@@ -30,8 +30,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.log.disk import File
-from sparq.log.scan import read_bytes
+from sparq.log.disk import File, read_bytes
 from sparq.protocol.frames import Bodies
 
 LENGTH_SIZE: Final = 4

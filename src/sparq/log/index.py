@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.log.block import Block, first_at_time
-from sparq.log.extents import Extent
-from sparq.log.reading import Place
+from sparq.log.extents import Extent, Stretch
 from sparq.log.segment import Segment
 
 Indexes = NDArray[np.int64]
 
 
-def place_of(segment: Segment, extent: Extent) -> Place:
+def place_of(segment: Segment, extent: Extent) -> Stretch:
     """What a reader has to know of an extent."""
-    return Place(segment.path, segment.header.key, extent)
+    return Stretch(segment.path, segment.key, extent)
 
 
 class Index:
@@ -73,10 +72,10 @@ class Index:
                 yield segment, segment.extents[position]
                 position += 1
 
-    def places(self, first: int, end: int, max_bytes: int) -> tuple[list[Place], int]:
+    def places(self, first: int, end: int, max_bytes: int) -> tuple[list[Stretch], int]:
         """Where the extents are that overlap [first, end), as far as `max_bytes` go, and how far
         that is."""
-        places: list[Place] = []
+        places: list[Stretch] = []
         size = 0
         for segment, extent in self.extents_from(first):
             if extent.first >= end:

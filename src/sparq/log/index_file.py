@@ -25,29 +25,24 @@ import struct
 from typing import Final, NamedTuple
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
 
-from sparq.log.disk import Disk, DiskError, File
+from sparq.log.disk import Disk, DiskError, File, read_bytes
 from sparq.log.extents import COLUMNS, Rows
+from sparq.log.file_header import HeaderForm
 from sparq.log.ledger_file import block_at, encode_block
-from sparq.log.scan import read_bytes, read_header
+from sparq.log.reading import read_header
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START
 from sparq.log.segment import SUFFIX as SEGMENT_SUFFIX
 from sparq.log.segment import Segment, SegmentHeader
 from sparq.log.task import TaskKind
 from sparq.protocol.batch import HEADER_SIZE as BATCH_HEADER_SIZE
 
-MAGIC: Final = b"SPARQIDX"
-HEADER_SIZE: Final = 64
-VERSION: Final = 1
-ALGORITHM_XXH3: Final = 1
 SUFFIX: Final = ".index"
 ALIGNMENT: Final = 8
 BATCH_HEADER_BYTES: Final = 4096
 """Enough for the header of a later version, too."""
 
-_HEADER: Final = struct.Struct("<8sHBBIQ16sq8x")
-_CHECKSUM: Final = struct.Struct("<Q")
+_HEADER: Final = HeaderForm(b"SPARQIDX", "Q16sq8x")
 _PAYLOAD: Final = struct.Struct("<IIq")
 
 Dues = list[tuple[int, int]]
@@ -82,17 +77,7 @@ def path_of(segment_path: str) -> str:
 
 def encode_header(header: SegmentHeader) -> bytes:
     """The bytes that the index file of this segment begins with."""
-    fields = _HEADER.pack(
-        MAGIC,
-        HEADER_SIZE,
-        VERSION,
-        ALGORITHM_XXH3,
-        0,
-        header.salt,
-        header.log_id,
-        header.first_index,
-    )
-    return fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))
+    return _HEADER.pack((header.salt, header.log_id, header.first_index))
 
 
 def encode(rows: Rows, dues: Dues, first_time_ns: int, offset: int, salt: int) -> bytes:
@@ -143,11 +128,11 @@ def read(disk: Disk, segment: Segment, size: int, limit: int) -> Contents | None
 
 def _parse(data: bytes, header: SegmentHeader) -> Contents | None:
     """The whole blocks of an index file that belongs to this segment."""
-    if data[:HEADER_SIZE] != encode_header(header):
+    if data[: _HEADER.size] != encode_header(header):
         return None
     parts: list[Rows] = []
     dues: Dues = []
-    first_time_ns, at = 0, HEADER_SIZE
+    first_time_ns, at = 0, _HEADER.size
     while (payload := block_at(data, at, header.salt)) is not None:
         block = _decode(payload)
         if block is None:
@@ -203,7 +188,7 @@ def _last_is_there(disk: Disk, segment: Segment, contents: Contents) -> bool:
         data = read_bytes(file, BATCH_HEADER_BYTES, offset)
     finally:
         file.close()
-    found = read_header(data, 0, offset, segment.header.key)
+    found = read_header(data, 0, offset, segment.key)
     return found is not None and (found.first_index, found.ordinal) == (first, ordinal)
 
 
@@ -258,7 +243,7 @@ class IndexWrite:
 
     def _write(self, file: File) -> None:
         header = self.segment.header
-        begin = self._begin or HEADER_SIZE
+        begin = self._begin or _HEADER.size
         block = encode(self._rows, self.dues, self._first_time_ns, begin, header.salt)
         buffers = [block] if self._begin else [encode_header(header), block]
         file.append(buffers, self._begin)

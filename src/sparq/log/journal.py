@@ -27,12 +27,15 @@ The format is a ledger's (see `ledger_file`); a block's records are entries, lit
 import secrets
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import ledger_file
-from sparq.log.commit import Commit
-from sparq.log.disk import Disk, DiskError, File
+from sparq.log.commit import Commit, Event, Shared
+from sparq.log.disk import Disk, DiskError, File, read_bytes
 from sparq.log.ledger_file import DATA_START, LedgerHeader
+from sparq.log.segment import DATA_START as SEGMENT_DATA_START
+from sparq.log.segment import NEXT, SUFFIX, decode_header
 from sparq.log.task import TaskKind, Work
 
 SHARE_MIN: Final = 5
@@ -131,25 +134,25 @@ class Journal:
         """Run works that wait together, in any order; yields those that have run."""
         while shared := self._shared(works):
             self._commit(shared)
-            yield list(shared)
-            done = set(map(id, shared))
+            commits = [share.commit for share in shared]
+            yield list(commits)
+            done = set(map(id, commits))
             works = [work for work in works if id(work) not in done]
         for work in works:
             work.run()
             yield [work]
 
-    def _shared(self, works: list[Work]) -> list[Commit]:
+    def _shared(self, works: list[Work]) -> list[Shared]:
         """The commits that are to have one sync next; none, if it is not worth it."""
         if len(works) < self.share_min:
             return []
-        shared: list[Commit] = []
+        shared: list[Shared] = []
         size = 0
         for work in works:
-            if isinstance(work, Commit) and work.may_share_sync:
-                assert work.batch is not None
-                if size + work.batch.size <= SHARE_BYTES:
-                    size += work.batch.size
-                    shared.append(work)
+            share = Shared.of(work) if isinstance(work, Commit) else None
+            if share is not None and size + share.batch.size <= SHARE_BYTES:
+                size += share.batch.size
+                shared.append(share)
         return shared if len(shared) >= self.share_min and self._is_usable() else []
 
     def _is_usable(self) -> bool:
@@ -159,39 +162,39 @@ class Journal:
         has_room = self._file is not None and self._size < self.file_bytes
         return has_room or self.number - self.cleaned <= 1
 
-    def _commit(self, commits: list[Commit]) -> None:
-        written = [commit for commit in commits if commit.write()]
+    def _commit(self, shared: list[Shared]) -> None:
+        written = [share for share in shared if share.write()]
         if not written:
             return
         try:
             self._append(encode(map(self._entry, written)))
         except DiskError as error:
             self._give_up()
-            written[0].notes.append(f"{error}: each topic's file is synced by itself")
-            for commit in written:
-                commit.journals_ended = self.number
-                commit.sync_alone()
+            written[0].commit.notes.append(f"{error}: each topic's file is synced by itself")
+            for share in written:
+                share.commit.journals_ended = self.number
+                share.sync_alone()
             return
-        for commit in written:
-            commit.journal = self.number
-            commit.journals_ended = self.number - 1
+        for share in written:
+            share.commit.go(Event.SHARE)
+            share.commit.journal = self.number
+            share.commit.journals_ended = self.number - 1
 
-    def _entry(self, commit: Commit) -> Entry:
-        target = commit.target
-        assert target is not None
-        path = target.path.removeprefix(f"{self._data_path}/")
-        return Entry(path, target.header.salt, target.size, commit.data)
+    def _entry(self, share: Shared) -> Entry:
+        segment = share.target.segment
+        path = segment.path.removeprefix(f"{self._data_path}/")
+        return Entry(path, segment.key.salt, segment.size, share.data)
 
     def _append(self, entries: bytes) -> None:
-        if self._file is None or self._size >= self.file_bytes:
-            self._begin()
-        assert self._file is not None
+        file = self._file
+        if file is None or self._size >= self.file_bytes:
+            file = self._begin()
         block = ledger_file.encode_block(entries, self._size, self._salt)
-        self._file.append([block], self._size)
+        file.append([block], self._size)
         self._size += len(block)
-        self._file.sync()
+        file.sync()
 
-    def _begin(self) -> None:
+    def _begin(self) -> File:
         """Begin the next journal, which is there for good when this returns."""
         self._give_up()
         self._pause = 0
@@ -210,6 +213,7 @@ class Journal:
             raise
         self._file, self._salt, self._size = file, header.salt, DATA_START
         self.number = number
+        return file
 
     def end(self) -> None:
         """Let the next commits that share a sync begin a new journal."""
@@ -275,3 +279,105 @@ class Cleaning:
     def run(self) -> None:
         """Delete them."""
         self._journal.clean(self._number)
+
+
+# Recovery
+
+
+@dataclass(slots=True)
+class PutBack:
+    """What came of it.
+
+    Attributes:
+        batches: how many were missing and are there again.
+        report: what an operator should read.
+        refused: folders, relative to the data path, with a file that could not be written, and why.
+    """
+
+    batches: int = 0
+    report: list[str] = field(default_factory=list)
+    refused: dict[str, DiskError] = field(default_factory=dict)
+
+
+def found(disk: Disk, data_path: str) -> list[int]:
+    """The numbers of the journals that an earlier run has left.
+
+    Raises:
+        DiskError: the data path cannot be read.
+    """
+    numbers = map(number_of, disk.listdir(data_path))
+    return sorted(number for number in numbers if number is not None)
+
+
+def recover(disk: Disk, data_path: str, journal: Journal) -> PutBack:
+    """Put back what journals hold and delete them.
+
+    Raises:
+        DiskError: a journal cannot be read.
+    """
+    outcome = PutBack()
+    numbers = found(disk, data_path)
+    for (path, salt), entries in _by_file(disk, numbers, journal, outcome).items():
+        folder = path.rpartition("/")[0]
+        try:
+            outcome.batches += _put_back(disk, f"{data_path}/{path}", salt, entries)
+        except DiskError as error:
+            outcome.refused[folder] = error
+    if outcome.batches:
+        outcome.report.append(f"{outcome.batches} batches were put back from the journal")
+    if numbers and outcome.refused:
+        outcome.report.append(f"{data_path}: the journals are kept for the topics not opened")
+        journal.continue_from(numbers[-1])
+    elif numbers:
+        journal.number = numbers[-1]
+        journal.clean(numbers[-1])
+    return outcome
+
+
+def _by_file(
+    disk: Disk, numbers: list[int], journal: Journal, outcome: PutBack
+) -> dict[tuple[str, int], list[Entry]]:
+    """All entries by (path, salt), in the order in which they were written."""
+    entries: dict[tuple[str, int], list[Entry]] = {}
+    for number in numbers:
+        contents = ledger_file.read(disk, journal.path(number))
+        for block in contents.blocks:
+            for entry in decode(block):
+                entries.setdefault((entry.path, entry.salt), []).append(entry)
+        if contents.damaged_bytes or (contents.header is None and contents.size > DATA_START):
+            lost = contents.damaged_bytes or contents.size
+            outcome.report.append(f"{journal.path(number)}: {lost} damaged bytes")
+    return entries
+
+
+def _put_back(disk: Disk, path: str, salt: int, entries: list[Entry]) -> int:
+    """Write all to the file, and sync it; how many batches it did not have."""
+    file = _file(disk, path, salt)
+    if file is None:
+        # Dropped since: every channel had finished it, or the topic was deleted.
+        return 0
+    missing = 0
+    try:
+        for entry in entries:
+            missing += read_bytes(file, len(entry.data), entry.offset) != entry.data
+            # Even what can be read: it may be there in memory alone, where no sync would tell.
+            file.overwrite(entry.data, entry.offset)
+        file.sync()
+    finally:
+        file.close()
+    return missing
+
+
+def _file(disk: Disk, path: str, salt: int) -> File | None:
+    """The segment with this salt: it may have lost its newest name in the crash."""
+    folder, _, name = path.rpartition("/")
+    if not disk.exists(folder):
+        return None
+    others = (other for other in disk.listdir(folder) if other.endswith((SUFFIX, NEXT)))
+    for candidate in sorted(others, key=lambda other: other != name):
+        file = disk.open(f"{folder}/{candidate}")
+        header = decode_header(read_bytes(file, SEGMENT_DATA_START, 0), candidate)
+        if header is not None and header.salt == salt:
+            return file
+        file.close()
+    return None

@@ -19,32 +19,22 @@ import secrets
 from typing import Final
 
 from sparq.log import ledger_file, records
-from sparq.log.disk import Disk, DiskError, File, FileSystem, ensure_directory
-from sparq.log.found import Found
-from sparq.log.ledger_file import DATA_START, LedgerHeader
-from sparq.log.ledger_work import (
+from sparq.log.disk import Disk, DiskError, File, FileSystem, ensure_directory, write_all_again
+from sparq.log.ledger_file import (
     BESIDE,
+    DATA_START,
     Checkpoint,
+    LedgerHeader,
     LedgerSync,
     ledger_path,
     parse_name,
-    with_reserve,
 )
-from sparq.log.records import ChannelState, Indexes, Kind, Replay, TopicState
-from sparq.log.reserve import BLOCK_BYTES, Account, Purpose, Reserve
+from sparq.log.records import Indexes, Kind, Replay, TopicState
+from sparq.log.reserve import BLOCK_BYTES, LEDGER_BYTES_MIN, Account, Purpose, Reserve, with_reserve
 
 LedgerWork = LedgerSync | Checkpoint
 """What a ledger hands out, and takes over in `finish`."""
 
-__all__ = [
-    "ChannelState",
-    "Checkpoint",
-    "Ledger",
-    "LedgerSync",
-    "LedgerWork",
-    "Reserve",
-    "TopicState",
-]
 
 LOG_ID_SIZE: Final = 16
 CHECKPOINT_BYTES: Final = 4 << 20
@@ -62,6 +52,8 @@ class Ledger:
         log_id: 16 random bytes, made with the ledger: the log's id where that has no files.
         damage: what could not be read, in words.
         appended_mark, written_mark, synced_mark: see the module's text.
+        has_news: whether there is something to see to: a record, or a wish of whoever writes it,
+            who sets this back.
         size_bytes: of the file appended to.
         account: what all files take that the next checkpoint replaces.
     """
@@ -74,6 +66,7 @@ class Ledger:
         self.log_id = secrets.token_bytes(LOG_ID_SIZE)
         self.damage: list[str] = []
         self.appended_mark = self.written_mark = self.synced_mark = 0
+        self.has_news = False
         self.size_bytes = 0
         self.account = Account()
         self._generation = -1
@@ -90,7 +83,7 @@ class Ledger:
         self._entry_synced = True
         self._flushes_until_retry = 0
         self._is_sound = True
-        self._found = Found(disk, directory, [])
+        self._found: list[tuple[str, int]] = []
 
     @classmethod
     def open(
@@ -122,7 +115,7 @@ class Ledger:
             assert ledger._file is not None
             ledger._file.sync()
             disk.sync_directory(directory)
-            ledger._found.files.append((ledger._file.path, 0))
+            ledger._found.append((ledger._file.path, 0))
         ledger._entry_synced = True
         ledger._unsynced = []
         ledger._distrust_found()
@@ -194,6 +187,7 @@ class Ledger:
     def _append(self, record: bytes) -> None:
         self._parts.append(record)
         self.appended_mark += 1
+        self.has_news = True
 
     def flush(self) -> None:
         """Write what is buffered.
@@ -234,6 +228,10 @@ class Ledger:
     @property
     def wants_checkpoint(self) -> bool:
         """Whether the file is large, or can no longer be synced."""
+        size_bytes = self.size_bytes
+        is_small = size_bytes <= LEDGER_BYTES_MIN and size_bytes <= CHECKPOINT_BYTES
+        if is_small and self._poisoned is None:
+            return False
         if self._checkpoint is not None or self._flushes_until_retry > 0:
             return False
         if self._poisoned is not None:
@@ -243,7 +241,7 @@ class Ledger:
             if self._reserve.is_low:
                 return False
             large = min(large, self._reserve.ledger_limit)
-        return self.size_bytes > max(large, CHECKPOINT_RATIO * self._checkpoint_bytes)
+        return size_bytes > max(large, CHECKPOINT_RATIO * self._checkpoint_bytes)
 
     def checkpoint_task(
         self, snapshot: TopicState, purpose: Purpose = Purpose.APPEND
@@ -433,7 +431,7 @@ class Ledger:
     def _continue(self, path: str, contents: ledger_file.Contents) -> None:
         """Append to the newest file, if it ends with a whole block; else a new one is begun."""
         # Of a file to which nothing is added any more, too, what it says still counts.
-        self._found.files.append((path, 0))
+        self._found.append((path, 0))
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -454,7 +452,7 @@ class Ledger:
 
     def _settle_found(self, file_system: FileSystem | None) -> None:
         try:
-            self._found.settle(file_system, self._file)
+            write_all_again(self._disk, self._directory, self._found, file_system, self._file)
         except DiskError as error:
             self.damage.append(str(error))
             self._is_sound = False

@@ -33,20 +33,17 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from sparq.log.disk import Disk
-from sparq.log.scan import read_bytes
+from sparq.log.disk import Disk, DiskError, File, read_bytes
+from sparq.log.file_header import HeaderForm
+from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve, with_reserve
+from sparq.log.task import TaskKind
 
-MAGIC: Final = b"SPARQLED"
-HEADER_SIZE: Final = 64
-VERSION: Final = 1
-ALGORITHM_XXH3: Final = 1
 COPY_OFFSET: Final = 512
 DATA_START: Final = 1024
 BLOCK_MAGIC: Final = b"SPQL"
 ALIGNMENT: Final = 8
 
-_HEADER: Final = struct.Struct("<8sHBBIQ16sI12x")
-_CHECKSUM: Final = struct.Struct("<Q")
+_HEADER: Final = HeaderForm(b"SPARQLED", "Q16sI12x")
 _BLOCK: Final = struct.Struct("<4sIQ")
 _COVERED: Final = struct.Struct("<QI")
 
@@ -79,21 +76,14 @@ class Contents(NamedTuple):
 
 def encode_header(header: LedgerHeader) -> bytes:
     """The bytes a file begins with, both copies: DATA_START of them."""
-    fields = _HEADER.pack(MAGIC, HEADER_SIZE, VERSION, ALGORITHM_XXH3, 0, *header)
-    whole = fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))
+    whole = _HEADER.pack(header)
     return whole.ljust(COPY_OFFSET, b"\0") + whole.ljust(DATA_START - COPY_OFFSET, b"\0")
 
 
 def decode_header(data: bytes) -> LedgerHeader | None:
     """The header, from the copy that is whole; None: neither is, or it is not for this version."""
-    for at in (0, COPY_OFFSET):
-        copy = data[at : at + HEADER_SIZE]
-        if len(copy) == HEADER_SIZE and copy[-8:] == _CHECKSUM.pack(xxh3_64_intdigest(copy[:-8])):
-            magic, size, version, algorithm, flags, *rest = _HEADER.unpack(copy[:-8])
-            known = (magic, size, version, algorithm, flags)
-            if known == (MAGIC, HEADER_SIZE, VERSION, ALGORITHM_XXH3, 0):
-                return LedgerHeader(*rest)
-    return None
+    copies = (_HEADER.unpack(data, at) for at in (0, COPY_OFFSET))
+    return next((LedgerHeader(*facts) for facts in copies if facts is not None), None)
 
 
 def encode_block(records: bytes, offset: int, salt: int) -> bytes:
@@ -154,3 +144,179 @@ def read(disk: Disk, path: str) -> Contents:
         end = offset + _BLOCK.size + len(records)
         end += -end % ALIGNMENT
     return Contents(header, blocks, end, len(data), damaged)
+
+
+# Names, and what runs beside the loop
+
+
+BESIDE: Final = ".tmp"
+"""Ends the name of a checkpoint that is being written."""
+
+
+def ledger_path(directory: str, generation: int) -> str:
+    """The file to which this generation's records are appended."""
+    return f"{directory}/ledger-{generation:08x}"
+
+
+def checkpoint_path(directory: str, generation: int) -> str:
+    """The state before this generation's first record."""
+    return f"{directory}/checkpoint-{generation:08x}"
+
+
+def parse_name(name: str) -> tuple[str, int] | None:
+    """("ledger" or "checkpoint", generation) of a file's name; None: it is neither."""
+    kind, _, digits = name.partition("-")
+    if kind not in ("ledger", "checkpoint") or len(digits) != 8:
+        return None
+    try:
+        return kind, int(digits, 16)
+    except ValueError:
+        return None
+
+
+class LedgerSync:
+    """Syncs a ledger's files."""
+
+    __slots__ = ("_disk", "_folder", "error", "files", "mark")
+
+    def __init__(self, disk: Disk, files: list[File], folder: str | None, mark: int) -> None:
+        """Prepare.
+
+        Args:
+            disk: the disk.
+            files: what has been appended to since the last sync, the newest last.
+            folder: to be synced too, since it has a new file; None: it has none.
+            mark: how many records are written.
+        """
+        self._disk = disk
+        self.files = files
+        self._folder = folder
+        self.mark = mark
+        self.error: DiskError | None = None
+
+    @property
+    def kind(self) -> TaskKind:
+        """Replies may wait for it, as for a commit."""
+        return TaskKind.COMMIT
+
+    def run(self) -> None:
+        """Sync."""
+        try:
+            for file in self.files:
+                file.sync()
+            if self._folder is not None:
+                self._disk.sync_directory(self._folder)
+        except DiskError as error:
+            self.error = error
+
+
+class Checkpoint:
+    """Writes a checkpoint, and deletes what it replaces."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        header: LedgerHeader,
+        state: bytes,
+        *,
+        fresh: File,
+        replaced: list[File],
+        mark: int,
+        reserve: Reserve | None,
+        purpose: Purpose = Purpose.APPEND,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            disk: the disk.
+            directory: the topic's folder.
+            header: the checkpoint's header, with its generation.
+            state: records.
+            fresh: the ledger of the same generation, just begun.
+            replaced: older ledgers, still open: nobody appends to them.
+            mark: how many records the state holds.
+            reserve: for a full disk.
+            purpose: CHECKPOINT: the state is stored once, and the floor of the reserve may be used.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._header = header
+        self._fresh = fresh
+        self._replaced = replaced
+        self._reserve = reserve
+        self._purpose = purpose
+        block = encode_block(state, DATA_START, header.salt)
+        copy = b""
+        if purpose is not Purpose.CHECKPOINT:
+            copy = encode_block(state, DATA_START + len(block), header.salt)
+        self._data = b"".join((encode_header(header), block, copy))
+        self.mark = mark
+        self.state_bytes = len(state)
+        self.size_bytes = len(self._data)
+        self.error: DiskError | None = None
+        self.fresh_failed = False
+        """Whether the new ledger could not be synced."""
+
+    @property
+    def kind(self) -> TaskKind:
+        """It may be large."""
+        return TaskKind.HOUSEKEEPING
+
+    def run(self) -> None:
+        """Write beside, sync, rename, sync the folder; only then delete."""
+        try:
+            self._write()
+        except DiskError as error:
+            self.error = error
+            return
+        self._tidy()
+
+    def _write(self) -> None:
+        path = checkpoint_path(self._directory, self._header.generation)
+        beside = path + BESIDE
+        if self._disk.exists(beside):
+            self._disk.unlink(beside)
+        self.fresh_failed = True
+        self._fresh.sync()
+        self.fresh_failed = False
+        reserve, purpose = self._reserve, self._purpose
+        file = with_reserve(lambda: self._disk.create(beside), reserve, BLOCK_BYTES, purpose)
+        try:
+            try:
+                with_reserve(
+                    lambda: file.append([self._data], 0), reserve, self.size_bytes, purpose
+                )
+                file.sync()
+            finally:
+                file.close()
+            self._disk.rename(beside, path)
+        except DiskError:
+            self._forget(beside)
+            raise
+        self._disk.sync_directory(self._directory)
+
+    def _forget(self, path: str) -> None:
+        """Give the space of a file back that came to nothing, if the disk lets us."""
+        try:
+            self._disk.unlink(path)
+        except DiskError:
+            return
+
+    def _tidy(self) -> None:
+        """Delete older files, whose space goes back to the reserve where that was used.
+
+        What cannot be deleted is deleted at the next start.
+        """
+        try:
+            for name in self._disk.listdir(self._directory):
+                known = parse_name(name)
+                if known is not None and known[1] < self._header.generation:
+                    self._disk.unlink(f"{self._directory}/{name}")
+            for file in self._replaced:
+                # An open file keeps its space though it has no name any more.
+                file.truncate(0)
+            if self._reserve is not None and self._reserve.is_low:
+                self._reserve.restore()
+        except DiskError:
+            return

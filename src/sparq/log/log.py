@@ -5,7 +5,8 @@ as work, run in some thread and then handed back: commits to `finish`, block rea
 
 1. `end_index` is the next index to be given. Indexes of failed commits are burned, so it may run
    ahead. Everything stored below `written_end` can be read; below `synced_end` it is on the disk
-   for good, in its file or in a journal. All three only rise, the last two in `finish` alone.
+   for good, in its file or in a journal. All three only rise, the last two in `finish` alone, and
+   where each commit syncs they rise together: nobody sees what is not synced.
 2. Indexes have gaps: between the runs of nsqd, where commits failed, where damage is. Ordinals
    count messages; an ordinal gap is what damage cost or what was deleted.
 3. At most one commit is in flight. Its `run` reads what `begin` put into it and touches no state of
@@ -17,44 +18,70 @@ as work, run in some thread and then handed back: commits to `finish`, block rea
 
 import secrets
 import weakref
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from sparq.log.block import Block
-from sparq.log.cache import BlockCache
-from sparq.log.commit import Batch, Commit
+from sparq.log.block import Block, BlockCache, Tail
+from sparq.log.commit import ON_DISK, SPOILT, Batch, Commit, State, Stored, Unsynced
 from sparq.log.disk import Disk, FileSystem, ensure_directory
 from sparq.log.extents import Extent
 from sparq.log.index import Index, Indexes, place_of
 from sparq.log.looking import Looking
-from sparq.log.options import SECOND_NS, LogOptions
-from sparq.log.reading import BlockRead, RangeRead
+from sparq.log.reading import BlockRead, RangeRead, Rescan
 from sparq.log.recovery import Recovered, recover, scan_again, settle, sync_found
-from sparq.log.removal import Drop
 from sparq.log.reserve import Reserve
-from sparq.log.scan import Damage
-from sparq.log.segment import CEILING_SPAN, Place, Segment, SegmentInfo
-from sparq.log.tail import Tail
-from sparq.log.unsynced import Unsynced
-from sparq.log.upkeep import Upkeep
-from sparq.protocol import batch, frames
+from sparq.log.segment import (
+    CEILING_SPAN,
+    DATA_START,
+    ActiveSegment,
+    Place,
+    Segment,
+    SegmentInfo,
+)
+from sparq.log.task import TaskKind
+from sparq.log.upkeep import Drop, Upkeep
+from sparq.protocol import batch
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import INDEX_EPOCH_NS, Instant, clock_index
 
-__all__ = ["BlockRead", "Commit", "Damage", "Drop", "Log", "LogOptions", "RangeRead", "SegmentInfo"]
-
+SECOND_NS: Final = 10**9
+COMMIT: Final = TaskKind.COMMIT
+WRITE: Final = TaskKind.WRITE
 LOG_ID_SIZE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """A log's limits.
+
+    Attributes:
+        max_bytes_per_file: a file is not begun another batch in beyond this size.
+        sync_every: messages after which a commit syncs; 1: every commit does.
+        sync_timeout_ns: what is unsynced for so long is due.
+        unsynced_bytes_max: unsynced messages stay in memory until they are synced (a failed sync
+            means to write them again); beyond this, a commit syncs whatever the policy.
+    """
+
+    max_bytes_per_file: int = 100 << 20
+    sync_every: int = 1
+    sync_timeout_ns: int = 2 * SECOND_NS
+    unsynced_bytes_max: int = 8 << 20
 
 
 class Log:
     """One topic's log.
 
     Attributes:
-        place: disk and folder, log id (16 bytes), node id, epoch of this run.
+        place: disk and folder, log id, node id, epoch of this run.
+        log_id: 16 random bytes: another log of the same topic's name has others.
+        node_id: part of each message's id.
         upkeep: works that make later commits and the next start quick.
         looking: the log for those who only look.
         end_index, written_end, synced_end, end_ordinal: see the module's text.
-        active: the file that is appended to.
+        active: the segment that is appended to.
+        flight: the commit that is under way: no other may begin; None: none is.
+        unsynced: what is written and not on the disk for good in its own file.
         damage: everything found unreadable, at recovery and since; it only grows.
         torn_bytes: bytes behind the last batch of the newest file, at recovery.
     """
@@ -71,30 +98,29 @@ class Log:
     ) -> None:
         """Use `Log.open`."""
         self.place = place
+        self.log_id, self.node_id = place.log_id, place.node_id
         self.options = options
         self.end_index = max(clock_index(now.wall_ns), found.ceiling, floor_index)
         self.end_ordinal = found.segments[-1].end_ordinal if found.segments else 0
-        self.damage = found.damage
-        self.torn_bytes = found.torn_bytes
+        self.damage, self.torn_bytes = found.damage, found.torn_bytes
         self._dues = found.dues
         self._index = Index()
-        self.upkeep = Upkeep(place, found.leftovers)
+        self.upkeep = Upkeep(place, found.leftovers, options.max_bytes_per_file)
         for segment in found.segments:
             self._index.add(segment)
             self.upkeep.add(segment)
         self.written_end = max([floor_index, *(s.end_index for s in found.segments)])
-        self.synced_end = self.written_end
-        self.active: Segment | None = None
-        self._flight: Commit | None = None
-        self._unsynced = Unsynced()
+        self.active: ActiveSegment | None = None
+        self.flight: Commit | None = None
+        self.unsynced = Unsynced()
         self._owed = False
         self._refused_first: int | None = None
         self._now_ns = now.wall_ns
-        self._cache = cache
+        self.synced_end, self._cache = self.written_end, cache
         self._owner = cache.new_owner()
         self.looking = Looking(place.disk, self._index, cache, self._owner)
         self._tail = Tail(cache, self._owner)
-        self._recent: weakref.ref[Block] | None = None
+        self._recent: weakref.ref[Block] | None = None  # the block given last
 
     @classmethod
     def open(
@@ -133,15 +159,9 @@ class Log:
         """
         ensure_directory(disk, directory)
         found = recover(disk, directory, log_id, believes_indexes=believes_indexes)
+        id_ = found.log_id or log_id or secrets.token_bytes(LOG_ID_SIZE)
         seconds = max(0, now.wall_ns - INDEX_EPOCH_NS) // SECOND_NS
-        place = Place(
-            disk,
-            directory,
-            found.log_id or log_id or secrets.token_bytes(LOG_ID_SIZE),
-            node_id,
-            max(found.epoch + 1, seconds),
-            reserve,
-        )
+        place = Place(disk, directory, id_, node_id, max(found.epoch + 1, seconds), reserve)
         settle(place, found.segments)
         sync_found(disk, directory, found.segments, file_system)
         return cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
@@ -157,16 +177,6 @@ class Log:
     # What there is
 
     @property
-    def log_id(self) -> bytes:
-        """16 random bytes: another log of the same topic's name has others."""
-        return self.place.log_id
-
-    @property
-    def node_id(self) -> int:
-        """Part of each message's id."""
-        return self.place.node_id
-
-    @property
     def first_index(self) -> int:
         """The oldest stored message's index; `written_end` when there is none."""
         return self.next_stored(0)
@@ -180,26 +190,6 @@ class Log:
     def size_bytes(self) -> int:
         """What the segments take."""
         return sum(segment.size for segment in self._index.segments)
-
-    @property
-    def unsynced_count(self) -> int:
-        """Messages written but not yet synced."""
-        return self._unsynced.count
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """What those take."""
-        return self._unsynced.size_bytes
-
-    @property
-    def journal(self) -> int:
-        """The oldest journal with what is not synced in its own file; 0: all is, or in none."""
-        return self._unsynced.journal
-
-    @property
-    def busy(self) -> bool:
-        """Whether a commit or a sync is in flight: no other may begin."""
-        return self._flight is not None
 
     # Appending
 
@@ -221,38 +211,51 @@ class Log:
         Raises:
             BatchError: more than one batch can hold; nothing has happened.
         """
-        assert self._flight is None
-        count = sum(map(len, pieces))
+        assert self.flight is None
+        count = 0
+        for piece in pieces:
+            count += len(piece.sizes)
         if count > CEILING_SPAN:
             raise batch.BatchError(f"a batch of {count} messages is too large")
         if not count:
             return self._start(None, sync=False)
         first = self.end_index
-        data, ends = frames.encode(pieces, first, self.place.node_id, now.wall_ns)
-        size = batch.batch_size(count, len(data), batch.dues_size(len(dues) if dues else 0))
-        appended = Batch(data, ends, first, self.end_ordinal, now.wall_ns, dues, size)
-        self.end_index = first + count
-        self._now_ns = now.wall_ns
-        if not self._unsynced.count:
-            self._unsynced.since_mono_ns = now.mono_ns
+        data, ends = batch.encode_frames(pieces, first, self.place.node_id, now.wall_ns)
+        size = batch.batch_size(count, len(data), batch.dues_size(len(dues)) if dues else 0)
+        end, wall_ns, unsynced, options = first + count, now.wall_ns, self.unsynced, self.options
+        block = Block(first, count, ends, data, self.end_ordinal)
+        self.end_index, self._now_ns = end, wall_ns
+        if not unsynced.count:
+            unsynced.since_mono_ns = now.mono_ns
         if sync is None:
-            sync = self._unsynced.must_sync(appended, self.options)
-        return self._start(appended, sync)
+            is_due = unsynced.count + count >= options.sync_every
+            sync = is_due or unsynced.size_bytes + size > options.unsynced_bytes_max
+        return self._start(Batch(block, end, wall_ns, dues, size), sync)
 
     def _start(self, appended: Batch | None, sync: bool) -> Commit:
-        segments = self._index.segments
-        first = appended.first_index if appended is not None else self.end_index
+        active, unsynced, segments = self.active, self.unsynced, self._index.segments
+        first, roll = self.end_index, False
+        if appended is not None:
+            first = appended.block.first
+            if active is not None:
+                filled, header = active.segment.size, active.segment.header
+                # A batch that is larger than any file may be has one of its own.
+                is_full = filled + appended.size > self.options.max_bytes_per_file
+                roll = (is_full and filled > DATA_START) or self.end_index > header.ceiling
+        sync, reserve = sync or self._owed, self.place.reserve
+        is_low = reserve is not None and reserve.held_bytes < reserve.target_bytes
         if self._refused_first is not None:
             first = min(first, self._refused_first)
-        self._flight = Commit(
+        self.flight = commit = Commit(
             self.place,
             appended,
-            self.active,
-            self._unsynced.batches,
-            self._unsynced.shares_sync,
-            roll=appended is not None and self._is_full_for(appended),
+            active,
+            unsynced.batches,
+            not unsynced.count and not unsynced.wants_own_sync,
+            roll=roll,
             owed=self._owed,
-            sync=sync or self._owed,
+            sync=sync,
+            kind=COMMIT if sync or roll or is_low or active is None else WRITE,
             new_first=first,
             new_ordinal=self.end_ordinal,
             previous_first=segments[-1].first_index if segments else -1,
@@ -260,55 +263,48 @@ class Log:
             end_index=self.end_index,
             spare=self.upkeep.spare,
         )
-        return self._flight
-
-    def _is_full_for(self, appended: Batch) -> bool:
-        """Whether the batch must go to a new file."""
-        limit = self.options.max_bytes_per_file
-        active = self.active
-        return active is not None and (
-            not active.has_room(appended.size, appended.end_index, limit)
-        )
+        return commit
 
     def sync_due(self, now: Instant) -> bool:
         """Whether something has been unsynced for longer than the options allow."""
-        waited = now.mono_ns - self._unsynced.since_mono_ns
-        return bool(self._unsynced.count) and waited >= self.options.sync_timeout_ns
+        waited = now.mono_ns - self.unsynced.since_mono_ns
+        return bool(self.unsynced.count) and waited >= self.options.sync_timeout_ns
 
     def sync_task(self) -> Commit | None:
         """A commit that only syncs. None: nothing is unsynced, or the next commit does it."""
-        self._unsynced.wants_own_sync = is_needed = bool(self._unsynced.batches)
-        return self._start(None, sync=True) if is_needed and not self._flight else None
+        self.unsynced.wants_own_sync = is_needed = bool(self.unsynced.batches)
+        return self._start(None, sync=True) if is_needed and not self.flight else None
 
     def finish(self, commit: Commit) -> None:
         """Take over what came of a commit that has run; it is the one in flight."""
-        assert commit is self._flight
-        self._flight = None
+        assert commit is self.flight
+        self.flight, state = None, commit.state
+        is_on_disk = state in ON_DISK
         if commit.has_used_spare:
             self.upkeep.spare = None
-        if commit.settled or commit.synced:
-            self._unsynced.clear()
+        if is_on_disk or commit.settled:
+            self.unsynced.clear()
             self.synced_end = self.written_end
         if commit.created is not None:
-            self._adopt(commit.created, commit.replaced)
-        elif commit.poisoned or commit.abandoned:
+            self._adopt(commit.created)
+        elif state in SPOILT:
             self._leave_active()
         if commit.error is not None:
             self._refused(commit)
-            return
-        for written, offset in commit.written:
-            self._stored(commit, written, offset)
-        self.written_end = max(self.written_end, commit.end_index)
-        if commit.synced or commit.journal:
-            self.synced_end = self.written_end
-        if commit.batch is not None and not commit.synced:
-            self._unsynced.add(commit.batch, commit.journal)
+        else:
+            self._owed &= state is not State.MOVED
+            for stored in commit.written:
+                self._stored(commit, stored)
+            self.written_end = max(self.written_end, commit.end_index)
+            if is_on_disk or state is State.JOURNALED:
+                self.synced_end = self.written_end
+            if commit.batch is not None and not is_on_disk:
+                self.unsynced.add(commit.batch, commit.journal)
 
-    def _adopt(self, created: Segment, replaced: bool) -> None:
+    def _adopt(self, created: ActiveSegment) -> None:
         self._leave_active()
-        self._owed &= not replaced
-        self._index.add(created)
-        self.upkeep.add(created)
+        self._index.add(created.segment)
+        self.upkeep.add(created.segment)
         self.active = created
         self._refused_first = None
 
@@ -320,33 +316,31 @@ class Log:
         self._tail.forget()
 
     def _refused(self, commit: Commit) -> None:
-        if commit.abandoned:
+        if commit.state is State.LOST:
             # That may be the new file; a power cut could bring it back and undo a spare's new name.
             self._leave_active()
             self.upkeep.spare = None
-        lost_file = commit.poisoned or commit.abandoned
-        self._owed = bool(self._unsynced.batches) and (self._owed or lost_file)
+        self._owed = bool(self.unsynced.batches) and (self._owed or commit.state in SPOILT)
         if self.active is None and commit.batch is not None and self._refused_first is None:
-            self._refused_first = commit.batch.first_index
+            self._refused_first = commit.batch.block.first
 
-    def _stored(self, commit: Commit, written: Batch, offset: int) -> None:
+    def _stored(self, commit: Commit, stored: Stored) -> None:
         """A batch is in the file: note where, and keep it in memory."""
-        segment = commit.target
-        assert segment is not None
-        block = written.block()
-        time_ns = written.publish_time_ns
-        stored = Extent(block.first, block.end, block.ordinal, offset, written.size, time_ns)
-        if segment.extents.append(stored, fresh=self._tail.evicted):
-            self._tail.begin(block)
+        segment, written, offset = stored
+        block, tail = written.block, self._tail
+        time_ns, size = written.publish_time_ns, written.size
+        extent = Extent(block.first, written.end_index, block.ordinal, offset, size, time_ns)
+        if segment.extents.append(extent, fresh=tail.entry.evicted):
+            tail.begin(block)
         else:
-            self._tail.extend(block)
-        segment.size = offset + written.size
-        segment.note_time(time_ns)
+            tail.extend(block)
+        segment.size = offset + size
+        segment.first_time_ns = segment.first_time_ns or time_ns
+        segment.last_time_ns = max(segment.last_time_ns, time_ns)
         if written.dues:
             segment.dues += [(block.first + position, due) for position, due in written.dues]
         if written is commit.batch:
-            self.end_ordinal = written.ordinal + written.count
-            commit.block = block
+            self.end_ordinal = block.ordinal + block.count
 
     # Reading
 
@@ -366,7 +360,7 @@ class Log:
                     self._recent = weakref.ref(block)
                     return block
         # After a failed sync, what was unsynced is safely there only in memory.
-        return self._unsynced.block(index) if self._owed else None
+        return self.unsynced.block(index) if self._owed else None
 
     def load(self, index: int) -> BlockRead:
         """Reads what holds the index from the disk; nothing, if it is not stored."""
@@ -405,10 +399,10 @@ class Log:
         for piece in read.pieces:
             self._cache.put((self._owner, piece.extent.first), [piece.block])
 
-    def _take_scan(self, segment: Segment, scanned: Recovered) -> None:
+    def _take_scan(self, segment: Segment, scanned: Rescan) -> None:
         """An index file has told of messages that are not there: the segment's headers count."""
         self._cache.discard_all(self._owner, segment.extents.firsts)
-        segment.extents = scanned.segments[0].extents
+        segment.extents = scanned.extents
         segment.indexed, segment.index_ends = False, True
         self.damage.extend(scanned.damage)
         self._recent = None
@@ -457,19 +451,20 @@ class Log:
         return RangeRead(self.place.disk, places, *bounds, max_bytes)
 
     def index_within(self, first: int, end: int, max_bytes: int) -> tuple[int, int]:
-        """`Index.within`: how far `max_bytes` of stored batches reach, and what these take."""
+        """See `Index.within`."""
         return self._index.within(first, end, max_bytes)
 
     def segments(self) -> list[SegmentInfo]:
         """The files, oldest first."""
-        return [segment.info(sealed=segment is not self.active) for segment in self._index.segments]
+        growing = self.active.segment if self.active is not None else None
+        return [segment.info(sealed=segment is not growing) for segment in self._index.segments]
 
     def end_file(self) -> bool:
         """Append no more to the active file: from now on it can be dropped.
 
         False: there is none, a commit is in flight, or the file has messages still to be synced.
         """
-        if self.active is None or self._flight is not None or self._unsynced.batches:
+        if self.active is None or self.flight is not None or self.unsynced.batches:
             return False
         self._leave_active()
         return True
@@ -481,7 +476,7 @@ class Log:
         ranges), or a next run may give its indexes again if the clock is set back.
         """
         segment = next(s for s in self._index.segments if s.path == info.path)
-        assert segment is not self.active
+        assert self.active is None or segment is not self.active.segment
         self._cache.discard_all(self._owner, segment.extents.firsts)
         self._index.remove(segment)
         self.upkeep.forget(segment)
@@ -494,7 +489,7 @@ class Log:
 
     def close(self) -> None:
         """Close the file; no commit is in flight. Nothing is synced by this."""
-        assert self._flight is None
+        assert self.flight is None
         self._leave_active()
         for segment in self._index.segments:
             self._cache.discard_all(self._owner, segment.extents.firsts)

@@ -14,15 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.log.block import Block
-from sparq.log.cache import BlockCache
+from sparq.log.block import Block, BlockCache
 from sparq.log.disk import Disk, DiskError
-from sparq.log.extents import Extent
+from sparq.log.extents import Extent, Stretch
 from sparq.log.index import Index, place_of
-from sparq.log.reading import Place, pieces_of, read_extent
+from sparq.log.reading import pieces_of, read_extent
 from sparq.log.segment import Segment
 from sparq.log.task import TaskKind
-from sparq.protocol.frames import FRAME_OVERHEAD
+from sparq.protocol.layout import FRAME_OVERHEAD
 
 Indexes = NDArray[np.int64]
 
@@ -44,7 +43,7 @@ class Part(NamedTuple):
         blocks: its messages, if they are in memory.
     """
 
-    place: Place
+    place: Stretch
     blocks: tuple[Block, ...]
 
     @property

@@ -8,10 +8,9 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from sparq.log.cache import BlockCache
+from sparq.log.block import BlockCache
 from sparq.log.disk import Buffer, DiskError, File
-from sparq.log.log import LOG_ID_SIZE, Log
-from sparq.log.options import LogOptions
+from sparq.log.log import LOG_ID_SIZE, Log, LogOptions
 from sparq.log.recovery import Recovered
 from sparq.log.segment import Place
 from sparq.protocol.instant import Instant

@@ -1,63 +1,135 @@
-"""Reads stored batches and verifies them: for the cache, and raw for range readers.
+"""Finds batches in a file's bytes, verifies them, and reads them: for the cache, or for a client.
 
-Both works are made in the loop from a copy of the index and run in a reader's thread, while the
-loop may drop or damage-mark the same extents: `Log.store` looks again.
-
-1. What is handed out has been verified, header and payload, since it was read.
-2. What cannot be verified is reported with its indexes, and costs only itself; but where an index
-   file told what should be there, the segment's own headers are asked first.
+1. A batch is believed where its header's checksum holds for this place of this file. After bytes
+   that are none, the next such place is looked for (places are multiples of 8). So damage costs
+   what it touches: the batches before and after it are found.
+2. What is handed out has been verified, header and payload, since it was read. What cannot be
+   verified is reported with its indexes; but where an index file said what should be there, the
+   segment's own headers are asked first.
+3. `BlockRead` and `RangeRead` are made in the loop from a copy of the index and run in a reader's
+   thread, while the loop may drop the same extents or mark damage: `Log.store` looks again.
+4. A page that cannot be read counts as zeros (see `disk.read_bytes`); the checksums tell which
+   batches that costs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from sparq.log.block import Block, merge
-from sparq.log.disk import Disk, DiskError
-from sparq.log.extents import Extent
-from sparq.log.scan import BatchKey, Damage, find_header, read_bytes, read_header
+from sparq.log.disk import PAGE_BYTES, Buffer, Disk, DiskError, File, read_bytes
+from sparq.log.extents import BatchKey, Extent, Extents, Stretch, runs_of
 from sparq.log.task import TaskKind
 from sparq.protocol import batch
-from sparq.protocol.batch import Header
+from sparq.protocol.batch import ALIGNMENT, HEADER_SIZE, MAGIC, Header
 
-if TYPE_CHECKING:
-    from sparq.log.recovery import Recovered
+CHUNK_BYTES: Final = 1 << 20
+SKIP_BYTES: Final = 64 << 10
+"""Behind a batch of this size only the next header is read, not a chunk."""
 
 
-class Place(NamedTuple):
-    """An extent and the file it lies in."""
+class Damage(NamedTuple):
+    """Stored messages that cannot be read any more.
 
+    Attributes:
+        first, end: their indexes are in [first, end).
+        messages: how many there are; 0 where that is unknown.
+        path, offset, size_bytes: the bytes in question.
+        reason: what is wrong with them.
+    """
+
+    first: int
+    end: int
+    messages: int
     path: str
-    key: BatchKey
-    extent: Extent
+    offset: int
+    size_bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}, bytes {self.offset} to {self.offset + self.size_bytes}, "
+            f"indexes {self.first} to {self.end}, {self.messages} messages lost"
+        )
 
 
-def runs_of(places: Sequence[Place]) -> Iterator[Place]:
-    """The same places, those joined that follow each other without a gap: each is read at once."""
-    run: Place | None = None
-    for place in places:
-        if run is not None and place.path == run.path and _touch(run.extent, place.extent):
-            extent = run.extent._replace(
-                end=place.extent.end,
-                size=run.extent.size + place.extent.size,
-                time_max_ns=max(run.extent.time_max_ns, place.extent.time_max_ns),
-            )
-            run = run._replace(extent=extent)
+def read_header(buffer: Buffer, at: int, file_offset: int, key: BatchKey) -> Header | None:
+    """The header at `at`, if it is one for this place of the file; else None."""
+    header = batch.parse_header(buffer, at)
+    if (
+        header is None
+        or header.log_id_short != key.log_id_short
+        or not batch.check_header(buffer, at, file_offset, key.salt)
+    ):
+        return None
+    return header
+
+
+def find_header(buffer: bytes, at: int, base: int, key: BatchKey) -> int:
+    """The first place from `at` on with a header; -1 if there is none.
+
+    Args:
+        buffer: a part of the file.
+        at: a position in the buffer.
+        base: the buffer's offset in the file, a multiple of 8.
+        key: the file's.
+    """
+    while (at := buffer.find(MAGIC, at)) >= 0:
+        if at % ALIGNMENT == 0 and read_header(buffer, at, base + at, key) is not None:
+            return at
+        at += 1
+    return -1
+
+
+class Found(NamedTuple):
+    """A batch, or what lies before the next one: header None."""
+
+    offset: int
+    size: int
+    header: Header | None
+
+
+def headers(file: File, start: int, size: int, key: BatchKey) -> Iterator[Found]:
+    """The batches of a file by their headers, and the stretches between them that are none.
+
+    Args:
+        file: the file.
+        start: where the first batch begins.
+        size: the file's size. A batch that goes beyond it is none.
+        key: the file's.
+    """
+    at, base, chunk, length = start, start, b"", CHUNK_BYTES
+    while at + HEADER_SIZE <= size:
+        if at + HEADER_SIZE > base + len(chunk):
+            base, chunk = at, read_bytes(file, min(length, size - at), at)
+        header = read_header(chunk, at - base, at, key)
+        if header is None and batch.parse_header(chunk, at - base) is not None:
+            # A later version's header is longer and may be cut off by the chunk.
+            base, chunk = at, read_bytes(file, min(CHUNK_BYTES, size - at), at)
+            header = read_header(chunk, 0, at, key)
+        if header is None or at + header.total_size > size:
+            found = _resync(file, at + ALIGNMENT, size, key)
+            yield Found(at, found - at, None)
+            at = found
             continue
-        if run is not None:
-            yield run
-        run = place
-    if run is not None:
-        yield run
+        yield Found(at, header.total_size, header)
+        at += header.total_size
+        length = CHUNK_BYTES if header.total_size < SKIP_BYTES else PAGE_BYTES
+    if at < size:
+        yield Found(at, size - at, None)
 
 
-def _touch(left: Extent, right: Extent) -> bool:
-    return (
-        left.offset + left.size == right.offset
-        and left.end == right.first
-        and left.end_ordinal == right.ordinal
-    )
+def _resync(file: File, at: int, size: int, key: BatchKey) -> int:
+    """Where the next batch begins; `size` if there is none."""
+    while at + HEADER_SIZE <= size:
+        chunk = read_bytes(file, min(CHUNK_BYTES, size - at), at)
+        found = find_header(chunk, 0, at, key)
+        if found >= 0:
+            return at + found
+        # A header may begin in this chunk and end in the next.
+        at += max(ALIGNMENT, (len(chunk) - HEADER_SIZE) // ALIGNMENT * ALIGNMENT)
+    return size
 
 
 class Piece(NamedTuple):
@@ -67,7 +139,7 @@ class Piece(NamedTuple):
     block: Block
 
 
-def verified(data: bytes, place: Place) -> Iterator[tuple[int, Header]]:
+def verified(data: bytes, place: Stretch) -> Iterator[tuple[int, Header]]:
     """The batches of an extent's bytes that are whole, as (position in `data`, header)."""
     base = place.extent.offset
     at = 0
@@ -85,7 +157,7 @@ def verified(data: bytes, place: Place) -> Iterator[tuple[int, Header]]:
         at += header.total_size
 
 
-def read_extent(disk: Disk, place: Place) -> bytes:
+def read_extent(disk: Disk, place: Stretch) -> bytes:
     """The extent's bytes.
 
     Raises:
@@ -98,7 +170,7 @@ def read_extent(disk: Disk, place: Place) -> bytes:
         file.close()
 
 
-def pieces_of(data: bytes, place: Place) -> list[Piece]:
+def pieces_of(data: bytes, place: Stretch) -> list[Piece]:
     """The extent's verified messages: one piece, or more where damage or size parts them."""
     pieces: list[Piece] = []
     run: list[tuple[int, Header]] = []
@@ -117,7 +189,7 @@ def _follows(run: list[tuple[int, Header]], at: int, header: Header) -> bool:
     return at == last_at + last.total_size and header.first_index == last.end_index
 
 
-def _piece(data: bytes, place: Place, run: list[tuple[int, Header]]) -> Piece:
+def _piece(data: bytes, place: Stretch, run: list[tuple[int, Header]]) -> Piece:
     """One piece of batches that follow each other."""
     first_at, first = run[0]
     last_at, last = run[-1]
@@ -154,7 +226,7 @@ def _join(data: bytes, run: list[tuple[int, Header]]) -> Block:
     return Block(first.first_index, len(run), ends, frames, first.ordinal)
 
 
-def damage_of(place: Place, pieces: list[Piece]) -> list[Damage]:
+def damage_of(place: Stretch, pieces: list[Piece]) -> list[Damage]:
     """What of the extent is in none of the pieces."""
     found: list[Damage] = []
     extent = place.extent
@@ -170,6 +242,18 @@ def damage_of(place: Place, pieces: list[Piece]) -> list[Damage]:
     return found
 
 
+class Rescan(NamedTuple):
+    """What the headers of a segment's batches say.
+
+    Attributes:
+        extents: where its messages are.
+        damage: what of it cannot be read.
+    """
+
+    extents: Extents
+    damage: list[Damage]
+
+
 class BlockRead:
     """Reads one extent for the cache. Taken over by `Log.store`."""
 
@@ -179,14 +263,14 @@ class BlockRead:
     def __init__(
         self,
         disk: Disk,
-        place: Place | None,
+        place: Stretch | None,
         token: object,
-        scan: Callable[[], "Recovered"] | None = None,
+        scan: Callable[[], Rescan] | None = None,
     ) -> None:
         self._disk = disk
         self._scan = scan
         """Reads the segment's headers, of which an index file has told so far."""
-        self.scanned: Recovered | None = None
+        self.scanned: Rescan | None = None
         """What that came to."""
         self.place = place
         self.token = token
@@ -245,7 +329,7 @@ class RangeRead:
     def __init__(
         self,
         disk: Disk,
-        places: list[Place],
+        places: list[Stretch],
         first: tuple[int, int],
         end: tuple[int, int],
         max_bytes: int,
@@ -288,7 +372,7 @@ class RangeRead:
         self.lost = self._end_ordinal - self._first_ordinal - present
 
     def _take(
-        self, data: bytes, place: Place, room: int
+        self, data: bytes, place: Stretch, room: int
     ) -> tuple[int, int, tuple[int, int] | None]:
         """Take an extent's batches.
 

@@ -15,13 +15,11 @@ import errno
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sparq.log import index_file, reading
-from sparq.log.disk import Disk, DiskError, File, FileSystem
-from sparq.log.extents import Extent
-from sparq.log.found import Found
+from sparq.log import index_file
+from sparq.log.disk import Disk, DiskError, File, FileSystem, read_bytes, write_all_again
+from sparq.log.extents import Extent, Stretch
 from sparq.log.index_file import SUFFIX as INDEX
-from sparq.log.removal import GONE
-from sparq.log.scan import Damage, headers, read_bytes
+from sparq.log.reading import Damage, Rescan, damage_of, headers, pieces_of
 from sparq.log.segment import (
     CEILING_SPAN,
     DATA_START,
@@ -34,6 +32,7 @@ from sparq.log.segment import (
     first_index_of,
     settle_name,
 )
+from sparq.log.upkeep import GONE
 from sparq.protocol import batch
 from sparq.protocol.batch import HAS_DUES, Header
 
@@ -217,7 +216,7 @@ def _read_headers(
     bad: tuple[int, int] | None = None
     file = disk.open(segment.path)
     try:
-        for offset, size, header in headers(file, *place, segment.header.key):
+        for offset, size, header in headers(file, *place, segment.key):
             if header is None or not header.readable:
                 bad = bad or (offset, offset)
                 bad = (bad[0], offset + size)
@@ -247,8 +246,8 @@ def _read_headers(
     found.torn_bytes = bad[1] - bad[0] if bad is not None else 0
 
 
-def scan_again(disk: Disk, segment: Segment, limit: int) -> Recovered:
-    """What the headers of a file tell, whatever an index file says: one segment, and damage.
+def scan_again(disk: Disk, segment: Segment, limit: int) -> Rescan:
+    """What the headers of a file tell, whatever an index file says.
 
     Raises:
         DiskError: the file cannot be opened or read at all.
@@ -257,8 +256,7 @@ def scan_again(disk: Disk, segment: Segment, limit: int) -> Recovered:
     fresh = Segment(segment.path, segment.header, size=segment.size)
     fresh.ordinal_limit = segment.ordinal_limit
     _scan(disk, fresh, limit, found, believes_index=False)
-    found.segments.append(fresh)
-    return found
+    return Rescan(fresh.extents, found.damage)
 
 
 def _take(file: File, segment: Segment, offset: int, header: Header, found: Recovered) -> None:
@@ -276,7 +274,8 @@ def _take(file: File, segment: Segment, offset: int, header: Header, found: Reco
         fresh=len(segment.extents) == segment.index_count,
     )
     segment.size = offset + header.total_size
-    segment.note_time(header.publish_time_ns)
+    segment.first_time_ns = segment.first_time_ns or header.publish_time_ns
+    segment.last_time_ns = max(segment.last_time_ns, header.publish_time_ns)
     if header.optional_flags & HAS_DUES:
         data = read_bytes(file, header.total_size, offset)
         if batch.check_payload(data, 0, header):
@@ -309,13 +308,13 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
     ):
         position -= 1
     for at in reversed(range(position, len(extents))):
-        place = reading.Place(segment.path, segment.header.key, extents[at])
+        place = Stretch(segment.path, segment.key, extents[at])
         data = _read_strictly(disk, place)
         if data is None:
             # Unreadable is not torn. If it stays so, whoever reads it will report it.
             continue
-        pieces = reading.pieces_of(data, place)
-        damage = reading.damage_of(place, pieces)
+        pieces = pieces_of(data, place)
+        damage = damage_of(place, pieces)
         if not damage:
             continue
         extents.replace(at, [piece.extent for piece in pieces])
@@ -327,7 +326,7 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
         found.damage.extend(damage)
 
 
-def _read_strictly(disk: Disk, place: reading.Place) -> bytes | None:
+def _read_strictly(disk: Disk, place: Stretch) -> bytes | None:
     """The extent's bytes; None: a page of it cannot be read."""
     file = disk.open(place.path)
     try:
@@ -371,4 +370,4 @@ def sync_found(
         (newest.path, max(newest.index_end[0], newest.size - VERIFY_BYTES))
         for newest in segments[-1:]
     ]
-    Found(disk, directory, files).settle(file_system)
+    write_all_again(disk, directory, files, file_system)

@@ -21,12 +21,14 @@ reserves the space of a delete when it takes a put).
 """
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from sparq.log.disk import Disk, DiskError, File
 
+Result = TypeVar("Result")
 RESERVE_BYTES: Final = 16 << 20
 SHARE: Final = 8
 """On a small disk, no more than this part of what is free."""
@@ -107,6 +109,7 @@ class Reserve:
         target_bytes: how large it should be.
         held_bytes: how large it is.
         floor_bytes: what no append may spend, as counted last.
+        credit_bytes: logs may take so much before the disk is looked at again.
         is_refusing: whether the last log that asked for space was refused it.
     """
 
@@ -117,8 +120,7 @@ class Reserve:
         self._file = file
         self._size_bytes = size_bytes
         self._accounts: dict[Account, None] = {}
-        self._credit_bytes = 0
-        """Logs may take so much before the disk is looked at again."""
+        self.credit_bytes = 0
         self._share_bytes = self._room_bytes = 0
         self.held_bytes = file.size()
         self.target_bytes = self.floor_bytes = 0
@@ -184,16 +186,16 @@ class Reserve:
         Raises:
             DiskError: there is no space for it.
         """
-        self._credit_bytes -= size_bytes
-        if self._credit_bytes >= 0 and not self.is_low:
+        self.credit_bytes -= size_bytes
+        if self.credit_bytes >= 0 and self.held_bytes >= self.target_bytes:
             return
         free = self.restore()
         left = free - size_bytes - SLACK_BYTES
         self.is_refusing = self.is_low or left < 0
         # Somebody else may use the disk, too: it is looked at again at half of what there is.
-        self._credit_bytes = max(0, left // 2)
+        self.credit_bytes = max(0, left // 2)
         if self.is_refusing:
-            self._credit_bytes = 0
+            self.credit_bytes = 0
             raise DiskError("write", self._directory, errno.ENOSPC)
 
     def look(self, size_bytes: int) -> bool:
@@ -283,3 +285,22 @@ class Reserve:
             spare // FINISH_BYTES,
             self.is_short,
         )
+
+
+def with_reserve(
+    action: Callable[[], Result],
+    reserve: Reserve | None,
+    size_bytes: int,
+    purpose: Purpose = Purpose.APPEND,
+) -> Result:
+    """Do something that needs so much space; where there is none, take it from the reserve.
+
+    Raises:
+        DiskError: it failed for another reason, or has had all that its purpose may have.
+    """
+    while True:
+        try:
+            return action()
+        except DiskError as error:
+            if not error.is_full or reserve is None or not reserve.release(size_bytes, purpose):
+                raise

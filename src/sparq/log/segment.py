@@ -27,24 +27,24 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
 2. File and folder are synced before the first message in it counts as stored, so that no index
    below the ceiling is ever given by a later run.
 3. Only the run that made a file appends to it. Where a later file begins, this one has ended.
+4. A segment's life, with what stands for each state::
+
+       prepared   a path (``Upkeep.spare``): an empty file under a name of no segment
+       bare       ActiveSegment without a header in its file: `create(bare=True)`
+       active     ActiveSegment: `create`, or `complete` of a bare one; `Log.active`
+       sealed     Segment: `ActiveSegment.close`, or found at recovery
+       dropped    ``upkeep.Drop``: the log has forgotten it, its file is deleted
 """
 
 import secrets
-import struct
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from xxhash import xxh3_64_intdigest
-
 from sparq.log.disk import Disk, DiskError, File
-from sparq.log.extents import Extents
+from sparq.log.extents import BatchKey, Extents
+from sparq.log.file_header import HeaderForm
 from sparq.log.reserve import Reserve
-from sparq.log.scan import BatchKey
 
-MAGIC: Final = b"SPARQLOG"
-HEADER_SIZE: Final = 128
-VERSION: Final = 1
-ALGORITHM_XXH3: Final = 1
 COPY_OFFSET: Final = 4096
 DATA_START: Final = 4608
 CEILING_SPAN: Final = 1 << 22
@@ -55,8 +55,7 @@ SUFFIX: Final = ".log"
 NEXT: Final = ".next"
 """Ends the name of a file that was made in advance and has not got its own yet."""
 
-_HEADER: Final = struct.Struct("<8sHBBIQ16sH2xIqqqqqI28x")
-_CHECKSUM: Final = struct.Struct("<Q")
+_HEADER: Final = HeaderForm(b"SPARQLOG", "Q16sH2xIqqqqqI28x")
 
 
 class SegmentHeader(NamedTuple):
@@ -73,21 +72,15 @@ class SegmentHeader(NamedTuple):
     previous_first: int
     epoch: int
 
-    @property
-    def key(self) -> BatchKey:
-        """What ties a batch to this file."""
-        return BatchKey(self.salt, short_id(self.log_id))
 
-
-def short_id(log_id: bytes) -> int:
-    """The part of a log's id that its batches carry."""
-    return int.from_bytes(log_id[:4], "little")
+def key_of(header: SegmentHeader) -> BatchKey:
+    """What ties a batch to the file: its salt, and the part of the log's id that batches carry."""
+    return BatchKey(header.salt, int.from_bytes(header.log_id[:4], "little"))
 
 
 def encode_header(header: SegmentHeader) -> bytes:
     """The bytes a file begins with, both copies: DATA_START of them."""
-    fields = _HEADER.pack(MAGIC, HEADER_SIZE, VERSION, ALGORITHM_XXH3, 0, *header)
-    whole = fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))
+    whole = _HEADER.pack(header)
     return whole.ljust(COPY_OFFSET, b"\0") + whole.ljust(DATA_START - COPY_OFFSET, b"\0")
 
 
@@ -98,21 +91,11 @@ def decode_header(data: bytes, name: str = "") -> SegmentHeader | None:
     the one that belongs to this name counts. None: neither is whole, or this version cannot read
     the file.
     """
-    copies = (_decode_copy(data[at : at + HEADER_SIZE]) for at in (0, COPY_OFFSET))
-    headers = [header for header in copies if header is not None]
+    copies = (_HEADER.unpack(data, at) for at in (0, COPY_OFFSET))
+    headers = [SegmentHeader(*facts) for facts in copies if facts is not None]
     first = first_index_of(name)
     named = [header for header in headers if header.first_index == first]
     return next(iter(named or headers), None)
-
-
-def _decode_copy(copy: bytes) -> SegmentHeader | None:
-    if len(copy) < HEADER_SIZE or copy[-8:] != _CHECKSUM.pack(xxh3_64_intdigest(copy[:-8])):
-        return None
-    magic, size, version, algorithm, flags, *rest = _HEADER.unpack(copy[:-8])
-    known = (magic, size, version, algorithm, flags)
-    if known != (MAGIC, HEADER_SIZE, VERSION, ALGORITHM_XXH3, 0):
-        return None
-    return SegmentHeader(*rest)
 
 
 def file_name(first_index: int, generation: int) -> str:
@@ -151,9 +134,10 @@ class Segment:
     Attributes:
         path: where it is.
         header: its header.
+        key: what ties a batch to it.
+        first_index: no message in here has a lower index.
         size: bytes up to the end of the last batch that counts.
         extents: where its messages are.
-        file: open while this run appends to it, else None.
         first_time_ns, last_time_ns: publish times of the first batch and the latest; 0: none.
         index_count: extents that its index file has (see `index_file`).
         index_bytes: how large that file is; 0: there is none that counts.
@@ -168,7 +152,6 @@ class Segment:
     header: SegmentHeader
     size: int = DATA_START
     extents: Extents = field(default_factory=Extents)
-    file: File | None = None
     first_time_ns: int = 0
     last_time_ns: int = 0
     index_count: int = 0
@@ -177,6 +160,13 @@ class Segment:
     indexed: bool = False
     dues: list[tuple[int, int]] = field(default_factory=list)
     ordinal_limit: int = ORDINAL_MAX
+    # What each commit asks for is found out once.
+    key: BatchKey = field(init=False)
+    first_index: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.header)
+        self.first_index = self.header.first_index
 
     @property
     def index_end(self) -> tuple[int, int, int]:
@@ -187,11 +177,6 @@ class Segment:
         return last.offset + last.size, last.end_ordinal, last.end
 
     @property
-    def first_index(self) -> int:
-        """No message in here has a lower index."""
-        return self.header.first_index
-
-    @property
     def end_index(self) -> int:
         """The index behind the last message that can be read."""
         return self.extents.ends[-1] if len(self.extents) else self.first_index
@@ -200,19 +185,6 @@ class Segment:
     def end_ordinal(self) -> int:
         """Messages in the log up to the end of this file."""
         return self.extents[-1].end_ordinal if len(self.extents) else self.header.base_ordinal
-
-    def has_room(self, size: int, end_index: int, limit: int) -> bool:
-        """Whether a batch of this size, up to this index, goes into a file of at most `limit`.
-
-        A batch that is larger than any file may be has one of its own.
-        """
-        fits = self.size + size <= limit or self.size == DATA_START
-        return fits and end_index <= self.header.ceiling
-
-    def note_time(self, time_ns: int) -> None:
-        """A batch of this publish time is in here."""
-        self.first_time_ns = self.first_time_ns or time_ns
-        self.last_time_ns = max(self.last_time_ns, time_ns)
 
     def info(self, *, sealed: bool) -> SegmentInfo:
         """What others may know of it."""
@@ -227,11 +199,17 @@ class Segment:
             self.path,
         )
 
+
+@dataclass(slots=True, eq=False)
+class ActiveSegment:
+    """A segment that this run appends to, with its open file."""
+
+    segment: Segment
+    file: File
+
     def close(self) -> None:
-        """Append no more."""
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        """Append no more: the segment is sealed."""
+        self.file.close()
 
 
 class Place(NamedTuple):
@@ -254,7 +232,7 @@ def create(
     *,
     spare: str | None = None,
     bare: bool = False,
-) -> Segment:
+) -> ActiveSegment:
     """Make a new file, durable when this returns.
 
     Args:
@@ -287,17 +265,16 @@ def create(
             # The same may well work with a file made now.
             is_clean = error.restored
     try:
-        segment = _begin(place.disk, *_new_name(place, header), None, bare=bare)
+        active = _begin(place.disk, *_new_name(place, header), None, bare=bare)
         try:
             place.disk.sync_directory(place.directory)
         except DiskError as error:
-            assert segment.file is not None
-            error.restored = discard(place.disk, segment.file)
+            error.restored = discard(place.disk, active.file)
             raise
     except DiskError as error:
         error.restored &= is_clean
         raise
-    return segment
+    return active
 
 
 def _new_name(place: Place, header: SegmentHeader) -> tuple[str, SegmentHeader]:
@@ -312,7 +289,7 @@ def _new_name(place: Place, header: SegmentHeader) -> tuple[str, SegmentHeader]:
 
 def _begin(
     disk: Disk, path: str, header: SegmentHeader, spare: str | None, *, bare: bool
-) -> Segment:
+) -> ActiveSegment:
     """A file of this name with this header, synced."""
     if spare is None:
         file = disk.create(path)
@@ -326,18 +303,17 @@ def _begin(
     except DiskError as error:
         error.restored = discard(disk, file)
         raise
-    return Segment(path, header, file=file)
+    return ActiveSegment(Segment(path, header), file)
 
 
-def complete(segment: Segment) -> None:
+def complete(bare: ActiveSegment) -> None:
     """Give a bare file, whose batches are synced, its header.
 
     Raises:
         DiskError: it may have it or not.
     """
-    assert segment.file is not None
-    segment.file.overwrite(encode_header(segment.header), 0)
-    segment.file.sync()
+    bare.file.overwrite(encode_header(bare.segment.header), 0)
+    bare.file.sync()
 
 
 def settle_name(place: Place, segment: Segment) -> None:

@@ -7,13 +7,10 @@
    `Ledger.finish`); works of one log or ledger that change files are taken over in the order made.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from sparq.log.disk import DiskError
-from sparq.protocol.instant import Instant
 
 
 class TaskKind(Enum):
@@ -43,24 +40,3 @@ class Work(Protocol):
 
     def run(self) -> None:
         """Do it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A work, and what is to happen in the loop when it has run."""
-
-    work: Work
-    on_done: Callable[[Instant], None]
-
-    @property
-    def kind(self) -> TaskKind:
-        """Where it is to be run."""
-        return self.work.kind
-
-    def run(self) -> None:
-        """Do the work."""
-        self.work.run()
-
-    def done(self, now: Instant) -> None:
-        """Take the results over, in the loop."""
-        self.on_done(now)

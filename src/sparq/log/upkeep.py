@@ -8,16 +8,97 @@
 Each work is handed out once at a time, runs in the housekeeping thread, and is given back.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
-from sparq.log.disk import DiskError
-from sparq.log.index_file import IndexWrite
-from sparq.log.removal import Sweep
-from sparq.log.segment import CEILING_SPAN, NEXT, Place, Segment
+from sparq.log.disk import Disk, DiskError
+from sparq.log.index_file import IndexWrite, path_of
+from sparq.log.segment import CEILING_SPAN, NEXT, ActiveSegment, Place, Segment
 from sparq.log.task import TaskKind
+from sparq.protocol.layout import FRAME_OVERHEAD
+
+GONE: Final = ".gone"
+STEP_BYTES: Final = 4 << 20
+"""Freed at a time: syncs of other files wait a few milliseconds for it, not a hundred."""
+
+
+def erase(disk: Disk, path: str) -> None:
+    """Delete a file that no start needs, however large.
+
+    Raises:
+        DiskError: it is still there, maybe smaller.
+    """
+    file = disk.open(path)
+    try:
+        size = file.size()
+        while size > STEP_BYTES:
+            size -= STEP_BYTES
+            file.truncate(size)
+    finally:
+        file.close()
+    disk.unlink(path)
+
+
+@dataclass(slots=True, eq=False)
+class Drop:
+    """Deletes the files of a segment that the log has forgotten."""
+
+    place: Place
+    path: str
+    size_bytes: int
+    error: DiskError | None = None
+
+    @property
+    def kind(self) -> TaskKind:
+        """Nobody waits for it."""
+        return TaskKind.HOUSEKEEPING
+
+    def run(self) -> None:
+        """Delete; a file that is gone already is no error."""
+        disk = self.place.disk
+        try:
+            index_path = path_of(self.path)
+            if disk.exists(index_path):
+                disk.unlink(index_path)
+            if self.size_bytes <= STEP_BYTES:
+                disk.unlink(self.path)
+                return
+            gone = self.path + GONE
+            disk.rename(self.path, gone)
+            disk.sync_directory(self.place.directory)
+            erase(disk, gone)
+        except DiskError as error:
+            if not error.is_missing:
+                self.error = error
+
+
+@dataclass(slots=True, eq=False)
+class Sweep:
+    """Deletes what earlier runs have left."""
+
+    place: Place
+    paths: list[str]
+    error: DiskError | None = None
+
+    @property
+    def kind(self) -> TaskKind:
+        """Nobody waits for it."""
+        return TaskKind.HOUSEKEEPING
+
+    def run(self) -> None:
+        """Delete; what cannot be deleted is tried at the next start."""
+        for path in self.paths:
+            try:
+                erase(self.place.disk, path)
+            except DiskError as error:
+                self.error = error
+
 
 PREPARE_AT: Final = 0.5
-"""The next file is made when the present one is filled to this part."""
+"""The next file is made when the present one is filled to this part, by bytes or by indexes."""
+MESSAGE_BYTES_MIN: Final = FRAME_OVERHEAD + 1 + 4
+"""What a message takes at least: its frame, and where that ends."""
+NEVER: Final = 1 << 63
 
 
 class Prepare:
@@ -63,41 +144,39 @@ class Upkeep:
 
     Attributes:
         spare: the file that is ready to be the next one; None: there is none.
+        spare_due_size: the size of the active file from which on the next is to be made; NEVER: it
+            was begun already, or the log is in memory.
     """
 
-    def __init__(self, place: Place, leftovers: list[str]) -> None:
+    def __init__(self, place: Place, leftovers: list[str], max_bytes_per_file: int) -> None:
         self.spare: str | None = None
+        self.spare_due_size = NEVER
         self._place = place
+        self._prepare_at = int(
+            PREPARE_AT * min(max_bytes_per_file, CEILING_SPAN * MESSAGE_BYTES_MIN)
+        )
         self._leftovers = leftovers
         self._to_index: list[Segment] = []
         self._indexing: IndexWrite | None = None
-        self._prepared_for: Segment | None = None
         self._is_failing = False
 
     def add(self, segment: Segment) -> None:
         """A segment is there, whose index file may not have all of it."""
         if self._place.directory:
             self._to_index.append(segment)
+            if self.spare is None:
+                self.spare_due_size = self._prepare_at
 
     def forget(self, segment: Segment) -> None:
         """A segment goes."""
         segment.index_ends = True
 
-    def wants_spare(self, active: Segment | None, limit: int) -> bool:
-        """Whether it is time to make the next file."""
-        if active is None or self.spare is not None or self._prepared_for is active:
-            return False
-        if not self._place.directory:
-            return False
-        given = active.end_index - active.first_index
-        return active.size >= PREPARE_AT * limit or given >= PREPARE_AT * CEILING_SPAN
-
-    def prepare(self, active: Segment) -> Prepare:
+    def prepare(self, active: ActiveSegment) -> Prepare:
         """Make the next file; where that fails, the commit that needs it will."""
-        self._prepared_for = active
-        return Prepare(self._place, active.first_index)
+        self.spare_due_size = NEVER
+        return Prepare(self._place, active.segment.first_index)
 
-    def tasks(self, active: Segment | None, synced_end: int) -> list[UpkeepWork]:
+    def tasks(self, active: ActiveSegment | None, synced_end: int) -> list[UpkeepWork]:
         """What there is to do now."""
         works: list[UpkeepWork] = []
         if not self._place.directory:
@@ -108,21 +187,22 @@ class Upkeep:
         reserve = self._place.reserve
         is_short = reserve is not None and reserve.is_short
         if self._indexing is None and not is_short:
-            self._indexing = self._next_write(active, synced_end)
+            growing = None if active is None else active.segment
+            self._indexing = self._next_write(growing, synced_end)
             if self._indexing is not None:
                 works.append(self._indexing)
         return works
 
-    def _next_write(self, active: Segment | None, synced_end: int) -> IndexWrite | None:
+    def _next_write(self, growing: Segment | None, synced_end: int) -> IndexWrite | None:
         kept: list[Segment] = []
         found: IndexWrite | None = None
         for segment in self._to_index:
             if segment.index_ends:
                 continue
-            count = _full_count(segment, active, synced_end)
+            count = _full_count(segment, growing, synced_end)
             if found is None and count > segment.index_count:
                 found = self._write_of(segment, count)
-            if segment is active or found is not None or count < len(segment.extents):
+            if segment is growing or found is not None or count < len(segment.extents):
                 kept.append(segment)
         self._to_index = kept
         return found
@@ -144,14 +224,17 @@ class Upkeep:
             self._take_index(work)
         elif isinstance(work, Prepare) and work.error is None:
             self.spare = work.path
+            self.spare_due_size = NEVER
         told = self._is_failing
         self._is_failing = work.error is not None
         return f"what makes a start quick failed: {work.error}" if work.error and not told else ""
 
-    def goes_on(self, work: UpkeepWork, active: Segment | None) -> bool:
+    def goes_on(self, work: UpkeepWork, active: ActiveSegment | None) -> bool:
         """Whether more like it should follow at once: what a start has found without an index file
         is to have one soon, while the file that grows can wait for more, and so can what failed."""
-        return isinstance(work, IndexWrite) and work.error is None and work.segment is not active
+        if not isinstance(work, IndexWrite) or work.error is not None:
+            return False
+        return active is None or work.segment is not active.segment
 
     def _take_index(self, work: IndexWrite) -> None:
         segment = work.segment
@@ -164,10 +247,10 @@ class Upkeep:
         segment.dues = [due for due in segment.dues if due not in written]
 
 
-def _full_count(segment: Segment, active: Segment | None, synced_end: int) -> int:
+def _full_count(segment: Segment, growing: Segment | None, synced_end: int) -> int:
     """How many extents of a segment are synced and will not grow."""
     ends = segment.extents.ends
-    count = len(ends) - 1 if segment is active else len(ends)
+    count = len(ends) - 1 if segment is growing else len(ends)
     while count > 0 and ends[count - 1] > synced_end:
         count -= 1
     return max(count, 0)

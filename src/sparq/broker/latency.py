@@ -1,23 +1,37 @@
-"""End-to-end latency of a channel: how long messages took from their publish to their FIN.
+"""How long messages took, from publish to FIN or first delivery; how far behind a channel is.
 
-NSQ's rolling percentiles (reference: semantics.md 9): a window of two halves; samples go into the
+`Window` has NSQ's rolling percentiles of a channel: a window of two halves; samples go into the
 newer one, which takes the place of the older when half the window's time has passed.
 
 1. Memory is bounded: a half is one array of counts, however many messages there were, and exists
    only once it has a sample. Neighbouring bins differ by 2 %, so a percentile is off by 1 %.
 2. A run of FINs is one logarithm over an array; below 16 samples plain code gives the same bins.
 3. Windows merge by adding counts: a topic is the sum of its channels.
+
+`Histogram` counts waits for the first delivery for Prometheus. One observation stands for a whole
+run of messages, so that a delivery of 2,500 costs what one does.
+
+`Outlook` has the age of the oldest message that waits, and the time to clear. Both come from memory
+alone, since they are asked for with every look at thousands of channels.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sparq.broker.options import SECOND_NS
+
+if TYPE_CHECKING:
+    from sparq.log.looking import Looking
+    from sparq.protocol.instant import Instant
+
 
 Counts = NDArray[np.int64]
 
@@ -116,3 +130,90 @@ def merged(windows: Iterable[Window], quantiles: Sequence[float], mono_ns: int) 
 
 def _percentile(quantile: float, value_ns: int) -> dict[str, float]:
     return {"quantile": quantile, "value": value_ns}
+
+
+DELIVERY_BOUNDS_NS: Final = tuple(
+    round(seconds * 1_000_000_000)
+    for seconds in (
+        *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+        *(1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400),
+    )
+)
+"""From the turn of a loop to a backlog of a day."""
+
+
+class Histogram:
+    """Counts of what took at most so long, and beyond all bounds.
+
+    Attributes:
+        bounds_ns: the upper ends of the buckets, ascending.
+        counts: of each bucket alone, and one more for what is beyond.
+        total_ns: the sum of all.
+    """
+
+    def __init__(self, bounds_ns: Sequence[int] = DELIVERY_BOUNDS_NS) -> None:
+        self.bounds_ns = bounds_ns
+        self.counts = [0] * (len(bounds_ns) + 1)
+        self.total_ns = 0
+
+    def observe(self, took_ns: int, count: int) -> None:
+        """So many took so long; a clock that was set back counts as no time."""
+        took_ns = max(0, took_ns)
+        self.counts[bisect_left(self.bounds_ns, took_ns)] += count
+        self.total_ns += took_ns * count
+
+
+TREND_NS: Final = 15 * SECOND_NS
+"""A depth is compared with one of at least so long ago, if there is one."""
+
+TREND_MIN_NS: Final = SECOND_NS
+"""What is younger than this tells nothing yet."""
+
+TREND_MAX_NS: Final = 60 * SECOND_NS
+"""What is older than this tells nothing any more."""
+
+
+class Outlook:
+    """What earlier looks at a channel have told: its depth then, and a message's time."""
+
+    __slots__ = ("_known", "_newer", "_older")
+
+    def __init__(self) -> None:
+        self._older = self._newer = (0, -1)
+        self._known = (-1, 0)
+
+    def oldest_waiting_ns(self, index: int | None, looking: Looking, now: Instant) -> int | None:
+        """How long ago the oldest message was published that waits; None: none waits.
+
+        Where its own time is not in memory, the time of the youngest of its extent counts.
+
+        Args:
+            index: of that message; None: none waits.
+            looking: into the topic's log.
+            now: the wall clock decides.
+        """
+        if index is None:
+            return None
+        if index != self._known[0]:
+            told = looking.known_time(index)
+            if told is None:
+                return None
+            if not told[1]:
+                return max(0, now.wall_ns - told[0])
+            self._known = index, told[0]
+        return max(0, now.wall_ns - self._known[1])
+
+    def clear_ns(self, depth: int, now: Instant) -> int | None:
+        """How long until nothing waits, if the depth goes on to fall as it did; None: unknown."""
+        since = now.mono_ns - self._newer[0]
+        if self._newer[1] < 0 or since > TREND_MAX_NS:
+            self._older = self._newer = now.mono_ns, depth
+        elif since >= TREND_NS:
+            self._older, self._newer = self._newer, (now.mono_ns, depth)
+        if not depth:
+            return 0
+        before_ns, before = self._older
+        span = now.mono_ns - before_ns
+        if span < TREND_MIN_NS or before <= depth:
+            return None
+        return depth * span // (before - depth)

@@ -110,8 +110,8 @@ def test_replies_keep_the_order_of_commands(house: House) -> None:
     consumer = house.consumer("t", "c")
     consumer.answers()
     consumer.say(commands.pub("t", b"x") + commands.fin(b"0" * 16), turn=False)
-    house.broker.end_turn(house.clock.now())
-    assert consumer.session.take_output() == []
+    house.end_turn()
+    assert house.broker.take_output(consumer.session) == []
 
     house.turn()
 
@@ -197,22 +197,22 @@ def test_no_message_overtakes_the_ok_of_its_sub(house: House) -> None:
     house.publish("t", b"x")
     client = house.connect()
     client.say(commands.sub("t", "c") + commands.rdy(1), turn=False)
-    house.broker.end_turn(house.clock.now())
-    assert client.session.take_output() == []
+    house.end_turn()
+    assert house.broker.take_output(client.session) == []
 
     house.turn()
 
     assert [kind for kind, _ in client.heard()] == [0, 2]
 
 
-def test_dirty_sessions_are_told_once(house: House) -> None:
+def test_sessions_with_output_are_told_once(house: House) -> None:
     """The shell asks who has output; who has none is not named."""
-    house.broker.dirty_sessions()
+    house.broker.take_sessions()
     client, other = house.connect(), house.connect()
     client.say(commands.pub("t", b"x"))
 
-    assert house.broker.dirty_sessions() == [client.session]
-    assert house.broker.dirty_sessions() == []
+    assert list(house.broker.take_sessions()) == [client.session]
+    assert list(house.broker.take_sessions()) == []
     assert not other.heard()
 
 
@@ -252,7 +252,7 @@ def test_a_name_is_one_topic_or_channel(house: House) -> None:
     house.consumer("u", "c")
 
     topics = house.broker.topics
-    assert first.session.channel is again.session.channel
-    assert first.session.channel is not other.session.channel
-    assert {"c": first.session.channel, "d": other.session.channel} == topics["t"].channels
+    one, two = topics["t"].channels["c"], topics["t"].channels["d"]
+    assert list(one.sessions.values()) == [first.session, again.session]
+    assert list(two.sessions.values()) == [other.session]
     assert topics["t"] is not topics["u"]

@@ -1,91 +1,65 @@
 """What each command of a connection does.
 
-One table: the command's class and who answers it. A refusal is a `RemoteError`, raised by whoever
-finds it and made into a reply at one place, `Conversation.execute`. Publishes and whatever must be
-synced before it is answered take a reply slot; all else is answered at once.
+One table: the command's class and what executes it. A refusal is a `RemoteError`, raised where it
+is found and made into a reply at one place, `Commands.execute`. Publishes and what must be synced
+before it is answered take a reply slot; all else is answered at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.broker import range_mode
-from sparq.broker.agenda import Agenda
-from sparq.broker.limits import LimitReached, check_room
-from sparq.broker.options import MILLISECOND_NS, BrokerOptions
-from sparq.broker.publishing import Publish, refusal
-from sparq.broker.session import Session
+from sparq.broker.channel import Channel
+from sparq.broker.options import MILLISECOND_NS, BrokerOptions, LimitReached
+from sparq.broker.publishing import Answered, Publish
+from sparq.broker.range_mode import Ranges, commit
+from sparq.broker.session import Nearness, Session
+from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
-from sparq.broker.topology import nearness
+from sparq.broker.turn import Reply, Turn
 from sparq.log.disk import DiskError
-from sparq.protocol import commands, frames
+from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
 from sparq.protocol.identify import negotiate
 from sparq.protocol.instant import Instant
+from sparq.protocol.layout import FRAME_OVERHEAD
 
 if TYPE_CHECKING:
-    from sparq.broker.channel import Channel
     from sparq.broker.permissions import Permissions
-    from sparq.broker.publishing import Done
-    from sparq.broker.topic import Topic
 
 HEARTBEATS_OFF: Final = "cannot SUB with heartbeats disabled"
 
 
-class PublishReply:
-    """Fills the slot of one publish command: an OK for each message of a PUB run."""
+class Commands:
+    """Executes commands against the topics.
 
-    __slots__ = ("_agenda", "_count", "_oks", "_session", "_size_bytes", "_slot", "_topic")
-
-    def __init__(
-        self, agenda: Agenda, session: Session, topic: str, *, count: int, oks: int, size_bytes: int
-    ) -> None:
-        self._agenda = agenda
-        self._session = session
-        self._topic = topic
-        self._count = count
-        self._oks = oks
-        self._size_bytes = size_bytes
-        self._slot = session.slot()
-        session.uncommitted_bytes += size_bytes
-
-    def __call__(self, error: RemoteError | None) -> None:
-        """The messages are kept, or refused."""
-        session = self._session
-        session.uncommitted_bytes -= self._size_bytes
-        if error is None:
-            self._slot.data = frames.OK * self._oks
-            counts = session.pub_counts
-            counts[self._topic] = counts.get(self._topic, 0) + self._count
-        else:
-            self._slot.data = frames.error(error.frame_text()) * (1 if error.fatal else self._oks)
-            session.closing |= error.fatal
-        self._agenda.dirty[session] = None
-
-
-class Conversation:
-    """Executes commands against the topics."""
+    Attributes:
+        subscriptions: what each session has subscribed to.
+        ranges: what sessions read by ranges.
+    """
 
     def __init__(
         self,
         topics: Topics,
-        agenda: Agenda,
+        turn: Turn,
         options: BrokerOptions,
         server_facts: Mapping[str, object],
     ) -> None:
+        self.subscriptions: dict[Session, tuple[Topic, Channel]] = {}
+        self.ranges = Ranges(turn)
         self._topics = topics
-        self._agenda = agenda
+        self._turn = turn
         self._options = options
         self._server_facts = {"auth_required": options.auth_required, **server_facts}
         self._last_epoch = 0
-        self._answers: dict[type, Callable[[Session, Any, Instant], None]] = {
-            commands.Publish: self._publish,
+        self._execute: dict[type, Callable[[Session, Any, Instant], None]] = {
+            commands.Publish: partial(self._send, name="PUB"),
             commands.Finish: self._finish,
             commands.Ready: self._ready,
-            commands.MultiPublish: self._multi_publish,
-            commands.DeferredPublish: self._deferred_publish,
+            commands.MultiPublish: partial(self._send, name="MPUB"),
+            commands.DeferredPublish: partial(self._send, name="DPUB"),
             commands.TopicNeeded: self._topic_needed,
             commands.Requeue: self._requeue,
             commands.Touch: self._touch,
@@ -105,10 +79,10 @@ class Conversation:
         if session.closing:
             return
         try:
-            self._answers[type(command)](session, command, now)
+            self._execute[type(command)](session, command, now)
         except RemoteError as error:
             session.reply_error(error)
-        self._agenda.dirty[session] = None
+        self._turn.sessions[session] = None
 
     # Permissions
 
@@ -121,7 +95,7 @@ class Conversation:
         session.authed = True
         session.auth_identity = permissions.identity
         session.auth_identity_url = permissions.identity_url
-        session.reply(frames.response(permissions.reply_data()))
+        session.reply(layout.response(permissions.reply_data()))
 
     def _authenticate(
         self, session: Session, _command: commands.Authenticate, _now: Instant
@@ -145,73 +119,54 @@ class Conversation:
 
     # Publishing
 
-    def add_publish(
-        self,
-        topic_name: str,
-        bodies: Bodies,
-        now: Instant,
-        done: Done,
-        *,
-        size_bytes: int,
-        command: str,
-        defer_ms: int,
-    ) -> None:
-        """Have messages committed; `done` hears of it, exactly once."""
-        due = None
-        if defer_ms:
-            delay_ns = defer_ms * MILLISECOND_NS
-            due = Instant(now.wall_ns + delay_ns, now.mono_ns + delay_ns)
+    def publish(self, publish: Publish, now: Instant) -> None:
+        """Have messages committed, or refused; either is answered once."""
+        topic = self._topics.by_name.get(publish.topic)
         try:
-            topic = self._topics.by_name.get(topic_name)
             if topic is None:
-                topic = self._topics.get_or_create(topic_name, now)
+                topic = self._topics.get_or_create(publish.topic, now)
             if self._options.max_topic_bytes:
-                check_room(topic, len(bodies), size_bytes)
+                _check_room(topic, publish)
         except Leaving as leaving:
-            done(refusal(command, str(leaving), fatal=True))
-            return
+            self._refuse(publish, str(leaving), fatal=True)
         except LimitReached as limit:
-            done(refusal(command, str(limit), fatal=False))
-            return
+            self._refuse(publish, str(limit), fatal=False)
         except DiskError as error:
-            self._agenda.fail(f"topic {topic_name} cannot be created: {error}", error)
-            done(refusal(command, error.reason, fatal=False))
-            return
-        topic.publishing.add(Publish(command, bodies, size_bytes, due, done))
+            self._turn.health.fail(f"topic {publish.topic} cannot be created: {error}", error)
+            self._refuse(publish, error.reason, fatal=False)
+        else:
+            turn = self._turn
+            topic.publishing.add(publish)
+            turn.backlog_bytes += publish.size_bytes
+            turn.topics[topic] = None
 
-    def _publish(self, session: Session, command: commands.Publish, now: Instant) -> None:
-        self._run(session, command, now, "PUB", oks=len(command.bodies))
+    def _refuse(self, publish: Publish, reason: str, *, fatal: bool) -> None:
+        self._turn.backlog_bytes += publish.size_bytes
+        self._turn.answers.append(Answered([publish], reason, fatal))
+        if publish.session is not None:
+            publish.session.closing |= fatal
 
-    def _multi_publish(
-        self, session: Session, command: commands.MultiPublish, now: Instant
-    ) -> None:
-        self._run(session, command, now, "MPUB", oks=1)
-
-    def _deferred_publish(
-        self, session: Session, command: commands.DeferredPublish, now: Instant
-    ) -> None:
-        self._run(session, command, now, "DPUB", oks=1, defer_ms=command.defer_ms)
-
-    def _run(
+    def _send(
         self,
         session: Session,
         command: commands.Publish | commands.MultiPublish | commands.DeferredPublish,
         now: Instant,
-        name: str,
         *,
-        oks: int,
-        defer_ms: int = 0,
+        name: str,
     ) -> None:
         topic, bodies = command.topic, command.bodies
-        if name != "MPUB":  # which was checked before its body was read
+        # An MPUB's permission was checked before its body was read: see `_topic_needed`.
+        if self._options.auth_required and name != "MPUB":
             self._check(session, name, topic)
-        size_bytes = bodies.size_bytes
-        done = PublishReply(
-            self._agenda, session, topic, count=len(bodies), oks=oks, size_bytes=size_bytes
-        )
-        self.add_publish(
-            topic, bodies, now, done, size_bytes=size_bytes, command=name, defer_ms=defer_ms
-        )
+        count = len(bodies.sizes)
+        size_bytes = int(bodies.sizes[0]) if count == 1 else bodies.size_bytes
+        session.uncommitted_bytes += size_bytes
+        slot = session.slot()
+        due: Instant | None = None
+        if isinstance(command, commands.DeferredPublish):
+            due = due_after(command.defer_ms, now)
+        oks = count if name == "PUB" else 1
+        self.publish(Publish(topic, name, bodies, count, size_bytes, due, session, slot, oks), now)
 
     def _topic_needed(self, session: Session, command: commands.TopicNeeded, now: Instant) -> None:
         self._check(session, "MPUB", command.topic)
@@ -238,11 +193,23 @@ class Conversation:
             raise RemoteError(
                 "E_SUB_FAILED", f"SUB failed consumers for {name} exceeds limit of {most}"
             )
-        session.nearness = nearness(session, self._options)
+        session.nearness = self._nearness(session)
         channel.subscribe(session)
+        self.subscriptions[session] = topic, channel
+        self._turn.wake(topic, channel)
         session.state = commands.STATE_SUBSCRIBED
-        self._answer_when_kept(session, topic, is_new, frames.OK, "SUB")
+        self._answer_when_kept(session, topic, is_new, layout.OK, "SUB")
         session.hold_messages()
+
+    def _nearness(self, session: Session) -> Nearness | None:
+        """Where a consumer is; None when that does not count."""
+        options = self._options
+        if not options.topology_aware:
+            return None
+        if session.topology_zone == options.topology_zone:
+            return Nearness.ZONE
+        is_near = session.topology_region == options.topology_region
+        return Nearness.REGION if is_near else Nearness.OTHER
 
     def _open(
         self, topic: str, name: str, command: str, now: Instant
@@ -251,55 +218,55 @@ class Conversation:
         try:
             found = self._topics.get_or_create(topic, now)
             is_new = name not in found.channels
-            return found, found.create_channel(name), is_new
+            channel = found.create_channel(name)
         except (Leaving, LimitReached) as reason:
             raise RemoteError(code, f"{command} failed {reason}") from reason
         except DiskError as error:
-            self._agenda.fail(f"topic {topic} cannot be created: {error}", error)
+            self._turn.health.fail(f"topic {topic} cannot be created: {error}", error)
             raise RemoteError(code, f"{command} failed {error.reason}") from error
+        self._turn.touch(found)
+        return found, channel, is_new
 
     def _answer_when_kept(
         self, session: Session, topic: Topic, is_new: bool, answer: bytes, command: str
     ) -> None:
-        """A channel that a command made is answered once it would survive a crash (decision 7)."""
+        """A channel that a command made is answered once it would survive a crash ."""
         if topic.books is None or (not is_new and topic.books.is_written()):
             session.reply(answer)
             return
-        slot = session.slot()
-
-        def kept(error: DiskError | None) -> None:
-            if error is None:
-                slot.data = answer
-            else:
-                refused = RemoteError(f"E_{command}_FAILED", f"{command} failed {error.reason}")
-                slot.data = frames.error(refused.frame_text())
-                session.closing |= refused.fatal
-            self._agenda.dirty[session] = None
-
+        reply = Reply(session, session.slot(), answer, command)
         if is_new:
-            topic.books.when_synced(kept)
+            topic.books.wait_for_sync(reply)
         else:
-            topic.books.when_written(kept)
+            topic.books.wait_for_write(reply)
+        self._turn.touch(topic)
 
     def _ready(self, session: Session, command: commands.Ready, _now: Instant) -> None:
-        if session.state == commands.STATE_SUBSCRIBED and session.channel is not None:
+        if session.state == commands.STATE_SUBSCRIBED:
+            topic, channel = self.subscriptions[session]
             session.ready_count = command.count
-            session.channel.opened(session)
+            channel.opened(session)
+            self._turn.wake(topic, channel)
 
     def _finish(self, session: Session, command: commands.Finish, now: Instant) -> None:
-        _channel(session).finish(session, command, now)
+        # The parser lets FIN, REQ and TOUCH through only behind a SUB.
+        topic, channel = self.subscriptions[session]
+        channel.finish(session, command, now)
+        self._turn.wake(topic, channel)
 
     def _requeue(self, session: Session, command: commands.Requeue, now: Instant) -> None:
-        _channel(session).requeue(session, command, now)
+        topic, channel = self.subscriptions[session]
+        channel.requeue(session, command, now)
+        self._turn.wake(topic, channel)
 
     def _touch(self, session: Session, command: commands.Touch, now: Instant) -> None:
         cap_ns = self._options.limits.max_msg_timeout_ms * MILLISECOND_NS
-        _channel(session).touch(session, command, now, cap_ns)
+        self.subscriptions[session][1].touch(session, command, now, cap_ns)
 
     def _close(self, session: Session, _command: commands.Close, _now: Instant) -> None:
         session.ready_count = 0
         session.state = commands.STATE_CLOSING
-        session.reply(frames.CLOSE_WAIT)
+        session.reply(layout.CLOSE_WAIT)
 
     def _nop(self, _session: Session, _command: commands.Nop, _now: Instant) -> None:
         return
@@ -307,7 +274,7 @@ class Conversation:
     def _identify(self, session: Session, command: commands.Identify, _now: Instant) -> None:
         granted = negotiate(command.body, self._options.limits, self._server_facts)
         session.identify(granted)
-        session.reply(frames.response(granted.reply_data()))
+        session.reply(layout.response(granted.reply_data()))
 
     # Range reading
 
@@ -315,13 +282,9 @@ class Conversation:
         self._check(session, "ATTACH", command.topic, command.channel)
         topic, channel, created = self._open(command.topic, command.channel, "ATTACH", now)
         epoch = self._last_epoch = max(now.wall_ns, self._last_epoch + 1)
-        answer = range_mode.attach(topic, channel, session, epoch, created=created)
-        self._answer_when_kept(session, topic, True, frames.response(answer), "ATTACH")
-
-    def _reader(self, session: Session) -> range_mode.RangeReader:
-        if session.reader is None:
-            session.reader = range_mode.RangeReader(self._agenda, session)
-        return session.reader
+        answer = self.ranges.attach(topic, channel, session, epoch, created=created)
+        self._turn.wake(topic, channel)
+        self._answer_when_kept(session, topic, True, layout.response(answer), "ATTACH")
 
     def _range_topic(self, name: str, command: str) -> Topic:
         topic = self._topics.by_name.get(name)
@@ -331,11 +294,11 @@ class Conversation:
 
     def _ends(self, session: Session, command: commands.Ends, _now: Instant) -> None:
         self._check(session, "ENDS", command.topic, reads=True)
-        self._reader(session).ends(self._range_topic(command.topic, "ENDS"), command)
+        self.ranges.ends(session, self._range_topic(command.topic, "ENDS"), command)
 
     def _read(self, session: Session, command: commands.Read, _now: Instant) -> None:
         self._check(session, "READ", command.topic, reads=True)
-        self._reader(session).read(self._range_topic(command.topic, "READ"), command)
+        self.ranges.read(session, self._range_topic(command.topic, "READ"), command)
 
     def _commit_range(self, session: Session, command: commands.CommitRange, now: Instant) -> None:
         self._check(session, "COMMIT", command.topic, command.channel)
@@ -344,12 +307,24 @@ class Conversation:
         if topic is None or channel is None:
             missing = f"channel {command.topic}:{command.channel} not found"
             raise RemoteError("E_COMMIT_FAILED", f"COMMIT failed {missing}")
-        range_mode.commit(topic, channel, command)
+        commit(topic, channel, command)
+        self._turn.wake(topic, channel)
         channel.committed_mono_ns = now.mono_ns
-        self._answer_when_kept(session, topic, False, frames.OK, "COMMIT")
+        self._answer_when_kept(session, topic, False, layout.OK, "COMMIT")
 
 
-def _channel(session: Session) -> Channel:
-    """The parser lets FIN, REQ and TOUCH through only behind a SUB."""
-    assert session.channel is not None
-    return session.channel
+def due_after(defer_ms: int, now: Instant) -> Instant | None:
+    """When what is deferred by so many milliseconds is due; None: it is not deferred."""
+    if not defer_ms:
+        return None
+    delay_ns = defer_ms * MILLISECOND_NS
+    return Instant(now.wall_ns + delay_ns, now.mono_ns + delay_ns)
+
+
+def _check_room(topic: Topic, publish: Publish) -> None:
+    """Refuse a publish that a topic of limited size has no room for; raises LimitReached."""
+    overhead = publish.messages * FRAME_OVERHEAD
+    wanted = topic.publishing.pending_bytes + publish.size_bytes + overhead
+    if not topic.trimming.has_room(wanted):
+        most = topic.options.max_topic_bytes
+        raise LimitReached(f"the limit of {most} bytes of topic {topic.name} is reached")

@@ -1,0 +1,102 @@
+"""How many calls a message costs: what is done for a batch must not become work for a message.
+
+Only calls of sparq's own functions count, on a real disk without a sync before each OK. What joins
+the newest batches in memory now and then (`log.block`) is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from bench.turns import Line, fins, now
+
+from sparq.protocol import commands
+
+SINGLE_PUB_CALLS_MAX = 35
+"""From the bytes of a PUB to those of its OK."""
+SINGLE_PUB_FILES_MAX = 12
+"""In which these functions stand: so many a reader opens (`log.block` is among them)."""
+FIN_FILES_MAX = 9
+DELIVERY_FILES_MAX = 11
+MANY_PUBS_CALLS_MAX = 51
+"""Of a hundred PUBs in one piece."""
+MANY_FINS_CALLS_MAX = 66
+"""Of a hundred FINs and the next delivery, within one block."""
+
+
+def files_of(call: Callable[[], object]) -> list[str]:
+    """The file of each of sparq's functions that is called."""
+    files: list[str] = []
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and "/sparq/" in frame.f_code.co_filename:
+            files.append(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return files
+
+
+def calls_of(call: Callable[[], object]) -> int:
+    """How many of sparq's functions are called."""
+    return sum(not file.endswith("log/block.py") for file in files_of(call))
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Line:
+    """A line to a topic that has messages."""
+    line = Line(tmp_path)
+    for _ in range(50):
+        assert line.say(commands.pub("t", b"x" * 200)).endswith(b"OK")
+    return line
+
+
+def test_a_single_pub(line: Line) -> None:
+    """The least of some tries: now and then a turn has something else to see to."""
+    one = commands.pub("t", b"x" * 200)
+
+    assert min(calls_of(lambda: line.say(one)) for _ in range(20)) <= SINGLE_PUB_CALLS_MAX
+    files = min((set(files_of(lambda: line.say(one))) for _ in range(20)), key=len)
+    assert len(files) <= SINGLE_PUB_FILES_MAX, sorted(files)
+
+
+def test_files_of_a_fin_and_of_the_delivery_that_follows(line: Line) -> None:
+    """From the bytes of the FIN to its note for the ledger; from the turn's end to the output."""
+    line.say(commands.sub("t", "c"))
+    answer = line.say(commands.rdy(1))
+    broker, session = line.broker, line.session
+    line.parser.feed(fins(answer))
+    command = []
+    fin = files_of(lambda: command.append(line.parser.next()))
+    fin += files_of(lambda: broker.execute(session, command[0], now()))
+    (topic,) = broker.turn.topics
+    assert 0 == session.in_flight_count
+    delivery = files_of(lambda: topic.end_turn(broker.turn.sampler, broker.turn.waited, now()))
+    assert 1 == session.in_flight_count
+
+    assert len(set(fin)) <= FIN_FILES_MAX, sorted(set(fin))
+    assert len(set(delivery)) <= DELIVERY_FILES_MAX, sorted(set(delivery))
+
+
+def test_a_batch_costs_what_a_message_costs(line: Line) -> None:
+    """A hundred PUBs, and a hundred FINs that make room for the next hundred messages."""
+    many = commands.pub("t", b"x" * 200) * 100
+    assert min(calls_of(lambda: line.say(many)) for _ in range(5)) <= MANY_PUBS_CALLS_MAX
+
+    line.say(commands.sub("t", "c"))
+    answer = line.say(commands.rdy(100))
+    answers: list[bytes] = []
+    costs: list[int] = []
+    for _ in range(4):
+        said = fins(answer)
+        assert said.count(b"FIN") == 100
+        costs.append(calls_of(lambda said=said: answers.append(line.say(said))))
+        answer = answers[-1]
+    assert min(costs) <= MANY_FINS_CALLS_MAX

@@ -1,0 +1,64 @@
+"""When topics want to be looked at."""
+
+from __future__ import annotations
+
+from sparq.broker.options import NEVER
+from sparq.broker.timers import STALE_MIN, Timers
+
+
+class Sleeper:
+    """Something that is due at a time."""
+
+    def __init__(self) -> None:
+        self.scheduled_ns = NEVER
+
+
+def test_timers_fire_once_and_in_time() -> None:
+    """The earliest wish counts; a later one is asked for anew by whoever was called."""
+    timers: Timers[Sleeper] = Timers()
+    one, two = Sleeper(), Sleeper()
+    timers.schedule(one, 50)
+    timers.schedule(one, 30)
+    timers.schedule(one, 40)
+    timers.schedule(two, 35)
+    assert timers.next_ns() == 30
+
+    assert timers.pop_due(29) == []
+    assert timers.pop_due(55) == [one, two]
+    timers.schedule(one, 60)
+    assert timers.pop_due(59) == []
+    assert timers.pop_due(60) == [one]
+    assert timers.next_ns() == NEVER
+
+
+def test_timers_that_no_longer_count_do_not_pile_up() -> None:
+    """Whoever wants to be called earlier again and again costs one entry, not one for each wish."""
+    timers: Timers[Sleeper] = Timers()
+    sleepers = [Sleeper() for _ in range(10)]
+    for turn in range(10_000):
+        for sleeper in sleepers:
+            timers.schedule(sleeper, 1_000_000_000)
+            timers.schedule(sleeper, turn + 1)
+        assert timers.pop_due(turn + 1) == sleepers
+        for sleeper in sleepers:
+            timers.schedule(sleeper, 1_000_000_000)
+
+    assert len(timers._heap) <= 2 * len(sleepers) + STALE_MIN
+    assert timers.next_ns() == 1_000_000_000
+    assert timers.pop_due(1_000_000_000) == sleepers
+    assert timers.next_ns() == NEVER
+
+
+def test_who_cancels_is_not_called() -> None:
+    """What is gone is not called any more, and may be scheduled anew."""
+    timers: Timers[Sleeper] = Timers()
+    one, two = Sleeper(), Sleeper()
+    timers.schedule(one, 10)
+    timers.schedule(two, 10)
+    timers.cancel(one)
+    timers.cancel(one)
+    assert timers.pop_due(10) == [two]
+
+    timers.schedule(one, 20)
+
+    assert timers.pop_due(20) == [one]
