@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.protocol import batch, frames
+from sparq.protocol import batch
 from sparq.protocol.batch import BatchError
 from sparq.protocol.frames import Bodies
 
@@ -23,7 +23,7 @@ def stored(
     first_index: int = 1000,
 ) -> bytes:
     """One batch as it lies in a file."""
-    data, ends = frames.encode([Bodies.of(bodies)], first_index, NODE, 77)
+    data, ends = batch.encode_frames([Bodies.of(bodies)], first_index, NODE, 77)
     buffers = batch.encode(
         data,
         ends,
@@ -67,7 +67,7 @@ def test_what_is_written_is_read(bodies: list[bytes], dues: list[tuple[int, int]
 
     (read,) = batch.walk(data)
 
-    encoded, ends = frames.encode([Bodies.of(bodies)], 1000, NODE, 77)
+    encoded, ends = batch.encode_frames([Bodies.of(bodies)], 1000, NODE, 77)
     assert bytes(read.frames) == encoded
     assert read.ends.tolist() == ends.tolist()
     assert read.dues == dues
@@ -84,7 +84,7 @@ def test_what_is_written_is_read(bodies: list[bytes], dues: list[tuple[int, int]
 def test_large_batch_is_not_copied_and_equals_a_joined_one() -> None:
     """Above 64 KiB the frames go to the disk as they are; the bytes are the same."""
     bodies = [bytes([k]) * 3000 for k in range(40)]
-    data, ends = frames.encode([Bodies.of(bodies)], 1, NODE, 77)
+    data, ends = batch.encode_frames([Bodies.of(bodies)], 1, NODE, 77)
 
     buffers = batch.encode(
         data,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.protocol import batch, layout
 from sparq.protocol import frames as f
 
 INDEXES = st.integers(0, (1 << 54) - 100)
@@ -38,19 +39,19 @@ def scattered(bodies: list[bytes], gap: int, as_arrays: bool) -> f.Bodies:
 
 
 def run_of(count: int, size: int = 20) -> tuple[bytes, f.Ends]:
-    return f.encode([f.Bodies.of([b"b" * size] * count)], 5, 1, 9)
+    return batch.encode_frames([f.Bodies.of([b"b" * size] * count)], 5, 1, 9)
 
 
 def test_response_and_error_frames() -> None:
     """A frame is its size, its type and its data."""
-    assert f.OK == b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
-    assert f.error(b"E_X y") == b"\x00\x00\x00\x09\x00\x00\x00\x01E_X y"
-    assert f.frame(f.FRAME_RANGE, b"") == b"\x00\x00\x00\x04\x00\x00\x00\x03"
+    assert layout.OK == b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+    assert layout.error(b"E_X y") == b"\x00\x00\x00\x09\x00\x00\x00\x01E_X y"
+    assert layout.frame(layout.FRAME_RANGE, b"") == b"\x00\x00\x00\x04\x00\x00\x00\x03"
 
 
 def test_message_layout() -> None:
     """A message frame is the documented bytes: 34 of overhead, then the body."""
-    frames, ends = f.encode([f.Bodies.of([b"hi"])], 0x1234, 3, 77)
+    frames, ends = batch.encode_frames([f.Bodies.of([b"hi"])], 0x1234, 3, 77)
 
     assert frames == plain_frame(b"hi", 3 << 54 | 0x1234, 77)
     assert ends.tolist() == [36]
@@ -73,8 +74,8 @@ def test_encode_equals_the_plain_form(
         for position, body in enumerate(bodies)
     ]
 
-    frames, ends = f.encode(placed, first_index, node_id, 77)
-    scalar_frames, scalar_ends = f.encode_scalar(placed, first_index, node_id, 77)
+    frames, ends = batch.encode_frames(placed, first_index, node_id, 77)
+    scalar_frames, scalar_ends = batch.encode_frames_scalar(placed, first_index, node_id, 77)
 
     assert frames == scalar_frames == b"".join(plain)
     assert ends.tolist() == scalar_ends.tolist() == np.cumsum([len(p) for p in plain]).tolist()
@@ -91,8 +92,8 @@ def test_encode_of_bodies_at_even_distances(
     listed = f.Bodies(buffer, list(places), [size] * count)
     other = [f.Bodies.of([b"o" * data.draw(st.sampled_from([size, 31]))] * 20)] * beside_others
 
-    frames, ends = f.encode([*other, even], 5, 1, 9)
-    plain_frames, plain_ends = f.encode_scalar([*other, listed], 5, 1, 9)
+    frames, ends = batch.encode_frames([*other, even], 5, 1, 9)
+    plain_frames, plain_ends = batch.encode_frames_scalar([*other, listed], 5, 1, 9)
 
     assert frames == plain_frames
     assert ends.tolist() == plain_ends.tolist()
@@ -105,7 +106,7 @@ def test_encode_of_irregular_places_with_one_size() -> None:
     starts = [0, 3, 5, 9, 20, 30, 31, 40, 50, 60, 70, 80, 90, 100, 120, 130, 140, 200]
     bodies = f.Bodies(buffer, starts, [2] * len(starts))
 
-    frames, ends = f.encode([bodies], 1, 1, 1)
+    frames, ends = batch.encode_frames([bodies], 1, 1, 1)
 
     bounds = ends.tolist()
     assert [frames[end - 2 : end] for end in bounds] == [buffer[s : s + 2] for s in starts]
@@ -115,18 +116,18 @@ def test_encode_of_large_bodies() -> None:
     """Large bodies, which are not copied twice, arrive all the same."""
     bodies = [bytes([n]) * (5000 + n) for n in range(20)]
 
-    frames, ends = f.encode([f.Bodies.of(bodies)], 1, 1, 1)
+    frames, ends = batch.encode_frames([f.Bodies.of(bodies)], 1, 1, 1)
 
     assert ends.tolist()[-1] == len(frames)
-    assert frames == f.encode_scalar([f.Bodies.of(bodies)], 1, 1, 1)[0]
+    assert frames == batch.encode_frames_scalar([f.Bodies.of(bodies)], 1, 1, 1)[0]
 
 
 def test_encode_refuses_indexes_beyond_54_bits() -> None:
     """An index that would run into the node's bits is a bug, not a message."""
     with pytest.raises(AssertionError):
-        f.encode([f.Bodies.of([b"x"])], f.INDEX_LIMIT, 1, 1)
+        batch.encode_frames([f.Bodies.of([b"x"])], layout.INDEX_LIMIT, 1, 1)
     with pytest.raises(AssertionError):
-        f.encode([f.Bodies.of([b"x"])], 1, 1024, 1)
+        batch.encode_frames([f.Bodies.of([b"x"])], 1, 1024, 1)
 
 
 def test_bodies_iterate_and_count() -> None:
@@ -172,7 +173,7 @@ ID_TEXTS = st.one_of(
 def test_bytes_that_are_no_id_are_told(texts: list[bytes]) -> None:
     """What is not 16 lower-case hex digits stands for no number."""
     hex_digits = set(b"0123456789abcdef")
-    plain = [int(t, 16) if hex_digits.issuperset(t) else f.INVALID_ID for t in texts]
+    plain = [int(t, 16) if hex_digits.issuperset(t) else layout.INVALID_ID for t in texts]
 
     assert [f.parse_raw_id(text) for text in texts] == plain
 
@@ -183,7 +184,7 @@ def test_bytes_that_are_no_id_are_told(texts: list[bytes]) -> None:
 )
 def test_no_ids(text: bytes) -> None:
     """Other lengths, capitals, spaces and signs make no id."""
-    assert f.parse_raw_id(text) == f.INVALID_ID
+    assert f.parse_raw_id(text) == layout.INVALID_ID
 
 
 # Runs
@@ -192,7 +193,7 @@ def test_no_ids(text: bytes) -> None:
 @given(BODIES, st.data())
 def test_patched_attempts(bodies: list[bytes], data: st.DataObject) -> None:
     """Each message gets its attempts, held at 65,535; nothing else changes."""
-    frames, ends = f.encode([f.Bodies.of(bodies)], 8, 2, 77)
+    frames, ends = batch.encode_frames([f.Bodies.of(bodies)], 8, 2, 77)
     counts = st.lists(st.integers(1, 70_000), min_size=len(bodies), max_size=len(bodies))
     attempts = data.draw(counts)
     plain = [
@@ -216,7 +217,7 @@ def test_one_count_of_attempts_for_all() -> None:
 
 def test_take() -> None:
     """Frames are taken in the order asked for, also twice or none."""
-    frames, ends = f.encode([f.Bodies.of([b"a", b"bb", b"ccc"])], 0, 0, 0)
+    frames, ends = batch.encode_frames([f.Bodies.of([b"a", b"bb", b"ccc"])], 0, 0, 0)
     single = [plain_frame(body, at, 0) for at, body in enumerate([b"a", b"bb", b"ccc"])]
 
     assert f.take(frames, ends, [2, 0, 0]) == single[2] + single[0] + single[0]
@@ -229,7 +230,7 @@ def test_timestamps_are_patched_one_by_one(bodies: list[bytes], data: st.DataObj
     count = len(bodies)
     stamp = st.integers(-(1 << 63), (1 << 63) - 1)
     stamps = data.draw(st.lists(stamp, min_size=count, max_size=count))
-    frames, ends = f.encode([f.Bodies.of(bodies)], 5, 7, 1)
+    frames, ends = batch.encode_frames([f.Bodies.of(bodies)], 5, 7, 1)
 
     patched = f.patch_timestamps(frames, ends, np.array(stamps, np.int64))
 

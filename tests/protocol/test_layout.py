@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sparq.protocol import frames, layout
+from sparq.protocol import layout
 
 LOADED = "import sys; import sparq.protocol.{}; sys.exit('numpy' in sys.modules)"
 
@@ -20,11 +20,6 @@ def test_the_constants_are_the_layout() -> None:
     assert layout.ATTEMPTS_OFFSET + struct.calcsize(">H") == layout.ID_OFFSET
     assert layout.ID_OFFSET + layout.ID_SIZE == layout.FRAME_OVERHEAD
     assert layout.FRAME_OVERHEAD - layout.FRAME_HEADER_SIZE == layout.MESSAGE_HEADER_SIZE
-
-
-def test_frames_has_the_same_names() -> None:
-    """Whoever handles runs finds the layout there."""
-    assert all(getattr(layout, name) is getattr(frames, name) for name in frames.__all__)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import INVALID_ID, Bodies
+from sparq.protocol.frames import Bodies
 from sparq.protocol.identify import Limits
+from sparq.protocol.layout import INVALID_ID
 from sparq.protocol.parser import LineTooLong, Parser
 from tests.protocol.reference import Event, Reference
 

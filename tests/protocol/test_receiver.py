@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.protocol import batch, layout
 from sparq.protocol import frames as f
 from sparq.protocol.receiver import (
     FrameError,
@@ -30,7 +31,7 @@ def test_frames_do_not_depend_on_chunks(frames: list[tuple[int, bytes]], cuts: l
     """However the stream is cut, each frame comes once, whole and in order."""
     receiver = Receiver(100)
     received = []
-    for piece in pieces(b"".join(f.frame(*frame) for frame in frames), cuts):
+    for piece in pieces(b"".join(layout.frame(*frame) for frame in frames), cuts):
         receiver.feed(piece)
         received += list(receiver.frames())
 
@@ -53,7 +54,7 @@ def test_runs_are_the_same_frames(
     """Cut into runs, a run in parts, the same messages and other frames come in the same order."""
     receiver = Receiver(100)
     received: list[Any] = []
-    for piece in pieces(b"".join(f.frame(*frame) for frame in frames), cuts):
+    for piece in pieces(b"".join(layout.frame(*frame) for frame in frames), cuts):
         receiver.feed(piece)
         for found in receiver.runs():
             if isinstance(found, MessageRun):
@@ -67,28 +68,34 @@ def test_runs_are_the_same_frames(
                 received.append(found)
 
     assert received == [
-        decode_message(data) if kind == f.FRAME_MESSAGE else (kind, data) for kind, data in frames
+        decode_message(data) if kind == layout.FRAME_MESSAGE else (kind, data)
+        for kind, data in frames
     ]
 
 
-@given(st.lists(st.sampled_from([f.OK] * 4 + [f.HEARTBEAT, f.frame(1, b"E_X")]), max_size=30), CUTS)
+@given(
+    st.lists(
+        st.sampled_from([layout.OK] * 4 + [layout.HEARTBEAT, layout.frame(1, b"E_X")]), max_size=30
+    ),
+    CUTS,
+)
 def test_oks_taken_together_are_the_same_oks(frames: list[bytes], cuts: list[int]) -> None:
     """Whatever stands around them and however they are cut, each OK is counted once, in order."""
     receiver, stream = Receiver(100), b"".join(frames)
     received: list[bytes] = []
     for piece in pieces(stream, cuts):
         receiver.feed(piece)
-        received += [f.OK] * receiver.take_oks()
-        received += [f.frame(*frame) for frame in receiver.frames()]
+        received += [layout.OK] * receiver.take_oks()
+        received += [layout.frame(*frame) for frame in receiver.frames()]
 
     assert received == frames
 
 
 def test_a_run_ends_at_what_is_no_message() -> None:
     """A message without its header, or a size that cannot be, is left to be refused."""
-    message = f.frame(2, bytes(30))
+    message = layout.frame(2, bytes(30))
     receiver = Receiver(100)
-    receiver.feed(message * 3 + f.frame(2, bytes(25)) + struct.pack(">ii", 101, 2) + bytes(97))
+    receiver.feed(message * 3 + layout.frame(2, bytes(25)) + struct.pack(">ii", 101, 2) + bytes(97))
     runs = receiver.runs()
 
     assert len(next(runs)) == 3
@@ -100,10 +107,10 @@ def test_a_run_ends_at_what_is_no_message() -> None:
 def test_a_frame_not_asked_for_is_kept() -> None:
     """Bytes that come while frames are still to be taken lose nothing."""
     receiver = Receiver(100)
-    receiver.feed(f.OK + f.HEARTBEAT[:5])
+    receiver.feed(layout.OK + layout.HEARTBEAT[:5])
     frames = receiver.frames()
     assert next(frames) == (0, b"OK")
-    receiver.feed(f.HEARTBEAT[5:] + f.OK)
+    receiver.feed(layout.HEARTBEAT[5:] + layout.OK)
 
     assert list(frames) == [(0, b"_heartbeat_"), (0, b"OK")]
 
@@ -114,7 +121,7 @@ def test_the_rest_is_what_stands_behind_the_last_frame(
 ) -> None:
     """Where an upgrade begins, no byte is lost and none is read as a frame."""
     receiver = Receiver(100)
-    stream = pieces(f.frame(0, data) + rest, cuts)
+    stream = pieces(layout.frame(0, data) + rest, cuts)
     received: tuple[int, bytes] | None = None
     while received is None:
         receiver.feed(stream.pop(0))
@@ -129,7 +136,7 @@ def test_the_rest_is_what_stands_behind_the_last_frame(
 def test_a_size_that_cannot_be_ends_it(size: int) -> None:
     """A frame below its type, or above what was agreed, is refused behind the good ones."""
     receiver = Receiver(100)
-    receiver.feed(f.OK + struct.pack(">ii", size, 0))
+    receiver.feed(layout.OK + struct.pack(">ii", size, 0))
     frames = receiver.frames()
 
     assert next(frames) == (0, b"OK")
@@ -149,14 +156,14 @@ def test_a_wrong_port_is_explained() -> None:
 
 def test_a_message_is_taken_apart() -> None:
     """A message frame's data give timestamp, attempts, id and body."""
-    frames, _ = f.encode([f.Bodies.of([b"body"])], 5, 1, 77)
+    frames, _ = batch.encode_frames([f.Bodies.of([b"body"])], 5, 1, 77)
 
     assert decode_message(frames[8:]) == (77, 1, f.message_id(5, 1), b"body")
 
 
 def test_attempts_are_unsigned() -> None:
     """Attempts above 32,767 are not negative."""
-    frames, ends = f.encode([f.Bodies.of([b""])], 5, 1, 77)
+    frames, ends = batch.encode_frames([f.Bodies.of([b""])], 5, 1, 77)
 
     assert decode_message(bytes(f.patch_attempts(frames, ends, 65_535))[8:])[1] == 65_535
 

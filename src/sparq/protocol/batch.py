@@ -1,5 +1,7 @@
 """The stored batch: what one commit of a topic's log leaves in a file, and what READ sends.
 
+Bodies become frames, which are what consumers receive, and frames become a batch.
+
 Little-endian, but for the frames, which are as the wire has them (see ``protocol/frames``)::
 
     offset  size  field
@@ -36,6 +38,7 @@ Little-endian, but for the frames, which are as the wire has them (see ``protoco
 
 import struct
 import sys
+from binascii import hexlify
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -43,6 +46,18 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_intdigest
+
+from sparq.protocol.frames import VECTOR_MIN, Bodies, Ends
+from sparq.protocol.layout import (
+    FRAME_MESSAGE,
+    FRAME_OVERHEAD,
+    ID_OFFSET,
+    ID_SIZE,
+    INDEX_BITS,
+    INDEX_LIMIT,
+    NODE_LIMIT,
+    Buffer,
+)
 
 MAGIC: Final = b"SPQB"
 HEADER_SIZE: Final = 80
@@ -54,13 +69,22 @@ SECTION_DUES: Final = 1
 SIZE_LIMIT: Final = 1 << 32
 """A batch is smaller than this: its sizes and ends are u32."""
 
-Buffer = bytes | bytearray | memoryview
-Ends = NDArray[np.uint32]
+TABLE_BODY_MIN: Final = 1 << 10
+"""From this size of bodies on, frames stay in the table that they were made in. Smaller bodies are
+copied out of it: small strided writes are faster in memory that is hot, which is then used again.
+"""
+
+COPY_MAX: Final = 4_096
+"""Up to about this size copying a body costs less than a view of it."""
+
 Dues = Sequence[tuple[int, int]]
 """(position in the batch, due time in ns since 1970) of each deferred message."""
 
 _HEADER: Final = struct.Struct("<4sHBBB3xIQQqqqIIIII4x")
 _OFFSET: Final = struct.Struct("<Q")
+_FRAME: Final = struct.Struct(">iiqH16s")
+_BIG_U32: Final = np.dtype(">u4")
+_BIG_U64: Final = np.dtype(">u8")
 _SECTION: Final = struct.Struct("<HHI")
 _DUES: Final = struct.Struct("<II")
 _ENDS: Final = np.dtype("<u4")
@@ -135,7 +159,152 @@ class Batch:
         return len(self.ends)
 
 
-# Writing
+# Bodies become frames
+
+
+def encode_frames(
+    pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
+) -> tuple[Buffer, Ends]:
+    """The bodies as message frames with consecutive indexes and attempts 1.
+
+    Args:
+        pieces: the bodies, in order; not empty in all.
+        first_index: the index of the first.
+        node_id: 0 to 1,023, joined into each id.
+        timestamp_ns: the timestamp of each.
+
+    Returns:
+        The frames, in a buffer that nobody changes, and the end of each in them.
+    """
+    count = 0
+    for piece in pieces:
+        count += len(piece.sizes)
+    assert 0 <= first_index <= INDEX_LIMIT - count
+    assert 0 <= node_id < NODE_LIMIT
+    if count == 1 and len(pieces) == 1:  # the usual case of a producer that waits for each OK
+        piece, id_text = pieces[0], b"%016x" % (node_id << INDEX_BITS | first_index)
+        start, size = piece.starts[0], piece.sizes[0]
+        header = _FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, id_text)
+        frame = b"".join((header, memoryview(piece.buffer)[start : start + size]))
+        return frame, np.array((FRAME_OVERHEAD + size,), np.uint32)
+    if count < VECTOR_MIN:
+        return encode_frames_scalar(pieces, first_index, node_id, timestamp_ns)
+    ids = _consecutive_ids(count, first_index, node_id)
+    # Many pieces of few bodies are cheaper cut out one by one than filled in piece by piece.
+    if count >= VECTOR_MIN * len(pieces) and (size := _one_size(pieces)):
+        return _encode_equal(pieces, ids, size, timestamp_ns)
+    sizes = _all_sizes(pieces)
+    headers = _headers(sizes, ids, timestamp_ns)
+    parts: list[Buffer] = [b""] * (2 * count)
+    # The last byte of a header is a hex digit, so S34 items keep all their bytes.
+    parts[0::2] = headers.view("S34").ravel().tolist()
+    parts[1::2] = [body for piece in pieces for body in _cut(piece)]
+    return b"".join(parts), np.cumsum(sizes + FRAME_OVERHEAD).astype(np.uint32)
+
+
+def encode_frames_scalar(
+    pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
+) -> tuple[bytes, Ends]:
+    """What `encode_frames` does, message by message."""
+    parts: list[Buffer] = []
+    ends: list[int] = []
+    raw = node_id << INDEX_BITS | first_index
+    end = 0
+    for piece in pieces:
+        for body in _cut(piece):
+            size = len(body)
+            parts.append(_FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % raw))
+            parts.append(body)
+            end += FRAME_OVERHEAD + size
+            ends.append(end)
+            raw += 1
+    return b"".join(parts), np.array(ends, np.uint32)
+
+
+def _consecutive_ids(count: int, first_index: int, node_id: int) -> NDArray[np.uint8]:
+    """The digits of `count` ids, shape (count, 16)."""
+    raw = np.arange(first_index, first_index + count, dtype=np.uint64)
+    raw |= np.uint64(node_id << INDEX_BITS)
+    return np.frombuffer(hexlify(raw.astype(_BIG_U64).data), np.uint8).reshape(count, ID_SIZE)
+
+
+def _one_size(pieces: Sequence[Bodies]) -> int:
+    """The size of all bodies; 0 where they have several, or none."""
+    size = int(next(piece.sizes[0] for piece in pieces if len(piece.sizes)))
+    for piece in pieces:
+        sizes = piece.sizes
+        if not len(sizes) or (isinstance(piece.starts, range) and sizes[0] == size):
+            continue
+        if isinstance(sizes, list):
+            if sizes.count(size) != len(sizes):
+                return 0
+        elif not (sizes == size).all():
+            return 0
+    return size
+
+
+def _all_sizes(pieces: Sequence[Bodies]) -> NDArray[np.int64]:
+    if all(isinstance(piece.sizes, list) for piece in pieces):
+        return np.array([size for piece in pieces for size in piece.sizes], np.int64)
+    return np.concatenate([np.asarray(piece.sizes, np.int64) for piece in pieces])
+
+
+def _headers(
+    sizes: NDArray[np.int64], ids: NDArray[np.uint8], timestamp_ns: int
+) -> NDArray[np.uint8]:
+    """The 34 bytes before each body, shape (n, 34)."""
+    count = len(sizes)
+    template = _FRAME.pack(0, FRAME_MESSAGE, timestamp_ns, 1, bytes(ID_SIZE))
+    headers = np.frombuffer(bytearray(template * count), np.uint8).reshape(count, FRAME_OVERHEAD)
+    headers[:, :4] = (sizes + 30).astype(_BIG_U32).view(np.uint8).reshape(count, 4)
+    headers[:, ID_OFFSET:] = ids
+    return headers
+
+
+def _encode_equal(
+    pieces: Sequence[Bodies], ids: NDArray[np.uint8], size: int, timestamp_ns: int
+) -> tuple[Buffer, Ends]:
+    """All bodies have one size: the frames are the rows of a table."""
+    count, width = len(ids), FRAME_OVERHEAD + size
+    rows = np.empty((count, width), np.uint8)
+    header = _FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, bytes(ID_SIZE))
+    rows[:, :ID_OFFSET] = np.frombuffer(header, np.uint8, ID_OFFSET)
+    rows[:, ID_OFFSET:FRAME_OVERHEAD] = ids
+    row = 0
+    for piece in pieces:
+        following = row + len(piece.sizes)
+        _fill(rows[row:following, FRAME_OVERHEAD:], piece)
+        row = following
+    frames = rows.data.cast("B") if size >= TABLE_BODY_MIN else rows.tobytes()
+    return frames, np.arange(width, count * width + 1, width, dtype=np.uint32)
+
+
+def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
+    """Copies bodies of one size into the rows: in one step where they are known to lie evenly."""
+    count, size = rows.shape
+    starts = piece.starts
+    if isinstance(starts, range):
+        strides = (starts.step, 1)
+        rows[:] = np.ndarray((count, size), np.uint8, piece.buffer, starts.start, strides)
+        return
+    rows[:] = np.frombuffer(b"".join(_cut(piece)), np.uint8).reshape(count, size)
+
+
+def _cut(piece: Bodies) -> list[bytes | bytearray] | list[memoryview]:
+    """The bodies one by one: copies, or views where these cost less."""
+    starts, sizes = piece.starts, piece.sizes
+    if isinstance(starts, (list, range)):
+        slices = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    else:
+        ends = starts + np.asarray(sizes, np.int64)
+        slices = list(map(slice, starts.tolist(), ends.tolist()))
+    if slices and slices[0].stop - slices[0].start > COPY_MAX:
+        return list(map(memoryview(piece.buffer).__getitem__, slices))
+    buffer = piece.buffer
+    return [buffer[part] for part in slices]
+
+
+# Frames become a batch
 
 
 def dues_size(count: int) -> int:
@@ -176,12 +345,17 @@ def encode(
     """
     count = len(ends)
     sections = _encode_dues(dues) if dues else b""
-    total = batch_size(count, len(frames), len(sections))
     used = HEADER_SIZE + 4 * count + len(frames) + len(sections)
+    total = used + -used % ALIGNMENT
+    if total >= SIZE_LIMIT:
+        raise BatchError(f"a batch of {total} bytes is too large")
     ends_data = (ends.byteswap() if _BIG_ENDIAN else ends).tobytes()
     parts: list[Buffer] = [ends_data, frames, sections, _PADDING[total - used]]
     if total < _JOIN_BELOW:
         parts = [b"".join(parts)]
+        checksum = xxh3_64_intdigest(parts[0])
+    else:
+        checksum = _payload_checksum(parts)
     header = _HEADER.pack(
         MAGIC,
         HEADER_SIZE,
@@ -190,7 +364,7 @@ def encode(
         HAS_DUES if sections else 0,
         log_id_short,
         0,
-        _payload_checksum(parts),
+        checksum,
         first_index,
         ordinal,
         publish_time_ns,
@@ -200,14 +374,12 @@ def encode(
         total,
         epoch,
     )
-    checksum = xxh3_64_intdigest(_OFFSET.pack(file_offset) + header, salt)
-    header = header[:_CHECKSUM_AT] + _OFFSET.pack(checksum) + header[_CHECKSUM_END:]
-    return [header + parts[0]] if len(parts) == 1 else [header, *parts]
+    own = _OFFSET.pack(xxh3_64_intdigest(_OFFSET.pack(file_offset) + header, salt))
+    parts[0] = b"".join((header[:_CHECKSUM_AT], own, header[_CHECKSUM_END:], parts[0]))
+    return parts
 
 
 def _payload_checksum(parts: Sequence[Buffer]) -> int:
-    if len(parts) == 1:
-        return xxh3_64_intdigest(parts[0])
     digest = xxh3_64()
     for part in parts:
         digest.update(part)

@@ -155,7 +155,7 @@ class Finish:
     Attributes:
         raw_ids: the ids' numbers: a range where they ascend without a gap, a list below 16 of them,
             else a uint64 array of shape (n,).
-            ``frames.INVALID_ID`` stands for an id that cannot be any message's.
+            ``layout.INVALID_ID`` stands for an id that cannot be any message's.
         text: the ids as they came, 16 bytes each, for error texts; beside a range nothing, whose
             ids are as they have to be.
     """

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NoReturn
 
 from sparq.protocol.errors import RemoteError
+from sparq.protocol.option import option
 
 NSQ_VERSION: Final = "1.3.0"
 """Clients and nsqadmin compare it, so it is NSQ's and not sparq's own."""
@@ -32,33 +33,56 @@ STRICT_DEPTH: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What nsqd allows, by its flags; the defaults are NSQ's.
+    """What nsqd allows, by its flags; the defaults are NSQ's."""
 
-    Attributes:
-        max_line_size: of a command's line with its newline: the size of NSQ's read buffer.
-        require_heartbeats: whether no client may switch them off.
-        strict_identify: whether bodies of IDENTIFY and AUTH are held to the `STRICT_...` bounds.
-    """
-
-    max_msg_size: int = 1_048_576
-    max_body_size: int = 5_242_880
-    max_rdy_count: int = 2_500
-    max_req_timeout_ms: int = 3_600_000
-    msg_timeout_ms: int = 60_000
-    max_msg_timeout_ms: int = 900_000
+    max_msg_size: int = option(1 << 20, "bytes that one message may have", least=1)
+    max_body_size: int = option(5 << 20, "bytes that one command's body may have", least=1)
+    max_rdy_count: int = option(2_500, "largest RDY count", least=1)
+    max_req_timeout_ms: int = option(
+        3_600_000, "longest delay of a requeued or deferred message", least=0
+    )
+    msg_timeout_ms: int = option(
+        60_000,
+        "time that a consumer has for a message before it is queued again",
+        least=1,
+        most="max_msg_timeout_ms",
+    )
+    max_msg_timeout_ms: int = option(900_000, "longest message timeout", least=1)
     heartbeat_interval_ms: int = 30_000
-    max_heartbeat_interval_ms: int = 60_000
+    max_heartbeat_interval_ms: int = option(
+        60_000, "longest heartbeat interval that a client may ask for", least=1
+    )
     output_buffer_size: int = 16_384
-    max_output_buffer_size: int = 65_536
-    output_buffer_timeout_ms: int = 250
-    min_output_buffer_timeout_ms: int = 25
-    max_output_buffer_timeout_ms: int = 30_000
-    max_deflate_level: int = 6
-    deflate: bool = True
-    snappy: bool = True
-    max_line_size: int = 16_384
-    require_heartbeats: bool = False
-    strict_identify: bool = False
+    max_output_buffer_size: int = option(
+        64 << 10, "largest output buffer that a client may ask for, in bytes", least=1
+    )
+    output_buffer_timeout_ms: int = option(
+        250,
+        "longest time that a message may wait in an output buffer (an upper bound: sparq sends at"
+        " the end of the loop turn)",
+        least=0,
+        most="max_output_buffer_timeout_ms",
+    )
+    min_output_buffer_timeout_ms: int = option(
+        25,
+        "shortest output buffer timeout that a client may ask for",
+        least=0,
+        most="max_output_buffer_timeout_ms",
+    )
+    max_output_buffer_timeout_ms: int = option(
+        30_000, "longest output buffer timeout that a client may ask for", least=0
+    )
+    max_deflate_level: int = option(6, "highest deflate level that clients may have")
+    deflate: bool = option(True, "offer deflate compression")
+    snappy: bool = option(True, "offer snappy compression")
+    # The default is the size of NSQ's read buffer.
+    max_line_size: int = option(16 << 10, "bytes that a command's line may have", least=1)
+    require_heartbeats: bool = option(False, "refuse clients that switch their heartbeats off")
+    strict_identify: bool = option(
+        False,
+        "refuse bodies of IDENTIFY and AUTH beyond 64 KiB, and JSON in IDENTIFY that is nested"
+        " deeper than 20 or has numbers beyond 64 bits",
+    )
 
 
 @dataclass(frozen=True, slots=True)

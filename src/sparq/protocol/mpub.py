@@ -189,7 +189,7 @@ class Walk:
         self._end_max -= shift
         self._ends = [_shifted(ends, shift) for ends in self._ends]
 
-    def bodies(self, buffer: bytes) -> Bodies:
+    def bodies(self, buffer: bytes | bytearray) -> Bodies:
         """The messages, once all are there, in a buffer that nobody changes."""
         first = self._ends[0]
         if len(self._ends) == 1 and isinstance(first, range):
@@ -199,7 +199,8 @@ class Walk:
         starts = np.empty_like(ends)
         starts[0] = self._start + 4
         np.add(ends[:-1], 4, out=starts[1:])
-        return Bodies(buffer, starts, ends - starts)
+        # From bytes single bodies are cut out faster than from a bytearray.
+        return Bodies(bytes(buffer), starts, ends - starts)
 
     def cut_short(self, size: int) -> RemoteError:
         """What to say when no more follows and the buffer has `size` bytes."""

@@ -16,8 +16,9 @@ from typing import Final, NoReturn
 
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import ID_SIZE, Bodies, parse_raw_id
+from sparq.protocol.frames import Bodies, parse_raw_id
 from sparq.protocol.identify import STRICT_BODY_BYTES, Limits
+from sparq.protocol.layout import ID_SIZE
 from sparq.protocol.mpub import Walk
 from sparq.protocol.names import is_valid_name, quote
 from sparq.protocol.runs import FIN_WIDTH, finish_run, publish_run
@@ -44,6 +45,7 @@ class Parser:
         state: the connection's, one of ``commands.STATE_...``; set by the session.
         heartbeats: whether the connection has heartbeats; without them NSQ refuses SUB.
         needs_tls: only IDENTIFY is allowed, until the connection is one of TLS.
+        is_waiting: `next` has nothing before more bytes are fed.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -54,12 +56,13 @@ class Parser:
         self._line_size_max = limits.max_line_size
         self._data = b""
         self._at = 0
-        # What is unfinished while `_waiting`, until `_need` bytes (0: a newline) are there.
+        # What is unfinished while `is_waiting`, until `_need` bytes (0: a newline) are there.
         self._tail = bytearray()
         self._need = 0
-        self._waiting = True
+        self.is_waiting = True
         self._multi_topic = ""
         self._walk: Walk | None = None
+        self._body_size = 0
         # Lines of PUB and MPUB that were found right, with what to do: most producers know few.
         self._known: dict[bytes, tuple[_Publisher, str]] = {}
         self._dead = False
@@ -70,29 +73,38 @@ class Parser:
         """Takes the next bytes of the connection."""
         tail = self._tail
         if self._walk is not None:  # the tail itself is walked
-            tail += data
-            self._waiting = len(tail) < self._need
+            self._feed_walk(data)
             return
-        if not self._waiting:  # commands are still to be pulled
+        if not self.is_waiting:  # commands are still to be pulled
             data = self._data[self._at :] + data
         elif tail:
-            if not self._is_enough(len(tail) + len(data), data):
+            is_short = len(tail) + len(data) < (self._need or self._line_size_max)
+            if is_short and (self._need or b"\n" not in data):
                 tail += data
                 return
             data = b"".join((tail, data))
             self._tail = bytearray()
-        self._data, self._at, self._waiting = data, 0, False
+        self._data, self._at, self.is_waiting = data, 0, False
 
-    def _is_enough(self, size: int, data: bytes) -> bool:
-        if self._need:
-            return size >= self._need
-        return size >= self._line_size_max or b"\n" in data
+    def _feed_walk(self, data: bytes) -> None:
+        """Takes what the body lacks by its declared size; what lies behind it is not copied."""
+        tail = self._tail
+        if self._data:  # commands are still to be pulled
+            data = self._data[self._at :] + data
+        lacking = self._body_size - len(tail)
+        if 0 < lacking < len(data):
+            tail += memoryview(data)[:lacking]
+            self._data, self._at = data, lacking
+        else:
+            tail += data
+            self._data, self._at = b"", 0
+        self.is_waiting = len(tail) < self._need and not self._data
 
     def _wait(self, start: int, need: int) -> None:
         """What begins at `start` cannot go on before `need` bytes of it are there (0: a line)."""
         if start < len(self._data):
             self._tail += memoryview(self._data)[start:]
-        self._data, self._need, self._waiting = b"", need, True
+        self._data, self._need, self.is_waiting = b"", need, True
 
     def eof(self) -> None:
         """The client has ended its side; a command that lacks a part of its body is an error.
@@ -100,7 +112,7 @@ class Parser:
         Raises:
             RemoteError: what NSQ says of a body cut short. A line cut short is no error.
         """
-        if self._dead or not self._waiting:
+        if self._dead or not self.is_waiting:
             return
         tail = self._tail
         if self._walk is not None:
@@ -115,7 +127,7 @@ class Parser:
         """Give up what lies behind the last command: it is not for this parser to read."""
         rest = bytes(self._tail) + self._data[self._at :]
         self._data, self._at, self._tail = b"", 0, bytearray()
-        self._need, self._waiting = 0, True
+        self._need, self.is_waiting = 0, True
         return rest
 
     def _die(self, error: Exception) -> NoReturn:
@@ -126,7 +138,7 @@ class Parser:
     @property
     def is_unfinished(self) -> bool:
         """Whether a command has begun, and the rest of it has to arrive."""
-        return self._waiting and (bool(self._tail) or bool(self._multi_topic))
+        return self.is_waiting and (bool(self._tail) or bool(self._multi_topic))
 
     # Commands
 
@@ -137,36 +149,36 @@ class Parser:
             RemoteError: the command is not allowed; the connection has to end.
             LineTooLong: likewise, but without an error frame.
         """
-        if self._waiting or self._dead:
+        if self.is_waiting or self._dead:
             return None
         try:
             if self._multi_topic:
                 return self._next_multi_publish(self._multi_topic)
-            return self._next_command(self._data)
+            data, at = self._data, self._at
+            if data.startswith(b"FIN ", at) and self.state != c.STATE_INIT:
+                finish = finish_run(data, at)
+                if finish is not None:
+                    self._at = at + len(finish.raw_ids) * FIN_WIDTH
+                    if self._at == len(data):  # nothing follows: `next` need not look
+                        self._data, self._need, self.is_waiting = b"", 0, True
+                    return finish
+            end = data.find(b"\n", at, at + self._line_size_max)
+            if end < 0:
+                if len(data) - at >= self._line_size_max:
+                    raise LineTooLong
+                self._wait(at, 0)
+                return None
+            self._at = end + 1
+            line = data[at : end + 1]
+            known = self._known.get(line)
+            if known is not None:
+                return known[0](self, known[1], line, at)
+            return self._command(line, at)
         except (RemoteError, LineTooLong) as error:
             self._die(error)
 
-    def _next_command(self, data: bytes) -> c.Command | None:
-        at = self._at
-        if at == len(data):
-            self._wait(at, 0)
-            return None
-        if data.startswith(b"FIN ", at) and self.state != c.STATE_INIT:
-            finish = finish_run(data, at)
-            if finish is not None:
-                self._at = at + len(finish) * FIN_WIDTH
-                return finish
-        end = data.find(b"\n", at, at + self._line_size_max)
-        if end < 0:
-            if len(data) - at >= self._line_size_max:
-                raise LineTooLong
-            self._wait(at, 0)
-            return None
-        self._at = end + 1
-        line = data[at : end + 1]
-        known = self._known.get(line)
-        if known is not None:
-            return known[0](self, known[1], line, at)
+    def _command(self, line: bytes, at: int) -> c.Command | None:
+        """The command that this line begins, which stands at `at`."""
         words = line[: -2 if line.endswith(b"\r\n") else -1].split(b" ")
         if self.needs_tls and words[0] != b"IDENTIFY":
             _invalid(f"cannot {_text(words[0])} in current state (TLS required)")
@@ -197,12 +209,20 @@ class Parser:
 
     def _publish(self, topic: str, line: bytes, line_at: int) -> c.Command | None:
         """A run of PUBs to one topic, of which the first line has been read."""
-        bodies = publish_run(self._data, line_at, line, self._limits.max_msg_size)
-        if bodies is not None:
-            self._at = int(bodies.starts[-1] + bodies.sizes[-1])
-        else:
+        data, start, size_max = self._data, self._at + 4, self._limits.max_msg_size
+        size = len(data) - start
+        if 0 < size <= size_max and _SIZE.unpack_from(data, self._at)[0] == size:
+            # The only one, and whole: the usual case of a producer that waits for each OK.
+            self._data, self._need, self.is_waiting = b"", 0, True
+            return c.Publish(topic, Bodies(data, [start], [size]))
+        bodies = publish_run(data, line_at, line, size_max)
+        if bodies is None:
             # Not one that is whole and right: this tells what is the matter with it.
             bodies = self._message("PUB", line_at)
+        else:
+            self._at = int(bodies.starts[-1] + bodies.sizes[-1])
+            if self._at == len(data):  # nothing follows: `next` need not look
+                self._data, self._need, self.is_waiting = b"", 0, True
         return None if bodies is None else c.Publish(topic, bodies)
 
     def _dpub(self, words: list[bytes], line_at: int) -> c.Command | None:
@@ -239,7 +259,7 @@ class Parser:
         if not walk.advance(data):
             walk.rebase(self._at)
             self._wait(self._at, walk.need)
-            self._walk = walk
+            self._walk, self._body_size = walk, size
             return None
         self._at, self._multi_topic = walk.at, ""
         return c.MultiPublish(topic, walk.bodies(data))
@@ -247,13 +267,19 @@ class Parser:
     def _walk_on(self, topic: str, walk: Walk) -> c.Command | None:
         """Goes on with an MPUB that came in pieces: the tail has all of it so far."""
         tail = self._tail
-        if not walk.advance(tail):
-            self._need, self._waiting = walk.need, True
-            return None
-        body = bytes(memoryview(tail)[: walk.at])
-        self._data, self._at = bytes(memoryview(tail)[walk.at :]), 0
+        while not walk.advance(tail):
+            if not self._data:
+                self._need, self.is_waiting = walk.need, True
+                return None
+            # The declared size was too small, which NSQ does not mind.
+            tail += memoryview(self._data)[self._at :]
+            self._data, self._at = b"", 0
+        if walk.at < len(tail):
+            rest = tail[walk.at :]
+            del tail[walk.at :]
+            self._data, self._at = b"".join((rest, memoryview(self._data)[self._at :])), 0
         self._tail, self._walk, self._multi_topic = bytearray(), None, ""
-        return c.MultiPublish(topic, walk.bodies(body))
+        return c.MultiPublish(topic, walk.bodies(tail))
 
     # Bodies
 

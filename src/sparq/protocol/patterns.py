@@ -6,7 +6,8 @@ never backtracks; Python's `re` does, and one bad pattern would stop every clien
 1. A pattern becomes a small program; all its threads step together, one step a character. Time is
    at most instructions x characters, whatever the pattern.
 2. What Go would not compile is refused: look-around, back references, repeats over 1,000.
-3. Names are ASCII. A character beyond ASCII in a pattern is legal and matches nothing.
+3. Names are ASCII. A character beyond ASCII in a pattern is legal and matches nothing; of the
+   scripts of `\\p{...}` only those that have ASCII characters are known.
 4. The sizes of a pattern and of its program are bounded, and whoever asks may bound the steps too.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 import sys
 from typing import Final, NamedTuple, NoReturn
+from unicodedata import category
 
 INSTRUCTIONS_MAX: Final = 5_000
 TEXT_MAX: Final = 8 << 10
@@ -56,14 +58,19 @@ _NAMED: Final = {
 }
 _ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ASSERTIONS: Final = {"A": "begin", "z": "end", "b": "word", "B": "no word"}
+_CATEGORIES: Final = (
+    *("C", "Cc", "Cf", "Co", "Cs", "L", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me", "Mn"),
+    *("N", "Nd", "Nl", "No", "P", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps"),
+    *("S", "Sc", "Sk", "Sm", "So", "Z", "Zl", "Zp", "Zs"),
+)
 _UNICODE: Final = {
-    "L": _UPPER | _LOWER,
-    "Lu": _UPPER,
-    "Ll": _LOWER,
-    "N": _DIGITS,
-    "Nd": _DIGITS,
     "Any": ASCII,
     "Latin": _UPPER | _LOWER,
+    "Common": ASCII & ~(_UPPER | _LOWER),
+    **{
+        name: sum(1 << code for code in range(128) if category(chr(code)).startswith(name))
+        for name in _CATEGORIES
+    },
 }
 _METAS: Final = frozenset("\\.+*?()|[]{}^$")
 _OCTAL: Final = tuple("01234567")
@@ -331,6 +338,8 @@ class _Reader:
                 return self._escaped()
             case "*" | "+" | "?":
                 _refuse(f"missing argument to {character}")
+            case "{" if found := _COUNTS.match(self._text, self._at - 1):
+                _refuse(f"missing argument to {found[0]}")
         return self._characters(_bit(character))
 
     def _escaped(self) -> _Node:
@@ -415,11 +424,13 @@ class _Reader:
         if letter in _ESCAPES:
             return _bit(_ESCAPES[letter])
         if letter in "pP":
+            is_negated = letter == "P"
             name = self._until("}") if self._skip("{") else self._next()
-            mask = _UNICODE.get(name.removeprefix("^"), -1)
-            if mask < 0:
+            if name.startswith("^"):
+                name, is_negated = name[1:], not is_negated
+            if name not in _UNICODE:
                 _refuse(f"unknown character class {name}")
-            return ASCII & ~mask if (letter == "P") != name.startswith("^") else mask
+            return ASCII & ~_UNICODE[name] if is_negated else _UNICODE[name]
         if letter == "x":
             digits = self._until("}") if self._skip("{") else self._next() + self._next()
             return _code(digits, 16)
@@ -428,7 +439,7 @@ class _Reader:
             digits = letter + (found[0] if found else "")
             self._at += len(digits) - 1
             return _code(digits, 8)
-        if letter.isascii() and not letter.isalnum() and letter != "_":
+        if letter.isascii() and not letter.isalnum():
             return _bit(letter)
         _refuse(f"invalid escape \\{letter}")
 
@@ -447,10 +458,11 @@ class _Reader:
                 mask |= ASCII & ~found if named[1] else found
                 continue
             low, is_one = self._member()
-            if self._peek("-") and self._text[self._at + 1 : self._at + 2] not in ("", "]"):
+            is_range = self._peek("-") and self._text[self._at + 1 : self._at + 2] not in ("", "]")
+            if is_one and is_range:
                 self._next()
                 high, ends = self._member()
-                if not is_one or not ends or high < low:
+                if not ends or high < low:
                     _refuse("invalid range in a character class")
                 mask |= (high << 1) - low
             else:

@@ -208,6 +208,11 @@ class Receiver:
         inflow.at += count * len(OK)
         return count
 
+    @property
+    def has_more(self) -> bool:
+        """Whether anything is there that was not given: frames, or the beginning of one."""
+        return self._inflow.at < len(self._inflow.data)
+
     def take_rest(self) -> bytes:
         """What was fed behind the last frame given: an upgrade hands it to the new layer."""
         return self._inflow.take()

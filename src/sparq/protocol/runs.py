@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.protocol.commands import Finish
-from sparq.protocol.frames import ID_SIZE, VECTOR_MIN, Bodies, Run, joined
+from sparq.protocol.frames import VECTOR_MIN, Bodies, Run, joined
+from sparq.protocol.layout import ID_SIZE
 
 LOOK_MAX: Final = 4_096
 """Rows looked at in one go; as many ids differ in their last three digits alone."""
@@ -143,19 +144,6 @@ def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | No
         line: the line with its newline.
         size_max: the largest message allowed.
     """
-    skip = len(line) + 4
-    if len(data) < at + skip:
-        return None
-    (size,) = _SIZE.unpack_from(data, at + len(line))
-    end = at + skip + size
-    if not 0 < size <= size_max or end > len(data):
-        return None
-    if not data.startswith(line, end):  # the usual case of a producer that waits for each OK
-        return Bodies(data, [at + skip], [size])
-    return _longer_run(data, at, line, size_max)
-
-
-def _longer_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | None:
     runs: list[Run] = []
     skip = len(line) + 4
     begin = at

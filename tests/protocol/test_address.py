@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.protocol.ip import parse_ip
+from sparq.protocol.address import parse_ip
 
 
 @pytest.mark.parametrize(

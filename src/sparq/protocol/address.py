@@ -1,0 +1,81 @@
+"""Addresses as text: ``host:port``, with brackets around IPv6 as in ``[::1]:4150``.
+
+1. An address has one spelling, whether it was given, read from nsqlookupd or shown: it is the key
+   by which connections and nodes are known. Names are not resolved here.
+2. An nsqd may also listen on a unix socket: its address is the path, which begins with ``/``.
+3. Daemons are asked over HTTP at ``host:port``, or at a URL that may say ``https``.
+4. An IP address is read as peers and their headers write it (`parse_ip`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+PORT_MAX = 65_535
+
+
+class Address(NamedTuple):
+    """Where a daemon listens; for a unix socket ``host`` is its path and ``port`` is 0."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        if self.is_path:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it is the path of a unix socket."""
+        return self.host.startswith("/")
+
+
+def parse_address(text: str) -> Address:
+    """The parts of ``host:port``.
+
+    Raises:
+        ValueError: the text has another form; the error quotes it.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    plain = host[1:-1] if bracketed else host
+    well_formed = colon and plain and (bracketed or ":" not in plain) and "/" not in plain
+    if not well_formed or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
+        raise ValueError(f"not an address of the form host:port: {text!r}")
+    return Address(plain, int(port))
+
+
+def lookupd_url(text: str) -> str:
+    """The URL of a daemon's HTTP that is given as one, or as ``host:port``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if "://" not in text:
+        return f"http://{parse_address(text)}"
+    parts = urlsplit(text.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"not the address of an nsqlookupd: {text!r}")
+    return text.strip()
+
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def parse_ip(text: str) -> IpAddress | None:
+    """An IP address, in brackets or not; an IPv4 one also where IPv6 carries it.
+
+    None for any other text: a host's name is never resolved.
+    """
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1]
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped
+    return found

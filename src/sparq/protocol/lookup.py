@@ -1,0 +1,188 @@
+"""Questions to nsqlookupd, and what its answers say: for each part of sparq that asks one.
+
+It opens no connection. Who asks sends `HEADERS` to the URL of `question`, takes at most
+`ANSWER_BYTES_MAX` bytes (`bounded`), follows no redirect, inflates nothing, and reads the answer
+here:
+
+1. Both forms are read: bare JSON, and that of nsqlookupd before 1.0, which wraps it in ``data``.
+2. An answer that is none is a `ValueError`, which can be told to a person.
+3. What cannot be an address or a name is left out, and counted: a broken or hostile nsqlookupd
+   costs its own answer only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+from sparq.protocol.address import Address, lookupd_url, parse_address
+from sparq.protocol.names import is_valid_name
+
+ANSWER_BYTES_MAX: Final = 16 << 20
+"""``/nodes`` of 1,000 nsqds with 400 topics each, of 30 characters, is 15 MiB."""
+
+BRACKETS_MAX: Final = 200_000
+"""Of lists and objects: an answer of nothing else would take 20 times its size when it is read."""
+
+LISTED_MAX: Final = 10_000
+"""nsqds, topics or channels in one answer."""
+
+HOST_LENGTH_MAX: Final = 253
+"""Of a name, by RFC 1035; addresses are shorter."""
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Accept": "application/vnd.nsq; version=1.0",
+    "Accept-Encoding": "identity",
+}
+FOUND, NOT_FOUND = 200, 404
+UNKNOWN_TOPIC: Final = b"TOPIC_NOT_FOUND"
+"""In the 404 of an nsqlookupd that does not know the topic; an nsqd's has ``NOT_FOUND`` only."""
+
+NOTHING: Final[Mapping[str, Any]] = {"producers": [], "channels": []}
+"""The answer about a topic that nobody has yet."""
+
+
+class NotLookupdError(ValueError):
+    """Whoever answered is no nsqlookupd."""
+
+
+class Producer(NamedTuple):
+    """An nsqd that an answer lists.
+
+    Attributes:
+        address: ``host:port`` of its TCP.
+        topics: its topics, each with whether it is tombstoned there; none in ``/lookup``.
+    """
+
+    address: str
+    topics: list[tuple[str, bool]]
+
+
+class Producers(NamedTuple):
+    """What an answer lists: the nsqds, and the entries without a usable address."""
+
+    found: list[Producer]
+    unusable: list[Any]
+
+
+def question(lookupd: str, route: str, **query: str) -> str:
+    """The URL of a question.
+
+    Args:
+        lookupd: ``host:port``, or a URL. A path in it is that of ``lookup``, beside which the
+            other routes are; its query is kept.
+        route: ``lookup``, ``nodes``, ``topics`` or ``channels``.
+        query: parameters.
+
+    Raises:
+        ValueError: `lookupd` is neither.
+    """
+    parts = urlsplit(lookupd_url(lookupd))
+    above, _, last = parts.path.rpartition("/")
+    path = parts.path if last and route == "lookup" else f"{above}/{route}"
+    asked = "&".join(filter(None, (parts.query, urlencode(query, quote_via=quote, safe=""))))
+    return urlunsplit((parts.scheme, parts.netloc, path, asked, ""))
+
+
+def shown(url: str) -> str:
+    """A question as it may be told: without a user, a password and a query, which may be secret."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def answer(status: int, body: bytes) -> Any:
+    """What an nsqlookupd answers; `NOTHING` when it does not know the topic.
+
+    Raises:
+        NotLookupdError: the answer is no JSON.
+        ValueError: it is a refusal, or of another server.
+    """
+    if status == NOT_FOUND and UNKNOWN_TOPIC in body:
+        return NOTHING
+    if status == NOT_FOUND:
+        raise ValueError(
+            "status 404, but not for the topic: is this an nsqlookupd's HTTP address?"
+            " (port 4161 by default)"
+        )
+    if status != FOUND:
+        raise ValueError(f"status {status}")
+    return document(body)
+
+
+def document(body: bytes) -> Any:
+    """The JSON of an answer, of either form (rule 1).
+
+    Raises:
+        NotLookupdError: it is no JSON, or no reader of it would end well.
+    """
+    if body.count(b"[") + body.count(b"{") > BRACKETS_MAX:
+        raise NotLookupdError("an answer with too many lists, or nested too deep")
+    try:
+        found = json.loads(body)
+    except RecursionError:
+        raise NotLookupdError("an answer that is nested too deep") from None
+    except ValueError as error:
+        reason = f"an answer that is no JSON, so this is no nsqlookupd: {error}"
+        raise NotLookupdError(reason) from None
+    wrapped = isinstance(found, dict) and isinstance(found.get("data"), dict)
+    return found["data"] if wrapped else found
+
+
+def listed(answer: Any, key: str) -> list[Any]:
+    """A list of an answer: ``producers``, ``topics`` or ``channels``; Go's null is an empty one.
+
+    Raises:
+        NotLookupdError: the answer has another form.
+        ValueError: it lists more than `LISTED_MAX`.
+    """
+    found = answer[key] if isinstance(answer, Mapping) and key in answer else False
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise NotLookupdError(f"an answer without a list of {key}")
+    if len(found) > LISTED_MAX:
+        raise ValueError(f"an answer with more than {LISTED_MAX} {key}")
+    return found
+
+
+def producers(answer: Any) -> Producers:
+    """The nsqds that an answer of ``/lookup`` or ``/nodes`` lists. Raises as `listed`."""
+    found, unusable = [], []
+    for entry in listed(answer, "producers"):
+        try:
+            found.append(Producer(_tcp_address(entry), topics_of(entry)))
+        except ValueError:
+            unusable.append(entry)
+    return Producers(found, unusable)
+
+
+def names(answer: Any, key: str) -> tuple[list[str], int]:
+    """The names in ``topics`` or ``channels``, and how many others there are. Raises as `listed`"""
+    entries = listed(answer, key)
+    found = [name for name in entries if isinstance(name, str) and is_valid_name(name)]
+    return found, len(entries) - len(found)
+
+
+def topics_of(entry: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """The topics of an nsqd, each with whether it is tombstoned there (a list of the same order)"""
+    topics, hidden = entry.get("topics"), entry.get("tombstones")
+    topics = topics if isinstance(topics, list) else []
+    hidden = hidden if isinstance(hidden, list) else []
+    return [
+        (name, at < len(hidden) and hidden[at] is True)
+        for at, name in enumerate(topics)
+        if isinstance(name, str) and is_valid_name(name)
+    ]
+
+
+def _tcp_address(entry: Any) -> str:
+    """An nsqd's address. Raises ValueError: it has none that can be used."""
+    host = entry.get("broadcast_address") if isinstance(entry, dict) else None
+    port = entry.get("tcp_port") if isinstance(entry, dict) else None
+    if not isinstance(host, str) or type(port) is not int:
+        raise ValueError("neither host nor port")
+    if len(host) > HOST_LENGTH_MAX or not host.isprintable() or " " in host:
+        raise ValueError("not a host's name or address")
+    return str(parse_address(str(Address(host, port))))

@@ -1,0 +1,141 @@
+"""protocol.lookup: what nsqlookupds are asked, and answers that are old, broken or hostile."""
+
+import json
+from typing import Any
+
+import pytest
+
+from sparq.protocol import lookup
+from sparq.protocol.lookup import (
+    BRACKETS_MAX,
+    LISTED_MAX,
+    NotLookupdError,
+    answer,
+    document,
+    names,
+    producers,
+    question,
+    shown,
+    topics_of,
+)
+
+
+def producer(nsqd: str, **more: Any) -> dict[str, Any]:
+    """An entry of an answer."""
+    host, _, port = nsqd.rpartition(":")
+    return {"broadcast_address": host.strip("[]"), "tcp_port": int(port), **more}
+
+
+@pytest.mark.parametrize(
+    ("lookupd", "route", "topic", "expected"),
+    [
+        ("host:4161", "lookup", "t", "http://host:4161/lookup?topic=t"),
+        ("[::1]:4161", "nodes", "", "http://[::1]:4161/nodes"),
+        ("http://host", "lookup", "t#ephemeral", "http://host/lookup?topic=t%23ephemeral"),
+        ("https://host/way/lookup?key=1", "lookup", "t", "https://host/way/lookup?key=1&topic=t"),
+        ("http://host/?key=1", "lookup", "t", "http://host/lookup?key=1&topic=t"),
+        ("http://host:4161/", "topics", "", "http://host:4161/topics"),
+        ("https://host/nsq/lookup?key=1", "topics", "", "https://host/nsq/topics?key=1"),
+        ("https://host/nsq/lookup", "nodes", "", "https://host/nsq/nodes"),
+        ("host:1", "channels", "a&b=c/../d", "http://host:1/channels?topic=a%26b%3Dc%2F..%2Fd"),
+    ],
+)
+def test_the_question(lookupd: str, route: str, topic: str, expected: str) -> None:
+    """host:port gets the usual path; a URL keeps its query, and its path is that of `lookup`."""
+    assert question(lookupd, route, **({"topic": topic} if topic else {})) == expected
+
+
+def test_what_may_be_secret_in_a_question_is_not_shown() -> None:
+    """Neither a user's password nor a query is told."""
+    url = question("http://me:secret@host/?key=secret", "lookup", topic="t")
+
+    assert shown(url) == "http://host/lookup"
+
+
+@pytest.mark.parametrize("lookupd", ["host", "ftp://host:1", "http://", "host:99999"])
+def test_what_is_no_address_is_refused_at_once(lookupd: str) -> None:
+    """A wrong address is told before anything is asked."""
+    with pytest.raises(ValueError, match="address"):
+        question(lookupd, "lookup", topic="t")
+
+
+def test_both_forms_of_the_answer_are_read() -> None:
+    """The wrapped form of nsqlookupd before 1.0 gives the same; broken producers are left out."""
+    entries = [
+        producer("a:1", topics=["t", "u", "no name", 7], tombstones=[False, True]),
+        producer("[::1]:2"),
+        {"broadcast_address": "", "tcp_port": 1},
+        {"broadcast_address": "a/b", "tcp_port": 1},
+        {"broadcast_address": "c", "tcp_port": 700_000},
+        {"broadcast_address": "d" * 254, "tcp_port": 1},
+        {"broadcast_address": "e\nnsqd f:1: forged", "tcp_port": 1},
+        {"broadcast_address": "g h", "tcp_port": 1},
+        {"broadcast_address": "i", "tcp_port": True},
+        {"tcp_port": 1},
+        None,
+    ]
+    bare = {"producers": entries}
+
+    for told in (bare, {"status_code": 200, "data": bare}):
+        found, unusable = producers(answer(200, json.dumps(told).encode()))
+        assert [("a:1", [("t", False), ("u", True)]), ("[::1]:2", [])] == found
+        assert entries[2:] == unusable
+
+
+def test_a_topic_that_is_not_known_yet_has_no_nsqds() -> None:
+    """404 TOPIC_NOT_FOUND is an answer; any other 404 is that of another server."""
+    unknown = answer(404, b'{"message":"TOPIC_NOT_FOUND"}')
+
+    assert ([], []) == producers(unknown)
+    assert ([], 0) == names(unknown, "channels")
+    with pytest.raises(ValueError, match="is this an nsqlookupd's HTTP address"):
+        answer(404, b'{"message":"NOT_FOUND"}')
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (500, b"", "status 500"),
+        (302, b"{}", "status 302"),
+        (200, b"<html>", "no JSON, so this is no nsqlookupd: Expecting value"),
+        (200, b"\xff\xfe\xfd", "no JSON, so this is no nsqlookupd"),
+        (200, b"[" * 100_000, "nested too deep"),
+        (200, b"[[]," * BRACKETS_MAX, "too many lists"),
+        (200, b'["a"]', "without a list of producers"),
+        (200, b'{"producers":{}}', "without a list of producers"),
+        (200, b"{}", "without a list of producers"),
+        (200, b'{"producers":[%s0]}' % (b"0," * LISTED_MAX), f"more than {LISTED_MAX} producers"),
+    ],
+)
+def test_an_answer_that_means_no_good(status: int, body: bytes, reason: str) -> None:
+    """It is an error in words for a person."""
+    with pytest.raises(ValueError, match=reason):
+        producers(answer(status, body))
+
+
+def test_whoever_is_no_nsqlookupd_is_told_apart() -> None:
+    """From an nsqlookupd that refuses or fails: that may pass."""
+    with pytest.raises(NotLookupdError):
+        answer(200, b"<html>")
+    with pytest.raises(NotLookupdError):
+        producers(document(b"[]"))
+    with pytest.raises(ValueError, match="503") as found:
+        answer(503, b"")
+    assert not isinstance(found.value, NotLookupdError)
+
+
+def test_names_that_nsq_does_not_allow_are_left_out() -> None:
+    """And counted; null, which Go writes for an empty list, is one."""
+    entries = ["a", "..", "a/b", "", "x" * 65, None, 7, ["b"], "e\n#ephemeral", "b#ephemeral"]
+
+    assert (["a", "..", "b#ephemeral"], 7) == names({"topics": entries}, "topics")
+    assert ([], 0) == names({"channels": None}, "channels")
+    assert [] == topics_of({"topics": 1, "tombstones": "x"})
+
+
+def test_the_bound_has_room_for_a_large_cluster() -> None:
+    """1,000 nsqds with 400 topics each."""
+    topics = [f"a_topic_with_thirty_letters_{at:03}" for at in range(400)]
+    node = producer("host:4150", hostname="h" * 30, topics=topics, tombstones=[False] * 400)
+
+    assert 1000 * len(json.dumps(node, separators=(",", ":"))) < lookup.ANSWER_BYTES_MAX

@@ -1,0 +1,36 @@
+"""wire.errors: every code that nsqd may answer with says what it means and what to do."""
+
+import pickle
+
+from sparq.client import RefusedError, RemoteError
+from sparq.protocol.errors import ERRORS
+from sparq.wire.errors import MEANINGS, UNKNOWN, remote_error
+
+
+def test_every_code_has_a_meaning() -> None:
+    """The table has each code of the TCP protocol, and no other."""
+    assert {code for code in ERRORS if code.startswith("E_")} == MEANINGS.keys()
+
+
+def test_a_refusal_says_what_it_means() -> None:
+    """nsqd's words come first, for whoever looks for them; then what to do."""
+    error = remote_error(b"E_BAD_MESSAGE PUB message too big 9 > 8")
+
+    assert ("E_BAD_MESSAGE", "PUB message too big 9 > 8", True) == (
+        error.code,
+        error.text,
+        error.fatal,
+    )
+    assert str(error).startswith("E_BAD_MESSAGE PUB message too big 9 > 8 - a message is empty or")
+    assert "--max-msg-size" in error.meaning
+    assert UNKNOWN == remote_error(b"E_NEW what").meaning
+
+
+def test_a_refusal_crosses_processes() -> None:
+    """Spark hands errors from its workers to its driver: nothing of one is lost."""
+    error = pickle.loads(pickle.dumps(remote_error(b"E_FIN_FAILED FIN 1 failed")))
+
+    assert isinstance(error, RefusedError)
+    assert isinstance(error, RemoteError)
+    assert (error.code, error.fatal) == ("E_FIN_FAILED", False)
+    assert "touch()" in str(error)

@@ -1,0 +1,196 @@
+"""wire.layers: what goes in comes out, whatever the layers, the cuts and the room."""
+
+import ssl
+import zlib
+from itertools import pairwise
+from typing import Any
+
+import cramjam
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparq.protocol.compression import PIECE_BYTES, Deflate, Snappy
+from sparq.wire.errors import LayerError
+from sparq.wire.layers import Layers, Tls
+from tests.client.certificates import Certificates, certificates, server_context
+
+KINDS = ("tls", "snappy", "deflate", "tls+snappy", "tls+deflate")
+COMPRESSIONS: dict[str, Any] = {"snappy": Snappy, "deflate": Deflate}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+class Peer:
+    """nsqd's side of the same layers, over OpenSSL and the compressions alone."""
+
+    def __init__(self, files: Certificates, kind: str) -> None:
+        self.client = Layers()
+        self.tls: ssl.SSLObject | None = None
+        self.arrived, self.leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        for name in kind.split("+"):
+            if name == "tls":
+                self._shake_hands(files)
+            else:
+                self.client.compression = COMPRESSIONS[name]()
+                self.compression = COMPRESSIONS[name]()
+
+    def _shake_hands(self, files: Certificates) -> None:
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.load_verify_locations(files.authority)
+        self.client.tls = tls = Tls(trusting, "127.0.0.1")
+        self.tls = server_context(files).wrap_bio(self.arrived, self.leaving, server_side=True)
+        done = False
+        while not (tls.shake_hands() and done):
+            self.arrived.write(tls.output())
+            try:
+                self.tls.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                pass
+            tls.feed(self.leaving.read())
+        self.arrived.write(tls.output())
+
+    def seal(self, data: bytes) -> bytes:
+        """As nsqd would send it."""
+        if self.client.compression is not None:
+            data = self.compression.compress([data])
+        if self.tls is None:
+            return data
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self.tls.write(rest) :]
+        return self.leaving.read()
+
+    def open(self, data: bytes) -> bytes:
+        """As nsqd would understand it."""
+        if self.tls is not None:
+            self.arrived.write(data)
+            data = b""
+            try:
+                while piece := self.tls.read(1 << 20):
+                    data += piece
+            except ssl.SSLWantReadError:
+                pass
+        if self.client.compression is None:
+            return data
+        self.compression.feed(data)
+        opened = b""
+        while piece := self.compression.read():
+            opened += piece
+        return opened
+
+
+PIECES_MAX = 2_000
+"""A megabyte byte by byte shows no more, and takes a minute."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
+@given(
+    parts=st.lists(st.binary(max_size=3000) | st.integers(0, 400_000).map(bytes), max_size=5),
+    cuts=st.lists(st.integers(0, 1 << 20), max_size=8),
+    room=st.integers(1, 300_000),
+)
+def test_what_goes_in_comes_out(
+    files: Certificates, kind: str, parts: list[bytes], cuts: list[int], room: int
+) -> None:
+    """In both directions, by ``read`` and by ``read_into``, in pieces of any size."""
+    peer = Peer(files, kind)
+    whole = b"".join(parts)
+    room = max(room, len(whole) // PIECES_MAX)
+    assert peer.open(peer.client.seal(parts)) == whole
+
+    for reading in (read_all, lambda layers: read_into_all(layers, room)):
+        sealed = peer.seal(whole)
+        places = [0, *sorted(cut % (len(sealed) + 1) for cut in cuts), len(sealed)]
+        received = b""
+        for begin, end in pairwise(places):
+            peer.client.feed(sealed[begin:end])
+            received += reading(peer.client)
+        assert received == whole
+    assert not peer.client.ended
+
+
+def read_all(layers: Layers) -> bytes:
+    """All that is there, held to the bound of each piece."""
+    received = b""
+    while piece := layers.read():
+        assert len(piece) <= PIECE_BYTES
+        received += piece
+    return received
+
+
+def read_into_all(layers: Layers, size: int) -> bytes:
+    """The same by way of a room."""
+    room = memoryview(bytearray(size))
+    received = b""
+    while count := layers.read_into(room):
+        received += room[:count]
+    return received
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_an_error(files: Certificates, kind: str) -> None:
+    """A flipped bit under TLS or a checksum, garbage under deflate: never other bytes."""
+    peer = Peer(files, kind)
+    sealed = bytearray(peer.seal(b"important" * 1000))
+    sealed[len(sealed) // 2] ^= 4
+    if kind == "deflate":
+        sealed = bytearray(b"\x06")  # a block of the type that there is not
+    peer.client.feed(bytes(sealed))
+
+    with pytest.raises(LayerError, match="TLS" if kind.startswith("tls") else kind):
+        read_all(peer.client)
+
+
+def test_a_snappy_chunk_that_lies() -> None:
+    """A header that claims more than a chunk may hold is refused before anything is inflated."""
+    layers = Layers()
+    layers.compression = Snappy()
+    lie = cramjam.snappy.compress_raw(bytes(1 << 20))
+    chunk = b"\0" + (len(bytes(lie)) + 4).to_bytes(3, "little") + bytes(4) + bytes(lie)
+    layers.feed(b"\xff\x06\0\0sNaPpY" + chunk)
+
+    with pytest.raises(LayerError, match="snappy"):
+        layers.read()
+
+
+def test_a_farewell_ends_it(files: Certificates) -> None:
+    """Behind the peer's farewell nothing is waited for; ours can be sent."""
+    peer = Peer(files, "tls")
+    sealed = peer.seal(b"last words")
+    assert peer.tls is not None
+    with pytest.raises(ssl.SSLWantReadError):
+        peer.tls.unwrap()
+    peer.client.feed(sealed + peer.leaving.read())
+
+    assert read_all(peer.client) == b"last words"
+    assert peer.client.ended
+    assert read_into_all(peer.client, 10) == b""
+    assert peer.client.close()
+
+
+def test_the_end_of_a_deflate_stream_ends_it() -> None:
+    """A final block says that nothing follows."""
+    layers = Layers()
+    layers.compression = Deflate()
+    deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
+    layers.feed(deflater.compress(b"last words") + deflater.flush())
+
+    assert read_all(layers) == b"last words"
+    assert layers.ended
+
+
+def test_no_layers_are_none() -> None:
+    """A connection without layers has nothing to ask them."""
+    layers = Layers()
+
+    assert not layers
+    assert not layers.ended
+    assert layers.seal([b"a", b"b"]) == b"ab"
+    assert (layers.read(), layers.output(), layers.close()) == (b"", b"", b"")

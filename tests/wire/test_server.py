@@ -1,0 +1,170 @@
+"""wire.server: nsqd's end without a socket; where it stands, and what is read where."""
+
+import json
+import ssl
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from sparq.protocol import commands
+from sparq.protocol.compression import Deflate, Snappy
+from sparq.protocol.identify import Granted, Limits, negotiate
+from sparq.wire.errors import LayerError
+from sparq.wire.server import (
+    MAGIC,
+    TRANSITIONS,
+    Event,
+    ServerConnection,
+    State,
+    WrongMagicError,
+)
+from tests.client.certificates import Certificates, certificates, server_context
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def granted(**asked: bool) -> Granted:
+    """What an nsqd that offers everything grants."""
+    body = json.dumps({"feature_negotiation": True, **asked}).encode()
+    return negotiate(body, Limits(), {"tls": True})
+
+
+def opened() -> ServerConnection:
+    """A connection behind its magic bytes."""
+    server = ServerConnection(Limits(), needs_tls=True)
+    server.feed(MAGIC)
+    return server
+
+
+def read(server: ServerConnection) -> Iterator[object]:
+    """The commands that are there."""
+    while (command := server.parser.next()) is not None:
+        yield command
+
+
+def test_the_magic_bytes_come_in_any_pieces() -> None:
+    """What stands behind them is kept for the parser; nothing is plain before."""
+    for cut in range(1, 4):
+        server = ServerConnection(Limits())
+        server.feed(MAGIC[:cut])
+        assert not server.is_v2
+        assert not server.is_plain
+        server.feed(MAGIC[cut:] + b"NOP\n")
+        assert server.is_v2
+        assert server.is_plain
+        assert b"NOP\n" == server.take_held()
+
+
+def test_another_protocol_is_refused() -> None:
+    """Four bytes are enough to tell."""
+    server = ServerConnection(Limits())
+    with pytest.raises(WrongMagicError):
+        server.feed(b"GET / HTTP/1.1\r\n")
+
+    assert not server.is_v2
+    server.go(Event.END)
+    assert State.ENDED is server.state
+
+
+def test_every_state_is_reached_and_left_by_the_table() -> None:
+    """What the table does not have cannot happen; any state can end, and none leaves the end."""
+    reached = set(TRANSITIONS.values()) | {State.MAGIC}
+    assert set(State) == reached
+    for state, event in product(State, Event):
+        server = ServerConnection(Limits())
+        server.state = state
+        if (state, event) in TRANSITIONS:
+            server.go(event)
+            assert server.state is TRANSITIONS[state, event]
+            assert server.is_plain == (server.state is State.OPEN)
+        else:
+            with pytest.raises(KeyError):
+                server.go(event)
+        assert state is not State.ENDED or server.state is State.ENDED
+
+
+@pytest.mark.parametrize("kind", ["snappy", "deflate"])
+def test_what_follows_the_identify_is_the_compressions(kind: str) -> None:
+    """In the same bytes or in later ones, before the reply has left: never a command in clear."""
+    server = opened()
+    compression = Snappy() if kind == "snappy" else Deflate()
+    sealed = compression.compress([commands.pub("t", b"x")])
+    server.parser.needs_tls = False
+    server.parser.feed(commands.identify(b"{}") + sealed[:5])
+    assert isinstance(next(read(server)), commands.Identify)
+    server.hold(granted(**{kind: True}))
+    assert State.UPGRADING is server.state
+    server.feed(sealed[5:])
+    assert [] == list(read(server))
+
+    assert server.finish_upgrade()
+    assert (State.OPEN, False, True) == (server.state, server.is_plain, server.has_layers)
+    server.parser.feed(server.layers.read())
+    assert isinstance(next(read(server)), commands.Publish)
+
+
+def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
+    """The handshake goes on as bytes come; then all commands are allowed."""
+    server = opened()
+    server.hold(granted(tls_v1=True, snappy=True))
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.load_verify_locations(files.authority)
+    arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(arrived, leaving, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    server.feed(leaving.read())  # it comes before the reply has left
+
+    server.start_tls(server_context(files))
+    assert State.HANDSHAKE is server.state
+    assert server.shake_hands() is None
+    arrived.write(server.layers.output())
+    client.do_handshake()
+    server.feed(leaving.read())
+    connection = server.shake_hands()
+    assert connection is not None
+    assert client.version() == connection.version()
+    assert not server.parser.needs_tls
+    assert server.finish_upgrade()
+
+    client.write(Snappy().compress([commands.pub("t", b"x")]))
+    server.feed(leaving.read())
+    server.parser.feed(server.layers.read())
+    assert isinstance(next(read(server)), commands.Publish)
+
+
+def test_a_handshake_that_fails_says_so(files: Certificates) -> None:
+    """Bytes that are no TLS: an error; commands stay refused."""
+    server = opened()
+    server.hold(granted(tls_v1=True))
+    server.start_tls(server_context(files))
+    server.feed(commands.pub("t", b"x"))
+    with pytest.raises(LayerError):
+        server.shake_hands()
+
+    assert server.parser.needs_tls
+
+
+def test_tls_alone_is_an_upgrade_without_compression(files: Certificates) -> None:
+    """Whether a second OK is due is told by what was granted."""
+    server = opened()
+    server.hold(granted(tls_v1=True))
+    server.start_tls(server_context(files))
+
+    assert not server.finish_upgrade()
+    assert State.OPEN is server.state
+
+
+def test_no_upgrade_begins_for_a_client_that_has_ended_its_side() -> None:
+    """It is owed its answers; what is granted behind its end changes nothing."""
+    server = opened()
+    server.go(Event.EOF)
+    server.hold(granted(deflate=True))
+
+    assert State.HALF_CLOSED is server.state
+    assert not server.has_layers
