@@ -1,4 +1,4 @@
-"""nsqd's side of a handshake, as bytes in and bytes out: the pure twin of `client.handshake`.
+"""nsqd's side of a handshake, as bytes in and bytes out: the pure twin of `wire.client`.
 
 It grants what its ``facts`` say, upgrades as NSQ's documents have it, and keeps every command with
 the layers through which it came.

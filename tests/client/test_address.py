@@ -2,14 +2,8 @@
 
 import pytest
 
-from sparq.client.address import (
-    Address,
-    lookupd_url,
-    parse_address,
-    parse_addresses,
-    parse_nsqd,
-    split_texts,
-)
+from sparq.client.address import parse_addresses, parse_nsqd, split_texts
+from sparq.protocol.address import Address, lookupd_url, parse_address
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from sparq.client.config import Config
-from sparq.client.connection import REQUESTS_MAX, open_connection, remote_error
+from sparq.client.connection import REQUESTS_MAX, open_connection
 from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
+from sparq.wire.errors import remote_error
 from tests.client.scripted import Peer, frame, listening, message_frame, scripted
 from tests.servers import free_port
 from tests.waiting import let_all_run, until

@@ -217,13 +217,13 @@ async def test_what_is_over_is_not_handed_out_however_seldom_rdy_is_looked_at(wa
 async def test_touch_keeps_a_message_from_expiring() -> None:
     """Each touch starts the message's time anew."""
     async with scripted() as [nsqd]:
-        nsqd.facts["msg_timeout"] = 200
+        nsqd.facts["msg_timeout"] = 1000
         async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
             peer = await subscribed(nsqd)
             peer.deliver(1)
             message = await anext(consumer)
             for _ in range(20):
-                await asyncio.sleep(0.025)  # together far longer than the time of the message
+                await asyncio.sleep(0.08)  # together far longer than the time of the message
                 message.touch()
 
             assert consumer.counters.expired == 0

@@ -15,7 +15,7 @@ from aiohttp import web
 from sparq.client import Consumer, Producer, PublishError
 from sparq.client.config import Config
 from sparq.client.discovery import Discovery, _Poll
-from sparq.client.lookup import ANSWER_SIZE_MAX, PRODUCERS_MAX, addresses_in, question, shown
+from sparq.protocol.lookup import ANSWER_BYTES_MAX, LISTED_MAX
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import scripted, subscribed
 from tests.servers import free_port
@@ -160,9 +160,9 @@ async def test_a_hostile_answer_is_bounded(kind: str) -> None:
         good.lists("a:1")
         if kind == "too large":
             bad.lists("stolen:1")
-            bad.body = bad.body[:-1] + b" " * ANSWER_SIZE_MAX + b"}"
+            bad.body = bad.body[:-1] + b" " * ANSWER_BYTES_MAX + b"}"
         elif kind == "too many":
-            bad.lists(*(f"stolen:{port}" for port in range(PRODUCERS_MAX + 1)))
+            bad.lists(*(f"stolen:{port}" for port in range(LISTED_MAX + 1)))
         elif kind == "redirect":
             bad.status, bad.headers = 302, {"Location": f"http://{good.address}/stolen"}
         elif kind == "error":
@@ -337,53 +337,6 @@ async def test_a_recheck_asks_sooner() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     await with_lookupds(1, conversation)
-
-
-@pytest.mark.parametrize(
-    ("lookupd", "topic", "expected"),
-    [
-        ("host:4161", "t", "http://host:4161/lookup?topic=t"),
-        ("[::1]:4161", None, "http://[::1]:4161/nodes"),
-        ("http://host", "t#ephemeral", "http://host/lookup?topic=t%23ephemeral"),
-        ("https://host/way/lookup?key=1", "t", "https://host/way/lookup?key=1&topic=t"),
-        ("http://host/?key=1", "t", "http://host/lookup?key=1&topic=t"),
-    ],
-)
-def test_the_question(lookupd: str, topic: str | None, expected: str) -> None:
-    """host:port gets the usual path; a URL keeps its path and its query."""
-    assert str(question(lookupd, topic)) == expected
-
-
-def test_what_may_be_secret_in_a_question_is_not_shown() -> None:
-    """Neither a user's password nor a query is told."""
-    assert shown(question("http://me:secret@host/?key=secret", "t")) == "http://host/lookup"
-
-
-@pytest.mark.parametrize("lookupd", ["host", "ftp://host:1", "http://", "host:99999"])
-def test_what_is_no_address_is_refused_at_once(lookupd: str) -> None:
-    """A wrong address is told when the consumer is made."""
-    with pytest.raises(ValueError, match="address"):
-        question(lookupd, "t")
-
-
-def test_both_forms_of_the_answer_are_read() -> None:
-    """The wrapped form of nsqlookupd before 1.0 gives the same; broken producers are left out."""
-    producers = [
-        _producer("a:1"),
-        _producer("[::1]:2"),
-        {"broadcast_address": "", "tcp_port": 1},
-        {"broadcast_address": "a/b", "tcp_port": 1},
-        {"broadcast_address": "c", "tcp_port": 700_000},
-        {"broadcast_address": "d" * 254, "tcp_port": 1},
-        {"broadcast_address": "e\nnsqd f:1: forged", "tcp_port": 1},
-        {"broadcast_address": "g h", "tcp_port": 1},
-        {"tcp_port": 1},
-        None,
-    ]
-    expected = {"a:1", "[::1]:2"}
-
-    assert addresses_in({"producers": producers}) == expected
-    assert addresses_in({"status_code": 200, "data": {"producers": producers}}) == expected
 
 
 async def test_https_and_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""client.handshake: the order of the upgrades, and everything that must not get past them.
+"""wire.client: the order of the upgrades, and everything that must not get past them.
 
 Both sides are bytes in, bytes out: no sockets, any cut.
 """
@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from sparq.client.address import Address
 from sparq.client.errors import AuthRequiredError, TlsError, WrongPeerError
-from sparq.client.handshake import Handshake
 from sparq.client.layer_options import LayerOptions
 from sparq.protocol.errors import RemoteError
+from sparq.wire.client import FOLLOWS, ClientConnection, Stage
 from tests.client.certificates import Certificates, certificates, server_context
 from tests.client.counterpart import Counterpart, frame
 
-HERE = Address("127.0.0.1", 4150)
+HERE = "127.0.0.1:4150"
 IDENTITY = {"client_id": "me", "feature_negotiation": True}
 ALL = {"tls_v1": True, "snappy": True, "deflate": True, "max_rdy_count": 2500}
 SECRET = "open sesame"
@@ -49,9 +48,9 @@ def options_of(files: Certificates, **given: Any) -> LayerOptions:
     return LayerOptions(**given)
 
 
-def begun(options: LayerOptions, address: Address = HERE) -> Handshake:
+def begun(options: LayerOptions, address: str = HERE) -> ClientConnection:
     """A handshake that has said nothing yet."""
-    return Handshake(address, options, IDENTITY)
+    return ClientConnection(address, options, IDENTITY)
 
 
 def cut(data: bytes, size: int) -> Iterator[bytes]:
@@ -60,7 +59,7 @@ def cut(data: bytes, size: int) -> Iterator[bytes]:
         yield data[at : at + size]
 
 
-def talk(client: Handshake, server: Counterpart, size: int = 1 << 20) -> None:
+def talk(client: ClientConnection, server: Counterpart, size: int = 1 << 20) -> None:
     """Carries bytes between the two until nothing more is said."""
     out = client.output()
     while out:
@@ -70,9 +69,9 @@ def talk(client: Handshake, server: Counterpart, size: int = 1 << 20) -> None:
         out = client.output()
 
 
-def plain(client: Handshake) -> bytes:
+def plain(client: ClientConnection) -> bytes:
     """What came behind the handshake."""
-    data = client.take_rest()
+    data = client.receiver.take_rest()
     while piece := client.layers.read():
         data += piece
     return data
@@ -90,7 +89,7 @@ def test_upgrades_come_in_their_order(
     client = begun(options_of(files, auth_secret=SECRET, **KINDS[layers]))
     talk(client, server, size)
 
-    assert client.done
+    assert client.stage is Stage.READY
     assert client.facts == server.facts
     assert [line for _, line, _ in server.heard] == [b"IDENTIFY"] + [b"AUTH"] * auth
     assert server.heard[0][0] == ()
@@ -117,7 +116,7 @@ def test_compression_that_is_not_granted_is_done_without(files: Certificates) ->
     for facts in ({}, {"snappy": False}):
         client = begun(LayerOptions(snappy=True))
         talk(client, Counterpart(facts))
-        assert client.done
+        assert client.stage is Stage.READY
         assert not client.layers
 
 
@@ -128,7 +127,7 @@ def test_tls_that_is_not_granted_is_an_error(files: Certificates) -> None:
         client = begun(options_of(files, tls_v1=True, snappy=True, auth_secret=SECRET))
         with pytest.raises(TlsError, match="does not offer TLS, which the option tls_v1 asks for"):
             talk(client, server)
-        assert not client.done
+        assert client.stage is not Stage.READY
         assert client.output() == b""
         assert len(server.heard) == 1
 
@@ -141,7 +140,7 @@ def test_nothing_that_came_in_clear_is_taken_for_what_came_by_tls(files: Certifi
 
     with pytest.raises(TlsError):
         talk(client, server)
-    assert not client.done
+    assert client.stage is not Stage.READY
 
 
 @pytest.mark.parametrize(
@@ -151,12 +150,12 @@ def test_nothing_that_came_in_clear_is_taken_for_what_came_by_tls(files: Certifi
         ("self_signed", HERE, "certificate"),
         ("expired", HERE, "certificate has expired"),
         ("elsewhere", HERE, "IP address mismatch"),
-        ("server", Address("nsqd.example", 4150), "Hostname mismatch"),
-        ("stranger", Address("/run/nsqd.sock", 0), "unable to get local issuer certificate"),
+        ("server", "nsqd.example:4150", "Hostname mismatch"),
+        ("stranger", "/run/nsqd.sock", "unable to get local issuer certificate"),
     ],
 )
 def test_who_cannot_be_trusted_is_refused(
-    files: Certificates, cert: str, address: Address, text: str
+    files: Certificates, cert: str, address: str, text: str
 ) -> None:
     """An unknown authority, another host, an old certificate: no, unless told not to look."""
     context = server_context(files, getattr(files, cert))
@@ -170,16 +169,16 @@ def test_who_cannot_be_trusted_is_refused(
 
     careless = begun(LayerOptions(tls_insecure_skip_verify=True), address)
     talk(careless, Counterpart(ALL, context))
-    assert careless.done
+    assert careless.stage is Stage.READY
 
 
-@pytest.mark.parametrize(("host", "port"), [("::1", 4150), ("localhost", 1), ("/run/nsqd.sock", 0)])
-def test_hosts_that_are_named_in_the_certificate(files: Certificates, host: str, port: int) -> None:
+@pytest.mark.parametrize("address", ["[::1]:4150", "localhost:1", "/run/nsqd.sock"])
+def test_hosts_that_are_named_in_the_certificate(files: Certificates, address: str) -> None:
     """Names and addresses of both kinds; a unix socket has none that could be compared."""
-    client = begun(options_of(files, tls_v1=True), Address(host, port))
+    client = begun(options_of(files, tls_v1=True), address)
     talk(client, Counterpart(ALL, server_context(files)))
 
-    assert client.done
+    assert client.stage is Stage.READY
 
 
 def test_an_nsqd_that_asks_for_a_certificate(files: Certificates) -> None:
@@ -192,7 +191,7 @@ def test_an_nsqd_that_asks_for_a_certificate(files: Certificates) -> None:
 
     client = begun(options_of(files, tls_v1=True, tls_cert=str(files.client)))
     talk(client, Counterpart(ALL, server_context(files, ask_client=True)))
-    assert client.done
+    assert client.stage is Stage.READY
 
 
 class Quiet(Counterpart):
@@ -229,7 +228,7 @@ def test_old_versions_are_refused(files: Certificates) -> None:
 
     client = begun(options_of(files, tls_v1=True))
     talk(client, Counterpart(ALL, context))
-    assert client.done
+    assert client.stage is Stage.READY
 
 
 def test_old_versions_are_spoken_if_they_must_be(files: Certificates) -> None:
@@ -244,7 +243,7 @@ def test_old_versions_are_spoken_if_they_must_be(files: Certificates) -> None:
 
     client = begun(options_of(files, tls_v1=True, tls_min_version="tls1.0"))
     talk(client, Counterpart(ALL, context))
-    assert client.done
+    assert client.stage is Stage.READY
 
 
 # AUTH
@@ -256,7 +255,7 @@ def test_a_secret_that_is_not_asked_for_is_not_sent() -> None:
     client = begun(LayerOptions(auth_secret=SECRET))
     talk(client, server)
 
-    assert client.done
+    assert client.stage is Stage.READY
     assert [line for _, line, _ in server.heard] == [b"IDENTIFY"]
 
 
@@ -293,7 +292,7 @@ def test_heartbeats_while_an_authd_takes_its_time() -> None:
     client = begun(LayerOptions(auth_secret=SECRET))
     talk(client, server)
 
-    assert client.done
+    assert client.stage is Stage.READY
     assert [line for _, line, _ in server.heard] == [b"IDENTIFY", b"AUTH", b"NOP", b"NOP"]
 
 
@@ -318,7 +317,7 @@ def test_what_is_no_nsqd_is_said(answer: bytes, text: str) -> None:
     client = begun(LayerOptions(snappy=True))
     with pytest.raises(WrongPeerError, match=text):
         client.feed(answer)
-    assert not client.done
+    assert client.stage is not Stage.READY
 
 
 def test_an_upgrade_that_is_not_confirmed() -> None:
@@ -355,3 +354,14 @@ def test_the_stage_is_known() -> None:
     stages.append(client.stage)
 
     assert stages == ["IDENTIFY", "snappy"]
+
+
+def test_stages_come_in_one_order() -> None:
+    """From IDENTIFY each is reached, none leads back, and READY is the end of all."""
+    order = list(Stage)
+
+    assert set(order) - {Stage.IDENTIFY} == {to for after in FOLLOWS.values() for to in after}
+    assert Stage.READY not in FOLLOWS
+    for stage, after in FOLLOWS.items():
+        assert after[-1] is Stage.READY
+        assert all(order.index(stage) < order.index(to) for to in after)

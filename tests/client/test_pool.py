@@ -54,7 +54,7 @@ async def test_connects_again_with_growing_bounded_delays() -> None:
     places = Places()
     pool = places.pool("a:1")
     pool.start()
-    await until(lambda: places.tries["a:1"] == 7)
+    await until(lambda: places.tries["a:1"] == 9)
     assert pool.errors == {"a:1": "not here"}
     delays = [after - before for before, after in zip(places.times, places.times[1:], strict=False)]
 
@@ -64,7 +64,7 @@ async def test_connects_again_with_growing_bounded_delays() -> None:
 
     assert 0.05 <= delays[0]
     assert 0.1 <= min(delays[1:])
-    assert max(delays) < 1.2, "without a limit the last would be 1.6 s at least"
+    assert max(delays) < 5, "without a limit the last would be 6.4 s at least"
     assert places.losses == 0
     assert not places.connected
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from sparq.client import socket_connection
+from sparq.client.blocking import connection
+from sparq.client.blocking.connection import Connection
 from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import NoRangesError, RangeReader
-from sparq.client.socket_connection import SocketConnection
 from sparq.protocol import batch, commands
 from sparq.protocol.errors import RemoteError
 from tests.spark.range_server import RangeServer
@@ -170,7 +170,7 @@ def answering(*answers: bytes) -> str:
 def test_what_is_no_nsqd_is_said(data, text):
     """An HTTP port, an absurd size, an answer of another kind: the error names what came."""
     with pytest.raises(WrongPeerError, match=text):
-        SocketConnection(answering(data))
+        Connection(answering(data))
 
 
 def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
@@ -183,13 +183,13 @@ def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
 
 def test_heartbeats_are_answered(server):
     """A heartbeat between question and answer is answered and not taken for the answer."""
-    connection = SocketConnection(server.address)
+    connection = Connection(server.address)
     answer = server._ends
 
     def with_heartbeat(command):
-        from sparq.protocol import frames
+        from sparq.protocol import layout
 
-        return frames.response(b"_heartbeat_") + answer(command)
+        return layout.response(b"_heartbeat_") + answer(command)
 
     server._ends = with_heartbeat
     server._nop = lambda _: b""
@@ -203,7 +203,7 @@ def test_heartbeats_are_answered(server):
 def test_an_error_sent_before_all_was_read_is_raised():
     """nsqd refuses a large MPUB after its first bytes and hangs up: the error is what we see."""
     refusal = b"\0\0\0\x16\0\0\0\x01E_BAD_BODY too big"
-    connection = SocketConnection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
+    connection = Connection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
 
     with pytest.raises(RemoteError, match="E_BAD_BODY too big"):
         connection.ask(bytes(64 << 20))
@@ -215,7 +215,7 @@ def test_silence_ends_with_the_timeout(monkeypatch):
         socket.create_server(("127.0.0.1", 0)) as listening,
         pytest.raises(TimeoutError),
     ):
-        SocketConnection(address_of(listening), timeout_seconds=0.05)
+        Connection(address_of(listening), timeout_seconds=0.05)
 
 
 def test_a_range_that_does_not_advance_is_an_error(server, reader):
@@ -229,7 +229,7 @@ def test_a_range_that_does_not_advance_is_an_error(server, reader):
 
 def test_frames_are_bounded(server, monkeypatch):
     """Nothing larger than the limit is taken, whoever sends it."""
-    monkeypatch.setattr(socket_connection, "FRAME_BYTES_MAX", 50)
+    monkeypatch.setattr(connection, "FRAME_BYTES_MAX", 50)
 
     with pytest.raises(WrongPeerError, match="at most 50"):
-        SocketConnection(server.address)
+        Connection(server.address)

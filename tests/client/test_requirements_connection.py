@@ -59,7 +59,7 @@ async def test_nsqd_learns_who_it_is(company: Company) -> None:
 async def test_heartbeats_keep_a_connection_and_silence_ends_it(company: Company) -> None:
     """A NOP for each heartbeat; when none comes within read_timeout it connects again."""
     topic, nsqd = company.make("heartbeats"), company.nsqds[0]
-    options = {"heartbeat_interval": 1.0, "read_timeout": 1.2}
+    options = {"heartbeat_interval": 1.0, "read_timeout": 3.0}
     async with tapped(nsqd) as [tap], consumer_of(tap, topic, **options) as consumer:
         await until(lambda: tap.lines(b"NOP"))
         assert tap.lines(b"SUB") == [b"SUB heartbeats c"]

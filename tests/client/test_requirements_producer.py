@@ -180,7 +180,7 @@ async def test_discovered_nsqds(company: Company) -> None:
 async def test_time_runs_out(company: Company) -> None:
     """A call has the time that it is given, or publish_timeout; what is late disturbs nobody."""
     topic, nsqd = company.make("late"), company.nsqds[0]
-    async with tapped(nsqd) as [tap], producer_of(tap, publish_timeout=0.5) as producer:
+    async with tapped(nsqd) as [tap], producer_of(tap, publish_timeout=2.0) as producer:
         await until(lambda: producer.connections)
         tap.muted = True
         with pytest.raises(PublishError, match=r"OK in time .*: sent 1 times, 1 of them un"):

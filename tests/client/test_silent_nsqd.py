@@ -16,7 +16,7 @@ from sparq.client import Producer, Receipt
 from tests.servers import NsqdServer, spawn_nsqd
 from tests.waiting import until, until_seen
 
-TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS = 4.0
 Nsqds = tuple[NsqdServer, NsqdServer, NsqdServer]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sparq.client.write_watch import LOOKS, WriteWatch
+from sparq.client.watchdog import LOOKS, WriteWatch
 from tests.waiting import stays, until
 
 SECONDS = 0.04

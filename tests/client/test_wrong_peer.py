@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.client import lookup
+from sparq.client.blocking.connection import Connection
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
-from sparq.client.reasons import http_reason
-from sparq.client.socket_connection import SocketConnection
-from sparq.client.wrong_peer import not_nsqd
+from sparq.client.lookup import Asker
+from sparq.protocol.lookup import question
+from sparq.wire.client import not_nsqd
 from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
 
 
@@ -35,7 +35,7 @@ async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> No
             " or an nsqlookupd as such"
         ) == str(found.value)
         with pytest.raises(WrongPeerError, match="it speaks HTTP: give nsqd's TCP port"):
-            SocketConnection(server.http)
+            Connection(server.http)
 
 
 async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:
@@ -63,29 +63,27 @@ async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server
 )
 def test_the_usual_ports_are_known(port: int, head: bytes, said: str) -> None:
     """Whoever mistakes one of NSQ's ports for another is told which one it is."""
-    assert not_nsqd(port, head).startswith(said)
-    assert bool(said) == bool(not_nsqd(port, head))
+    assert not_nsqd(f"127.0.0.1:{port}", head).startswith(said)
+    assert bool(said) == bool(not_nsqd(f"127.0.0.1:{port}", head))
 
 
 async def test_tcp_where_http_was_thought(daemons: tuple[Server, Server]) -> None:
     """An nsqlookupd that is asked over HTTP and speaks NSQ's TCP protocol says so."""
-    config = Config()
-    async with lookup.session(config) as asking:
+    async with Asker(Config()) as asker:
         for server in daemons:
-            with pytest.raises(lookup.FAILURES) as found:
-                await lookup.ask(asking, lookup.question(server.tcp, "topic"), config)
+            with pytest.raises(ConnectionError) as found:
+                await asker.ask(question(server.tcp, "lookup", topic="topic"))
 
             assert (
                 "it speaks NSQ's TCP protocol: give the HTTP port (by default nsqd's is 4151,"
                 " nsqlookupd's 4161)"
-            ) == http_reason(found.value)
+            ) == str(found.value)
 
 
 async def test_nsqds_http_port_where_nsqlookupds_was_thought(
     daemons: tuple[Server, Server],
 ) -> None:
     """Both speak HTTP; an nsqd knows no look-ups."""
-    config = Config()
-    async with lookup.session(config) as asking:
-        with pytest.raises(ValueError, match=r"is this an nsqlookupd's HTTP address\?"):
-            await lookup.ask(asking, lookup.question(daemons[0].http, "topic"), config)
+    async with Asker(Config()) as asker:
+        with pytest.raises(ConnectionError, match=r"is this an nsqlookupd's HTTP address\?"):
+            await asker.ask(question(daemons[0].http, "lookup", topic="topic"))

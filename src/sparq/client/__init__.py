@@ -1,7 +1,8 @@
 """The client: consume from and publish to NSQ, with asyncio.
 
 ``Consumer`` and ``Producer`` keep connections to every nsqd that is given or found through
-nsqlookupd; both work with Go's nsqd and with sparq's. This room imports ``sparq.protocol`` only.
+nsqlookupd; both work with Go's nsqd and with sparq's. This room imports ``sparq.wire`` and
+``sparq.protocol`` only.
 
 What needs an event loop and aiohttp is loaded when it is first asked for: Spark's many short-lived
 Python processes use this room's plain sockets alone, and a third of a second is much to them.
@@ -22,13 +23,13 @@ from sparq.client.errors import (
     TlsError,
     WrongPeerError,
 )
-from sparq.client.refusals import RefusedError
 from sparq.protocol.errors import RemoteError
+from sparq.wire.errors import RefusedError
 
 if TYPE_CHECKING:
     from sparq.client.batch import Batch
-    from sparq.client.blocking.batch import BlockingBatch
     from sparq.client.blocking.consumer import BlockingConsumer
+    from sparq.client.blocking.crossing import BlockingBatch
     from sparq.client.blocking.producer import BlockingProducer
     from sparq.client.blocking.session import Session
     from sparq.client.consumer import Consumer
@@ -64,7 +65,7 @@ __all__ = [
 
 _ON_DEMAND: Final = {
     "Batch": "sparq.client.batch",
-    "BlockingBatch": "sparq.client.blocking.batch",
+    "BlockingBatch": "sparq.client.blocking.crossing",
     "BlockingConsumer": "sparq.client.blocking.consumer",
     "BlockingProducer": "sparq.client.blocking.producer",
     "Consumer": "sparq.client.consumer",

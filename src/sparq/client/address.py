@@ -1,9 +1,6 @@
-"""Addresses as text: ``host:port`` of an nsqd, with brackets around IPv6 as in ``[::1]:4150``.
+"""The addresses that a client is given: nsqds, nsqlookupds, and where its connections come from.
 
-1. An address has one spelling, whether it was given, read from nsqlookupd or shown: it is the key
-   by which a pool knows its connections. Names are not resolved here.
-2. An nsqd may also listen on a unix socket: its address is the path, which begins with ``/``.
-3. An nsqlookupd is asked over HTTP: ``host:port``, or a URL that may say ``https``.
+How an address is spelled, and what is none, is said in `protocol.address`.
 """
 
 from __future__ import annotations
@@ -11,45 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
-from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from typing import TypeVar
 
-PORT_MAX = 65_535
+from sparq.protocol.address import Address, lookupd_url, parse_address
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
-
-
-class Address(NamedTuple):
-    """Where an nsqd listens; for a unix socket ``host`` is its path and ``port`` is 0."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        if self.is_path:
-            return self.host
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_path(self) -> bool:
-        """Whether it is the path of a unix socket."""
-        return self.host.startswith("/")
-
-
-def parse_address(text: str) -> Address:
-    """The parts of ``host:port``.
-
-    Raises:
-        ValueError: the text has another form; the error quotes it.
-    """
-    host, colon, port = text.strip().rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    plain = host[1:-1] if bracketed else host
-    well_formed = colon and plain and (bracketed or ":" not in plain) and "/" not in plain
-    if not well_formed or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
-        raise ValueError(f"not an address of the form host:port: {text!r}")
-    return Address(plain, int(port))
 
 
 def parse_nsqd(text: str) -> Address:
@@ -99,20 +63,6 @@ def parse_addresses(given: str | Iterable[str]) -> list[str]:
         ValueError: one of them is neither ``host:port`` nor a path.
     """
     return list(dict.fromkeys(str(parse_nsqd(text)) for text in split_texts(given)))
-
-
-def lookupd_url(text: str) -> str:
-    """The URL of an nsqlookupd that is given as one, or as ``host:port``.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if "://" not in text:
-        return f"http://{parse_address(text)}"
-    parts = urlsplit(text.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"not the address of an nsqlookupd: {text!r}")
-    return text.strip()
 
 
 def read_sources(

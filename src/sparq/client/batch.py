@@ -10,25 +10,40 @@ from __future__ import annotations
 
 import asyncio
 import math
-from abc import abstractmethod
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import cast, overload
 
+from sparq.client.arguments import check_delay
 from sparq.client.connection import DONE
-from sparq.client.delays import check_delay
 from sparq.client.errors import AlreadyRespondedError
 from sparq.client.inbox import size_of
 from sparq.client.message import Message
 from sparq.client.subscription import Received
 
+Answer = Callable[[Received | Message, bool], Awaitable[None]]
+"""Answers for a part of a batch; True for the first part."""
 
-class AnyBatch(Sequence[Message]):
-    """A batch of either face: its messages are made when somebody looks at one."""
 
-    __slots__ = ("responded",)
+class Batch(Sequence[Message]):
+    """Messages in the order in which they arrived.
 
-    def __init__(self) -> None:
+    ``bodies`` is the fastest way to what was published. ``finish``, ``requeue`` and ``touch`` take
+    effect when called, as those of a message do; awaiting the result waits only while an nsqd
+    reads too slowly.
+
+    Attributes:
+        responded: whether the batch was finished or requeued as a whole.
+    """
+
+    __slots__ = ("_messages", "_parts", "responded")
+
+    def __init__(self, parts: Iterable[Received | Message]) -> None:
         self.responded = False
+        self._parts = list(parts)
+        self._messages: list[Message] | None = None
+
+    def __len__(self) -> int:
+        return size_of(self._parts)
 
     @overload
     def __getitem__(self, at: int) -> Message: ...
@@ -41,35 +56,6 @@ class AnyBatch(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         """The messages one by one."""
         return iter(self._opened())
-
-    @abstractmethod
-    def _opened(self) -> list[Message]:
-        """The messages."""
-
-    def _check(self) -> None:
-        if self.responded:
-            raise AlreadyRespondedError("the batch was answered for before")
-
-
-class Batch(AnyBatch):
-    """Messages in the order in which they arrived.
-
-    ``finish``, ``requeue`` and ``touch`` take effect when called, as those of a message do;
-    awaiting the result waits only while an nsqd reads too slowly.
-
-    Attributes:
-        responded: whether the batch was finished or requeued as a whole.
-    """
-
-    __slots__ = ("_messages", "_parts")
-
-    def __init__(self, parts: Iterable[Received | Message]) -> None:
-        super().__init__()
-        self._parts = list(parts)
-        self._messages: list[Message] | None = None
-
-    def __len__(self) -> int:
-        return size_of(self._parts)
 
     @property
     def bodies(self) -> list[bytes]:
@@ -95,9 +81,9 @@ class Batch(AnyBatch):
         Raises:
             AlreadyRespondedError: the batch was answered for before.
         """
-        parts = self._unanswered()
+        self._check()
         self.responded = True
-        return _all([part.finish() for part in parts])
+        return self._answer(lambda part, _is_first: part.finish())
 
     def requeue(
         self, delay_seconds: float | None = None, *, backoff: bool = True
@@ -110,13 +96,10 @@ class Batch(AnyBatch):
         """
         if delay_seconds is not None:
             check_delay(delay_seconds)
-        parts = self._unanswered()
+        self._check()
         self.responded = True
-        return _all(
-            [
-                part.requeue(delay_seconds, backoff=backoff and place == 0)
-                for place, part in enumerate(parts)
-            ]
+        return self._answer(
+            lambda part, is_first: part.requeue(delay_seconds, backoff=backoff and is_first)
         )
 
     def touch(self) -> Awaitable[None]:
@@ -125,11 +108,19 @@ class Batch(AnyBatch):
         Raises:
             AlreadyRespondedError: the batch was answered for before.
         """
-        return _all([part.touch() for part in self._unanswered()])
-
-    def _unanswered(self) -> list[Received | Message]:
         self._check()
-        return [part for part in self._parts if not part.responded]
+        return self._answer(lambda part, _is_first: part.touch())
+
+    def _check(self) -> None:
+        if self.responded:
+            raise AlreadyRespondedError("the batch was answered for before")
+
+    def _answer(self, answer: Answer) -> Awaitable[None]:
+        """Answer for each that was not answered for; what waits for the slowest connection."""
+        unanswered = [part for part in self._parts if not part.responded]
+        answers = [answer(part, place == 0) for place, part in enumerate(unanswered)]
+        slow = [each for each in answers if each is not DONE]
+        return cast(Awaitable[None], asyncio.gather(*slow)) if slow else DONE
 
     def _opened(self) -> list[Message]:
         if self._messages is None:
@@ -141,10 +132,4 @@ class Batch(AnyBatch):
         return self._messages
 
     def __repr__(self) -> str:
-        return f"<Batch of {len(self)} messages>"
-
-
-def _all(answers: list[Awaitable[None]]) -> Awaitable[None]:
-    """What waits for the slowest of the connections that these were sent by."""
-    slow = [answer for answer in answers if answer is not DONE]
-    return cast(Awaitable[None], asyncio.gather(*slow)) if slow else DONE
+        return f"<{type(self).__name__} of {len(self)} messages>"

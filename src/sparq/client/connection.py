@@ -11,8 +11,8 @@
    that is silent for ``read_timeout`` (heartbeats should have come) or leaves a request
    unanswered for ``publish_timeout`` is given up, and one whose nsqd takes nothing of what is sent
    for ``write_timeout``.
-5. A connection begins with its `handshake`; from then on everything goes through the layers that
-   were agreed. What arrives compressed is inflated a bounded piece a turn of the loop.
+5. How it begins, and through which layers everything goes, is `wire.client`'s. What arrives
+   compressed is inflated a bounded piece a turn of the loop.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Any, Final, cast
 from sparq.client.address import parse_local, parse_nsqd
 from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
-from sparq.client.handshake import HEARTBEAT, Handshake, remote_error
-from sparq.client.layers import LayerError, Layers
 from sparq.client.log_fields import FieldLogger
 from sparq.client.requests import OK, Awaited, Request, Requests
-from sparq.client.write_watch import WriteWatch
+from sparq.client.watchdog import WriteWatch
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_ERROR, FRAME_MESSAGE
-from sparq.protocol.receiver import FrameError, MessageRun, Receiver, decode_message
+from sparq.protocol.receiver import FrameError, MessageRun, decode_message
+from sparq.wire.client import HEARTBEAT, ClientConnection, Stage
+from sparq.wire.errors import LayerError, remote_error
 
 log = FieldLogger(__name__)
 
@@ -81,9 +81,6 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         address: the nsqd's ``host:port`` or path.
-        facts: its answer to IDENTIFY; ``{}`` from one that does not negotiate.
-        authorization: its answer to AUTH (identity, identity_url, permission_count); ``{}`` from
-            one that asks for none.
         requests: what was requested and is not answered.
         refused_responses: FIN, REQ and TOUCH that nsqd refused.
         live: whether commands can be sent.
@@ -91,10 +88,10 @@ class Connection(asyncio.Protocol):
         on_room: called after requests were answered.
     """
 
+    _transport: asyncio.Transport  # from ``connection_made`` on
+
     def __init__(self, address: str, config: Config) -> None:
         self.address = address
-        self.facts: dict[str, Any] = {}
-        self.authorization: dict[str, Any] = {}
         self.requests = Requests()
         self.refused_responses = 0
         self.live = True
@@ -103,22 +100,31 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[ConnectionLostError] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        frame_bytes_max = config.max_msg_size or FRAME_BYTES_MAX
-        self._handshake: Handshake | None = Handshake(
-            parse_nsqd(address), config, config.identify(), frame_bytes_max
-        )
-        self._layers: Layers | None = None
         self._config = config
-        self._receiver = Receiver(frame_bytes_max)
+        self._wire = ClientConnection(
+            str(parse_nsqd(address)),
+            config,
+            config.identify(),
+            config.max_msg_size or FRAME_BYTES_MAX,
+        )
         self._out: list[bytes] = []
         self._lone = False
         self._resumed: asyncio.Future[None] | None = None
         self._heard_at = self._loop.time()
         self._fatal: Exception | None = None
-        self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._written = 0
         self._write_watch = WriteWatch(config.write_timeout, self._taken, self._stalled)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What nsqd answered to IDENTIFY; ``{}`` from one that does not negotiate."""
+        return self._wire.facts
+
+    @property
+    def authorization(self) -> dict[str, Any]:
+        """What it answered to AUTH; ``{}`` from one that asks for none."""
+        return self._wire.authorization
 
     @property
     def waiting_since(self) -> float | None:
@@ -159,8 +165,10 @@ class Connection(asyncio.Protocol):
         if not self.live:
             raise ConnectionLostError(self._reason(None), executed=False)
         out = self._out
-        alone = self._lone and not out and not len(self.requests)
-        self.requests.add(request)
+        requests = self.requests
+        alone = self._lone and not out and not requests.waiting
+        requests.waiting.append(request)
+        requests.size += request.size
         if not out and not alone:
             self._loop.call_soon(self._flush)
         out.append(command)
@@ -176,17 +184,15 @@ class Connection(asyncio.Protocol):
         if not out:
             return
         self._lone = len(out) == 1
-        # Joined also for TLS: each part would be a record of its own.
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._write(data if self._layers is None else self._layers.seal((data,)))
+        data = out[0] if self._lone else b"".join(out)
+        self._write(data if self._wire.is_plain else self._wire.layers.seal((data,)))
 
     def _write(self, data: bytes) -> None:
-        if data and self._transport is not None and not self._lost.done():
+        if data and not self._lost.done():
             self._written += len(data)
             self._transport.write(data)
 
     def _taken(self) -> int:
-        assert self._transport is not None
         return self._written - self._transport.get_write_buffer_size()
 
     def _stalled(self) -> None:
@@ -201,22 +207,18 @@ class Connection(asyncio.Protocol):
 
     async def close(self, seconds: float = 1.0) -> None:
         """End the connection once what was sent is written, or after so many seconds anyway."""
-        if self._out:
-            self._flush()
-        if self._transport is not None:
-            if self._layers is not None:
-                self._write(self._layers.close())
-            self._transport.close()
-            await asyncio.wait([self._lost], timeout=seconds)
-            self._transport.abort()
+        self._flush()
+        self._write(self._wire.layers.close())
+        self._transport.close()
+        await asyncio.wait([self._lost], timeout=seconds)
+        self._transport.abort()
 
     def fail(self, error: Exception) -> None:
         """End the connection now, for this reason."""
         self.live = False
         if self._fatal is None:
             self._fatal = error
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def _reason(self, error: Exception | None) -> str:
         why = self._fatal or error
@@ -227,11 +229,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The transport is there; IDENTIFY follows by ``open_connection``."""
         # uvloop's transports are not registered as asyncio's.
-        transport = cast(asyncio.Transport, transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._check_alive()
-        assert self._handshake is not None
-        self._write(self._handshake.output())
+        self._write(self._wire.output())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Answer every request that is left: behind a fatal error, as not executed."""
@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
         self._lost.set_result(ConnectionLostError(reason))
         if not self._opened.done():
             known = isinstance(self._fatal, (SparqClientError, RemoteError))
-            during = f" ({self._handshake.stage})" if self._handshake is not None else ""
+            during = f" ({self._wire.stage})"
             self._opened.set_exception(
                 self._fatal if known and self._fatal else ConnectionLostError(reason + during)
             )
@@ -261,7 +261,6 @@ class Connection(asyncio.Protocol):
         Go's nsqd resets it behind a fatal error when more was sent meanwhile. Unread, that error
         and every OK before it would be lost, and all that was asked be in doubt.
         """
-        assert self._transport is not None
         number = self._transport.get_extra_info("socket").fileno()
         with contextlib.suppress(OSError):
             for _ in range(REST_READS_MAX):
@@ -284,15 +283,29 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Frames, the handshake's bytes, or what the layers make frames of."""
         self._heard_at = self._loop.time()
-        if self._handshake is not None:
-            self._shake_hands(self._handshake, data)
-        elif self._layers is None:
+        wire = self._wire
+        if wire.is_plain:
             self._take(data)
-        else:
-            self._layers.feed(data)
+        elif wire.stage is Stage.READY:
+            wire.layers.feed(data)
             self._make_plain()
+        else:
+            self._shake_hands(wire, data)
 
-    # Layers
+    def _shake_hands(self, wire: ClientConnection, data: bytes) -> None:
+        try:
+            wire.feed(data)
+        except (RemoteError, SparqClientError) as error:
+            self._write(wire.output())  # TLS tells the peer what it does not like
+            self.fail(error)
+            return
+        self._write(wire.output())
+        if wire.stage is Stage.READY:
+            if not self._opened.done():
+                self._opened.set_result(None)
+            self._take(b"")  # what came behind the handshake
+            if wire.layers:
+                self._make_plain()
 
     async def opened(self) -> None:
         """Wait until the handshake is over.
@@ -302,33 +315,9 @@ class Connection(asyncio.Protocol):
         """
         await self._opened
 
-    def _shake_hands(self, handshake: Handshake, data: bytes) -> None:
-        try:
-            handshake.feed(data)
-        except (RemoteError, SparqClientError) as error:
-            self._write(handshake.output())  # TLS tells the peer what it does not like
-            self.fail(error)
-            return
-        self._write(handshake.output())
-        if handshake.done:
-            self._begin(handshake)
-
-    def _begin(self, handshake: Handshake) -> None:
-        self._handshake = None
-        self.facts, self.authorization = handshake.facts, handshake.authorization
-        if not self._opened.done():
-            self._opened.set_result(None)
-        if handshake.layers:
-            self._layers = handshake.layers
-        self._take(handshake.take_rest())
-        if self._layers is not None:
-            self._make_plain()
-
     def _make_plain(self) -> None:
         """Take what the layers hold; when that is much, the rest of it in the next turn."""
-        layers, transport = self._layers, self._transport
-        assert layers is not None
-        assert transport is not None
+        layers, transport = self._wire.layers, self._transport
         size = 0
         try:
             while size < TURN_BYTES and self.live and (data := layers.read()):
@@ -351,18 +340,19 @@ class Connection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         """Frames: messages are handed on in runs, answers go to their requests."""
-        answered = False
+        receiver = self._wire.receiver
+        answered = 0
         try:
-            self._receiver.feed(data)
-            if count := self._receiver.take_oks():
-                answered = True
-                self._confirmed(count)
-            for found in self._receiver.runs():
-                if isinstance(found, MessageRun):
-                    self.on_messages(found)
-                else:
-                    answered = True
-                    self._answered(*found)
+            receiver.feed(data)
+            if answered := receiver.take_oks():
+                self._confirmed(answered)
+            if not answered or receiver.has_more:
+                for found in receiver.runs():
+                    if isinstance(found, MessageRun):
+                        self.on_messages(found)
+                    else:
+                        answered = 1
+                        self._answered(*found)
         except FrameError as error:
             limit = self._config.max_msg_size
             hint = f" (the option max_msg_size is {limit})" if limit else ""

@@ -16,31 +16,27 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from sparq.client.address import parse_nsqd, read_sources
+from sparq.client.arguments import check_name
 from sparq.client.batch import Batch
 from sparq.client.config import Config
-from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
 from sparq.client.dead_letters import DeadLetters
+from sparq.client.discovery import Connecting, Discovery, Filter
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.flow import Flow
 from sparq.client.handling import Handler, handle, name_of, require_callable
 from sparq.client.inbox import Inbox
 from sparq.client.layer_options import check_option
 from sparq.client.log_fields import FieldLogger, about, of_message
-from sparq.client.lookups import Lookups
 from sparq.client.message import Message
-from sparq.client.names import check_name
 from sparq.client.pool import Pool, background
 from sparq.client.producer import Producer
 from sparq.client.subscription import Counters, Subscription
 from sparq.client.watchdog import Watchdog
 from sparq.protocol import commands
-
-if TYPE_CHECKING:
-    from sparq.client.discovery import Filter
 
 CLOSE_WAIT_SECONDS: Final = 2.0
 """For nsqd's answer to CLS, which it gives at once; one that hangs must not hold up the stop."""
@@ -142,7 +138,7 @@ class Consumer(Connecting):
         self._flow = Flow(self.config, rng)
         self._inbox = Inbox(self._flow.expire)
         given, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
-        self._lookups = Lookups(lookupds, topic, self.config, rng, discovery_filter)
+        self._lookups = Discovery(lookupds, topic, self.config, rng, discovery_filter)
         self._pool = Pool(
             given,
             self._serve,

@@ -8,10 +8,10 @@ nsqlookupds know.
 
 from __future__ import annotations
 
+from sparq.client.arguments import check_name
 from sparq.client.errors import SparqClientError
 from sparq.client.log_fields import FieldLogger, of_message
 from sparq.client.message import Message
-from sparq.client.names import check_name
 from sparq.client.producer import Producer
 from sparq.protocol.errors import RemoteError
 

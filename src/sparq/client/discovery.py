@@ -9,8 +9,11 @@
    after about as long as it was away. Haste asks no nsqlookupd more than once a second.
 4. Which nsqlookupds are asked may change at any time; what one that is left had listed is listed
    no more.
+5. With no nsqlookupd nothing is asked, and what asking over HTTP takes (aiohttp, a quarter of a
+   second) is not loaded.
 
-What an answer may be is said in ``lookup``.
+What an answer may be is said in ``protocol.lookup``. `Connecting` is what a consumer and a producer
+have in common: nsqds that they are to be connected to, given or listed.
 """
 
 from __future__ import annotations
@@ -18,22 +21,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Final
-
-import aiohttp
-from yarl import URL
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from sparq.client.address import parse_addresses
 from sparq.client.config import Config
 from sparq.client.log_fields import FieldLogger
-from sparq.client.lookup import FAILURES, ask, question, session, shown
-from sparq.client.pool import background
-from sparq.client.reasons import http_reason
+from sparq.client.pool import Pool, background
+from sparq.protocol.lookup import producers, question, shown
+
+if TYPE_CHECKING:
+    from sparq.client.lookup import Asker
 
 log = FieldLogger(__name__)
 
 RECHECK_SECONDS: Final = 1.0
+
+ASKER: Final = "sparq.client.lookup"
 
 Filter = Callable[[list[str]], Iterable[str]]
 """Takes the sorted addresses that are listed; returns those to connect to."""
@@ -60,10 +66,12 @@ class Discovery:
         self._rng = rng
         self._filter = keep
         self._found: Callable[[set[str]], None] = lambda addresses: None
-        self._answers: dict[URL, set[str]] = {}
-        self._polls = {question(lookupd, topic): self._poll() for lookupd in lookupds}
-        self._asking: dict[URL, asyncio.Task[None]] = {}
+        self._answers: dict[str, set[str]] = {}
+        self._polls: dict[str, _Poll] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
+        for lookupd in lookupds:
+            self.add(lookupd)
 
     @property
     def count(self) -> int:
@@ -76,7 +84,9 @@ class Discovery:
         Raises:
             ValueError: it is neither ``host:port`` nor a URL.
         """
-        self._polls.setdefault(question(lookupd, self._topic), self._poll())
+        self._polls.setdefault(self._question(lookupd), self._poll())
+        # Here, and not when the first question is due: then the event loop would stand still.
+        import_module(ASKER)
         self._changed.set()
 
     def remove(self, lookupd: str) -> None:
@@ -85,7 +95,7 @@ class Discovery:
         Raises:
             ValueError: it is not asked.
         """
-        url = question(lookupd, self._topic)
+        url = self._question(lookupd)
         if url not in self._polls:
             raise ValueError(f"nsqlookupd {lookupd} is not asked")
         del self._polls[url]
@@ -100,13 +110,16 @@ class Discovery:
             poll.hasten()
 
     async def run(self, found: Callable[[set[str]], None]) -> None:
-        """Poll until cancelled, telling ``found`` what is listed; nothing with nobody to ask."""
+        """Poll until cancelled, telling ``found`` what is listed; with nobody to ask, wait."""
         self._found = found
-        async with session(self._config) as asking:
+        if not self._polls:
+            await self._changed.wait()
+        asker: Asker = import_module(ASKER).Asker(self._config)
+        async with asker:
             try:
                 while True:
                     self._changed.clear()
-                    self._ask_all(asking)
+                    self._ask_all(asker)
                     await self._changed.wait()
             finally:
                 tasks = list(self._asking.values())
@@ -118,22 +131,27 @@ class Discovery:
         config = self._config
         return _Poll(config.lookupd_poll_interval, config.lookupd_poll_jitter, self._rng)
 
-    def _ask_all(self, asking: aiohttp.ClientSession) -> None:
+    def _question(self, lookupd: str) -> str:
+        if self._topic is None:
+            return question(lookupd, "nodes")
+        return question(lookupd, "lookup", topic=self._topic)
+
+    def _ask_all(self, asker: Asker) -> None:
         for url in self._polls.keys() - self._asking.keys():
-            work = self._ask_often(asking, url, self._polls[url])
+            work = self._ask_often(asker, url, self._polls[url])
             self._asking[url] = background(work, f"questions to {shown(url)}")
 
-    async def _ask_often(self, asking: aiohttp.ClientSession, url: URL, poll: _Poll) -> None:
+    async def _ask_often(self, asker: Asker, url: str, poll: _Poll) -> None:
         while True:
             poll.begin()
-            await self._ask(asking, url, poll)
+            await self._ask(asker, url, poll)
             await poll.pause()
 
-    async def _ask(self, asking: aiohttp.ClientSession, url: URL, poll: _Poll) -> None:
+    async def _ask(self, asker: Asker, url: str, poll: _Poll) -> None:
         try:
-            self._answers[url] = await ask(asking, url, self._config)
-        except FAILURES as error:
-            place, text = shown(url), http_reason(error)
+            self._answers[url] = addresses_in(await asker.ask(url))
+        except (ConnectionError, ValueError) as error:
+            place, text = shown(url), str(error)
             # Once for each time that it begins to fail, not once a poll.
             if place not in self.errors:
                 log.warning("nsqlookupd %s: %s", place, text, extra={"nsqlookupd": place})
@@ -195,3 +213,50 @@ class _Poll:
         if wait >= self._interval:
             return self._interval
         return min(wait * (1 + self._jitter * self._rng.random()), self._interval)
+
+
+def addresses_in(answer: Any) -> set[str]:
+    """The nsqds that an answer of nsqlookupd lists.
+
+    Raises:
+        ValueError: the answer has another form, or lists too many.
+    """
+    found, unusable = producers(answer)
+    if unusable:
+        log.warning(
+            "left out %d producers without a usable address: %.200r", len(unusable), unusable[0]
+        )
+    return {producer.address for producer in found}
+
+
+class Connecting(ABC):
+    """Keeps connections to nsqds that are given, and to those that nsqlookupds list."""
+
+    _pool: Pool
+    _lookups: Discovery
+
+    @abstractmethod
+    def _require_started(self) -> None:
+        """Raises ClosedError: it does not connect."""
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
+        return {**self._lookups.errors, **self._pool.errors}
+
+    async def until_connected(self, timeout_seconds: float = 0.0) -> None:
+        """Wait until every nsqd that was given is connected, or has been before.
+
+        Without it nothing fails for an nsqd that is down: it is tried again and again. The nsqds
+        that an nsqlookupd lists are not waited for.
+
+        Args:
+            timeout_seconds: how long it may take; 0: as long as the first attempt.
+
+        Raises:
+            ConnectionLostError: one could not be reached; the text names it.
+            WrongPeerError: one is no nsqd.
+            ClosedError: it is closed, or a consumer that was not started.
+        """
+        self._require_started()
+        await self._pool.reached(timeout_seconds)

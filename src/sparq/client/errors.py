@@ -15,9 +15,19 @@ SparqClientError
 
 from __future__ import annotations
 
+from sparq.wire.errors import AuthRequiredError, SparqClientError, TlsError, WrongPeerError
 
-class SparqClientError(Exception):
-    """Base of the client's own errors."""
+__all__ = [
+    "AlreadyRespondedError",
+    "AuthRequiredError",
+    "ClosedError",
+    "ConnectionLostError",
+    "ProducerFullError",
+    "PublishError",
+    "SparqClientError",
+    "TlsError",
+    "WrongPeerError",
+]
 
 
 class ConnectionLostError(SparqClientError):
@@ -30,18 +40,6 @@ class ConnectionLostError(SparqClientError):
     def __init__(self, text: str, executed: bool | None = None) -> None:
         super().__init__(text)
         self.executed = executed
-
-
-class WrongPeerError(SparqClientError):
-    """The peer does not speak nsqd's protocol."""
-
-
-class TlsError(SparqClientError):
-    """TLS was asked for and could not be had: not offered, not trusted, or refused by the peer."""
-
-
-class AuthRequiredError(SparqClientError):
-    """nsqd asks for AUTH, and no secret was given."""
 
 
 class PublishError(SparqClientError):

@@ -12,13 +12,14 @@
 from __future__ import annotations
 
 import os
-import re
 import ssl
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final
+
+from sparq.wire.errors import tls_reason
 
 TLS_VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "tls1.0": ssl.TLSVersion.TLSv1,
@@ -31,7 +32,6 @@ OLD_CIPHERS: Final = "DEFAULT@SECLEVEL=0"
 
 LAYER_RANGES: Final[Mapping[str, tuple[float, float]]] = {"deflate_level": (1, 9)}
 
-_BRACKETS: Final = re.compile(r"^\[[\w: ]+\] | \(\w+\.c:\d+\)$")
 _FILES: Final = ("tls_root_ca_file", "tls_cert", "tls_key")
 
 
@@ -120,15 +120,6 @@ class LayerOptions:
         if not self.auth_secret or not self.lookupd_authorization:
             return {}
         return {"Authorization": f"Bearer {self.auth_secret}"}
-
-
-def tls_reason(error: ssl.SSLError) -> str:
-    """What went wrong, in OpenSSL's words without its brackets."""
-    said = getattr(error, "verify_message", "")
-    if said:
-        return said
-    reason = getattr(error, "reason", None)  # only OpenSSL's own errors have one
-    return (reason or _BRACKETS.sub("", str(error))).replace("_", " ").lower()
 
 
 def check_option(

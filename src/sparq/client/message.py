@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from sparq.client.delays import check_delay
+from sparq.client.arguments import check_delay
 from sparq.client.errors import AlreadyRespondedError
 
 

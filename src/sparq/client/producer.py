@@ -18,18 +18,16 @@ import contextlib
 import random
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from sparq.client.address import read_sources
 from sparq.client.config import Config
-from sparq.client.connecting import Connecting
 from sparq.client.connection import open_connection
+from sparq.client.discovery import Connecting, Discovery, Filter
 from sparq.client.dispatcher import CLOSED, Dispatcher
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.handling import require_callable
 from sparq.client.log_fields import FieldLogger
-from sparq.client.lookups import Lookups
-from sparq.client.ping import ping
 from sparq.client.pool import Pool, background
 from sparq.client.publish import (
     Callback,
@@ -42,9 +40,6 @@ from sparq.client.publish import (
     publish_command,
     publish_deferred_command,
 )
-
-if TYPE_CHECKING:
-    from sparq.client.discovery import Filter
 
 log = FieldLogger(__name__)
 
@@ -93,7 +88,7 @@ class Producer(Connecting):
         require_callable(discovery_filter=discovery_filter)
         given, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
         rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
-        self._lookups = Lookups(lookupds, None, self.config, rng, discovery_filter)
+        self._lookups = Discovery(lookupds, None, self.config, rng, discovery_filter)
         self._pool = Pool(
             given,
             self._serve,
@@ -383,3 +378,43 @@ class Producer(Connecting):
 def _log_failure(outcome: Outcome) -> None:
     if isinstance(outcome, Exception):
         log.warning("publish_nowait: %s", outcome)
+
+
+async def ping(addresses: Iterable[str], config: Config, seconds: float) -> dict[str, float]:
+    """The seconds that it took to connect to each nsqd; those that do not answer are left out.
+
+    NSQ has no command by which a connection that publishes could be asked, so each is asked on a
+    connection of its own.
+
+    Raises:
+        ConnectionLostError: none answers in time; the text says why for each.
+    """
+    asked = {asyncio.create_task(_ask(address, config)): address for address in addresses}
+    late: set[asyncio.Task[float]] = set()
+    try:
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=seconds)
+    finally:
+        for task in asked:
+            task.cancel()
+    took, reasons = {}, {}
+    for task, address in asked.items():
+        if task in late:
+            reasons[address] = f"no answer within {seconds:g} s"
+        elif (error := task.exception()) is None:
+            took[address] = task.result()
+        else:
+            reasons[address] = str(error) or type(error).__name__
+    if not took:
+        why = "; ".join(f"{at}: {why}" for at, why in reasons.items())
+        raise ConnectionLostError(f"no nsqd answers ({why or 'none is known'})")
+    return took
+
+
+async def _ask(address: str, config: Config) -> float:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    connection = await open_connection(address, config)
+    seconds = clock() - began
+    await connection.close()
+    return seconds

@@ -15,15 +15,13 @@ from collections.abc import Callable, Sequence, Sized
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from sparq.client.arguments import check_delay, check_name
 from sparq.client.config import milliseconds
-from sparq.client.delays import check_delay
-from sparq.client.names import check_name
 from sparq.client.requests import Request
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
     from sparq.client.connection import Connection
-    from sparq.client.dispatcher import Dispatcher
 
 BODY_BYTES_MAX: Final = 2**31 - 1
 """What the wire's sizes can say; nsqd's own limits (--max-msg-size, --max-body-size) are lower."""
@@ -93,6 +91,22 @@ class Callback:
     set_exception = set_result
 
 
+class Outcomes(Protocol):
+    """Who sends publishes, and is told what nsqd says of them: a dispatcher."""
+
+    def confirmed(self, publishes: Sequence[Publish]) -> None:
+        """nsqd has said OK to each, on one connection."""
+
+    def confirmed_late(self, publish: Publish, address: str) -> None:
+        """The nsqd at this address has said OK after another one was asked."""
+
+    def misunderstood(self, publish: Publish, data: bytes) -> None:
+        """What answers is no nsqd."""
+
+    def failed_one(self, publish: Publish, error: Exception) -> None:
+        """nsqd refuses it, or is gone."""
+
+
 class Publish(Request):
     """One publish on its way; the connection that it was sent on tells it nsqd's answer.
 
@@ -113,7 +127,7 @@ class Publish(Request):
         timer: gives it up at its deadline.
     """
 
-    dispatcher: Dispatcher
+    dispatcher: Outcomes
 
     # Of the class until they change, which they seldom do: there is one of these a message.
     link: Connection | None = None

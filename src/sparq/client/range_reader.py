@@ -14,9 +14,9 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
+from sparq.client.blocking.connection import Connection, Parts
 from sparq.client.errors import SparqClientError, WrongPeerError
 from sparq.client.layer_options import PLAIN, LayerOptions
-from sparq.client.socket_connection import Parts, SocketConnection
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_RANGE
@@ -135,7 +135,7 @@ class RangeReader:
         self.address = address
         self._user_agent = user_agent
         self._layers = layers
-        self._connection: SocketConnection | None = None
+        self._connection: Connection | None = None
 
     # Questions
 
@@ -215,7 +215,7 @@ class RangeReader:
     def _send(self, command: bytes) -> None:
         self._answered(lambda open_: open_.send(command))
 
-    def _answered(self, question: Callable[[SocketConnection], Answer]) -> Answer:
+    def _answered(self, question: Callable[[Connection], Answer]) -> Answer:
         """The answer; whatever spoils the connection also drops it."""
         try:
             return question(self._connected())
@@ -227,11 +227,9 @@ class RangeReader:
             self.close()
             raise
 
-    def _connected(self) -> SocketConnection:
+    def _connected(self) -> Connection:
         if self._connection is None:
-            connection = SocketConnection(
-                self.address, user_agent=self._user_agent, layers=self._layers
-            )
+            connection = Connection(self.address, user_agent=self._user_agent, layers=self._layers)
             if not connection.identity.get(RANGE_FEATURE):
                 connection.close()
                 version = connection.identity.get("version", "unknown")
@@ -252,7 +250,7 @@ class RangeReader:
             raise WrongPeerError(f"{self.address} answered {answer}: {error!r}") from None
 
 
-def _receive_range(connection: SocketConnection) -> RangeData:
+def _receive_range(connection: Connection) -> RangeData:
     frame_type, data = connection.receive()
     if frame_type != FRAME_RANGE or len(data) < _RANGE_HEADER.size:
         raise WrongPeerError(

@@ -9,8 +9,7 @@ from typing import Final
 
 import aiohttp
 
-from sparq.client.layer_options import tls_reason
-from sparq.client.wrong_peer import not_http
+from sparq.wire.errors import tls_reason
 
 LENGTH_MAX: Final = 200
 
@@ -27,7 +26,12 @@ def http_reason(error: Exception) -> str:
             return str(error.os_error.strerror).lower()
         return os.strerror(error.os_error.errno).lower()
     if isinstance(error, aiohttp.ClientResponseError):
-        return not_http(error.message)
+        if "E_BAD_PROTOCOL" in error.message:  # it quotes the first bytes of the answer
+            return (
+                "it speaks NSQ's TCP protocol: give the HTTP port (by default nsqd's is 4151,"
+                " nsqlookupd's 4161)"
+            )
+        return "an answer that is not HTTP: is this the port for HTTP?"
     return one_line(str(error) or type(error).__name__)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final, Self
 
@@ -82,39 +82,36 @@ class Requests:
 
     Attributes:
         size: bytes of the commands that are not answered.
+        waiting: they themselves, the oldest first; whoever appends one adds to the size.
     """
 
-    __slots__ = ("_waiting", "size")
+    __slots__ = ("size", "waiting")
 
     def __init__(self) -> None:
         self.size = 0
-        self._waiting: deque[Request] = deque()
+        self.waiting: deque[Request] = deque()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def oldest(self) -> float | None:
         """When the one was asked that has waited longest; None when there is none."""
-        return self._waiting[0].asked_at if self._waiting else None
-
-    def __iter__(self) -> Iterator[Request]:
-        """The oldest first; nothing may be added or answered meanwhile."""
-        return iter(self._waiting)
+        return self.waiting[0].asked_at if self.waiting else None
 
     def replace(self, others: Mapping[Request, Request]) -> None:
         """Let others of the same size wait in the places of some."""
-        self._waiting = deque([others.get(request, request) for request in self._waiting])
-
-    def add(self, request: Request) -> None:
-        """Note a question that is being sent."""
-        self._waiting.append(request)
-        self.size += request.size
+        self.waiting = deque([others.get(request, request) for request in self.waiting])
 
     def confirm(self, count: int) -> int:
         """So many ``OK``s have come; how many of them answer nothing."""
-        take = self._waiting.popleft
-        confirmed = [take() for _ in range(min(count, len(self._waiting)))]
+        if count == 1 and self.waiting:  # as who awaits each publish has it
+            request = self.waiting.popleft()
+            self.size -= request.size
+            request.confirm()
+            return 0
+        take = self.waiting.popleft
+        confirmed = [take() for _ in range(min(count, len(self.waiting)))]
         self.size -= sum([request.size for request in confirmed])
         kind: type[Request]
         for kind, alike in groupby(confirmed, type):
@@ -123,15 +120,15 @@ class Requests:
 
     def next(self) -> Request | None:
         """The one that the next answer is for; None when nothing was asked."""
-        if not self._waiting:
+        if not self.waiting:
             return None
-        request = self._waiting.popleft()
+        request = self.waiting.popleft()
         self.size -= request.size
         return request
 
     def lose(self, reason: str, executed: bool | None) -> None:
         """The connection is gone: no answer will come to any."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self.waiting = self.waiting, deque()
         self.size = 0
         for request in waiting:
             request.fail(ConnectionLostError(reason, executed))

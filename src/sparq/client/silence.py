@@ -67,7 +67,7 @@ class Silence:
         """The publishes on a silent connection that another nsqd should be asked for."""
         found: list[Publish] = []
         heard_at = self._waiting[link]
-        for request in link.requests:
+        for request in link.requests.waiting:
             if isinstance(request, Publish) and self._is_overdue(request, heard_at, now):
                 found.append(request)
                 if len(found) == OVERDUE_MAX:

@@ -67,7 +67,7 @@ def test_publish_and_consume(session: Session, nsqd: NsqdServer) -> None:
     with session.producer() as producer:
         receipt = producer.publish("basic", b"one")
         producer.multi_publish("basic", [b"two", b"three"])
-        producer.publish_deferred("basic", b"later", 0.2)
+        producer.publish_deferred("basic", b"later", 2.0)
         futures = [producer.submit("basic", b"%d" % number) for number in range(50)]
         assert {receipt.nsqd} == {future.result().nsqd for future in futures} == {nsqd.tcp}
         assert (54, 0) == (producer.published, producer.resent)

@@ -11,6 +11,7 @@ MISUSED: Final = "test_consumer_misused.py::"
 HANDLING: Final = "test_handling.py::"
 DISCOVERY: Final = "test_discovery.py::"
 NSQD: Final = "test_with_nsqd.py::"
+QUESTIONS: Final = "../protocol/test_lookup.py::"
 
 REQUIREMENTS: Final = {
     "names": Requirement(
@@ -114,7 +115,7 @@ REQUIREMENTS: Final = {
     "lookupd-address": Requirement(
         "an nsqlookupd is host:port or a URL, whose path and query are kept; /lookup by default",
         (SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
-        (DISCOVERY + "test_the_question",),
+        (QUESTIONS + "test_the_question",),
     ),
     "lookupd-secret": Requirement(
         "the secret goes with each question, if wanted",
@@ -138,7 +139,7 @@ REQUIREMENTS: Final = {
         "new producers are connected, IPv6 in brackets; both forms of the answer are read",
         (NSQD + "test_discovery",),
         (
-            DISCOVERY + "test_both_forms_of_the_answer_are_read",
+            QUESTIONS + "test_both_forms_of_the_answer_are_read",
             DISCOVERY + "test_a_topic_that_is_not_known_yet_is_no_failure",
         ),
     ),

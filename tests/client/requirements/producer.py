@@ -104,7 +104,7 @@ REQUIREMENTS: Final = {
         "each refusal by its code, what it means and what to do; mistakes are found before",
         (NSQD + "test_refusals_say_what_they_mean", NSQD + "test_errors_of_a_connection"),
         (
-            "test_refusals.py::test_every_code_has_a_meaning",
+            "../wire/test_errors.py::test_every_code_has_a_meaning",
             "test_publish.py::test_mistakes_are_told_by_name",
             SCRIPTED + "test_a_refusal_of_its_own_is_raised_and_harms_no_other",
         ),

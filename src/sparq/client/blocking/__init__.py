@@ -4,4 +4,6 @@
 work, on the session's `loop_thread`. What is to be published goes there while there is `room`.
 Messages come from there many at a time, through a `feed`; the answers to them, and to a `batch`, go
 back by a `crossing`.
+
+A `connection` here knows no loop at all: Spark's tasks and its driver ask by it.
 """

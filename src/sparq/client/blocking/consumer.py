@@ -20,11 +20,10 @@ from threading import Lock
 from typing import Any, Final, cast
 
 from sparq.client.batch import Batch
-from sparq.client.blocking.batch import BlockingBatch
-from sparq.client.blocking.crossing import cross
+from sparq.client.blocking.crossing import BlockingBatch, cross
 from sparq.client.blocking.feed import Feed, seconds_until
 from sparq.client.blocking.loop_thread import CLOSED, LoopThread
-from sparq.client.blocking.member import Member, close_all
+from sparq.client.blocking.member import Member, asked, awaited, close_all
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ClosedError
 from sparq.client.handling import Handler, require_callable
@@ -51,7 +50,8 @@ class BlockingConsumer(Member):
 
     The iteration waits for ever; ``messages(idle_timeout=5)`` ends when nothing comes for so long,
     and ``receive(timeout_seconds=5)`` gets one message. Leaving the block stops the consumer, and
-    gives messages back that were not handed out.
+    gives messages back that were not handed out. What changes the consumer is a method of
+    ``Consumer`` that waits; it raises ``ClosedError`` when the session is closed, too.
 
     Attributes:
         topic: the topic.
@@ -247,51 +247,16 @@ class BlockingConsumer(Member):
 
     # Sources
 
-    def connect_to_nsqd(self, address: str) -> None:
-        """Consume from this nsqd as well, as if it had been given from the beginning.
-
-        Raises:
-            ValueError: it is neither ``host:port`` nor the path of a unix socket.
-            ClosedError: the consumer is closed.
-        """
-        self._thread.ask(lambda: self._consumer.connect_to_nsqd(address))
-
-    def disconnect_from_nsqd(self, address: str) -> None:
-        """Consume from this nsqd no more; its unanswered messages are waited for.
-
-        Raises:
-            ValueError: it is not among the addresses, or is the last source there is.
-            ClosedError: the consumer is closed.
-        """
-        self._thread.call(self._consumer.disconnect_from_nsqd, address)
-
-    def connect_to_nsqlookupd(self, address: str) -> None:
-        """Ask this nsqlookupd as well.
-
-        Raises:
-            ValueError: it is neither ``host:port`` nor a URL.
-            ClosedError: the consumer is closed.
-        """
-        self._thread.ask(lambda: self._consumer.connect_to_nsqlookupd(address))
-
-    def disconnect_from_nsqlookupd(self, address: str) -> None:
-        """Ask this nsqlookupd no more; nsqds that it listed stay until they are lost.
-
-        Raises:
-            ValueError: it is not asked, or is the last source there is.
-            ClosedError: the consumer is closed.
-        """
-        self._thread.ask(lambda: self._consumer.disconnect_from_nsqlookupd(address))
+    until_connected = awaited(Consumer.until_connected)
+    connect_to_nsqd = asked(Consumer.connect_to_nsqd)
+    disconnect_from_nsqd = awaited(Consumer.disconnect_from_nsqd)
+    connect_to_nsqlookupd = asked(Consumer.connect_to_nsqlookupd)
+    disconnect_from_nsqlookupd = asked(Consumer.disconnect_from_nsqlookupd)
 
     # Life
 
-    def pause(self) -> None:
-        """Receive no more until ``resume``; what is here stays to be handled."""
-        self._thread.ask(self._consumer.pause)
-
-    def resume(self) -> None:
-        """Receive again."""
-        self._thread.ask(self._consumer.resume)
+    pause = asked(Consumer.pause)
+    resume = asked(Consumer.resume)
 
     def close(self, wait_seconds: float = 0.0) -> None:
         """Stop receiving, and end every iteration.

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final, NoReturn, Self
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, Final, NoReturn, ParamSpec, Self, TypeVar
 
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ClosedError
 from sparq.client.producer import Producer
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 HERE_ALONE: Final = (
     "a session, and what it makes, cannot be sent to another process: make a session there"
@@ -55,19 +59,6 @@ class Member(Closing):
         self._thread = thread
         self._awaited = awaited
 
-    def until_connected(self, timeout_seconds: float = 0.0) -> None:
-        """Wait until every nsqd that was given is connected, or has been before.
-
-        Args:
-            timeout_seconds: how long it may take; 0: as long as the first attempt.
-
-        Raises:
-            ConnectionLostError: one could not be reached; the text names it.
-            WrongPeerError: one is no nsqd.
-            ClosedError: it is closed.
-        """
-        self._thread.call(self._awaited.until_connected, timeout_seconds)
-
     @property
     def config(self) -> Config:
         """The options in use."""
@@ -90,6 +81,28 @@ class Member(Closing):
     @abstractmethod
     async def _end(self) -> None:
         """On the session's thread: end what does the work."""
+
+
+def awaited(
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """A coroutine method as a method of a `Member` that waits: the same errors, and text."""
+
+    @wraps(method)
+    def wait(member: Member, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return member._thread.call(method, member._awaited, *arguments, **named)
+
+    return wait
+
+
+def asked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """A method that awaits nothing, likewise: it is called on the session's thread."""
+
+    @wraps(method)
+    def ask(member: Member, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return member._thread.ask(lambda: method(member._awaited, *arguments, **named))
+
+    return ask
 
 
 def close_all(thread: LoopThread, members: Sequence[Member], *arguments: Any) -> None:

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
+from sparq.client.blocking.crossing import Room
 from sparq.client.blocking.loop_thread import LoopThread, begin
-from sparq.client.blocking.member import Member
-from sparq.client.blocking.room import Room
+from sparq.client.blocking.member import Member, awaited
 from sparq.client.errors import ProducerFullError
 from sparq.client.log_fields import FieldLogger
 from sparq.client.producer import Producer
@@ -44,7 +44,8 @@ class BlockingProducer(Member):
         with session.producer() as producer:
             producer.publish("clicks", b"...")
 
-    Leaving the block waits for publishes under way, ``stop_timeout`` seconds at most.
+    Leaving the block waits for publishes under way, ``stop_timeout`` seconds at most. Its methods
+    are those of ``Producer``, but wait. They raise ``ClosedError`` when the session is closed, too.
 
     Attributes:
         closed: whether it is closed.
@@ -62,60 +63,10 @@ class BlockingProducer(Member):
 
     # Publishing
 
-    def publish(self, topic: str, body: bytes, *, timeout_seconds: float | None = None) -> Receipt:
-        """Publish one message and wait for the OK.
-
-        Args:
-            topic: the topic.
-            body: the message.
-            timeout_seconds: how long it may take, with all its attempts; ``publish_timeout`` when
-                not given.
-
-        Raises:
-            ValueError: the topic's name is not valid, or the body is empty.
-            TypeError: the body is no bytes.
-            RemoteError: nsqd refuses it; ``code`` says why.
-            PublishError: no nsqd has acknowledged it in time or within ``publish_attempts``.
-            ClosedError: the producer or its session is closed.
-        """
-        return self._thread.call(
-            self._producer.publish, topic, body, timeout_seconds=timeout_seconds
-        )
-
-    def multi_publish(
-        self, topic: str, bodies: Sequence[bytes], *, timeout_seconds: float | None = None
-    ) -> Receipt:
-        """Publish messages together, under one OK; all of them or none (with sparq's nsqd).
-
-        Raises:
-            ValueError: the topic's name is not valid, a body is empty, or there is none.
-            TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
-        """
-        return self._thread.call(
-            self._producer.multi_publish, topic, bodies, timeout_seconds=timeout_seconds
-        )
-
-    def publish_deferred(
-        self,
-        topic: str,
-        body: bytes,
-        delay_seconds: float,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> Receipt:
-        """Publish a message that is to be delivered after a delay.
-
-        Raises:
-            ValueError: as for ``publish``, or the delay is negative.
-            TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
-        """
-        return self._thread.call(
-            self._producer.publish_deferred,
-            topic,
-            body,
-            delay_seconds,
-            timeout_seconds=timeout_seconds,
-        )
+    publish = awaited(Producer.publish)
+    multi_publish = awaited(Producer.multi_publish)
+    publish_deferred = awaited(Producer.publish_deferred)
+    flush = awaited(Producer.flush)
 
     # Publishing without waiting
 
@@ -150,10 +101,6 @@ class BlockingProducer(Member):
         held, to_defer = _held(body), self._to_publish_deferred
         return self._submit(_size(topic, (held,)), to_defer, topic, held, delay_seconds)
 
-    def flush(self) -> None:
-        """Wait until every publish so far has its outcome."""
-        self._thread.call(self._producer.flush)
-
     def _submit(self, size: int, ways: Ways, *arguments: Any) -> Future[Receipt]:
         self._thread.check()  # a forked child has a copy of the lock, as it was
         outcome: Future[Receipt] = Future()
@@ -169,17 +116,8 @@ class BlockingProducer(Member):
 
     # What is known
 
-    def ping(self, *, timeout_seconds: float | None = None) -> dict[str, float]:
-        """Ask every nsqd that is given or was found whether it answers.
-
-        Returns:
-            For each nsqd that answers, the seconds it took to connect and identify.
-
-        Raises:
-            ConnectionLostError: none answers; the text says why for each.
-            ClosedError: the producer or its session is closed.
-        """
-        return self._thread.call(self._producer.ping, timeout_seconds=timeout_seconds)
+    until_connected = awaited(Producer.until_connected)
+    ping = awaited(Producer.ping)
 
     @property
     def published(self) -> int:

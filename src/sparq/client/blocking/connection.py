@@ -19,14 +19,15 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sparq.client.address import Address, parse_nsqd
+from sparq.client.address import parse_nsqd
 from sparq.client.errors import SparqClientError, WrongPeerError
-from sparq.client.handshake import HEARTBEAT, Handshake, remote_error
 from sparq.client.layer_options import PLAIN, LayerOptions
-from sparq.client.layers import LayerError, Layers
 from sparq.protocol import commands
+from sparq.protocol.address import Address
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.layout import FRAME_ERROR, FRAME_HEADER_SIZE, FRAME_RESPONSE
+from sparq.wire.client import HEARTBEAT, ClientConnection, Stage
+from sparq.wire.errors import LayerError, remote_error
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """The largest frame taken; a stored batch is at most one MPUB, 5 MiB by nsqd's default."""
@@ -46,7 +47,7 @@ _HEADER: Final = struct.Struct(">iI")
 Parts = bytes | bytearray | memoryview
 
 
-class SocketConnection:
+class Connection:
     """A connection to one nsqd.
 
     Attributes:
@@ -74,37 +75,38 @@ class SocketConnection:
         """
         self.address = address
         self._room = memoryview(bytearray(ROOM_BYTES))
+        self._sealed = memoryview(b"")
         place = parse_nsqd(address)
+        self._wire = ClientConnection(str(place), layers, _identity(user_agent), FRAME_BYTES_MAX)
         self._socket = _dial(place, connect_timeout_seconds)
-        self._layers: Layers | None = None
         self._receive_into: Callable[[memoryview], int] = self._socket.recv_into
-        handshake = Handshake(place, layers, _identity(user_agent), FRAME_BYTES_MAX)
         try:
             self._socket.settimeout(timeout_seconds)
-            self._shake_hands(handshake)
+            self._shake_hands()
         except BaseException:
             self.close()
             raise
-        self.identity, self.authorization = handshake.facts, handshake.authorization
+        self.identity, self.authorization = self._wire.facts, self._wire.authorization
 
-    def _shake_hands(self, handshake: Handshake) -> None:
-        self._socket.sendall(handshake.output())
-        while not handshake.done:
+    def _shake_hands(self) -> None:
+        wire = self._wire
+        self._socket.sendall(wire.output())
+        while wire.stage is not Stage.READY:
             data = self._socket.recv(ROOM_BYTES)
             if not data:
-                raise self._lost(f" ({handshake.stage})")
+                raise self._lost(f" ({wire.stage})")
             try:
-                handshake.feed(data)
+                wire.feed(data)
             except (RemoteError, SparqClientError):
                 with contextlib.suppress(OSError):
-                    self._socket.sendall(handshake.output())  # what TLS does not like
+                    self._socket.sendall(wire.output())  # what TLS does not like
                 raise
-            self._socket.sendall(handshake.output())
-        if rest := handshake.take_rest():
+            self._socket.sendall(wire.output())
+        if rest := wire.receiver.take_rest():
             raise self._unexpected(f"{rest[:80]!r} without a question")
-        if handshake.layers:
-            self._layers = handshake.layers
-            self._receive_into = _LayeredStream(self._socket, handshake.layers).recv_into
+        if wire.layers:
+            self._sealed = memoryview(bytearray(SEALED_BYTES))
+            self._receive_into = self._unseal_into
 
     # Asking
 
@@ -136,11 +138,8 @@ class SocketConnection:
     def send(self, *parts: Parts) -> None:
         """Sends bytes; when the peer hung up with an error frame, that error is raised."""
         try:
-            if self._layers is not None:
-                self._socket.sendall(self._layers.seal(parts))
-            else:
-                for part in parts:
-                    self._socket.sendall(part)
+            for part in parts if self._wire.is_plain else (self._wire.layers.seal(parts),):
+                self._socket.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
             # nsqd refuses some commands before it has read all of them, then closes.
             self.receive()
@@ -194,6 +193,19 @@ class SocketConnection:
             rest = rest[count:]
         return data
 
+    def _unseal_into(self, room: memoryview) -> int:
+        """As the socket's ``recv_into``, by way of the layers; 0 when the peer has closed."""
+        layers = self._wire.layers
+        while not (count := layers.read_into(room)):
+            if output := layers.output():
+                self._socket.sendall(output)
+            size = 0 if layers.ended else self._socket.recv_into(self._sealed)
+            if not size:
+                return 0
+            # The layers have used up what they were fed before: the memory may be used again.
+            layers.feed(self._sealed[:size])
+        return count
+
     # Errors
 
     def _refusal(self, text: bytes) -> RemoteError:
@@ -209,28 +221,6 @@ class SocketConnection:
     def _unexpected(self, what: str) -> WrongPeerError:
         self.close()
         return WrongPeerError(f"{self.address} answered {what}")
-
-
-class _LayeredStream:
-    """Receives plain bytes as a socket does, by way of the layers."""
-
-    def __init__(self, connected: socket.socket, layers: Layers) -> None:
-        self._socket = connected
-        self._layers = layers
-        self._sealed = memoryview(bytearray(SEALED_BYTES))
-
-    def recv_into(self, room: memoryview) -> int:
-        """Plain bytes into the room; how many, 0 when the peer has closed."""
-        layers = self._layers
-        while not (count := layers.read_into(room)):
-            if output := layers.output():
-                self._socket.sendall(output)
-            size = 0 if layers.ended else self._socket.recv_into(self._sealed)
-            if not size:
-                return 0
-            # The layers have used up what they were fed before: the memory may be used again.
-            layers.feed(self._sealed[:size])
-        return count
 
 
 def _identity(user_agent: str) -> dict[str, Any]:

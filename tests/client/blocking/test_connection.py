@@ -1,4 +1,4 @@
-"""client.socket_connection through layers: what a peer may do wrong, and that memory is used again.
+"""blocking.connection through layers: what a peer may do wrong, and that memory is used again.
 
 Threads serve the handshake's pure twin. What goes right is in `test_layers_with_nsqd`.
 """
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from sparq.client.blocking.connection import Connection
 from sparq.client.errors import TlsError, WrongPeerError
 from sparq.client.layer_options import LayerOptions
-from sparq.client.socket_connection import SocketConnection
 from sparq.protocol import commands
 from tests.client.certificates import Certificates, certificates, server_context
 from tests.client.counterpart import Counterpart, frame
@@ -88,7 +88,7 @@ def test_answers_use_the_same_memory(files: Certificates, kind: str) -> None:
     bodies = [b"a" * 5_000_000, b"b" * 3_000_000, b"c"]
     answers = [says(frame(3, body)) for body in bodies]
     with serving(counterpart_of(files), answers) as address:
-        connection = SocketConnection(address, layers=options_of(files, kind))
+        connection = Connection(address, layers=options_of(files, kind))
         received = []
         for body in bodies:
             connection.send(commands.ends("t"))
@@ -112,7 +112,7 @@ def test_damage_is_an_os_error(files: Certificates, kind: str) -> None:
         connection.sendall(sealed)
 
     with serving(counterpart_of(files), [damaged]) as address:
-        connection = SocketConnection(address, layers=options_of(files, kind))
+        connection = Connection(address, layers=options_of(files, kind))
         with pytest.raises(OSError, match=f"{address}: ({kind}|TLS)"):
             connection.ask(commands.ends("t"))
 
@@ -125,7 +125,7 @@ def test_a_farewell_is_an_end(files: Certificates, kind: str) -> None:
         connection.sendall(counterpart.say_farewell())
 
     with serving(counterpart_of(files), [farewell]) as address:
-        connection = SocketConnection(address, layers=options_of(files, kind))
+        connection = Connection(address, layers=options_of(files, kind))
         with pytest.raises(ConnectionResetError, match="closed the connection"):
             connection.ask(commands.ends("t"))
 
@@ -146,16 +146,16 @@ def test_the_beginning_may_fail(files: Certificates) -> None:
         serving(Rude(dict(ALL), context), []) as address,
         pytest.raises(ConnectionResetError, match=r"\(TLS\)|reset"),
     ):
-        SocketConnection(address, layers=options_of(files, "tls"))
+        Connection(address, layers=options_of(files, "tls"))
 
     distrusted = Counterpart(dict(ALL), server_context(files, files.expired))
     with (
         serving(distrusted, []) as address,
         pytest.raises(TlsError, match="certificate has expired"),
     ):
-        SocketConnection(address, layers=options_of(files, "tls"))
+        Connection(address, layers=options_of(files, "tls"))
 
     hasty: Any = Counterpart({})
     hasty.behind_json = frame(0, b"OK")
     with serving(hasty, []) as address, pytest.raises(WrongPeerError, match="without a question"):
-        SocketConnection(address)
+        Connection(address)

@@ -1,4 +1,4 @@
-"""client.delays: a delay that nsqd cannot count is refused before anything is done."""
+"""client.arguments: a delay that nsqd cannot count is refused before anything is done."""
 
 import math
 from collections.abc import Callable
