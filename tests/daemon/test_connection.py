@@ -11,9 +11,8 @@ import pytest
 from aiohttp import web
 
 from sparq.daemon.address import Listener, listen
-from sparq.daemon.connection import LINE_BYTES_MAX
-from sparq.daemon.http import Route, Site
-from sparq.nsqadmin.access import SECURE_HEADERS
+from sparq.daemon.http import LINE_BYTES_MAX, Route, Site
+from sparq.nsqadmin.access.hosts import SECURE_HEADERS
 from tests.daemon.test_http import Answer, exchange
 from tests.nsqadmin.access.cluster import cluster
 

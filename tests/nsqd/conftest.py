@@ -26,8 +26,6 @@ async def _stopped() -> AsyncIterator[None]:
 @pytest.fixture
 async def nsqd(tmp_path: Path) -> AsyncIterator[Daemon]:
     """A running nsqd with small limits."""
-    daemon = await start(
-        tmp_path, max_msg_size=100, max_body_size=1000, node_id=5, topology_zone="z"
-    )
+    daemon = await start(tmp_path, max_msg_size=100, max_body_size=1000, id=5, topology_zone="z")
     yield daemon
     await stop(daemon)

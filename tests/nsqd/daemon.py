@@ -20,6 +20,7 @@ from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.commands import fin, identify, rdy
 from sparq.protocol.receiver import Receiver, decode_message
 from tests.open_files import files_closed_below
+from tests.options import changed
 
 
 @dataclass(eq=False)
@@ -31,6 +32,7 @@ class Daemon:
     site: Site
     listeners: Listeners
     peers: LookupPeers
+    reloader: Reloader
 
     async def raw(self, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
         """One request as text; nothing on the way mends what is wrong with it."""
@@ -78,21 +80,21 @@ async def start(folder: Path, **changes: Any) -> Daemon:
     free = "127.0.0.1:0"
     own = {"tcp_address": free, "http_address": free, "https_address": free}
     own |= {"data_path": str(folder), "broadcast_address": "here"}
-    options = Options(**{**own, **changes})
+    options = changed(Options(), **{**own, **changes})
     certificates = tls.build(options)
     listeners = listen(options, has_tls=certificates is not None)
     nsqd = Nsqd(options, open_broker(options, MeasuredDisk(), folder), asyncio.get_running_loop())
-    nsqd.tls = certificates
+    nsqd.clients.tls = certificates
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
         -1 if listener is None else listener.port for listener in listeners
     )
     await nsqd.start(listeners.tcp)
-    site = await start_http(nsqd, listeners)
     peers = LookupPeers(nsqd)
-    nsqd.reloader = Reloader(nsqd, peers, lambda: options)
+    reloader = Reloader(nsqd, peers, lambda: options)
+    site = await start_http(nsqd, reloader, listeners)
     await peers.start()
     assert listeners.http is not None
-    daemon = Daemon(nsqd, listeners.http, site, listeners, peers)
+    daemon = Daemon(nsqd, listeners.http, site, listeners, peers, reloader)
     running.append(daemon)
     return daemon
 

@@ -20,6 +20,7 @@ from sparq.program.lifecycle import StartError
 from sparq.protocol import commands as c
 from tests.nsqd.authd import Authd, answer, entry, running
 from tests.nsqd.daemon import Daemon, start, stop
+from tests.options import changed
 from tests.waiting import until
 
 SECRET = b"s3cr3t&=%\xff"
@@ -288,7 +289,7 @@ async def test_authds_that_are_down_or_slow(tmp_path: Path) -> None:
     async with running(ALL) as slow:
         slow.open.clear()
         async with (
-            guarded(tmp_path, gone, slow, http_client_request_timeout_ns=300_000_000) as daemon,
+            guarded(tmp_path, gone, slow, http_client_request_timeout=300_000_000) as daemon,
             talking(daemon) as talk,
         ):
             await talk.fails("E_AUTH_FAILED AUTH failed", c.auth(b"key"))
@@ -412,7 +413,7 @@ async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> No
 
         await until(is_asked)
         # What it says meanwhile stays in the kernel.
-        assert 1 == sum(not client._reading for client in daemon.nsqd.connections)
+        assert 1 == sum(not client._reading for client in daemon.nsqd.clients.connections)
         assert OK == await other.ask(c.pub("t", b"x"))
         assert ["t"] == list(daemon.nsqd.broker.topics)
         authd.open.set()
@@ -461,11 +462,13 @@ async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> Non
 def test_an_address_that_is_none(address: str) -> None:
     """nsqd does not start with an authd that cannot be asked."""
     with pytest.raises(StartError, match="is no address"):
-        Authenticator(Options(auth_http_addresses=(address,)))
+        Authenticator(changed(Options(), auth_http_addresses=(address,)))
 
 
 def test_a_root_ca_that_cannot_be_read(tmp_path: Path) -> None:
     """nsqd does not start, and says which file it is about."""
-    options = Options(auth_http_addresses=("h:1",), tls_root_ca_file=str(tmp_path / "none"))
+    options = changed(
+        Options(), auth_http_addresses=("h:1",), tls_root_ca_file=str(tmp_path / "none")
+    )
     with pytest.raises(StartError, match="failed to build client TLS config"):
         Authenticator(options)

@@ -152,8 +152,7 @@ async def test_the_root_ca_is_exchanged(tmp_path: Path, certificates: Certificat
             for root, answered in ((None, False), (other.cert_pem.bytes(), True), (b"", True)):
                 if root is not None:
                     place.write_bytes(root)
-                    assert daemon.nsqd.reloader is not None
-                    daemon.nsqd.reloader.reload()
+                    daemon.reloader.reload()
                 async with connected(daemon) as client:
                     client.send(c.auth(b"key"))
                     kind, data = await client.frame()

@@ -10,6 +10,7 @@ import pytest
 from sparq.nsqd.checks import check
 from sparq.nsqd.options import Options
 from sparq.program.lifecycle import StartError
+from tests.options import changed
 
 TLS = object()
 
@@ -20,8 +21,8 @@ TLS = object()
     [
         ({"max_deflate_level": 0}, "--max-deflate-level must be [1,9]"),
         ({"max_deflate_level": 10}, "--max-deflate-level must be [1,9]"),
-        ({"node_id": -1}, "--node-id must be [0,1024)"),
-        ({"node_id": 1024}, "--node-id must be [0,1024)"),
+        ({"id": -1}, "--node-id must be [0,1024)"),
+        ({"id": 1024}, "--node-id must be [0,1024)"),
         (
             {"tls_required": "true"},
             "cannot require TLS client connections without TLS key and cert",
@@ -48,7 +49,7 @@ TLS = object()
 def test_what_nsq_refuses_is_refused(changes: dict[str, Any], reason: str) -> None:
     """With its text. (All of them need no certificate: a bad one is for test_tls.py.)"""
     with pytest.raises(StartError) as refusal:
-        check(Options(**changes), lambda _options: None)
+        check(changed(Options(), **changes), lambda _options: None)
 
     assert str(refusal.value) == reason
 
@@ -57,7 +58,9 @@ def test_what_nsq_refuses_is_refused(changes: dict[str, Any], reason: str) -> No
 def test_a_percentile_is_a_number_in_range(value: float) -> None:
     """Python reads these texts as numbers: they are none here."""
     with pytest.raises(StartError, match="invalid E2E processing latency percentile"):
-        check(Options(e2e_processing_latency_percentiles=(value,)), lambda _options: None)
+        check(
+            changed(Options(), e2e_processing_latency_percentiles=(value,)), lambda _options: None
+        )
 
 
 @pytest.mark.parametrize(
@@ -66,20 +69,20 @@ def test_a_percentile_is_a_number_in_range(value: float) -> None:
         {},
         {"max_deflate_level": 1},
         {"max_deflate_level": 9},
-        {"node_id": 0},
-        {"node_id": 1023},
+        {"id": 0},
+        {"id": 1023},
         {"auth_http_request_method": "post"},
         {"e2e_processing_latency_percentiles": (1.0, 0.5, 1e-9)},
     ],
 )
 def test_what_nsq_takes_is_taken(changes: dict[str, Any]) -> None:
     """The bounds belong to the ranges as NSQ writes them."""
-    assert check(Options(**changes), lambda _options: None) is None
+    assert check(changed(Options(), **changes), lambda _options: None) is None
 
 
 def test_with_certificates_tls_may_be_required() -> None:
     """What was made of them is handed on; it is made from these options."""
-    options = Options(tls_required="true", tls_client_auth_policy="require-verify")
+    options = changed(Options(), tls_required="true", tls_client_auth_policy="require-verify")
     seen = []
 
     def build(given: Options) -> object:
@@ -94,7 +97,7 @@ def test_the_order_is_nsqs() -> None:
     """Who fixes one thing is told of the next."""
     wrong: dict[str, Any] = {
         "max_deflate_level": 0,
-        "node_id": -1,
+        "id": -1,
         "tls_cert": "missing",
         "tls_required": "true",
         "auth_http_request_method": "put",
@@ -103,12 +106,12 @@ def test_the_order_is_nsqs() -> None:
     reasons = []
 
     def build(given: Options) -> None:
-        if given.tls_cert:
+        if given.tls.cert:
             raise StartError("failed to build TLS config - no such file")
 
     while wrong:
         with pytest.raises(StartError) as refusal:
-            check(Options(**wrong), build)
+            check(changed(Options(), **wrong), build)
         reasons.append(str(refusal.value))
         del wrong[next(iter(wrong))]
 

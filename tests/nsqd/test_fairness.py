@@ -30,14 +30,14 @@ async def test_others_are_served_between_the_commands_of_one(tmp_path: Path) -> 
     busy = await Consumer.connect(daemon)
     other = await Consumer.connect(daemon)
     turns = 0
-    take_turn = daemon.nsqd._take_turn
+    take_turn = daemon.nsqd.turns.take
 
     def counted() -> None:
         nonlocal turns
         turns += 1
         take_turn()
 
-    daemon.nsqd._take_turn = counted  # type: ignore[method-assign]  # counts what passes
+    daemon.nsqd.turns.take = counted  # type: ignore[method-assign]  # counts what passes
     busy.writer.write(nop() * (10 * COMMANDS_PER_TURN) + pub("t", b"last"))
     other.writer.write(pub("t", b"first"))
 

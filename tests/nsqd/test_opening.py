@@ -5,7 +5,7 @@ import time
 
 from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError
-from sparq.nsqd.opening import BATCH_TOPICS, run_all
+from sparq.nsqd.serving import BATCH_TOPICS, run_all
 
 SLOW_SECONDS = 0.01
 TOPICS = 5 * BATCH_TOPICS + 3

@@ -1,6 +1,5 @@
 """nsqd's flags have NSQ's names and defaults, save where sparq says otherwise."""
 
-import dataclasses
 import re
 import socket
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from sparq.nsqd.options import Options, default_node_id
 from sparq.program.flags import flags_of, parse
+from tests.options import changed
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -21,37 +21,37 @@ DEFAULTS = {
     "broadcast_address": socket.gethostname(),
     "broadcast_tcp_port": 0,
     "broadcast_http_port": 0,
-    "lookupd_tcp_addresses": (),
-    "http_client_connect_timeout_ns": 2 * SECOND,
-    "http_client_request_timeout_ns": 5 * SECOND,
+    "nsqlookupd_tcp_addresses": (),
+    "http_client_connect_timeout": 2 * SECOND,
+    "http_client_request_timeout": 5 * SECOND,
     "topology_region": "",
     "topology_zone": "",
     "data_path": "",
-    "node_id": None,
+    "id": None,
     "mem_queue_size": 10_000,
     "max_bytes_per_file": 104_857_600,
     "sync_every": 1,
-    "sync_timeout_ns": 2 * SECOND,
-    "msg_timeout_ns": 60 * SECOND,
-    "max_msg_timeout_ns": HOUR // 4,
+    "sync_timeout": 2 * SECOND,
+    "msg_timeout": 60 * SECOND,
+    "max_msg_timeout": HOUR // 4,
     "max_msg_size": 1_048_576,
-    "max_req_timeout_ns": HOUR,
+    "max_req_timeout": HOUR,
     "max_body_size": 5_242_880,
-    "max_heartbeat_interval_ns": 60 * SECOND,
+    "max_heartbeat_interval": 60 * SECOND,
     "max_rdy_count": 2_500,
     "max_output_buffer_size": 65_536,
-    "max_output_buffer_timeout_ns": 30 * SECOND,
-    "min_output_buffer_timeout_ns": SECOND // 40,
-    "output_buffer_timeout_ns": SECOND // 4,
+    "max_output_buffer_timeout": 30 * SECOND,
+    "min_output_buffer_timeout": SECOND // 40,
+    "output_buffer_timeout": SECOND // 4,
     "max_channel_consumers": 0,
-    **{"retention_bytes": 0, "retention_time_ns": 0},
-    **{"max_channel_lag_bytes": 0, "max_channel_lag_time_ns": 0},
+    **{"retention_bytes": 0, "retention_time": 0},
+    **{"max_channel_lag_bytes": 0, "max_channel_lag_time": 0},
     **{"max_topics": 0, "max_channels": 0, "max_topic_bytes": 0, "max_connections": 0},
     **{"http_token": "", "debug_routes": True, "go_compatible": False},
     "max_line_size": 16_384,
-    "first_command_timeout_ns": 0,
+    "first_command_timeout": 0,
     "min_receive_rate": 0,
-    "http_request_timeout_ns": 0,
+    "http_request_timeout": 0,
     "require_heartbeats": False,
     "strict_identify": False,
     "enable_experiment": (),
@@ -68,13 +68,13 @@ DEFAULTS = {
     "max_deflate_level": 6,
     "snappy": True,
     "statsd_address": "",
-    "statsd_interval_ns": 60 * SECOND,
+    "statsd_interval": 60 * SECOND,
     "statsd_mem_stats": True,
     "statsd_prefix": "nsq.%s",
     "statsd_udp_packet_size": 508,
     "statsd_exclude_ephemeral": False,
     "e2e_processing_latency_percentiles": (),
-    "e2e_processing_latency_window_time_ns": HOUR // 6,
+    "e2e_processing_latency_window_time": HOUR // 6,
     "worker_id": False,
     "queue_scan_worker_pool_max": 4,
     "queue_scan_selection_count": 20,
@@ -90,7 +90,10 @@ def options(*arguments: str) -> Options:
 
 def test_defaults_are_nsqs_except_the_sync_policy_and_old_tls() -> None:
     """All of them, in one look. (TLS: 1.2 at least, docs/differences.md.)"""
-    assert dataclasses.asdict(options()) == DEFAULTS
+    flags, made = flags_of(Options), options()
+
+    assert {flag.key: flag.value(made) for flag in flags} == DEFAULTS
+    assert {flag.key: flag.default for flag in flags} == DEFAULTS
 
 
 def test_keys_of_the_file_are_nsqs() -> None:
@@ -115,17 +118,18 @@ def test_a_file_of_nsq_is_taken(tmp_path: Path) -> None:
     )
     taken = options(f"--config={config}", "-max-rdy-count", "10", "--go-compatible")
 
-    assert (taken.node_id, taken.msg_timeout_ns, taken.max_rdy_count) == (7, 90 * SECOND, 10)
-    assert taken.tls_cert == "x"
-    assert taken.lookupd_tcp_addresses == ("a:4160", "b:4160")
+    assert (7, 90_000) == (taken.node_id, taken.broker.limits.msg_timeout_ms)
+    assert taken.broker.limits.max_rdy_count == 10
+    assert taken.tls.cert == "x"
+    assert taken.lookupd.tcp_addresses == ("a:4160", "b:4160")
 
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])
 def test_a_policy_for_certificates_requires_tls(policy: str) -> None:
     """A policy that clients could walk around by not speaking TLS would be none."""
-    assert options(f"-tls-client-auth-policy={policy}").tls_required == "true"
+    assert options(f"-tls-client-auth-policy={policy}").tls.required == "true"
     also_http = options(f"-tls-client-auth-policy={policy}", "-tls-required=tcp-https")
-    assert also_http.tls_required == "tcp-https"
+    assert also_http.tls.required == "tcp-https"
 
 
 @pytest.mark.parametrize(
@@ -165,20 +169,19 @@ def test_a_file_may_say_it_in_other_types(tmp_path: Path) -> None:
     )
     taken = options(f"-config={config}")
 
-    assert taken.statsd_interval_ns == 1_500_000_000
-    assert taken.http_client_request_timeout_ns == 120_500_000_000
-    assert taken.auth_http_addresses == ("a:1", "b:2")
+    assert taken.statsd.interval_ns == 1_500_000_000
+    assert taken.http_client.request_timeout_ns == 120_500_000_000
+    assert taken.auth.http_addresses == ("a:1", "b:2")
     assert taken.enable_experiment == ("topology-aware-consumption",)
-    assert (taken.tls_required, taken.snappy) == ("true", False)
-    assert taken.e2e_processing_latency_percentiles == (0.99, 0.5)
+    assert (taken.tls.required, taken.broker.limits.snappy) == ("true", False)
+    assert taken.broker.e2e_percentiles == (0.99, 0.5)
 
 
 def test_default_node_ids_differ_on_one_host(tmp_path: Path) -> None:
     """The hash is stable, in range, and another for another folder or port."""
     here = options(f"-data-path={tmp_path}")
     ids = {
-        default_node_id(dataclasses.replace(here, tcp_address=f"0.0.0.0:{port}"))
-        for port in range(4150, 4170)
+        default_node_id(changed(here, tcp_address=f"0.0.0.0:{port}")) for port in range(4150, 4170)
     }
 
     assert default_node_id(here) == default_node_id(options(f"-data-path={tmp_path}/."))

@@ -46,7 +46,7 @@ async def started(folder: Path, **options: Any) -> AsyncIterator[Daemon]:
 async def nsqd(tmp_path: Path, place: dict[str, Any]) -> AsyncIterator[Daemon]:
     """An nsqd with upstream's small limits."""
     limits = {"max_msg_size": 100, "max_body_size": 1000, "max_rdy_count": 50}
-    async with started(tmp_path, node_id=5, **limits, **place) as daemon:
+    async with started(tmp_path, id=5, **limits, **place) as daemon:
         yield daemon
 
 
@@ -172,7 +172,7 @@ async def test_a_deferred_publish(nsqd: Daemon) -> None:
 async def test_touch_keeps_a_message(tmp_path: Path, place: dict[str, Any]) -> None:
     """A message that is touched in time outlasts its timeout."""
     async with (
-        started(tmp_path, msg_timeout_ns=1_500_000_000, **place) as daemon,
+        started(tmp_path, msg_timeout=1_500_000_000, **place) as daemon,
         consuming(daemon, "t", "ch") as client,
     ):
         await daemon.post("/pub?topic=t", b"x")

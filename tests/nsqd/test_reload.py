@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from sparq.program.flags import FileError
 from sparq.program.lifecycle import StartError
 from tests.nsqd.daemon import Daemon
 from tests.nsqd.layered import Certificates
+from tests.options import changed
 from tests.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.waiting import until, wait_for
 
@@ -65,7 +65,7 @@ def topics(daemon: Nsqlookupd) -> list[str]:
 async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
     """One, then two, in the order given; what is left forgets this nsqd, the other stays."""
     first, second = map(where, two)
-    reloader, peers = nsqd.nsqd.reloader, nsqd.peers
+    reloader, peers = nsqd.reloader, nsqd.peers
     await nsqd.post("/topic/create?topic=old")
 
     reloader.set_lookupd_addresses([first])
@@ -74,7 +74,7 @@ async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlooku
 
     reloader.set_lookupd_addresses([second, first, second])
     assert peers.addresses == [second, first]
-    assert nsqd.nsqd.options.lookupd_tcp_addresses == (second, first, second)
+    assert nsqd.nsqd.options.lookupd.tcp_addresses == (second, first, second)
     await until(lambda: topics(two[1]) == ["old"])
 
     reloader.set_lookupd_addresses([second])
@@ -86,11 +86,11 @@ async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlooku
 
 async def test_a_kept_nsqlookupd_keeps_its_connection(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
     """Naming it again does not interrupt it, so that no consumer sees the node vanish."""
-    nsqd.nsqd.reloader.set_lookupd_addresses([where(two[0])])
+    nsqd.reloader.set_lookupd_addresses([where(two[0])])
     await until(lambda: nodes(two[0]) == 1)
     before = set(two[0].connections)
 
-    nsqd.nsqd.reloader.set_lookupd_addresses([where(two[1]), where(two[0])])
+    nsqd.reloader.set_lookupd_addresses([where(two[1]), where(two[0])])
     await until(lambda: nodes(two[1]) == 1)
     assert two[0].connections == before
 
@@ -102,12 +102,12 @@ async def test_a_new_topic_asks_the_nsqlookupds_of_now(nsqd: Daemon, two: list[N
     await nsqd.post("/topic/create?topic=t")
     assert (await nsqd.topic("t"))["channels"] == []
 
-    nsqd.nsqd.reloader.set_lookupd_addresses([where(two[0])])
+    nsqd.reloader.set_lookupd_addresses([where(two[0])])
     await nsqd.post("/pub?topic=late", b"x")
     await until(lambda: nsqd.nsqd.broker.topics["late"].channels)
     assert (await nsqd.channel("late", "known"))["depth"] == 1
 
-    nsqd.nsqd.reloader.set_lookupd_addresses([])
+    nsqd.reloader.set_lookupd_addresses([])
     assert nsqd.nsqd.broker._topics.has_lookupd is False
 
 
@@ -115,12 +115,12 @@ async def test_a_topic_does_not_wait_for_an_nsqlookupd_that_was_left(nsqd: Daemo
     """It was asked and never answered; once it is dropped, the topic flows."""
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"127.0.0.1:{hole.getsockname()[1]}"
-        nsqd.nsqd.reloader.set_lookupd_addresses([address])
+        nsqd.reloader.set_lookupd_addresses([address])
         await nsqd.post("/topic/create?topic=t")
         topic = nsqd.nsqd.broker.topics["t"]
         assert topic.waits_for_lookup
 
-        nsqd.nsqd.reloader.set_lookupd_addresses([])
+        nsqd.reloader.set_lookupd_addresses([])
         await until(lambda: not topic.waits_for_lookup)
 
 
@@ -136,7 +136,7 @@ class Change:
         self.reloader.load_certificates = self._load
 
     def __call__(self, **changes: Any) -> Options:
-        self.wanted = dataclasses.replace(self.daemon.nsqd.options, **changes)
+        self.wanted = changed(self.daemon.nsqd.options, **changes)
         self.reloader.reload()
         return self.daemon.nsqd.options
 
@@ -148,7 +148,7 @@ class Change:
     def _load(self, options: Options) -> None:
         if self.refusal is not None:
             raise self.refusal
-        self.certificates.append(options.tls_cert)
+        self.certificates.append(options.tls.cert)
 
 
 @pytest.fixture
@@ -165,13 +165,13 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 async def test_what_can_change_does(change: Change, caplog: pytest.LogCaptureFixture) -> None:
     """The level, the nsqlookupds, the certificates; the log says so of each."""
     running = change(
-        log_level=logging.DEBUG, lookupd_tcp_addresses=("/nowhere",), tls_cert="new.pem"
+        log_level=logging.DEBUG, nsqlookupd_tcp_addresses=("/nowhere",), tls_cert="new.pem"
     )
 
     assert logging.getLogger().level == logging.DEBUG
     assert change.daemon.peers.addresses == ["/nowhere"]
     assert change.certificates == ["new.pem"]
-    assert (running.log_level, running.tls_cert) == (logging.DEBUG, "new.pem")
+    assert (running.log.level, running.tls.cert) == (logging.DEBUG, "new.pem")
     assert said(caplog) == [
         ("INFO", 'SIGHUP: log_level is now "debug"'),
         ("INFO", 'SIGHUP: nsqlookupd_tcp_addresses is now "/nowhere"'),
@@ -184,9 +184,9 @@ async def test_what_cannot_change_needs_a_restart(
 ) -> None:
     """It stays in force as it was, and the log names it each time that the file still differs."""
     for _ in range(2):
-        running = change(msg_timeout_ns=1, node_id=9)
+        running = change(msg_timeout=1_000_000, id=9)
 
-    assert (running.msg_timeout_ns, running.node_id) == (60_000_000_000, 5)
+    assert (running.broker.limits.msg_timeout_ms, running.node_id) == (60_000, 5)
     assert said(caplog) == 2 * [
         ("WARNING", "SIGHUP: msg_timeout has changed: that needs a restart"),
         ("WARNING", "SIGHUP: id has changed: that needs a restart"),
@@ -198,9 +198,9 @@ async def test_a_level_set_meanwhile_gives_way_to_the_file(change: Change) -> No
     file = change.daemon.nsqd.options
     change.reloader.set_log_level(logging.ERROR)
     assert logging.getLogger().level == logging.ERROR
-    assert change.daemon.nsqd.options.log_level == logging.ERROR
+    assert change.daemon.nsqd.options.log.level == logging.ERROR
 
-    change(log_level=file.log_level)
+    change(log_level=file.log.level)
     assert logging.getLogger().level == logging.INFO
     change(verbose=True)
     assert logging.getLogger().level == logging.DEBUG
@@ -212,7 +212,7 @@ async def test_bad_certificates_leave_the_old_ones(
     """The log says why; the rest of the file is in force."""
     change.refusal = StartError("failed to build TLS config - no such file")
     running = change(tls_cert="new.pem", log_level=logging.WARNING)
-    assert running.tls_cert == ""
+    assert running.tls.cert == ""
     assert logging.getLogger().level == logging.WARNING
     assert said(caplog) == [
         (
@@ -227,7 +227,7 @@ async def test_bad_certificates_leave_the_old_ones(
 async def test_tls_begins_with_a_start(change: Change, caplog: pytest.LogCaptureFixture) -> None:
     """An nsqd that was started without certificates listens nowhere for them."""
     change.reloader.load_certificates = None
-    assert change(tls_cert="new.pem").tls_cert == ""
+    assert change(tls_cert="new.pem").tls.cert == ""
     assert said(caplog) == [
         ("WARNING", "SIGHUP: tls_cert has changed: that needs a restart"),
     ]
@@ -251,7 +251,7 @@ async def test_a_broken_file_changes_nothing(
 async def test_while_it_stops_nothing_changes(change: Change) -> None:
     """A SIGHUP behind a SIGTERM meets connections that are closed already."""
     change.daemon.nsqd.exiting = True
-    change(lookupd_tcp_addresses=("/nowhere",))
+    change(nsqlookupd_tcp_addresses=("/nowhere",))
 
     assert change.daemon.peers.addresses == []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparq.broker import needles, search
+from sparq.inspection import search
 from sparq.nsqd import inspection
 from sparq.nsqd.inspection import Slice
 from sparq.protocol.commands import fin, rdy, req, sub
@@ -176,7 +176,7 @@ async def test_a_request_gets_on_through_bytes_that_hold_nothing(
     cache.limit_bytes = 1
     await nsqd.post("/pub?topic=t", b"pushes them out of memory")
     monkeypatch.setattr(inspection, "STEP_SECONDS", 0)
-    monkeypatch.setattr(needles, "WINDOW_BYTES", 500)
+    monkeypatch.setattr(search, "WINDOW_BYTES", 500)
     tokens: list[str] = []
     scanned = 0
     async for page in pages(nsqd, "/topic/search", topic="t", text="nothing", budget_ms=1):

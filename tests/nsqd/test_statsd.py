@@ -40,7 +40,7 @@ class Ear:
 async def reported(folder: Path, ear: Ear, **changes: Any) -> Daemon:
     options = {
         "statsd_address": ear.address,
-        "statsd_interval_ns": 150_000_000,
+        "statsd_interval": 150_000_000,
         "statsd_prefix": "nsq.%s",
         "statsd_udp_packet_size": 65_000,
         "statsd_mem_stats": False,
@@ -165,7 +165,7 @@ async def test_a_statsd_that_is_not_there_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Reports are tried again, and nsqd lives."""
-    nsqd = await start(tmp_path, statsd_interval_ns=1, statsd_address="127.0.0.1:no-such-port")
+    nsqd = await start(tmp_path, statsd_interval=1, statsd_address="127.0.0.1:no-such-port")
     reports = Statsd(nsqd.nsqd)
     reports.start()
 

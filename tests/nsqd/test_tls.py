@@ -1,8 +1,11 @@
 """TLS: who is let in, by which version and certificate; over TCP, unix sockets and HTTPS."""
 
 import asyncio
+import inspect
 import json
+import shutil
 import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,6 +22,7 @@ from sparq.program.lifecycle import StartError
 from sparq.protocol.commands import identify, pub, sub
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Certificates, Closed, connected
+from tests.options import changed
 from tests.waiting import until
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -67,7 +71,7 @@ async def accepted(daemon: Daemon, context: ssl.SSLContext) -> dict[str, Any]:
         await client.upgrade(context)
         client.send(pub("t", b"x"))
         assert b"OK" == await client.response()
-        facts = next(iter(daemon.nsqd.by_session)).tls
+        facts = next(iter(daemon.nsqd.turns.by_session)).tls
         assert facts is not None
         return facts._asdict()
 
@@ -164,6 +168,61 @@ async def test_any_certificate_will_do(
         assert text == await client.error()
 
 
+ANY_CERTIFICATE = """
+import ssl, sys
+from typing import Any
+_CERTIFICATE = 11
+{functions}
+server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+server.load_cert_chain(sys.argv[1])
+server.verify_mode = ssl.CERT_REQUIRED
+server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(0x200000)
+assert hasattr(ssl.SSLContext, "{callback}")
+server.{callback} = _trust_what_arrives
+for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    client.minimum_version = client.maximum_version = version
+    client.load_cert_chain(sys.argv[2])
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
+    for end in ends * 4:
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert ends[1].getpeercert(binary_form=True), version
+"""
+
+
+@pytest.mark.parametrize("python", ["python3.11", "python3.12", "python3.13", "python3.14"])
+def test_each_python_shows_the_certificate_that_arrives(
+    certificates: Certificates, python: str
+) -> None:
+    """`require` rests on a name of `ssl` that is not public: it is tried wherever there is one."""
+    program = shutil.which(python)
+    if program is None or subprocess.run([program, "-c", ""], check=False).returncode:
+        pytest.skip(f"needs {python}")
+    functions = (tls._trust_what_arrives, tls.first_certificate)
+    sources = "\n".join(map(inspect.getsource, functions))
+    text = ANY_CERTIFICATE.format(functions=sources, callback=tls.CALLBACK)
+    files = [str(certificates.folder / name) for name in ("server.pem", "self-signed.pem")]
+
+    subprocess.run([program, "-c", text, *files], check=True, timeout=60)
+
+
+def test_a_python_that_does_not_show_it_cannot_require(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nsqd does not start, and says why, where it would refuse every client."""
+    assert hasattr(ssl.SSLContext, tls.CALLBACK)
+    assert "_msg_callback" == tls.CALLBACK
+    # It cannot be taken away: a class written in C, from which SSLContext comes, has it too.
+    monkeypatch.setattr(tls, "CALLBACK", "_hook_of_another_python")
+    with pytest.raises(StartError, match=r"has no _hook_of_another_python.*use require-verify"):
+        tls.build(changed(Options(), **certificates.options(tls_client_auth_policy="require")))
+
+
 @pytest.mark.behaviour("TestTLSAuthRequireVerify", "unix.TestTLSAuthRequireVerify")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_only_a_signed_certificate_will_do(
@@ -248,10 +307,10 @@ async def test_new_handshakes_use_new_certificates(
     other.mkdir()
     newer = Certificates.make(other)
     daemon = await run()
-    assert daemon.nsqd.tls is not None
+    assert daemon.nsqd.clients.tls is not None
     async with connected(daemon) as client:
         await client.upgrade(certificates.client())
-        daemon.nsqd.tls.load(Options(**newer.options()))
+        daemon.nsqd.clients.tls.load(changed(Options(), **newer.options()))
         client.send(pub("t", b"x"))
         assert b"OK" == await client.response()
     await refused(daemon, certificates.client())
@@ -259,7 +318,9 @@ async def test_new_handshakes_use_new_certificates(
     assert 200 == (await https(daemon, newer.client(), "GET", "/ping"))[0]
 
     with pytest.raises(StartError, match=r"failed to build TLS config - open .*/gone"):
-        daemon.nsqd.tls.load(Options(**newer.options(tls_key=str(tmp_path / "gone"))))
+        daemon.nsqd.clients.tls.load(
+            changed(Options(), **newer.options(tls_key=str(tmp_path / "gone")))
+        )
     await accepted(daemon, newer.client())
 
 
@@ -283,7 +344,7 @@ def test_files_that_cannot_be_used_are_named(certificates: Certificates, bad: st
         for key, value in changes.items()
     }
     with pytest.raises(StartError, match=f"^failed to build TLS config - .*{text}"):
-        tls.build(Options(**certificates.options(**files)))
+        tls.build(changed(Options(), **certificates.options(**files)))
 
 
 def test_no_certificate_is_no_tls() -> None:
@@ -418,12 +479,12 @@ async def test_a_silent_client_in_a_handshake_does_not_hold_up_the_end(
         async with connected(daemon) as other:
             await other.upgrade(certificates.client())
             async with asyncio.timeout(30):
-                for connection in tuple(daemon.nsqd.connections):
+                for connection in tuple(daemon.nsqd.clients.connections):
                     connection.close()
                 await other.end()
                 await client.end()
 
             async def all_gone() -> bool:
-                return not daemon.nsqd.connections
+                return not daemon.nsqd.clients.connections
 
             await until(all_gone)

@@ -156,7 +156,7 @@ async def other_ends(client: Client) -> None:
 @both("MaxHeartbeatIntervalValid", "MaxHeartbeatIntervalInvalid")
 async def test_the_longest_heartbeat_interval(run: Starter) -> None:
     """The limit itself is granted, a millisecond more is not."""
-    daemon = await run(max_heartbeat_interval_ns=300 * 10**9)
+    daemon = await run(max_heartbeat_interval=300 * 10**9)
     async with connected(daemon) as client:
         client.send(identify(b'{"heartbeat_interval":300000}'))
         assert b"OK" == await client.response()
@@ -281,7 +281,7 @@ async def test_an_error_that_nobody_can_read_is_the_end_too(run: Starter) -> Non
         client.writer.transport.abort()
 
     async def is_forgotten() -> bool:
-        return not daemon.nsqd.connections
+        return not daemon.nsqd.clients.connections
 
     await until(is_forgotten)
     assert b"OK" == await daemon.post("/pub?topic=t", b"x")
@@ -304,7 +304,7 @@ async def test_the_buffer_timeout_is_an_upper_bound(run: Starter) -> None:
 @both("OutputBufferingValidity")
 async def test_what_output_buffers_may_be(run: Starter) -> None:
     """The limits themselves, nothing and none are right; beyond the limits is told exactly."""
-    daemon = await run(max_output_buffer_size=512 << 10, max_output_buffer_timeout_ns=1_000_000_000)
+    daemon = await run(max_output_buffer_size=512 << 10, max_output_buffer_timeout=1_000_000_000)
     for size, timeout in ((512 << 10, 1000), (0, 0), (-1, 0), (0, -1)):
         async with connected(daemon) as client:
             await subscribed(client, 0, output_buffer_size=size, output_buffer_timeout=timeout)
@@ -370,7 +370,7 @@ async def test_an_id_has_sixteen_digits(run: Starter) -> None:
 @both("ReqTimeoutRange")
 async def test_a_requeue_is_held_within_its_range(run: Starter) -> None:
     """0 comes back at once, too much is cut to the maximum, less than nothing is no number."""
-    daemon = await run(max_req_timeout_ns=60 * 10**9)
+    daemon = await run(max_req_timeout=60 * 10**9)
     async with connected(daemon) as client:
         await subscribed(client, 1)
         await daemon.post("/pub?topic=t", b"x")

@@ -244,7 +244,7 @@ async def test_a_client_that_goes_is_forgotten(
         await client.response()
 
     async def all_gone() -> bool:
-        return not daemon.nsqd.connections
+        return not daemon.nsqd.clients.connections
 
     await until(all_gone)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.program.version import sparq_version
+from sparq.program.saying import sparq_version
 from tests.servers import Server, spawn_nsqd
 
 MAGIC = b"  V2"

@@ -11,6 +11,7 @@ import pytest
 
 from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.server import Nsqlookupd
+from tests.options import changed
 from tests.waiting import stays, until
 
 MILLISECOND = 1_000_000
@@ -68,7 +69,8 @@ class Peer:
 
 
 def options(**changes: Any) -> Options:
-    return Options(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", **changes)
+    here = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+    return changed(Options(), **here, **changes)
 
 
 @pytest.fixture
@@ -236,8 +238,8 @@ class TestShortLives:
     def lookup_options(self) -> Options:
         """Tombstones of 100 ms, silence of 400 ms."""
         return options(
-            tombstone_lifetime_ns=100 * MILLISECOND,
-            inactive_producer_timeout_ns=400 * MILLISECOND,
+            tombstone_lifetime=100 * MILLISECOND,
+            inactive_producer_timeout=400 * MILLISECOND,
         )
 
     @pytest.mark.behaviour("nsqlookupd.TestTombstoneRecover", "nsqlookupd.TestTombstonedNodes")

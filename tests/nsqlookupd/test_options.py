@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sparq.daemon.options import LogOptions
 from sparq.nsqlookupd.options import Options
 from sparq.program.flags import flags_of, parse
 
@@ -24,9 +25,7 @@ def test_defaults_are_nsqs() -> None:
         broadcast_address=socket.gethostname(),
         inactive_producer_timeout_ns=300 * SECOND,
         tombstone_lifetime_ns=45 * SECOND,
-        log_level=20,
-        log_prefix="[nsqlookupd] ",
-        verbose=False,
+        log=LogOptions(level=20, prefix="[nsqlookupd] ", verbose=False),
     )
 
 
@@ -49,4 +48,4 @@ def test_flags_and_keys_have_nsqs_names(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('inactive_producer_timeout = "1m"\nlog_level = "debug"\n')
     options = parse(Options, "nsqlookupd", "", [f"-config={config}", "-log-level=warn"])
-    assert (options.inactive_producer_timeout_ns, options.log_level) == (60 * SECOND, 30)
+    assert (options.inactive_producer_timeout_ns, options.log.level) == (60 * SECOND, 30)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-SAYS = 'exec "$0" -c "from sparq.tools.to_nsq import main; main([\'--version\'])"'
+SAYS = 'exec "$0" -c "from sparq.tools.commands import to_nsq; to_nsq([\'--version\'])"'
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from sparq.program.lifecycle import StartError
+
 if TYPE_CHECKING:
     import asyncio
     import ssl
@@ -29,7 +31,7 @@ CLOSE_SECONDS = 1.0
 _PORTS = range(65536)
 
 
-class ListenError(Exception):
+class ListenError(StartError):
     """A daemon cannot listen; the text is NSQ's: `listen (<address>) failed - <reason>`."""
 
 

@@ -11,6 +11,9 @@ A daemon gives a table of routes; this module does the rest (reference: http.md 
    none is decompressed.
 4. An answer that comes piece by piece (`Call.stream`) and breaks off ends its connection, so that
    nobody takes it for whole.
+5. What aiohttp answers by itself, where no handler is asked (400 to what is not HTTP, 500 where the
+   site itself fails), has the headers of the site, and does not name the versions of Python and
+   aiohttp.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from sparq.daemon import files
 from sparq.daemon import token as tokens
@@ -39,8 +43,6 @@ from sparq.daemon.call import (
     topic_channel,
     unquote_path,
 )
-from sparq.daemon.compressing import compress
-from sparq.daemon.connection import Connection
 from sparq.daemon.routes import Methods, Result, Route, Table
 
 Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
@@ -69,6 +71,9 @@ SHUTDOWN_SECONDS = 2.0
 
 LINGER_SECONDS = 1.0
 """How long a body that was refused is still read, so that its sender sees the answer."""
+
+LINE_BYTES_MAX = 64 << 10
+"""The longest request line, and the longest header: a topic's name may come percent-encoded."""
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +129,56 @@ class Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close it at once."""
         cast(asyncio.Transport, transport).abort()
+
+
+class _OneLine(logging.Filter):
+    """Logs a request that is not HTTP in one line: it is no bug of ours, and may come often."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep every record, but of a bad request only what was wrong."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.msg, record.args = "HTTP: %s: %s", (record.getMessage(), error.message[:200])
+            record.exc_info = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+_connection_logger = logger.getChild("connection")
+_connection_logger.addFilter(_OneLine())
+
+
+class _Connection(web.RequestHandler):
+    """A connection of a site."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, server: web.Server, headers: Mapping[str, str], head_seconds: float) -> None:
+        """`headers`: of answers that no handler makes. Must be called in the running loop."""
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=head_seconds,
+            lingering_time=LINGER_SECONDS,
+            auto_decompress=False,
+            access_log=None,  # type: ignore[arg-type] # aiohttp documents None: no log
+            logger=_connection_logger,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
+        )
+        self._headers = headers
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """aiohttp's answer to what no handler is asked about, with the headers of the site."""
+        response = super().handle_error(request, status, exc, message)
+        response.headers.update(self._headers)
+        return response
 
 
 class ShortWay(Protocol):
@@ -199,12 +254,7 @@ class Site:
     def protocol(self) -> asyncio.Protocol:
         """What answers one connection."""
         assert self._server is not None
-        return Connection(
-            self._server,
-            self._headers,
-            head_seconds=self._head_seconds,
-            linger_seconds=LINGER_SECONDS,
-        )
+        return _Connection(self._server, self._headers, self._head_seconds)
 
     def _admit(self, enter: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
         assert self._server is not None
@@ -333,3 +383,28 @@ def _log(request: web.BaseRequest, response: web.StreamResponse, seconds: float)
         logger.info(
             "%d %s %s (%s) %.3fms", response.status, request.method, target, peer, milliseconds
         )
+
+
+BYTES_MIN = 1024
+TYPES = ("application/json", "application/javascript", "image/svg+xml")
+CODINGS = (web.ContentCoding.gzip, web.ContentCoding.deflate)
+
+
+def compress(response: web.Response, request: web.BaseRequest) -> None:
+    """Have an answer compressed that is not yet, if its reader says that it may be."""
+    kind = response.content_type
+    if not isinstance(response.body, bytes) or len(response.body) < BYTES_MIN:
+        return
+    if not (kind.startswith("text/") or kind in TYPES) or "Content-Encoding" in response.headers:
+        return
+    response.headers["Vary"] = "Accept-Encoding"
+    accepted = taken(request.headers.get("Accept-Encoding", ""))
+    coding = next((coding for coding in CODINGS if coding.value in accepted), None)
+    if coding is not None:
+        response.enable_compression(coding)
+
+
+def taken(accepted: str) -> set[str]:
+    """The codings that a reader takes, by the header that says so."""
+    parts = [part.replace(" ", "").lower().partition(";q=") for part in accepted.split(",")]
+    return {name for name, _, weight in parts if not weight or weight.strip("0.") != ""}

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from operator import attrgetter
 from typing import Any, TypeVar
 
-from sparq.program.flags import FileError, Flag, differing
+from sparq.daemon.options import LogOptions
+from sparq.program.flags import FileError, Flag, differing, replaced
 from sparq.program.logging import chosen_level, set_level
 
 T = TypeVar("T")
@@ -28,31 +30,36 @@ def read_again(read: Callable[[], T]) -> T | None:
         return None
 
 
-def take(running: Any, wanted: Any, live: Collection[str]) -> None:
+def take(running: T, wanted: T, live: Collection[str]) -> T:
     """Log from the wanted level on, and say what SIGHUP changes.
 
     Args:
         running: the options in force, before.
         wanted: the options as the file has them.
-        live: names of the fields that take effect without a restart.
+        live: what has changed without a restart; `live` in the options' declarations.
+    Returns:
+        The options in force, from now on.
     """
-    level = chosen_level(wanted.log_level, wanted.verbose)
+    log: LogOptions = attrgetter("log")(wanted)
+    level = chosen_level(log.level, log.verbose)
     # What is said about the change is said at the more talkative of the two levels.
     set_level(min(level, logging.getLogger().level))
     changed = differing(running, wanted)
     for flag in changed:
-        if flag.field in live:
+        if flag.live in live:
             logger.info("SIGHUP: %s is now %s", flag.key, shown(flag, wanted))
         else:
             logger.warning("SIGHUP: %s has changed: that needs a restart", flag.key)
     if not changed:
         logger.info("SIGHUP: no option has changed")
     set_level(level)
+    taken = {flag.field: attrgetter(flag.field)(wanted) for flag in changed if flag.live in live}
+    return replaced(running, taken)
 
 
 def shown(flag: Flag, options: Any) -> str:
     """An option's value as `--help` would show it."""
-    value = getattr(options, flag.field)
+    value = flag.value(options)
     if flag.repeated:
         return ", ".join(flag.kind.show(one) for one in value) or "empty"
     return flag.kind.show(value) or "empty"

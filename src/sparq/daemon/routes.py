@@ -62,8 +62,8 @@ class Table:
             else:
                 self._exact.setdefault(path or "/", {})[route.method] = route
         for length, alike in self._open.items():
-            in_order = sorted(alike.items(), key=lambda item: _openness(item[0]))
-            self._open[length] = dict(in_order)
+            in_order = sorted(alike, key=lambda parts: [one[:1] == PARAMETER for one in parts])
+            self._open[length] = {parts: alike[parts] for parts in in_order}
         # Go's router ignores case and trailing slashes when it looks for what was meant.
         self._folded = {_folded(path): path for path in self._exact}
 
@@ -94,10 +94,6 @@ class Table:
             if method in methods and _fits(pattern, folded):
                 return "/".join(quote(part) for part in folded)
         return None
-
-
-def _openness(pattern: tuple[str, ...]) -> tuple[bool, ...]:
-    return tuple(part.startswith(PARAMETER) for part in pattern)
 
 
 def _fits(pattern: tuple[str, ...], parts: list[str]) -> bool:

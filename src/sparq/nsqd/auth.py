@@ -28,16 +28,17 @@ from yarl import URL
 from sparq.broker import permissions
 from sparq.broker.permissions import AnswerError, Permissions
 from sparq.daemon.token import public
-from sparq.nsqd.lookup_peers import read_limited, timeouts
+from sparq.nsqd.options import http_timeouts
 from sparq.nsqd.tls import VERSIONS
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands
+from sparq.protocol.bounded import collected
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
     from sparq.broker.session import Session
     from sparq.nsqd.options import Options
-    from sparq.nsqd.server import Nsqd
+    from sparq.nsqd.turns import Turns
     from sparq.protocol.instant import Instant
 
 ANSWER_BYTES_MAX: Final = 256 << 10
@@ -90,9 +91,9 @@ class Authenticator:
 
     def __init__(self, options: Options) -> None:
         """Raises StartError: the root CA of authds cannot be used."""
-        self._urls = [url_of(address) for address in options.auth_http_addresses]
-        self._method = options.auth_http_request_method
-        self._timeouts = timeouts(options)
+        self._urls = [url_of(address) for address in options.auth.http_addresses]
+        self._method = options.auth.http_request_method
+        self._timeouts = http_timeouts(options)
         self._context = client_context(options)
         self._http: aiohttp.ClientSession | None = None
         self._looking = asyncio.Lock()
@@ -129,9 +130,9 @@ class Authenticator:
                 known.allows(topic, channel)
                 await asyncio.sleep(PAUSES * (time.monotonic() - began))
 
-    def admission(self, nsqd: Nsqd, session: Session, go_on: Callable[[], None]) -> Admission:
+    def admission(self, turns: Turns, session: Session, go_on: Callable[[], None]) -> Admission:
         """The AUTH of a new connection; `go_on` is called when a command that it held is done."""
-        return Admission(nsqd, self, session, go_on)
+        return Admission(turns, self, session, go_on)
 
     async def close(self) -> None:
         """Nobody asks any more."""
@@ -158,17 +159,21 @@ class Authenticator:
         else:
             url = URL(f"{url}{'&' if url.raw_query_string else '?'}{client.query()}", encoded=True)
         async with self._http.request(self._method.upper(), url, **asked) as answer:
-            return answer.status, await read_limited(answer.content, ANSWER_BYTES_MAX)
+            return answer.status, await collected(answer.content.iter_any(), ANSWER_BYTES_MAX)
 
 
 class Admission:
     """One connection's AUTH: holds the command that cannot be executed before an authd answers."""
 
     def __init__(
-        self, nsqd: Nsqd, authenticator: Authenticator, session: Session, go_on: Callable[[], None]
+        self,
+        turns: Turns,
+        authenticator: Authenticator,
+        session: Session,
+        go_on: Callable[[], None],
     ) -> None:
         """`go_on` is called when the command that was held is done."""
-        self._nsqd = nsqd
+        self._turns = turns
         self._authenticator = authenticator
         self._session = session
         self._go_on = go_on
@@ -189,7 +194,7 @@ class Admission:
             self._secret = command.secret
         elif known is None or not _must_wait(known, command, now):
             return False
-        self._task = self._nsqd.loop.create_task(self._settle(command, now))
+        self._task = self._turns.loop.create_task(self._settle(command, now))
         return True
 
     def close(self) -> None:
@@ -199,7 +204,7 @@ class Admission:
 
     async def _settle(self, command: commands.Command, now: Instant) -> None:
         """Ask the authd if that is due, see to what takes long, and execute the command."""
-        session, broker = self._session, self._nsqd.broker
+        session, broker = self._session, self._turns.broker
         known = session.permissions
         if known is None or known.has_expired(now.mono_ns):
             known = await self._ask()
@@ -211,7 +216,7 @@ class Admission:
         else:
             session.permissions = known
             await self._authenticator.look(known, command)
-            broker.execute(session, command, self._nsqd.runner.now())
+            broker.execute(session, command, self._turns.runner.now())
         self._task = None
         self._go_on()
 
@@ -222,7 +227,7 @@ class Admission:
             address = self._session.remote_address
             logger.error("PROTOCOL(V2): [%s] AUTH failed %s", address, error)
             return None
-        found.begin(self._nsqd.runner.now().mono_ns)
+        found.begin(self._turns.runner.now().mono_ns)
         return found
 
     def _client(self) -> Client:
@@ -273,13 +278,13 @@ def client_context(options: Options) -> ssl.SSLContext:
         StartError: the file cannot be used.
     """
     try:
-        context = ssl.create_default_context(cafile=options.tls_root_ca_file or None)
+        context = ssl.create_default_context(cafile=options.tls.root_ca_file or None)
     except (OSError, ValueError) as error:
         raise StartError(f"failed to build client TLS config - {error}") from error
     with warnings.catch_warnings():
         # Python warns of TLS 1.0 and 1.1; whoever gives the flag knows.
         warnings.simplefilter("ignore", DeprecationWarning)
-        context.minimum_version = VERSIONS[options.tls_min_version]
+        context.minimum_version = VERSIONS[options.tls.min_version]
     return context
 
 

@@ -34,16 +34,16 @@ def check(options: Options, build_tls: Callable[[Options], T | None]) -> T | Non
     Raises:
         StartError: the first thing that is wrong.
     """
-    if options.max_deflate_level not in DEFLATE_LEVELS:
+    if options.broker.limits.max_deflate_level not in DEFLATE_LEVELS:
         raise StartError("--max-deflate-level must be [1,9]")
     if options.node_id is not None and options.node_id not in range(NODE_IDS):
         raise StartError(f"--node-id must be [0,{NODE_IDS})")
     tls = build_tls(options)
-    if tls is None and options.tls_required != "false":
+    if tls is None and options.tls.required != "false":
         raise StartError("cannot require TLS client connections without TLS key and cert")
-    if options.auth_http_request_method not in AUTH_METHODS:
+    if options.auth.http_request_method not in AUTH_METHODS:
         raise StartError("--auth-http-request-method must be post or get")
-    for value in options.e2e_processing_latency_percentiles:
+    for value in options.broker.e2e_percentiles:
         if not 0 < value <= 1:
             text = repr(value).removesuffix(".0")
             raise StartError(f"invalid E2E processing latency percentile: {text}")
@@ -56,7 +56,7 @@ def check_root_ca(options: Options) -> None:
 
     NSQ starts without a word unless there is a certificate, too.
     """
-    path = options.tls_root_ca_file
+    path = options.tls.root_ca_file
     if not path:
         return
     try:

@@ -1,12 +1,12 @@
 """Runs the broker's disk work and brings its results back into the loop.
 
 The broker never waits for a disk: it hands out tasks. This module owns the threads that run them
-(decision 23: one for commits, two that read, one for those who only look, one for housekeeping) and
+(one for commits, two that read, one for those who only look, one for housekeeping) and
 the rule of when a commit may run in the loop itself.
 
 1. Tasks of one kind and thread run in the order in which they were handed out, but for commits:
    those wait for nobody but the disk, and of one log there is one at a time.
-2. A task's `done` runs in the loop, never in a thread, and a turn of the broker follows it.
+2. Finished tasks wait in a queue until the loop's next turn takes them; one wake-up serves all.
 3. `barrier()` returns when everything that was handed out before it is done.
 """
 
@@ -16,12 +16,16 @@ import asyncio
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 
-from sparq.log.task import Task, TaskKind, Work
+from sparq.broker.turn import Task
+from sparq.log.task import TaskKind, Work
 from sparq.nsqd.timings import COMMITS
 from sparq.protocol.instant import Instant
+
+NANOSECONDS = 1_000_000_000
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """A helper that comes back from the disk waits at most this long for the interpreter."""
@@ -71,7 +75,7 @@ class Worker:
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
-            entry[1].run()
+            entry[1].work.run()
             self._report(*entry)
 
 
@@ -115,28 +119,38 @@ class Barrier:
         self._waiting_for = waiting_for
         self._future = future
 
-    def finished(self, number: int) -> bool:
-        """Note that a task is done; True once the barrier is open."""
+    def finished(self, number: int) -> None:
+        """Note that a task is done."""
         if number <= self._last_number:
             self._waiting_for -= 1
+
+    def open(self) -> bool:
+        """Let who waits go on, if all those tasks are done; whether they are."""
         if self._waiting_for == 0 and not self._future.done():
             self._future.set_result(None)
         return self._waiting_for == 0
 
 
 class Runner:
-    """The threads of one nsqd, and the way back into its loop."""
+    """The threads of one nsqd, and the way back into its loop.
+
+    Attributes:
+        finished: (number, task) of what has run and has not been taken over.
+        barriers: those who wait for what was handed out before them.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, turn: Callable[[], None], run_together: RunTogether
+        self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None], run_together: RunTogether
     ) -> None:
-        """`turn` is called when a task is done; `run_together` is `Journal.run`."""
+        """`wake` is called in the loop when tasks are done; `run_together` is `Journal.run`."""
         self._loop = loop
-        self._turn = turn
+        self._wake = wake
+        self._is_waking = False
+        self.finished: deque[tuple[int, Task]] = deque()
         self._submitted = 0
         self._outstanding = 0
         self._commits_outstanding = 0
-        self._barriers: list[Barrier] = []
+        self.barriers: list[Barrier] = []
         self._recent_commit_seconds = 0.0
         self._commits_since_probe = 0
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -155,14 +169,15 @@ class Runner:
         for task in tasks:
             self._submitted += 1
             self._outstanding += 1
-            if task.kind in TO_DISK:
+            kind = task.work.kind
+            if kind in TO_DISK:
                 self._commits_outstanding += 1
                 self._commits_since_probe += 1
                 self._committer.put(self._submitted, task)
-            elif task.kind is TaskKind.READ:
+            elif kind is TaskKind.READ:
                 self._readers[self._next_reader].put(self._submitted, task)
                 self._next_reader = (self._next_reader + 1) % READER_COUNT
-            elif task.kind is TaskKind.INSPECT:
+            elif kind is TaskKind.INSPECT:
                 self._inspector.put(self._submitted, task)
             else:
                 self._housekeeper.put(self._submitted, task)
@@ -176,13 +191,16 @@ class Runner:
             tasks: what the turn has come to.
             backlog_bytes: all publishes that are not on disk yet.
         """
-        if not tasks or self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:
+        if self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:
             return False
-        if all(task.kind is TaskKind.WRITE for task in tasks):
+        for task in tasks:
+            if task.work.kind is not TaskKind.WRITE:
+                break
+        else:
             return backlog_bytes <= INLINE_WRITE_BYTES_MAX
         return (
             len(tasks) == 1
-            and tasks[0].kind is TaskKind.COMMIT
+            and tasks[0].work.kind is TaskKind.COMMIT
             and backlog_bytes <= INLINE_BYTES_MAX
             and (
                 self._recent_commit_seconds < INLINE_SYNC_SECONDS
@@ -190,24 +208,49 @@ class Runner:
             )
         )
 
-    def run_inline(self, tasks: list[Task]) -> None:
-        """Run a turn's commits here and now (a helper's answer costs more than a fast sync)."""
+    def run_inline(self, tasks: list[Task]) -> Instant:
+        """Run a turn's commits here and now (a helper's answer costs more than a fast sync).
+
+        Returns:
+            The time when they have run.
+        """
+        now = instant()
         for task in tasks:
-            began = time.perf_counter()
-            kind = task.kind
-            task.run()
-            seconds = time.perf_counter() - began
+            work = task.work
+            kind = work.kind
+            work.run()
+            began, now = now, instant()
+            seconds = (now.mono_ns - began.mono_ns) / NANOSECONDS
             COMMITS.observe(seconds)
             if kind is TaskKind.COMMIT:
                 self._recent_commit_seconds = 0.8 * self._recent_commit_seconds + 0.2 * seconds
                 self._commits_since_probe = 0
-            task.done(instant())
+        return now
+
+    def take_finished(self) -> list[Task]:
+        """The tasks that threads have run since last asked."""
+        self._is_waking = False
+        finished = self.finished
+        tasks: list[Task] = []
+        while finished:
+            number, task = finished.popleft()
+            self._outstanding -= 1
+            if task.work.kind in TO_DISK:
+                self._commits_outstanding -= 1
+            for barrier in self.barriers:
+                barrier.finished(number)
+            tasks.append(task)
+        return tasks
+
+    def open_barriers(self) -> None:
+        """Let those go on who have waited for tasks that are taken over now."""
+        self.barriers = [barrier for barrier in self.barriers if not barrier.open()]
 
     async def barrier(self) -> None:
         """Return when all that was handed out so far is done."""
         if self._outstanding:
             future = self._loop.create_future()
-            self._barriers.append(Barrier(self._submitted, self._outstanding, future))
+            self.barriers.append(Barrier(self._submitted, self._outstanding, future))
             await future
 
     def stop(self) -> None:
@@ -216,15 +259,9 @@ class Runner:
             worker.stop()
 
     def _from_thread(self, number: int, task: Task) -> None:
-        # A loop that is already closed has nobody left to tell.
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finished, number, task)
-
-    def _finished(self, number: int, task: Task) -> None:
-        self._outstanding -= 1
-        if task.kind in TO_DISK:
-            self._commits_outstanding -= 1
-        task.done(instant())
-        self._turn()
-        if self._barriers:
-            self._barriers = [b for b in self._barriers if not b.finished(number)]
+        self.finished.append((number, task))
+        # One call wakes the loop for all that is done by then. A loop that is already closed has
+        # nobody left to tell.
+        if not self._is_waking and not self._loop.is_closed():
+            self._is_waking = True
+            self._loop.call_soon_threadsafe(self._wake)

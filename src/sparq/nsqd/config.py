@@ -18,6 +18,7 @@ from sparq.program.flags import flags_of
 from sparq.program.logging import LEVELS, parse_level
 
 if TYPE_CHECKING:
+    from sparq.nsqd.reload import Reloader
     from sparq.nsqd.server import Nsqd
 
 PATH = "/config/:opt"
@@ -42,13 +43,11 @@ NOT_IN_GO = ("verbose", "worker_id")
 class Config:
     """The handlers of one nsqd."""
 
-    def __init__(self, nsqd: Nsqd) -> None:
+    def __init__(self, nsqd: Nsqd, reloader: Reloader) -> None:
         self._nsqd = nsqd
-        self._fields = {
-            flag.key: flag.field
-            for flag in flags_of(type(nsqd.options))
-            if flag.key not in NOT_IN_GO
-        }
+        self._reloader = reloader
+        flags = flags_of(type(nsqd.options))
+        self._flags = {flag.key: flag for flag in flags if flag.key not in NOT_IN_GO}
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
@@ -65,26 +64,26 @@ class Config:
         if not body:
             raise HttpError(413, "INVALID_VALUE")
         if name == "log_level":
-            self._nsqd.reloader.set_log_level(read_level(body))
+            self._reloader.set_log_level(read_level(body))
         elif name == "nsqlookupd_tcp_addresses":
-            self._nsqd.reloader.set_lookupd_addresses(read_addresses(body))
+            self._reloader.set_lookupd_addresses(read_addresses(body))
         else:
             raise HttpError(400, "INVALID_OPTION")
         return self._value(name)
 
     def _value(self, name: str) -> Any:
-        field = self._fields.get(name)
-        if field is None:
+        flag = self._flags.get(name)
+        if flag is None:
             raise HttpError(400, "INVALID_OPTION")
-        value = self._came_out().get(name, getattr(self._nsqd.options, field))
+        value = self._came_out().get(name, flag.value(self._nsqd.options))
         return _SHOWN[name](value) if name in _SHOWN else value
 
     def _came_out(self) -> dict[str, Any]:
         nsqd, options = self._nsqd, self._nsqd.options
         return {
             "id": nsqd.broker.node_id,
-            "broadcast_tcp_port": options.broadcast_tcp_port or nsqd.tcp_port,
-            "broadcast_http_port": options.broadcast_http_port or nsqd.http_port,
+            "broadcast_tcp_port": options.lookupd.broadcast_tcp_port or nsqd.tcp_port,
+            "broadcast_http_port": options.lookupd.broadcast_http_port or nsqd.http_port,
         }
 
 

@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparq.broker import stats
-from sparq.broker.percentiles import OFF
-from sparq.program.version import sparq_version, version_line
+from sparq.broker.latency import OFF
+from sparq.program.saying import sparq_version, version_line
 from sparq.protocol.durations import MICROSECOND, MILLISECOND, SECOND, format_duration
 from sparq.protocol.identify import NSQ_VERSION
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
     from sparq.broker.channel import Channel
-    from sparq.broker.percentiles import Latency
+    from sparq.broker.latency import Latency
     from sparq.broker.session import Session
     from sparq.broker.stats import ChannelStats, ClientStats, TopicStats
     from sparq.broker.topic import Topic

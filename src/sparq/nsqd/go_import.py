@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparq.log.cache import BlockCache
+from sparq.log.block import BlockCache
 from sparq.log.disk import Disk
 from sparq.log.go_queue import GoQueue, GoTopic, read_queue
 from sparq.log.go_records import LENGTH_SIZE, BadBytes, Records

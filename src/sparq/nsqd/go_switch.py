@@ -20,9 +20,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from sparq.broker.catalog import TOPICS, Catalog
-from sparq.log.disk import Disk, DiskError, ensure_directory
+from sparq.log.disk import Disk, DiskError, ensure_directory, read_bytes
 from sparq.log.go_queue import GoData, GoDataError, go_files, survey
-from sparq.log.scan import read_bytes
 from sparq.nsqd.go_import import MIB, Clock, ImportStopped, Tally, Target, import_topic
 from sparq.protocol.names import directory_name
 

@@ -24,7 +24,7 @@ from sparq.nsqd import figures, metrics, seeking
 from sparq.nsqd.config import Config
 from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
-from sparq.protocol.durations import SECOND
+from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.identify import NSQ_VERSION
@@ -32,6 +32,7 @@ from sparq.protocol.mpub import walk_whole
 from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
+    from sparq.nsqd.reload import Reloader
     from sparq.nsqd.server import Nsqd
     from sparq.protocol.instant import Instant
 
@@ -50,8 +51,9 @@ logger = logging.getLogger(__name__)
 class Endpoints:
     """The handlers of one nsqd."""
 
-    def __init__(self, nsqd: Nsqd) -> None:
+    def __init__(self, nsqd: Nsqd, reloader: Reloader) -> None:
         self._nsqd = nsqd
+        self._reloader = reloader
         self._broker = nsqd.broker
         self._limits = nsqd.limits
         self._start_ns = time.time_ns()
@@ -80,8 +82,8 @@ class Endpoints:
             Route("POST", "/channel/seek", self.seek_channel),
             *self._inspection.routes(),
             *MessageActions(self._nsqd, self._inspection, self._change).routes(),
-            *Config(self._nsqd).routes(),
-            *(self.debug.all_routes() if self._nsqd.options.debug_routes else ()),
+            *Config(self._nsqd, self._reloader).routes(),
+            *(self.debug.all_routes() if self._nsqd.options.http.debug_routes else ()),
         ]
 
     # What it is and has
@@ -95,20 +97,20 @@ class Endpoints:
 
     def info(self, _call: Call) -> dict[str, Any]:
         """Who it is, for nsqadmin and clients."""
-        nsqd, options = self._nsqd, self._nsqd.options
+        nsqd, limits, broker = self._nsqd, self._limits, self._nsqd.options.broker
         return {
             "version": NSQ_VERSION,
-            "broadcast_address": options.broadcast_address,
+            "broadcast_address": nsqd.options.lookupd.broadcast_address,
             "hostname": socket.gethostname(),
             "http_port": nsqd.http_port,
             "tcp_port": nsqd.tcp_port,
             "start_time": self._start_ns // SECOND,
-            "max_heartbeat_interval": options.max_heartbeat_interval_ns,
-            "max_output_buffer_size": options.max_output_buffer_size,
-            "max_output_buffer_timeout": options.max_output_buffer_timeout_ns,
-            "max_deflate_level": self._limits.max_deflate_level,
-            "topology_zone": options.topology_zone,
-            "topology_region": options.topology_region,
+            "max_heartbeat_interval": limits.max_heartbeat_interval_ms * MILLISECOND,
+            "max_output_buffer_size": limits.max_output_buffer_size,
+            "max_output_buffer_timeout": limits.max_output_buffer_timeout_ms * MILLISECOND,
+            "max_deflate_level": limits.max_deflate_level,
+            "topology_zone": broker.topology_zone,
+            "topology_region": broker.topology_region,
         }
 
     async def stats(self, call: Call) -> Content:

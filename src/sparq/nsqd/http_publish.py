@@ -268,11 +268,11 @@ class Connection(asyncio.Protocol):
         nsqd = self._door.nsqd
         self._waits = True
         if nsqd.exiting:
-            self._answered(RemoteError("E_PUB_FAILED", "PUB failed exiting"))
+            self.answered(RemoteError("E_PUB_FAILED", "PUB failed exiting"))
             return
-        nsqd.begin_publish(head.topic, bodies, self._answered, head.defer_ms)
+        nsqd.begin_publish(head.topic, bodies, self, head.defer_ms)
 
-    def _answered(self, error: RemoteError | None) -> None:
+    def answered(self, error: RemoteError | None) -> None:
         """The publish is kept, or refused."""
         self._waits = False
         if self._transport.is_closing():

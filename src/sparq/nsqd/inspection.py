@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sparq.broker import picture as pictures
-from sparq.broker import seeking, times
-from sparq.broker.picture import Picture, Standing, State
-from sparq.broker.search import Search
+from sparq.broker import seeking
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
+from sparq.inspection import picture as pictures
+from sparq.inspection import times
+from sparq.inspection.picture import Picture, Standing, State
+from sparq.inspection.search import Search
 from sparq.log.looking import Errand, Glance, Part, wanted_parts
 from sparq.nsqd import parameters
 from sparq.nsqd.figures import encoded
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from sparq.log.looking import Stored
     from sparq.log.task import Work
     from sparq.nsqd.server import Nsqd
-    from sparq.protocol.instant import Instant
 
 READ_BYTES_MAX: Final = 4 << 20
 """So much of the log is read for a page of messages, and one extent."""
@@ -132,15 +132,7 @@ class Inspection:
         """
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
-        future: asyncio.Future[None] = self._nsqd.loop.create_future()
-
-        def done(_now: Instant) -> None:
-            if not future.done():
-                future.set_result(None)
-
-        topic.stream.errands.submit(work, done)
-        self._nsqd.turn()
-        await future
+        await self._nsqd.inspect(topic, work)
         if self._broker.topics.get(topic.name) is not topic:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         if work.error is not None:
@@ -264,7 +256,7 @@ class Inspection:
         topic = self.topic_of(name)
         channel = self.channel_of(topic, call)
         stream, log = topic.stream, topic.stream.log
-        end = stream.readable_end()
+        end = stream.log.written_end
         if after is None:
             first = await self.place(topic, call.query.get("from", "earliest"), "FROM", end)
         else:
@@ -291,7 +283,7 @@ class Inspection:
         if index is None:
             raise HttpError(404, "MESSAGE_NOT_FOUND: the id is of another node, or another topic's")
         found: dict[int, Stored] = {}
-        if index < topic.stream.readable_end():
+        if index < topic.stream.log.written_end:
             size = self._broker.limits.max_body_size if raw else body_bytes
             found, _ = await self.read(topic, [index], size)
         if index not in found:
@@ -338,7 +330,7 @@ class Inspection:
 
     async def _range(self, topic: Topic, call: Call) -> tuple[int, int, int]:
         """Where a search begins and ends."""
-        readable = topic.stream.readable_end()
+        readable = topic.stream.log.written_end
         query = call.query
         first = await self.place(topic, query.get("from", "earliest"), "FROM", readable)
         end = await self.place(topic, query.get("to", "latest"), "TO", readable)
@@ -385,7 +377,7 @@ class Inspection:
         """When the first message from an index on was published."""
         log = topic.stream.log
         first = log.next_stored(index)
-        if first >= topic.stream.readable_end():
+        if first >= topic.stream.log.written_end:
             return None
         found, _ = await self.read(topic, [first], 0)
         return found[first].time_ns if first in found else None
@@ -451,7 +443,7 @@ def check_failed(topic: Topic, failed: list[tuple[Part, DiskError]]) -> None:
 
 def _ends(topic: Topic) -> dict[str, Any]:
     stream = topic.stream
-    return {"first_index": str(stream.log.first_index), "end_index": str(stream.readable_end())}
+    return {"first_index": str(stream.log.first_index), "end_index": str(stream.log.written_end)}
 
 
 def _reach(topic: Topic) -> str:

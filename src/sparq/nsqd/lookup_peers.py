@@ -25,14 +25,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparq.daemon import address
+from sparq.nsqd.options import http_timeouts
+from sparq.protocol import lookup
+from sparq.protocol.bounded import collected
 from sparq.protocol.identify import NSQ_VERSION
-from sparq.protocol.names import is_ephemeral, is_valid_name
+from sparq.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:
     import aiohttp
 
     from sparq.broker.broker import Broker
-    from sparq.nsqd.options import Options
     from sparq.nsqd.server import Nsqd
 
 MAGIC = b"  V1"
@@ -47,8 +49,6 @@ COMMANDS_AT_ONCE = 256
 
 ANSWER_SECONDS = 4.5
 """A new topic is told of its channels by then, with what has been heard (decision 8: 5 s)."""
-
-NANOSECONDS = 1_000_000_000
 
 logger = logging.getLogger(__name__)
 
@@ -209,8 +209,8 @@ class LookupPeers:
     async def start(self) -> None:
         """Connect to every nsqlookupd, in the background."""
         options = self._nsqd.options
-        self.set_addresses(options.lookupd_tcp_addresses)
-        self._nsqd.on_changes = self.tell
+        self.set_addresses(options.lookupd.tcp_addresses)
+        self._nsqd.turns.on_changes = self.tell
         self.tell()
 
     @property
@@ -236,7 +236,7 @@ class LookupPeers:
             where,
             introduction(self._nsqd),
             lambda: registrations(self._broker),
-            self._nsqd.options.max_body_size,
+            self._nsqd.options.broker.limits.max_body_size,
         )
         self._runs[where] = self._begin(peer.run())
         return peer
@@ -277,7 +277,7 @@ class LookupPeers:
         except TimeoutError:
             logger.warning("LOOKUPD: not all have told the channels of %s in time", topic)
         self._broker.channels_known(topic, sorted(names), self._nsqd.runner.now())
-        self._nsqd.turn()
+        self._nsqd.turns.schedule()
 
     async def _ask_peer(self, peer: Peer, topic: str, names: set[str]) -> None:
         await peer.tried.wait()
@@ -292,12 +292,15 @@ class LookupPeers:
         if self._http is None:
             # Loaded by the first question: a start does not wait for it.
             loaded = await asyncio.to_thread(import_module, "aiohttp")
-            self._http = self._http or loaded.ClientSession(timeout=timeouts(self._nsqd.options))
-        url = f"http://{where}/channels"
-        async with self._http.get(url, params={"topic": topic}) as answer:
-            answer.raise_for_status()
-            body = await read_limited(answer.content, self._nsqd.options.max_body_size)
-        return channels_of(body)
+            self._http = self._http or loaded.ClientSession(
+                timeout=http_timeouts(self._nsqd.options),
+                headers=lookup.HEADERS,
+                auto_decompress=False,
+            )
+        url = lookup.question(where, "channels", topic=topic)
+        async with self._http.get(url, allow_redirects=False) as answer:
+            body = await collected(answer.content.iter_any(), lookup.ANSWER_BYTES_MAX)
+        return channels_of(answer.status, body)
 
 
 def introduction(nsqd: Nsqd) -> bytes:
@@ -306,24 +309,15 @@ def introduction(nsqd: Nsqd) -> bytes:
     body = json.dumps(
         {
             "version": NSQ_VERSION,
-            "tcp_port": options.broadcast_tcp_port or nsqd.tcp_port,
-            "http_port": options.broadcast_http_port or nsqd.http_port,
+            "tcp_port": options.lookupd.broadcast_tcp_port or nsqd.tcp_port,
+            "http_port": options.lookupd.broadcast_http_port or nsqd.http_port,
             "hostname": socket.gethostname(),
-            "broadcast_address": options.broadcast_address,
-            "topology_zone": options.topology_zone,
-            "topology_region": options.topology_region,
+            "broadcast_address": options.lookupd.broadcast_address,
+            "topology_zone": options.broker.topology_zone,
+            "topology_region": options.broker.topology_region,
         }
     ).encode()
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
-
-
-def timeouts(options: Options) -> aiohttp.ClientTimeout:
-    """How long a question over HTTP may take."""
-    made: aiohttp.ClientTimeout = import_module("aiohttp").ClientTimeout(
-        total=options.http_client_request_timeout_ns / NANOSECONDS,
-        sock_connect=options.http_client_connect_timeout_ns / NANOSECONDS,
-    )
-    return made
 
 
 def _client_error() -> type[Exception]:
@@ -338,33 +332,11 @@ def parts(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
         yield lines[at : at + size]
 
 
-async def read_limited(content: aiohttp.StreamReader, limit: int) -> bytes:
-    """A body of at most `limit` bytes.
-
-    Raises:
-        ValueError: it is larger.
-    """
-    body = bytearray()
-    async for piece in content.iter_any():
-        body += piece
-        if len(body) > limit:
-            raise ValueError(f"answered with more than {limit} bytes")
-    return bytes(body)
-
-
-def channels_of(body: bytes) -> list[str]:
-    """The durable channels in an answer to /channels, also in the form from before NSQ 1.0.
+def channels_of(status: int, body: bytes) -> list[str]:
+    """The durable channels in an nsqlookupd's answer to /channels.
 
     Raises:
         ValueError: it is no such answer.
     """
-    try:
-        said = json.loads(body)
-        names = said.get("data", said)["channels"] or ()
-        return [
-            name
-            for name in names
-            if isinstance(name, str) and is_valid_name(name) and not is_ephemeral(name)
-        ]
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"answered with {body[:200]!r}") from error
+    names, _ = lookup.names(lookup.answer(status, body), "channels")
+    return [name for name in names if not is_ephemeral(name)]

@@ -1,36 +1,25 @@
 """The program `nsqd`: its command line, the data path that it holds, the sockets that listen.
 
-All that can be wrong with a start is looked at here, before anything heavy is loaded (event loop,
-arrays, HTTP): a mistake is told at once, and the ports are open within a tenth of a second.
-`serving.serve` does the rest.
+All that can be wrong with a start is looked at here; `serving.serve` does the rest.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
-import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sparq.daemon import address, files
+from sparq.daemon import address, files, start
 from sparq.log.disk import DiskError, File, RealDisk
 from sparq.nsqd import checks
 from sparq.nsqd.options import Options
-from sparq.program import flags, lifecycle
-from sparq.program import logging as log_lines
-from sparq.program.version import version_line
+from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
     from sparq.nsqd.tls import Tls
-
-PROGRAM = "nsqd"
-
-logger = logging.getLogger(__name__)
 
 
 def lock(disk: RealDisk, data_path: Path) -> File:
@@ -41,16 +30,16 @@ def lock(disk: RealDisk, data_path: Path) -> File:
     """
     if not data_path.is_dir():
         reason = "not a directory" if data_path.exists() else "no such file or directory"
-        raise lifecycle.StartError(f"failed to lock data-path: open {data_path}: {reason}")
+        raise StartError(f"failed to lock data-path: open {data_path}: {reason}")
     try:
         return disk.lock(str(data_path))
     except DiskError as error:
         if error.number in (errno.EACCES, errno.EPERM):
-            raise lifecycle.StartError(
+            raise StartError(
                 f"failed to lock data-path: open {data_path}: {error.reason}"
                 f" (nsqd runs as user {os.geteuid()}, which must be able to read and write it)"
             ) from error
-        raise lifecycle.StartError(
+        raise StartError(
             f"failed to lock data-path: cannot flock directory {data_path} - {error.reason}"
             " (possibly in use by another instance of nsqd)"
         ) from error
@@ -68,16 +57,15 @@ def listen(options: Options, *, has_tls: bool = False) -> Listeners:
     """Open all listeners.
 
     Raises:
-        StartError: an address cannot be had.
+        ListenError: an address cannot be had.
     """
-    try:
-        return Listeners(
-            address.listen(options.tcp_address),
-            address.listen(options.http_address) if options.http_address else None,
-            address.listen(options.https_address) if has_tls and options.https_address else None,
-        )
-    except address.ListenError as error:
-        raise lifecycle.StartError(str(error)) from error
+    tcp, http = options.listen.tcp_address, options.listen.http_address
+    https = options.listen.https_address if has_tls else ""
+    return Listeners(
+        address.listen(tcp),
+        address.listen(http) if http else None,
+        address.listen(https) if https else None,
+    )
 
 
 class Beginning(NamedTuple):
@@ -96,6 +84,7 @@ def begin(options: Options) -> Beginning:
     Raises:
         StartError: one of these cannot be done.
     """
+    os.umask(0o077)
     data_path = Path(options.data_path or ".").resolve()
     share = files.shares(files.raise_limit())
     held = lock(RealDisk(), data_path)
@@ -110,7 +99,7 @@ def build_tls(options: Options) -> Tls | None:
     Raises:
         StartError: `failed to build TLS config - ...`
     """
-    if not (options.tls_cert or options.tls_key):
+    if not (options.tls.cert or options.tls.key):
         return None
     made: Tls = import_module("sparq.nsqd.tls").build(options)
     return made
@@ -118,18 +107,4 @@ def build_tls(options: Options) -> Tls | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
-    version = version_line(PROGRAM)
-    options = flags.parse(Options, PROGRAM, version, words)
-    log_lines.set_up(options.log_prefix, log_lines.chosen_level(options.log_level, options.verbose))
-    logger.info("%s", version)
-    os.umask(0o077)
-    lifecycle.end_on_signals()
-    try:
-        beginning = begin(options)
-    except lifecycle.StartError as error:
-        lifecycle.say_why(PROGRAM, error)
-        return 1
-    serve = import_module("sparq.nsqd.serving").serve
-    read_again = partial(flags.parse_again, Options, PROGRAM, words)
-    return lifecycle.run(PROGRAM, lambda stop: serve(options, beginning, read_again, stop))
+    return start.main("nsqd", Options, begin, "sparq.nsqd.serving", arguments)

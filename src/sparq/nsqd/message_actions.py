@@ -71,7 +71,7 @@ class MessageActions:
         refused: dict[str, str] = {}
         wanted = self._indexes(ids, refused)
         texts = {index: text for text, index in wanted.items()}
-        end = topic.stream.readable_end()
+        end = topic.stream.log.written_end
         left = [index for index in wanted.values() if index < end]
         refused |= {text: GONE for text, index in wanted.items() if index >= end}
         size = self._nsqd.limits.max_body_size

@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.broker.picture import Standing, State
+from sparq.inspection.picture import Standing, State
 from sparq.nsqd.seeking import shown_time
 from sparq.protocol.durations import SECOND
-from sparq.protocol.frames import INDEX_BITS
+from sparq.protocol.layout import INDEX_BITS
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel

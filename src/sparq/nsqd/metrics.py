@@ -20,13 +20,13 @@ from sparq.broker import stats
 from sparq.daemon.exposition import Family, labels, process_registry
 from sparq.nsqd.figures import standing
 from sparq.nsqd.timings import COMMITS, SYNCS
-from sparq.program.version import sparq_version
+from sparq.program.saying import sparq_version
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
-    from sparq.broker.percentiles import Latency
+    from sparq.broker.latency import Latency
     from sparq.broker.topic import Topic
     from sparq.nsqd.server import Nsqd
     from sparq.protocol.instant import Instant

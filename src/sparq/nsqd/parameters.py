@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.intervention import IDS_MAX
-from sparq.broker.json_path import FilterError, parse
-from sparq.broker.picture import State
-from sparq.broker.search import COMPARED, Criteria
 from sparq.daemon.http import HttpError
-from sparq.protocol.frames import INDEX_BITS, INDEX_LIMIT
+from sparq.inspection.json_path import FilterError, parse
+from sparq.inspection.picture import State
+from sparq.inspection.search import COMPARED, Criteria
+from sparq.protocol.layout import INDEX_BITS, INDEX_LIMIT
 from sparq.protocol.names import is_valid_name
 from sparq.protocol.patterns import Pattern, PatternError
 

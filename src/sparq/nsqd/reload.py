@@ -8,23 +8,19 @@ SIGHUP changes them from the configuration file, `/config` over HTTP (docs/http.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparq.daemon import reload as hangup
 from sparq.program import logging as log_lines
+from sparq.program.flags import replaced
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
     from sparq.nsqd.lookup_peers import LookupPeers
     from sparq.nsqd.options import Options
     from sparq.nsqd.server import Nsqd
-
-ROOT = ("tls_root_ca_file",)
-CERTIFICATES = ("tls_cert", "tls_key", *ROOT)
-LIVE = ("log_level", "verbose", "lookupd_tcp_addresses")
 
 logger = logging.getLogger(__name__)
 
@@ -47,39 +43,35 @@ class Reloader:
     def set_log_level(self, level: int) -> None:
         """Log from this level (one of Python's, program.logging.LEVELS) upwards."""
         log_lines.set_level(level)
-        self._keep(log_level=level)
+        self._nsqd.options = replaced(self._nsqd.options, {"log.level": level})
 
     def set_lookupd_addresses(self, addresses: Iterable[str]) -> None:
         """Be registered with these nsqlookupds and no others."""
         wanted = tuple(addresses)
         self._peers.set_addresses(wanted)
-        self._keep(lookupd_tcp_addresses=wanted)
+        self._nsqd.options = replaced(self._nsqd.options, {"lookupd.tcp_addresses": wanted})
 
     def reload(self) -> None:
         """SIGHUP: make true what the configuration file says now."""
         wanted = None if self._nsqd.exiting else hangup.read_again(self._read)
         if wanted is None:
             return
-        live = (*LIVE, *self._take_certificates(wanted))
-        hangup.take(self._nsqd.options, wanted, live)
-        self._keep(**{field: getattr(wanted, field) for field in live})
-        self._peers.set_addresses(wanted.lookupd_tcp_addresses)
+        live = ("log", "lookupds", *self._take_certificates(wanted))
+        self._nsqd.options = hangup.take(self._nsqd.options, wanted, live)
+        self._peers.set_addresses(wanted.lookupd.tcp_addresses)
 
     def _take_certificates(self, wanted: Options) -> tuple[str, ...]:
-        """Which options of certificates count from now on."""
-        authenticator = self._nsqd.authenticator
+        """Which options of certificates count from now on, as their `live` says."""
+        authenticator = self._nsqd.clients.authenticator
         taken: tuple[str, ...] = ()
         try:
             if self.load_certificates is not None:
                 self.load_certificates(wanted)
-                taken = CERTIFICATES
+                taken = ("certificates", "root CA")
             if authenticator is not None:
                 authenticator.load(wanted)
-                taken = taken or ROOT
+                taken = taken or ("root CA",)
         except StartError as error:
             logger.error("SIGHUP: the certificates stay as they are: %s", error)
             return ()
         return taken
-
-    def _keep(self, **changes: Any) -> None:
-        self._nsqd.options = dataclasses.replace(self._nsqd.options, **changes)

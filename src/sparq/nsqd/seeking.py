@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparq.daemon.http import HttpError
 from sparq.protocol.durations import parse_duration
-from sparq.protocol.frames import INDEX_LIMIT
+from sparq.protocol.layout import INDEX_LIMIT
 
 if TYPE_CHECKING:
     from sparq.broker.channel import SeekTarget

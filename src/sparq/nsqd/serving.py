@@ -6,9 +6,12 @@ It starts in NSQ's order (lock, node id, listeners, data) and stops as `Nsqd.sto
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,82 +19,65 @@ from typing import TYPE_CHECKING
 from sparq.broker.broker import Broker
 from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
+from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
 from sparq.nsqd.commit import instant
 from sparq.nsqd.go_import import ImportStopped
 from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.lookup_peers import LookupPeers
-from sparq.nsqd.opening import run_all
 from sparq.nsqd.options import TOPOLOGY, Options, default_node_id
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.program import lifecycle
-from sparq.program.version import sparq_version
-from sparq.protocol.identify import Limits
+from sparq.program.saying import sparq_version
 from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
     from sparq.daemon.http import Site
     from sparq.nsqd.main import Beginning
 
-MILLISECOND_NS = 1_000_000
+
+OPENERS = 4
+"""Threads, where they are of use."""
+BATCH_TOPICS = 16
+SLOW_SECONDS = 0.002
+"""A topic that takes longer than this has more to read or to wait for than Python code to run."""
+
+
+def run_all(openings: Sequence[Opening]) -> None:
+    """Read the files of many topics; what fails is for each opening to say.
+
+    Reading small files is nearly all Python code, and threads then only wait for each other (the
+    GIL): with 16 of them a start with 3,000 topics took three times as long. Files with much to
+    check, or on a slow disk, are read sooner by a few threads. So each batch of topics is timed,
+    and decides how the next one is read; docs/performance.md has the figures.
+    """
+    with ThreadPoolExecutor(OPENERS, "nsqd-open") as pool:
+        slow = False
+        for at in range(0, len(openings), BATCH_TOPICS):
+            batch = openings[at : at + BATCH_TOPICS]
+            began = time.perf_counter()
+            for _ in (pool.map if slow else map)(Opening.run, batch):
+                pass
+            slow = time.perf_counter() - began > SLOW_SECONDS * len(batch)
+
+
 READING = ("open", "read", "list", "stat")
 """The operations of a disk that only look; see log/disk.py."""
 
 logger = logging.getLogger(__name__)
 
 
-def limits_of(options: Options) -> Limits:
-    """What clients may ask for, from the flags."""
-    return Limits(
-        max_msg_size=options.max_msg_size,
-        max_body_size=options.max_body_size,
-        max_rdy_count=options.max_rdy_count,
-        max_req_timeout_ms=options.max_req_timeout_ns // MILLISECOND_NS,
-        msg_timeout_ms=options.msg_timeout_ns // MILLISECOND_NS,
-        max_msg_timeout_ms=options.max_msg_timeout_ns // MILLISECOND_NS,
-        max_heartbeat_interval_ms=options.max_heartbeat_interval_ns // MILLISECOND_NS,
-        max_output_buffer_size=options.max_output_buffer_size,
-        output_buffer_timeout_ms=options.output_buffer_timeout_ns // MILLISECOND_NS,
-        min_output_buffer_timeout_ms=options.min_output_buffer_timeout_ns // MILLISECOND_NS,
-        max_output_buffer_timeout_ms=options.max_output_buffer_timeout_ns // MILLISECOND_NS,
-        max_deflate_level=options.max_deflate_level,
-        deflate=options.deflate,
-        snappy=options.snappy,
-        max_line_size=options.max_line_size,
-        require_heartbeats=options.require_heartbeats,
-        strict_identify=options.strict_identify,
-    )
-
-
 def broker_options(options: Options) -> BrokerOptions:
-    """The broker's options, from the flags."""
-    node_id = default_node_id(options) if options.node_id is None else options.node_id
-    return BrokerOptions(
-        limits=limits_of(options),
-        node_id=node_id,
-        max_bytes_per_file=options.max_bytes_per_file,
-        sync_every=options.sync_every,
-        sync_timeout_ns=options.sync_timeout_ns,
-        mem_queue_size=options.mem_queue_size,
-        requeue_on_disconnect=options.requeue_on_disconnect,
-        max_channel_consumers=options.max_channel_consumers,
-        max_topics=options.max_topics,
-        max_channels=options.max_channels,
-        max_topic_bytes=options.max_topic_bytes,
-        auth_required=bool(options.auth_http_addresses),
+    """The broker's options, with what follows from the others'."""
+    return dataclasses.replace(
+        options.broker,
+        node_id=default_node_id(options) if options.node_id is None else options.node_id,
+        auth_required=bool(options.auth.http_addresses),
         topology_aware=TOPOLOGY in options.enable_experiment,
-        topology_region=options.topology_region,
-        topology_zone=options.topology_zone,
-        has_lookupd=bool(options.lookupd_tcp_addresses),
-        e2e_percentiles=options.e2e_processing_latency_percentiles,
-        e2e_window_ns=options.e2e_processing_latency_window_time_ns,
-        retention_bytes=options.retention_bytes,
-        retention_time_ns=options.retention_time_ns,
-        max_channel_lag_bytes=options.max_channel_lag_bytes,
-        max_channel_lag_time_ns=options.max_channel_lag_time_ns,
+        has_lookupd=bool(options.lookupd.tcp_addresses),
     )
 
 
@@ -110,9 +96,9 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
             now,
             server_facts={
                 "sparq_version": sparq_version(),
-                "tls": bool(options.tls_cert or options.tls_key),
-                "topology_region": options.topology_region,
-                "topology_zone": options.topology_zone,
+                "tls": bool(options.tls.cert or options.tls.key),
+                "topology_region": options.broker.topology_region,
+                "topology_zone": options.broker.topology_zone,
             },
         )
         for line in _load(broker, now):
@@ -155,7 +141,7 @@ async def take_over(options: Options, disk: RealDisk, data_path: Path, stop: asy
         disk,
         str(data_path),
         node_id=broker_options(options).node_id,
-        max_bytes_per_file=options.max_bytes_per_file,
+        max_bytes_per_file=options.broker.max_bytes_per_file,
         clock=instant,
     )
     try:
@@ -187,28 +173,28 @@ async def serve(
         return
     broker = await asyncio.to_thread(open_broker, options, disk, data_path)
     nsqd = Nsqd(options, broker, asyncio.get_running_loop())
-    nsqd.tls = certificates
-    nsqd.connections_max = share.connections
-    if options.max_connections > 0:
-        nsqd.connections_max = min(share.connections, options.max_connections)
+    nsqd.clients.tls = certificates
+    nsqd.clients.connections_max = share.connections
+    if options.tcp.max_connections > 0:
+        nsqd.clients.connections_max = min(share.connections, options.tcp.max_connections)
     nsqd.http_connections_max = share.http
     nsqd.tcp_port, nsqd.http_port, nsqd.https_port = (
         -1 if listener is None else listener.port for listener in listeners
     )
     peers = LookupPeers(nsqd)
-    nsqd.reloader = Reloader(nsqd, peers, read_again)
+    reloader = Reloader(nsqd, peers, read_again)
     if certificates is not None:
-        nsqd.reloader.load_certificates = certificates.load
+        reloader.load_certificates = certificates.load
     await nsqd.start(listeners.tcp)
     logger.info("TCP: listening on %s", listeners.tcp.text)
     await peers.start()
     web = await asyncio.to_thread(import_module, "sparq.nsqd.site")
-    site: Site = await web.start_http(nsqd, listeners)
+    site: Site = await web.start_http(nsqd, reloader, listeners)
     # The modules stay as well, and are half of what a full collection would go through.
     gc.freeze()
     reports = Statsd(nsqd)
     reports.start()
-    lifecycle.on_hangup(nsqd.reloader.reload)
+    lifecycle.on_hangup(reloader.reload)
     await stop.wait()
     logger.info("NSQ: stopping")
     for listener in listeners[1:]:

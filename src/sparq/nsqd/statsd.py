@@ -23,7 +23,7 @@ from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_ephemeral
 
 if TYPE_CHECKING:
-    from sparq.broker.percentiles import Latency
+    from sparq.broker.latency import Latency
     from sparq.nsqd.server import Nsqd
 
 INTERVAL_SECONDS_MIN = 0.01
@@ -82,7 +82,7 @@ class Statsd:
 
     def start(self) -> None:
         """Begin to report, if there is an address."""
-        if self._nsqd.options.statsd_address:
+        if self._nsqd.options.statsd.address:
             self._task = asyncio.create_task(self._report_for_ever())
 
     async def stop(self) -> None:
@@ -92,7 +92,7 @@ class Statsd:
             await asyncio.wait([self._task])
 
     async def _report_for_ever(self) -> None:
-        interval = self._nsqd.options.statsd_interval_ns / SECOND
+        interval = self._nsqd.options.statsd.interval_ns / SECOND
         interval = max(INTERVAL_SECONDS_MIN, interval)
         due = time.monotonic() + interval
         while True:
@@ -101,13 +101,13 @@ class Statsd:
             try:
                 await self._report(max(0.0, interval - 1))
             except OSError as error:
-                address = self._nsqd.options.statsd_address
+                address = self._nsqd.options.statsd.address
                 logger.warning("STATSD: no report to %s: %s", address, error)
 
     async def _report(self, spread_seconds: float) -> None:
         options = self._nsqd.options
-        packets = packets_of(await self._collect(), options.statsd_udp_packet_size)
-        host, _, port = options.statsd_address.rpartition(":")
+        packets = packets_of(await self._collect(), options.statsd.udp_packet_size)
+        host, _, port = options.statsd.address.rpartition(":")
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
@@ -132,21 +132,21 @@ class Statsd:
     def _lines(self) -> Iterator[str]:
         """What is told at this moment; what it tells of counters is remembered for the next."""
         nsqd, options = self._nsqd, self._nsqd.options
-        port = options.broadcast_http_port or nsqd.http_port
-        prefix = prefix_of(options.statsd_prefix, options.broadcast_address, port)
+        port = options.lookupd.broadcast_http_port or nsqd.http_port
+        prefix = prefix_of(options.statsd.prefix, options.lookupd.broadcast_address, port)
         now = nsqd.runner.now()
         self._last, self._counters = self._counters, {}
         for topic in standing(nsqd.broker, stats.selected(nsqd.broker, None) or ()):
-            if options.statsd_exclude_ephemeral and is_ephemeral(topic.name):
+            if options.statsd.exclude_ephemeral and is_ephemeral(topic.name):
                 continue
             name = f"{prefix}topic.{topic.name}"
             yield from self._thing(name, _TOPIC, stats.of_topic(topic, now))
             for channel in stats.channels_of(topic, None):
-                if options.statsd_exclude_ephemeral and is_ephemeral(channel.name):
+                if options.statsd.exclude_ephemeral and is_ephemeral(channel.name):
                     continue
                 figures = stats.of_channel(channel, topic.options.mem_queue_size, now)
                 yield from self._thing(f"{name}.channel.{channel.name}", _CHANNEL, figures)
-        if options.statsd_mem_stats:
+        if options.statsd.mem_stats:
             yield from self._memory(f"{prefix}mem.")
 
     def _thing(

@@ -1,6 +1,6 @@
 """One client's connection: bytes in, commands to the broker, its output back to the socket.
 
-The shell around `protocol.parser` and `broker.session`; it alone knows the transport. Rules:
+The shell around `wire.server` and `broker.session`; it alone knows the transport. Rules:
 
 1. A command is executed as soon as it is parsed; its replies leave with the end of the loop turn.
 2. Reading pauses while this connection, or the whole nsqd, has too much that is not on disk yet
@@ -11,8 +11,8 @@ The shell around `protocol.parser` and `broker.session`; it alone knows the tran
    unread, would make the kernel reset the connection and lose the error.)
 4. Heartbeats go out every interval; a client that is silent for two of them is dropped without an
    error frame (reference: wire.md 1.4).
-5. An upgrade (TLS, compression) begins behind the reply that grants it. What arrived behind the
-   IDENTIFY is the next layer's, never a command (reference: wire.md 1.6).
+
+Where a connection stands, and how it gets there, is `wire.server`'s table.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
-from sparq.nsqd.layers import BrokenLayer, Layers, TlsLayer
 from sparq.nsqd.pace import Pace
 from sparq.nsqd.tls import facts_of
-from sparq.protocol import frames
-from sparq.protocol.compression import Deflate, Snappy
+from sparq.nsqd.turns import NANOSECONDS, STALL_NS
+from sparq.protocol import layout
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.parser import LineTooLong, Parser
+from sparq.protocol.parser import LineTooLong
+from sparq.wire.errors import LayerError
+from sparq.wire.server import Event, ServerConnection, State, WrongMagicError
 
 if TYPE_CHECKING:
-    from sparq.broker.session import Buffer, Session
-    from sparq.nsqd.auth import Admission
-    from sparq.nsqd.server import Nsqd
-    from sparq.protocol.identify import Granted
+    from collections.abc import Callable
 
-MAGIC = b"  V2"
+    from sparq.broker.session import Session
+    from sparq.nsqd.auth import Admission
+    from sparq.nsqd.clients import Clients
+    from sparq.protocol.compression import Buffer
+
 MAGIC_DEADLINE_SECONDS = 60.0
 """A connection that has not said which protocol it speaks by then is closed."""
 
@@ -64,32 +66,27 @@ LAYERS_NANOSECONDS_PER_TURN = 10_000_000
 LINGER_SECONDS = 1.0
 """How long a connection that got a fatal error may take to read it."""
 
-NANOSECONDS = 1_000_000_000
-STALL_NS = NANOSECONDS
-"""A timer that comes so late says that the process stood still: stopped, or without a CPU."""
-
 logger = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
     """A V2 client, from its four magic bytes to its end."""
 
-    def __init__(self, server: Nsqd) -> None:
-        self._server = server
-        self._broker = server.broker
-        self._parser = Parser(server.limits)
-        self._parser.needs_tls = server.options.tls_required != "false"
-        self._layers: Layers | None = None
-        self._shaking_hands = False
-        self._transport: asyncio.Transport
-        self._session: Session | None = None
+    # There from ``connection_made``, and from the magic bytes on.
+    _transport: asyncio.Transport
+    _session: Session
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._turns = clients.turns
+        self._broker = broker = clients.turns.broker
+        needs_tls = clients.options.tls.required != "false"
+        self._wire = ServerConnection(broker.limits, needs_tls=needs_tls)
+        self._parser = self._wire.parser
         self._admission: Admission | None = None
         self._pace: Pace | None = None
-        self._magic = b""
         self._reading = True
         self._has_more = False
-        self._ending = False
-        self._at_eof = False
         self._last_command_ns = 0
         self._next_heartbeat_ns = 0
         self._blocked_since_ns = self._wake_ns = 0
@@ -102,18 +99,17 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are not registered as asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
-        if not self._server.admit(self):
-            self._ending = True
-            transport.abort()
+        if not self._clients.admit(self):
+            self.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
-        self._timer = self._server.loop.call_later(MAGIC_DEADLINE_SECONDS, transport.abort)
-        options = self._server.options
-        if options.first_command_timeout_ns or options.min_receive_rate:
+        self._set_timer(MAGIC_DEADLINE_SECONDS, transport.abort)
+        options = self._clients.options
+        if options.tcp.first_command_timeout_ns or options.tcp.min_receive_rate:
             self._pace = Pace(
-                self._server.loop,
-                first_seconds=options.first_command_timeout_ns / NANOSECONDS,
-                rate=options.min_receive_rate,
+                self._turns.loop,
+                first_seconds=options.tcp.first_command_timeout_ns / NANOSECONDS,
+                rate=options.tcp.min_receive_rate,
                 is_unfinished=lambda: self._parser.is_unfinished,
                 is_reading=lambda: self._reading,
                 give_up=transport.abort,
@@ -121,125 +117,123 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the broker; what is in flight waits for its timeout, as NSQ has it."""
-        self._ending = True
-        self._set_timer(None)
+        self._wire.go(Event.END)
+        self._set_timer()
         if self._pace is not None:
             self._pace.stop()
-        self._server.forget(self)
+        self._clients.forget(self)
+        self._turns.waiting.discard(self)
         if self._admission is not None:
             self._admission.close()
-        if self._session is not None:
-            self._server.by_session.pop(self._session, None)
-            self._broker.disconnect(self._session, self._server.runner.now())
-            self._server.turn()
+        if self._wire.is_v2:
+            self._turns.by_session.pop(self._session, None)
+            self._broker.disconnect(self._session, self._turns.runner.now())
+            self._turns.schedule()
 
     def eof_received(self) -> bool:
         """A half-closed client still gets the answers that it is owed; then the connection ends."""
-        session = self._session
-        if session is None or self._ending or session.upgrade is not None:
+        if self._wire.state not in (State.OPEN, State.HALF_CLOSED):
             return False
-        self._at_eof = True
+        self._wire.go(Event.EOF)
         try:
             self._parser.eof()
         except RemoteError as error:
-            self._broker.fail(session, error)
-            self._server.turn()
-        return not session.is_drained()
+            self._broker.fail(self._session, error)
+            self._turns.schedule()
+        return not self._session.is_drained()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes as they come; a turn of the broker follows."""
-        if self._ending:
+        if self._wire.is_plain:
+            self._parser.feed(data)
+            self._execute()
+        elif self._wire.state is State.ENDED:
             return
-        self._take(data)
+        else:
+            self._take(data)
         if self._pace is not None:
             self._pace.note(len(data))
 
     def _take(self, data: bytes) -> None:
-        if self._layers is not None:
-            self._layers.feed(data)
-            self._pump(self._layers)
+        """The magic bytes, or what layers have to make plain."""
+        wire = self._wire
+        begins = wire.state is State.MAGIC
+        try:
+            wire.feed(data)
+        except WrongMagicError:
+            self._transport.write(layout.error(b"E_BAD_PROTOCOL"))
+            self._end()
             return
-        if self._session is None:
-            data = self._take_magic(data)
-            if self._session is None or not data:
-                return
-        self._parser.feed(data)
-        self._execute()
+        if not begins:
+            self._pump()
+        elif wire.is_v2:
+            self._begin()
+            if rest := wire.take_held():
+                self._parser.feed(rest)
+                self._execute()
 
     def pause_writing(self) -> None:
         """The client does not keep up: no more messages until it does."""
-        self._blocked_since_ns = self._server.runner.now().mono_ns
-        if self._session is not None:
+        self._blocked_since_ns = self._turns.runner.now().mono_ns
+        if self._wire.is_v2:
             self._session.paused_writing = True
 
     def resume_writing(self) -> None:
         """Room again: the session may be handed messages, and its commands are read."""
         self._blocked_since_ns = 0
-        if self._session is not None:
+        if self._wire.is_v2:
             self._session.paused_writing = False
             self._broker.writable(self._session)
             self.resume_reading()
-            self._server.turn()
+            self._turns.schedule()
 
     # Commands
 
-    def _take_magic(self, data: bytes) -> bytes:
-        self._magic += data
-        if len(self._magic) < len(MAGIC):
-            return b""
-        magic, rest = self._magic[: len(MAGIC)], self._magic[len(MAGIC) :]
-        if magic != MAGIC:
-            self._transport.write(frames.error(b"E_BAD_PROTOCOL"))
-            self._end()
-            return b""
-        now = self._server.runner.now()
+    def _begin(self) -> None:
+        """The client speaks V2: it is the broker's from now on."""
+        now = self._turns.runner.now()
         peer = peer_text(self._transport.get_extra_info("peername"))
         self._session = self._broker.connect(peer, now)
-        self._server.by_session[self._session] = self
-        if self._server.authenticator is not None:
-            self._admission = self._server.authenticator.admission(
-                self._server, self._session, self._carry_on
-            )
-        self._last_command_ns = now.mono_ns
-        self._next_heartbeat_ns = now.mono_ns + self._interval_ns()
-        self._arm()
-        return rest
+        self._turns.by_session[self._session] = self
+        if (authenticator := self._clients.authenticator) is not None:
+            self._admission = authenticator.admission(self._turns, self._session, self._carry_on)
+        self._keep_time(now.mono_ns)
 
     def _execute(self) -> None:
         session, parser, broker = self._session, self._parser, self._broker
-        assert session is not None
-        now = self._server.runner.now()
+        now = self._turns.runner.now()
         admission, interval = self._admission, session.heartbeat_interval_ms
         try:
             for _ in range(COMMANDS_PER_TURN):
-                if session.closing or (admission is not None and admission.is_waiting):
+                if session.closing or parser.is_waiting:
+                    break
+                if admission is not None and admission.is_waiting:
                     break
                 command = parser.next()
                 if command is None or (admission is not None and admission.takes(command, now)):
                     break
                 broker.execute(session, command, now)
-                parser.state = session.parser_state
+                parser.state = session.state
                 parser.heartbeats = session.heartbeat_interval_ms > 0
                 self._last_command_ns = now.mono_ns
                 if session.upgrade is not None:
-                    self._hold_upgrade()
+                    self._wire.hold(session.upgrade)
                     break
             else:
                 self._has_more = True
         except RemoteError as error:
             broker.fail(session, error)
         except LineTooLong:
-            self._ending = True
-            self._transport.abort()
+            self.abort()
             return
         if self._pace is not None and (self._last_command_ns == now.mono_ns or self._is_asking()):
             self._pace.moved()
         if session.heartbeat_interval_ms != interval:
-            self._next_heartbeat_ns = now.mono_ns + max(0, self._interval_ns())
+            self._next_heartbeat_ns = now.mono_ns + self._interval_ns()
             self._arm()
-        if self._must_wait() or self._server.is_late(now.mono_ns):
+        if self._must_wait() or self._turns.is_late(now.mono_ns):
             self._pause_reading()
-        self._server.turn()
+        self._turns.schedule()
 
     def _is_asking(self) -> bool:
         """Whether a command waits for an authd, and all that follow wait behind it."""
@@ -247,21 +241,18 @@ class Connection(asyncio.Protocol):
 
     def _carry_on(self) -> None:
         """The command that waited for an authd is done; those behind it are next."""
-        assert self._session is not None
-        self._parser.state = self._session.parser_state
-        self._last_command_ns = self._server.runner.now().mono_ns
+        self._parser.state = self._session.state
+        self._last_command_ns = self._turns.runner.now().mono_ns
         self._execute()
         self.resume_reading()
 
     def _must_wait(self) -> bool:
-        session = self._session
-        assert session is not None
         return (
-            (session.upgrade is not None and not self._shaking_hands)
+            self._wire.state is State.UPGRADING
             or self._is_asking()
             or self._has_more
-            or session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
-            or self._server.is_flooded()
+            or self._session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
+            or self._turns.is_flooded()
             or self._transport.get_write_buffer_size() > REPLIES_HIGH_WATER_BYTES
         )
 
@@ -269,198 +260,175 @@ class Connection(asyncio.Protocol):
         if self._reading and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
-            self._server.waiting.add(self)
+            self._turns.waiting.add(self)
 
     def resume_reading(self) -> None:
         """Read on, unless one of the bounds still holds."""
-        if self._reading or self._ending or self._transport.is_closing():
+        if self._reading or self._has_ended():
             return
         if self._has_more:
             self._has_more = False
             self._execute()
-        if (
-            self._ending
-            or self._must_wait()
-            or (self._layers is not None and not self._pump(self._layers))
-        ):
+        if self._has_ended() or self._must_wait() or (self._wire.has_layers and not self._pump()):
             return
         self._reading = True
-        self._server.waiting.discard(self)
+        self._turns.waiting.discard(self)
         self._transport.resume_reading()
+
+    def _has_ended(self) -> bool:
+        return self._wire.state is State.ENDED or self._transport.is_closing()
 
     # Layers
 
-    def _hold_upgrade(self) -> None:
-        """No command is read until the upgrade is done; the next layer has what arrived already."""
-        if self._layers is None:
-            self._layers = Layers()
-        self._layers.hold(self._parser.take_rest())
-
-    def _begin_upgrade(self, granted: Granted) -> None:
+    def _begin_upgrade(self) -> None:
         """The reply has left: what follows is TLS, or compressed."""
-        tls, layers = self._server.tls, self._layers
-        assert layers is not None
-        if granted.tls_v1:
-            assert tls is not None
-            self._shaking_hands = True
-            self._set_timer(self._server.loop.call_later(HANDSHAKE_SECONDS, self._transport.abort))
-            layers.add_tls(TlsLayer(tls.context))
+        tls = self._clients.tls
+        if self._wire.granted.tls_v1 and tls is not None:
+            self._set_timer(HANDSHAKE_SECONDS, self._transport.abort)
+            self._wire.start_tls(tls.context)
         else:
-            self._finish_upgrade(layers, granted)
+            self._finish_upgrade()
         self.resume_reading()
 
-    def _shake_hands(self, layers: Layers) -> None:
-        session, tls = self._session, layers.tls
-        assert session is not None
-        assert session.upgrade is not None
-        assert tls is not None
-        is_done = tls.shake_hands()
-        self._transport.write(tls.outgoing())
-        if is_done:
-            self._shaking_hands = False
-            self._parser.needs_tls = False
-            session.tls = facts_of(tls.connection)
-            self._write(frames.OK)
-            self._finish_upgrade(layers, session.upgrade)
+    def _shake_hands(self) -> None:
+        wire = self._wire
+        connection = wire.shake_hands()
+        self._transport.write(wire.layers.output())
+        if connection is not None:
+            self._session.tls = facts_of(connection)
+            self._write(layout.OK)
+            self._finish_upgrade()
 
-    def _finish_upgrade(self, layers: Layers, granted: Granted) -> None:
-        session = self._session
-        assert session is not None
-        if granted.deflate or granted.snappy:
-            layers.add_compression(Deflate(granted.deflate_level) if granted.deflate else Snappy())
+    def _finish_upgrade(self) -> None:
+        session, granted = self._session, self._wire.granted
+        if self._wire.finish_upgrade():
             session.deflate, session.snappy = granted.deflate, granted.snappy
-            self._write(frames.OK)
+            self._write(layout.OK)
         session.upgrade = None
-        now_ns = self._server.runner.now().mono_ns
-        self._last_command_ns = now_ns
-        self._next_heartbeat_ns = now_ns + max(0, self._interval_ns())
-        self._arm()
+        self._keep_time(self._turns.runner.now().mono_ns)
 
-    def _pump(self, layers: Layers) -> bool:
+    def _pump(self) -> bool:
         """Execute what the layers hold, so much a turn; True when they hold nothing more."""
-        session = self._session
-        assert session is not None
+        wire = self._wire
         until_ns = time.monotonic_ns() + LAYERS_NANOSECONDS_PER_TURN
         try:
-            if self._shaking_hands:
-                self._shake_hands(layers)
-            while not (self._ending or session.closing or self._must_wait()):
-                data = b"" if self._shaking_hands else layers.read()
-                if outgoing := layers.outgoing():
+            if wire.state is State.HANDSHAKE:
+                self._shake_hands()
+            while not (self._has_ended() or self._session.closing or self._must_wait()):
+                data = b"" if wire.state is State.HANDSHAKE else wire.layers.read()
+                if outgoing := wire.layers.output():
                     self._transport.write(outgoing)
                 if not data:
-                    self._note_end(layers)
+                    self._note_end()
                     return True
                 self._parser.feed(data)
                 self._execute()
                 if time.monotonic_ns() >= until_ns:
-                    self._server.turn()
+                    self._turns.schedule()
                     break
-        except BrokenLayer as error:
-            self._break_off(layers, error)
+        except LayerError as error:
+            self._break_off(error)
             return False
         self._pause_reading()
         return False
 
-    def _note_end(self, layers: Layers) -> None:
-        if layers.ended and not self._at_eof and not self.eof_received():
+    def _note_end(self) -> None:
+        wire = self._wire
+        if wire.layers.ended and wire.state is not State.HALF_CLOSED and not self.eof_received():
             self.close()
 
-    def _break_off(self, layers: Layers, error: BrokenLayer) -> None:
+    def _break_off(self, error: LayerError) -> None:
         """Nothing that follows could be understood: the layer's last words, then the end."""
-        assert self._session is not None
         logger.info("PROTOCOL(V2): [%s] %s", self._session.remote_address, error)
-        self._transport.write(layers.outgoing())
+        self._transport.write(self._wire.layers.output())
         self._end()
 
     # Output
 
     def flush(self) -> None:
         """Send what the broker has put out for this session, replies first."""
-        session = self._session
-        if session is None or self._ending or self._transport.is_closing():
+        wire, session = self._wire, self._session
+        if wire.state is State.ENDED or self._transport.is_closing():
             return
-        output = session.take_output()
+        output = self._broker.take_output(session)
         if output:
-            if self._layers is not None:
-                self._write_sealed(self._layers, output)
+            if wire.has_layers:
+                self._write(*output)
             elif len(output) > PIECES_MAX:
                 self._transport.write(b"".join(output))
             else:
                 self._transport.writelines(output)
-        if session.upgrade is not None and not session.closing:
-            if session.is_drained() and not self._shaking_hands:
-                self._begin_upgrade(session.upgrade)
+        if (wire.state is State.OPEN and not session.closing) or not session.is_drained():
             return
-        if not (session.closing or self._at_eof) or not session.is_drained():
-            return
-        if self._at_eof:
+        if wire.state is State.HALF_CLOSED:
             self.close()
-        elif not self._ending:
+        elif session.closing:
             self._end()
+        elif wire.state is State.UPGRADING:
+            self._begin_upgrade()
 
-    def _write(self, data: bytes) -> None:
-        """Send something that takes no turn among the replies."""
-        if self._layers is None:
-            self._transport.write(data)
-        else:
-            self._write_sealed(self._layers, [data])
-
-    def _write_sealed(self, layers: Layers, output: list[Buffer]) -> None:
+    def _write(self, *output: Buffer) -> None:
+        """Send through the layers, or something that takes no turn among the replies."""
         try:
-            self._transport.write(layers.seal(output))
-        except BrokenLayer:
-            self._ending = True
-            self._transport.abort()
+            self._transport.write(self._wire.layers.seal(output))
+        except LayerError:
+            self.abort()
 
     def _end(self) -> None:
         """Close behind the last words, without a reset (rule 3)."""
-        self._ending = True
-        if self._layers is not None:
-            self._transport.write(self._layers.close())
+        self._say_farewell()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._reading = True
         self._transport.resume_reading()
-        self._set_timer(self._server.loop.call_later(LINGER_SECONDS, self._transport.abort))
+        self._set_timer(LINGER_SECONDS, self._transport.abort)
 
     def abort(self) -> None:
-        """Nsqd stops, and the client does not read: what it was to be sent is dropped."""
-        self._ending = True
+        """End it now: nothing more is read, and what it was to be sent is dropped."""
+        self._wire.go(Event.END)
         self._transport.abort()
 
     def close(self) -> None:
         """All is said, or nsqd stops: the client sees a plain disconnect."""
-        self._ending = True
-        if self._layers is not None and not self._transport.is_closing():
-            self._transport.write(self._layers.close())
+        self._say_farewell()
         self._transport.close()
+
+    def _say_farewell(self) -> None:
+        self._wire.go(Event.END)
+        if self._wire.has_layers and not self._transport.is_closing():
+            self._transport.write(self._wire.layers.close())
 
     # Heartbeats and deadlines
 
     def _interval_ns(self) -> int:
-        assert self._session is not None
         return self._session.heartbeat_interval_ms * 1_000_000
 
-    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+    def _set_timer(self, seconds: float = 0, call: Callable[[], None] | None = None) -> None:
+        """Call it so late, and what was to be called no more."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = timer
+        self._timer = self._turns.loop.call_later(seconds, call) if call else None
+
+    def _keep_time(self, now_ns: int) -> None:
+        """The client's time begins now: for its next command, and for our heartbeat."""
+        self._last_command_ns = now_ns
+        self._next_heartbeat_ns = now_ns + self._interval_ns()
+        self._arm()
 
     def _arm(self) -> None:
         """Sleep until the next heartbeat or the moment when the client counts as gone."""
         interval = self._interval_ns()
         if interval <= 0:
-            self._set_timer(None)
+            self._set_timer()
             return
         wake_ns = min(self._next_heartbeat_ns, self._last_command_ns + 2 * interval)
         self._wake_ns = wake_ns
-        delay = max(0.001, (wake_ns - self._server.runner.now().mono_ns) / NANOSECONDS)
-        self._set_timer(self._server.loop.call_later(delay, self._on_timer))
+        delay = max(0.001, (wake_ns - self._turns.runner.now().mono_ns) / NANOSECONDS)
+        self._set_timer(delay, self._on_timer)
 
     def _on_timer(self) -> None:
         interval = self._interval_ns()
-        now_ns = self._server.runner.now().mono_ns
+        now_ns = self._turns.runner.now().mono_ns
         if now_ns - self._wake_ns > STALL_NS:
             # nsqd stood still: what the client has said and taken meanwhile is not known yet.
             self._last_command_ns = max(self._last_command_ns, now_ns - interval)
@@ -471,7 +439,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         if now_ns >= self._next_heartbeat_ns:
-            self._write(frames.HEARTBEAT)
+            self._write(layout.HEARTBEAT)
             self._next_heartbeat_ns = now_ns + interval
         if not self._reading:
             # Its commands wait in the kernel because we asked it to: that is not silence.

@@ -35,6 +35,9 @@ OLD_CIPHERS: Final = "DEFAULT:@SECLEVEL=0"
 NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the module `ssl` does not name."""
 
+CALLBACK: Final = "_msg_callback"
+"""The attribute of a context whose value `ssl` calls with each message of a handshake."""
+
 _CERTIFICATE: Final = 11
 """The handshake message of that type (RFC 8446 B.3, RFC 5246 A.4)."""
 
@@ -75,7 +78,7 @@ def build(options: Options) -> Tls | None:
     Raises:
         StartError: `failed to build TLS config - ...`
     """
-    return Tls(options) if options.tls_cert or options.tls_key else None
+    return Tls(options) if options.tls.cert or options.tls.key else None
 
 
 def server_context(options: Options) -> ssl.SSLContext:
@@ -89,18 +92,18 @@ def server_context(options: Options) -> ssl.SSLContext:
     # A resumed session would keep a certificate that has been exchanged.
     context.num_tickets = 0
     try:
-        _set_versions(context, options.tls_min_version)
-        _check_readable(options.tls_cert, options.tls_key)
+        _set_versions(context, options.tls.min_version)
+        _check_readable(options.tls.cert, options.tls.key)
         # The password is for a key that needs one: refused, where OpenSSL would ask the terminal.
-        context.load_cert_chain(options.tls_cert, options.tls_key, password="")
-        if options.tls_root_ca_file:
-            _check_readable(options.tls_root_ca_file)
-            context.load_verify_locations(options.tls_root_ca_file)
+        context.load_cert_chain(options.tls.cert, options.tls.key, password="")
+        if options.tls.root_ca_file:
+            _check_readable(options.tls.root_ca_file)
+            context.load_verify_locations(options.tls.root_ca_file)
     except (OSError, ValueError) as error:
         raise StartError(f"failed to build TLS config - {error}") from error
-    if options.tls_client_auth_policy == REQUIRE_VERIFY:
+    if options.tls.client_auth_policy == REQUIRE_VERIFY:
         context.verify_mode = ssl.CERT_REQUIRED
-    elif options.tls_client_auth_policy == REQUIRE:
+    elif options.tls.client_auth_policy == REQUIRE:
         _require_any_certificate(context)
     return context
 
@@ -131,13 +134,21 @@ def _require_any_certificate(context: ssl.SSLContext) -> None:
     OpenSSL verifies what a client sends, and Python gives no say in that but the trusted roots. So
     a certificate is made a root the moment it arrives, before OpenSSL looks at it, in a context
     that serves this one handshake: by then the server's own certificate has been sent.
+
+    Raises:
+        StartError: this Python's `ssl` does not show what arrives.
     """
+    if not hasattr(ssl.SSLContext, CALLBACK):
+        raise StartError(
+            f"failed to build TLS config - the ssl of this Python has no {CALLBACK}, without which "
+            f"--tls-client-auth-policy={REQUIRE} cannot take certificates: use {REQUIRE_VERIFY}"
+        )
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(NO_CHECK_TIME)
     # A key exchange that needs the server's key behind the client's certificate.
     context.set_ciphers(":".join([*(c["name"] for c in context.get_ciphers()), "!kRSA"]))
-    # No public name, but in every CPython since 3.8, and tried by CPython's own tests.
-    setattr(context, "_msg_callback", _trust_what_arrives)  # noqa: B010 - typeshed lacks it
+    # No public name does this; a test tries each Python that is supported.
+    setattr(context, CALLBACK, _trust_what_arrives)
 
 
 def _trust_what_arrives(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from sparq.nsqlookupd.options import Options
 from sparq.program.lifecycle import StartError
-from sparq.protocol.ip import parse_ip
+from sparq.protocol.address import parse_ip
 
 if TYPE_CHECKING:
     from sparq.nsqlookupd.registry import Producer, Registry

@@ -1,21 +1,31 @@
 """nsqlookupd's HTTP endpoints over the registry (reference: http.md section 2).
 
 Each answer is one look at the registry: what is inactive or tombstoned is judged at that moment.
+`/metrics` has how many nsqds, topics and channels it knows (docs/monitoring.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Final
+
+from prometheus_client import generate_latest
 
 from sparq.daemon.debug import Debug
-from sparq.daemon.exposition import CONTENT_TYPE
+from sparq.daemon.exposition import CONTENT_TYPE, Family, labels, process_registry
 from sparq.daemon.http import Call, Content, HttpError, Route, topic_channel
-from sparq.nsqlookupd import metrics
 from sparq.nsqlookupd.registry import Producer, Registration, Registry
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_valid_name
+
+PROCESS: Final = process_registry()
+TOLD: Final = (
+    *("remote_address", "hostname", "broadcast_address", "tcp_port", "http_port", "version"),
+    *("topology_zone", "topology_region"),
+)
+"""What consumers are told of a producer."""
 
 
 class Endpoints:
@@ -43,15 +53,13 @@ class Endpoints:
             Route("POST", "/channel/create", self.create_channel),
             Route("POST", "/channel/delete", self.delete_channel),
             Route("GET", "/metrics", self.metrics, plain=True, log=False),
-            *(self._looks_inside() if self._debug_routes else ()),
+            *([Route("GET", "/debug", self.debug, private=True)] if self._debug_routes else ()),
+            *(Debug().routes() if self._debug_routes else ()),
         ]
-
-    def _looks_inside(self) -> list[Route]:
-        return [Route("GET", "/debug", self.debug, private=True), *Debug().routes()]
 
     def metrics(self, _call: Call) -> Content:
         """The registry's figures for Prometheus."""
-        return Content(metrics.exposition(self._registry, self._now()), CONTENT_TYPE)
+        return Content(exposition(self._registry, self._now()), CONTENT_TYPE)
 
     def ping(self, _call: Call) -> str:
         """Whether it lives."""
@@ -125,16 +133,7 @@ class Endpoints:
 
 def describe(producer: Producer) -> dict[str, Any]:
     """A producer as consumers are told about it."""
-    return {
-        "remote_address": producer.remote_address,
-        "hostname": producer.hostname,
-        "broadcast_address": producer.broadcast_address,
-        "tcp_port": producer.tcp_port,
-        "http_port": producer.http_port,
-        "version": producer.version,
-        "topology_zone": producer.topology_zone,
-        "topology_region": producer.topology_region,
-    }
+    return {name: getattr(producer, name) for name in TOLD}
 
 
 def describe_entry(entry: Registration) -> dict[str, Any]:
@@ -149,3 +148,29 @@ def describe_entry(entry: Registration) -> dict[str, Any]:
         "tombstoned": entry.tombstoned,
         "tombstoned_at": entry.tombstoned_at.wall_ns,
     }
+
+
+def exposition(registry: Registry, now: Instant) -> bytes:
+    """The text that Prometheus reads."""
+    names, nodes = registry.topics(), registry.nodes(now)
+    build = Family("nsqlookupd_build_info", "gauge", "What runs: always 1")
+    build.add(1, labels(version=NSQ_VERSION, sparq_version=version("sparq")))
+    families = [build]
+    for name, text, value in (
+        ("producers", "nsqds that were heard of lately", len(nodes)),
+        ("topics", "Topics known, with or without a producer", len(names)),
+        (
+            *("channels", "Channels known, of all topics"),
+            sum(len(registry.channels(name)) for name in names),
+        ),
+        (
+            *("tombstones", "Producers that a topic's consumers do not see"),
+            sum(hidden for _, of_node in nodes for _, hidden in of_node),
+        ),
+    ):
+        families.append(Family(f"nsqlookupd_{name}", "gauge", text))
+        families[-1].add(value)
+    found = Family("nsqlookupd_topic_producers", "gauge", "nsqds that consumers are sent to")
+    for name in names:
+        found.add(len(registry.producers(name, now)), labels(topic=name))
+    return "".join(each.text() for each in (*families, found)).encode() + generate_latest(PROCESS)

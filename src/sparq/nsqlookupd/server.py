@@ -6,7 +6,6 @@ All it knows is in memory: after a restart it is told again by the nsqds within 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -41,11 +40,11 @@ class Nsqlookupd:
         self.http_port = 0
         self.connections: set[Connection] = set()
         self._guard = Guard(options)
-        endpoints = Endpoints(self.registry, instant, debug_routes=options.debug_routes)
+        endpoints = Endpoints(self.registry, instant, debug_routes=options.http.debug_routes)
         self._site = Site(
             endpoints.routes(),
-            token=token.resolve(options.http_token),
-            request_seconds=options.http_request_timeout_ns / SECOND,
+            token=token.resolve(options.http.token),
+            request_seconds=options.http.request_timeout_ns / SECOND,
         )
         self._listeners: list[Listener] = []
 
@@ -73,35 +72,12 @@ class Nsqlookupd:
 
     async def stop(self) -> None:
         """Stop listening and drop every connection."""
-        self._close_listeners()
+        while self._listeners:
+            self._listeners.pop().close()
         for connection in list(self.connections):
             connection.close()
         await self._site.stop()
         logger.info("bye")
-
-    def _close_listeners(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
-
-
-class Reloader:
-    """SIGHUP of one nsqlookupd: the log level is what can change while it runs."""
-
-    def __init__(self, options: Options, read: Callable[[], Options]) -> None:
-        """`read` makes the options anew from the command line and its file."""
-        self._running = options
-        self._read = read
-
-    def reload(self) -> None:
-        """Make true what the configuration file says now."""
-        wanted = hangup.read_again(self._read)
-        if wanted is None:
-            return
-        hangup.take(self._running, wanted, ("log_level", "verbose"))
-        self._running = dataclasses.replace(
-            self._running, log_level=wanted.log_level, verbose=wanted.verbose
-        )
 
 
 async def serve(
@@ -117,6 +93,13 @@ async def serve(
     """
     daemon = Nsqlookupd(options)
     await daemon.start(listeners)
-    lifecycle.on_hangup(Reloader(options, read_again).reload)
+
+    def reload() -> None:
+        nonlocal options  # those in force: the log level is what can change while it runs
+        wanted = hangup.read_again(read_again)
+        if wanted is not None:
+            options = hangup.take(options, wanted, ("log",))
+
+    lifecycle.on_hangup(reload)
     await stop.wait()
     await daemon.stop()

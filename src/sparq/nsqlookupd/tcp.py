@@ -41,6 +41,11 @@ LINGER_SECONDS = 1.0
 SHOWN_MAX = 100
 """How much of what a peer said an answer repeats."""
 
+TEXTS = ("hostname", "broadcast_address", "version", "topology_zone", "topology_region")
+PORTS = ("tcp_port", "http_port")
+REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
+"""What an introduction has, and must have."""
+
 _INT64 = range(-(1 << 63), 1 << 63)
 
 logger = logging.getLogger(__name__)
@@ -268,47 +273,24 @@ def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) 
     """
     try:
         said = json.loads(body)
-        if said is None:
-            said = {}
+        said = {} if said is None else said
         if not isinstance(said, dict):
             raise ValueError
         # Go, which the peers are written in, takes keys in any case.
         fields = {key.lower(): value for key, value in said.items() if value is not None}
-        producer = Producer(
-            id=peer_id,
-            remote_address=remote_address,
-            hostname=_text(fields, "hostname"),
-            broadcast_address=_text(fields, "broadcast_address"),
-            tcp_port=_integer(fields, "tcp_port"),
-            http_port=_integer(fields, "http_port"),
-            version=_text(fields, "version"),
-            topology_zone=_text(fields, "topology_zone"),
-            topology_region=_text(fields, "topology_region"),
-            last_update=now,
-        )
+        facts = {name: _fact(fields, name, str) for name in TEXTS}
+        facts |= {name: _fact(fields, name, int) for name in PORTS}
     except (ValueError, RecursionError):
         raise ClientError("E_BAD_BODY IDENTIFY failed to decode JSON body") from None
-    required = (
-        producer.broadcast_address,
-        producer.tcp_port,
-        producer.http_port,
-        producer.version,
-    )
-    if not all(required):
+    if not all(facts[name] for name in REQUIRED):
         raise ClientError("E_BAD_BODY IDENTIFY missing fields")
-    return producer
+    return Producer(peer_id, remote_address, **facts, last_update=now)
 
 
-def _text(fields: dict[str, Any], name: str) -> str:
-    value = fields.get(name, "")
-    if not isinstance(value, str):
-        raise ValueError
-    return value
-
-
-def _integer(fields: dict[str, Any], name: str) -> int:
-    value = fields.get(name, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
+def _fact(fields: dict[str, Any], name: str, kind: type) -> Any:
+    """A field of an introduction, which may be missing; ValueError: it has another type."""
+    value = fields.get(name, kind())
+    if type(value) is not kind or (kind is int and value not in _INT64):
         raise ValueError
     return value
 

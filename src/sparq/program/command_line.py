@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from sparq.program.kinds import BOOL
+from sparq.program.kinds import BOOL, Flag
 from sparq.program.mistakes import Mistake, quoted, shown, suggestion
-
-if TYPE_CHECKING:
-    from sparq.program.flags import Flag
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _BOOLEANS = ("true", "false", "t", "f", "1", "0")

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sparq.program.kinds import LEVEL, TLS_REQUIRED, TLS_VERSION
+from sparq.program.kinds import LEVEL, TLS_REQUIRED, TLS_VERSION, Flag
 from sparq.program.mistakes import nearest, shown
-
-if TYPE_CHECKING:
-    from sparq.program.flags import Flag
 
 _PARSED = (LEVEL, TLS_REQUIRED, TLS_VERSION)
 """NSQ checks what a file holds for these by itself, with words of its own."""
@@ -28,11 +25,7 @@ class FileError(Exception):
 
 
 def read(path: str) -> dict[str, Any]:
-    """The file's document.
-
-    Raises:
-        FileError: it is missing, cannot be read, or is no TOML.
-    """
+    """The file's document. Raises FileError: it is missing, cannot be read, or is no TOML."""
     try:
         document: dict[str, Any] = import_module("tomllib").loads(
             Path(path).read_text(encoding="utf-8")
@@ -46,11 +39,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def values(document: dict[str, Any], flags: Iterable[Flag]) -> dict[str, Any]:
-    """What the file sets, by field.
-
-    Raises:
-        FileError: a value has the wrong type.
-    """
+    """What the file sets, by field. Raises FileError: a value has the wrong type."""
     return {flag.field: _coerce(flag, document[flag.key]) for flag in flags if flag.key in document}
 
 

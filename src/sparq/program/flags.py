@@ -1,7 +1,8 @@
 """Command-line flags as Go programs take them, and the TOML file that sets what they do not.
 
-A program's options are one frozen dataclass; each field carries its flag (`option(...)`), so flag,
-configuration key, type, bounds, default and help text stand in one place (reference: flags.md).
+A program's options are one frozen dataclass; each field carries its flag (`protocol.option`), so
+flag, configuration key, type, bounds, default and help text stand in one place (reference:
+flags.md). Fields may be dataclasses of options, which other code takes as they are.
 
 1. A flag on the command line wins over the file, the file over the default.
 2. Exit status: 0 after `--help` and `--version` (1 if their text cannot be written), 1 for a
@@ -10,19 +11,21 @@ configuration key, type, bounds, default and help text stand in one place (refer
    bounds), a program that has the option `go_compatible` starts as well when it is given, and
    the sentence is a warning.
 4. `parse_again` is for a daemon that runs: a mistake in the file is an exception then.
+5. Only what the user gave is held to bounds: a default that another option overtakes is no mistake.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from sparq.program import bounds, command_line, config_file, mistakes
+from sparq.program import command_line, config_file, mistakes
 from sparq.program.config_file import FileError
-from sparq.program.kinds import BOOL, STRING, Kind
+from sparq.program.kinds import BOOL, STRING, Flag, kind_of
 from sparq.program.saying import said
+from sparq.protocol.option import option
 
 T = TypeVar("T")
 
@@ -34,21 +37,8 @@ __all__ = [
     "option",
     "parse",
     "parse_again",
+    "replaced",
 ]
-
-
-class Flag(NamedTuple):
-    """One flag: its name, the field it fills, its key in the file, its bounds."""
-
-    name: str
-    field: str
-    key: str
-    kind: Kind
-    repeated: bool
-    help: str
-    default: Any
-    least: int | float | None = None
-    most: int | float | str | None = None
 
 
 VERSION = Flag("version", "version", "", BOOL, False, "print the version and exit", False)
@@ -56,57 +46,53 @@ CONFIG = Flag("config", "config", "", STRING, False, "path of a TOML file with o
 HELP = Flag("help", "help", "", BOOL, False, "print this help and exit", False)
 
 
-def option(
-    default: Any,
-    text: str,
-    *,
-    kind: Kind,
-    name: str = "",
-    key: str = "",
-    least: int | float | None = None,
-    most: int | float | str | None = None,
-) -> Any:
-    """Declare a dataclass field as an option.
-
-    Args:
-        default: the value without flag and file; a function is called for it; a tuple makes the
-            flag repeatable.
-        text: what `--help` says.
-        kind: how it is read.
-        name: the flag, if it is not the field's name with dashes.
-        key: the key in the file, if it is not the flag's name with underscores.
-        least: the smallest value that may be given.
-        most: the largest one, or the name of the field that holds it.
-    """
-    metadata = {"text": text, "kind": kind, "name": name, "key": key, "least": least, "most": most}
-    if callable(default):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
 def flags_of(options_class: type) -> list[Flag]:
     """The flags of an options dataclass, in alphabetical order."""
-    found = []
-    for field in dataclasses.fields(options_class):
-        default, told = field.default, field.metadata
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        name = told["name"] or field.name.replace("_", "-")
-        key = told["key"] or name.replace("-", "_")
-        found.append(
-            Flag(
+    return sorted(_flags(options_class, "", ""), key=lambda flag: flag.name)
+
+
+def _flags(source: Any, path: str, prefix: str) -> Iterator[Flag]:
+    """The flags of a dataclass, with its fields' defaults, or with the values of an instance."""
+    for field in dataclasses.fields(source):
+        default = _default(field) if isinstance(source, type) else getattr(source, field.name)
+        told = field.metadata
+        if dataclasses.is_dataclass(default):
+            yield from _flags(default, f"{path}{field.name}.", told.get("prefix", ""))
+        elif "text" in told:
+            kind = told["kind"] or kind_of(field)
+            bare = field.name.removesuffix("_ns").removesuffix("_ms")
+            name = told["name"] or prefix + bare.replace("_", "-")
+            most = told["most"]
+            yield Flag(
                 name,
-                field.name,
-                key,
-                told["kind"],
+                path + field.name,
+                told["key"] or name.replace("-", "_"),
+                kind,
                 isinstance(default, tuple),
                 told["text"],
-                default,
-                told["least"],
-                told["most"],
+                kind.given(default),
+                kind.given(told["least"]),
+                path + most if isinstance(most, str) else kind.given(most),
+                told.get("live", ""),
             )
-        )
-    return sorted(found, key=lambda flag: flag.name)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def replaced(options: T, values: Mapping[str, Any]) -> T:
+    """The options with other values in some fields (`tls.cert`), in the fields' own units."""
+    changes: dict[str, Any] = {}
+    for field, value in values.items():
+        name, _, inner = field.partition(".")
+        if inner:
+            changes[name] = replaced(changes.get(name, getattr(options, name)), {inner: value})
+        else:
+            changes[name] = value
+    return dataclasses.replace(options, **changes)  # type: ignore[type-var]  # it is a dataclass
 
 
 def parse(
@@ -167,7 +153,7 @@ def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) 
 
 def differing(old: T, new: T) -> list[Flag]:
     """The flags in which two sets of options of one class differ."""
-    return [f for f in flags_of(type(old)) if getattr(old, f.field) != getattr(new, f.field)]
+    return [flag for flag in flags_of(type(old)) if flag.value(old) != flag.value(new)]
 
 
 def _read(
@@ -185,11 +171,61 @@ def _together(
     document = config_file.read(path) if path else {}
     values = config_file.values(document, flags)
     values.update((f.field, given[f.field]) for f in flags if f.field in given)
-    options = options_class(**values)
+    held = {f.field: f.kind.held(values[f.field]) for f in flags if f.field in values}
     tolerated = config_file.unknown(path, document, flags)
-    set_by_user = [flag for flag in flags if flag.field in values]
-    tolerated += bounds.beyond(options, set_by_user, flags, given, path)
-    return options, tolerated
+    tolerated += _beyond(values, flags, given, path)
+    return replaced(options_class(), held), tolerated
+
+
+def _beyond(
+    values: Mapping[str, Any], flags: Sequence[Flag], on_command_line: Collection[str], path: str
+) -> list[str]:
+    """A sentence for each value that is not what it must be beyond its type.
+
+    Args:
+        values: what the user gave, by field.
+        flags: all flags.
+        on_command_line: the fields that the command line gave; the others come from the file at
+            `path`.
+        path: the configuration file, if there is one.
+    """
+    by_field = {flag.field: flag for flag in flags}
+    sentences = []
+    for flag in flags:
+        reason = _reason(flag, values, by_field) if flag.field in values else None
+        if not reason:
+            continue
+        text, why = reason
+        if flag.field in on_command_line:
+            sentences.append(f"--{flag.name}={text} {why}")
+        else:
+            sentences.append(f"config file {path}: {flag.key} = {text} {why}")
+    return sentences
+
+
+def _reason(
+    flag: Flag, values: Mapping[str, Any], by_field: Mapping[str, Flag]
+) -> tuple[str, str] | None:
+    """The value that is wrong as a text, and what is wrong with it."""
+    value, show = values[flag.field], flag.kind.show
+    for one in value if flag.repeated else [value]:
+        try:
+            flag.kind.check(one)
+        except ValueError as error:
+            return mistakes.shown(str(one)), str(error)
+    if flag.repeated:
+        return None
+    if flag.least is not None and value < flag.least:
+        return show(value), f"is too small: use {show(flag.least)} or more"
+    if isinstance(flag.most, str):
+        other = by_field[flag.most]
+        most = values.get(flag.most, other.default)
+        if value > most:
+            name = other.name
+            return show(value), f"is above --{name} ({show(most)}): lower it, or raise --{name}"
+    elif flag.most is not None and value > flag.most:
+        return show(value), f"is too large: use {show(flag.most)} or less"
+    return None
 
 
 def _is_go_compatible(options: object) -> bool:

@@ -1,4 +1,4 @@
-"""The types that an option may have: how each is read from a command line and a TOML file.
+"""A flag, and the types that it may have: how each is read from a command line and a TOML file.
 
 1. `parse` takes what a user typed, `coerce` what a TOML file holds; both raise ValueError with the
    reason. Only `coerce` takes a bare number for a duration: milliseconds.
@@ -7,13 +7,16 @@
 3. A flag whose kind has `bare` may stand without a value and then means that.
 4. `gather` makes one tuple of a flag that was given several times; ValueError: these do not go
    together.
+5. `unit`: a field of the options holds the value divided by it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sparq.program.logging import LEVELS, level_name, parse_level
@@ -40,6 +43,15 @@ class Kind(NamedTuple):
     bare: str = ""
     gather: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple
     check: Callable[[Any], None] = _anything
+    unit: int = 1
+
+    def given(self, held: Any) -> Any:
+        """The value that a user gives for what a field holds."""
+        return held if held is None or self.unit == 1 else held * self.unit
+
+    def held(self, given: Any) -> Any:
+        """What a field holds for the value that a user gives."""
+        return given if self.unit == 1 else given // self.unit
 
 
 def _parse_bool(text: str) -> bool:
@@ -72,34 +84,26 @@ def _parse_duration(text: str) -> int:
         raise ValueError("write a duration with its unit, such as 60s, 300ms or 1.5h") from None
 
 
-def _coerce_string(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"invalid string value type {type(value).__name__}")
+def _coerced(
+    kind: str, parse: Callable[[str], Any], *types: type, read: Callable[[Any], Any] | None = None
+) -> Callable[[Any], Any]:
+    """What reads a TOML value: a text as `parse` does, and a value of these types.
 
+    Args:
+        kind: the name that Go has for the type.
+        parse: reads a text.
+        types: the types of TOML that it may have, too; a boolean is no number.
+        read: makes of such a value what is meant; None: it is that already.
+    """
 
-def _coerce_bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _parse_bool(value)
-    raise ValueError(f"invalid bool value type {type(value).__name__}")
+    def coerce(value: Any) -> Any:
+        if isinstance(value, str):
+            return parse(value)
+        if isinstance(value, types) and (bool in types or not isinstance(value, bool)):
+            return value if read is None else read(value)
+        raise ValueError(f"invalid {kind} value type {type(value).__name__}")
 
-
-def _coerce_int(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _parse_int(value)
-    raise ValueError(f"invalid int value type {type(value).__name__}")
-
-
-def _coerce_duration(value: Any) -> int:
-    if isinstance(value, str):
-        return parse_duration(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value * MILLISECOND
-    raise ValueError(f"invalid duration value type {type(value).__name__}")
+    return coerce
 
 
 def _parse_level(text: str) -> int:
@@ -107,10 +111,6 @@ def _parse_level(text: str) -> int:
         return parse_level(text)
     except ValueError as error:
         raise ValueError(f"{error}{suggestion(text.lower(), LEVELS)}") from None
-
-
-def _coerce_level(value: Any) -> int:
-    return parse_level(str(value))
 
 
 def _parse_float(text: str) -> float:
@@ -124,25 +124,11 @@ def _parse_float(text: str) -> float:
     return value
 
 
-def _coerce_float(value: Any) -> float:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return _parse_float(str(value))
-    raise ValueError(f"invalid float64 value type {type(value).__name__}")
-
-
 def _parse_floats(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError("write numbers with commas between them") from None
-
-
-def _coerce_floats(value: Any) -> list[float]:
-    if isinstance(value, str):
-        return _parse_floats(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return [float(value)]
-    raise ValueError(f"invalid float value type {type(value).__name__}")
 
 
 def _descending(lists: Iterable[list[float]]) -> tuple[float, ...]:
@@ -188,7 +174,7 @@ def choice(*words: str, name: str = "string") -> Kind:
             close = suggestion(value.lower(), words)
             raise ValueError(f"is unknown{close or f': use {one_of(words)}'}")
 
-    return Kind(name, str, _coerce_string, _show_string, check=check)
+    return STRING._replace(name=name, check=check)
 
 
 def _check_listen(value: str) -> None:
@@ -218,16 +204,83 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and int(text[:6]) <= PORT_MAX
 
 
-STRING = Kind("string", str, _coerce_string, _show_string)
-BOOL = Kind("bool", _parse_bool, _coerce_bool, lambda value: "true" if value else "", "true")
+STRING = Kind("string", str, _coerced("string", str), _show_string)
+BOOL = Kind(
+    *("bool", _parse_bool, _coerced("bool", _parse_bool, bool)),
+    lambda value: "true" if value else "",
+    bare="true",
+)
 LISTEN = STRING._replace(check=_check_listen)
 """An address to listen on: `host:port`, or the path of a unix socket."""
 PEER = STRING._replace(check=_check_peer)
 """The `host:port` of another program."""
-INT = Kind("int", _parse_int, _coerce_int, str)
-FLOAT = Kind("float", _parse_float, _coerce_float, lambda value: f"{value:g}")
-DURATION = Kind("duration", _parse_duration, _coerce_duration, format_duration)
-LEVEL = Kind("level", _parse_level, _coerce_level, lambda value: f'"{level_name(value)}"')
-FLOATS = Kind("float,...", _parse_floats, _coerce_floats, str, gather=_descending)
+INT = Kind("int", _parse_int, _coerced("int", _parse_int, int), str)
+FLOAT = Kind(
+    "float",
+    _parse_float,
+    _coerced("float64", _parse_float, int, float, read=lambda value: _parse_float(str(value))),
+    lambda value: f"{value:g}",
+)
+DURATION = Kind(
+    "duration",
+    _parse_duration,
+    _coerced("duration", parse_duration, int, read=lambda value: value * MILLISECOND),
+    format_duration,
+)
+LEVEL = Kind(
+    *("level", _parse_level, lambda value: parse_level(str(value))),
+    lambda value: f'"{level_name(value)}"',
+)
+FLOATS = Kind(
+    "float,...",
+    _parse_floats,
+    _coerced("float", _parse_floats, int, float, read=lambda value: [float(value)]),
+    str,
+    gather=_descending,
+)
 TLS_REQUIRED = Kind("true|false|tcp-https", _parse_tls_required, _coerce_tls_required, str, "true")
 TLS_VERSION = Kind("version", _parse_tls_version, lambda value: _parse_tls_version(str(value)), str)
+_MILLISECONDS = DURATION._replace(unit=MILLISECOND)
+_BY_TYPE = {
+    "bool": BOOL,
+    "float": FLOAT,
+    "int": INT,
+    "int | None": INT,
+    "str": STRING,
+    "tuple[str, ...]": STRING,
+    "tuple[float, ...]": FLOATS,
+}
+
+
+def kind_of(field: dataclasses.Field[Any]) -> Kind:
+    """The kind of a field that is declared without one; see `protocol.option`."""
+    if field.name.endswith("_ns"):
+        return DURATION
+    if field.name.endswith("_ms"):
+        return _MILLISECONDS
+    return _BY_TYPE[field.type if isinstance(field.type, str) else field.type.__name__]
+
+
+class Flag(NamedTuple):
+    """One flag, with its values as a user gives them: durations are nanoseconds.
+
+    Attributes:
+        field: what it fills; `tls.cert` is the field `cert` of the dataclass in the field `tls`.
+        most: the largest value, or the field that holds it.
+        live: see `protocol.option`.
+    """
+
+    name: str
+    field: str
+    key: str
+    kind: Kind
+    repeated: bool
+    help: str
+    default: Any
+    least: int | float | None = None
+    most: int | float | str | None = None
+    live: str = ""
+
+    def value(self, options: object) -> Any:
+        """Its value in these options."""
+        return self.kind.given(attrgetter(self.field)(options))

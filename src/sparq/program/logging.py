@@ -31,11 +31,7 @@ _INDENT = "    "
 
 
 def parse_level(text: str) -> int:
-    """The level that a name stands for, in any case.
-
-    Raises:
-        ValueError: there is no such level.
-    """
+    """The level that a name stands for, in any case. Raises ValueError: there is no such level."""
     level = LEVELS.get(text.lower())
     if level is None:
         raise ValueError(f"log level must be one of {', '.join(LEVELS)}")

@@ -1,0 +1,47 @@
+"""Options that several daemons have, in groups; each daemon's own are beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparq.program.kinds import LEVEL
+from sparq.program.logging import LEVELS
+from sparq.protocol.option import option
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What the log holds. Flags that begin with `log-`."""
+
+    level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL, live="log")
+    prefix: str = option("", "text before each log line")
+    verbose: bool = option(
+        False, "deprecated: the same as --log-level=debug", name="verbose", live="log"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """Whom HTTP answers, and how long it waits. Flags that begin with `http-`."""
+
+    request_timeout_ns: int = option(
+        0,
+        "time that the head of an HTTP request, and then its body, may take; 0: 75s for the head,"
+        " 60s between two pieces of the body",
+        least=0,
+    )
+    token: str = option(
+        "",
+        "bearer token that requests over HTTP must show to change something or to look inside;"
+        " @FILE: the one in this file; empty: nobody is asked",
+    )
+    debug_routes: bool = option(True, "answer /debug over HTTP", name="debug-routes")
+
+
+def go_compatible(program: str) -> bool:
+    """The option to start in spite of some mistakes."""
+    text = (
+        f"start wherever Go's {program} starts: mistakes that it passes over are logged as warnings"
+    )
+    made: bool = option(False, text)
+    return made

@@ -1,0 +1,59 @@
+"""The start of any daemon: its command line, what must be had at once, then all that is heavy.
+
+A mistake is told, and the ports are open, before anything heavy is loaded (event loop, arrays,
+HTTP): within a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from operator import attrgetter
+from typing import TypeVar
+
+from sparq.daemon.options import LogOptions
+from sparq.program import flags, lifecycle
+from sparq.program import logging as log_lines
+from sparq.program.saying import version_line
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+def main(
+    program: str,
+    options_class: type[T],
+    begin: Callable[[T], object],
+    server: str,
+    arguments: Sequence[str] | None,
+) -> int:
+    """Run a daemon; the exit status.
+
+    Args:
+        program: its name.
+        options_class: its options.
+        begin: holds and opens what the daemon cannot do without, or raises `StartError`.
+        server: the module that is loaded then. Its coroutine `serve` runs the daemon, given the
+            options, what `begin` returned, what reads the options again, and the event that stops
+            it.
+        arguments: the command line without the program; None: that of the process.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    version = version_line(program)
+    options = flags.parse(options_class, program, version, words)
+    log: LogOptions = attrgetter("log")(options)
+    log_lines.set_up(log.prefix, log_lines.chosen_level(log.level, log.verbose))
+    logger.info("%s", version)
+    lifecycle.end_on_signals()
+    try:
+        beginning = begin(options)
+    except lifecycle.StartError as error:
+        lifecycle.say_why(program, error)
+        return 1
+    serve = import_module(server).serve
+    read_again = partial(flags.parse_again, options_class, program, words)
+    return lifecycle.run(program, lambda stop: serve(options, beginning, read_again, stop))
