@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode
-from sparq.cluster.nodes import Node, merged, read_node, version_of
+from sparq.cluster.nodes import Node, given_node, merged, read_node, version_of
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import answer, listed, peer
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd
@@ -222,6 +222,24 @@ def test_odd_nodes() -> None:
     v6 = read_node({**good, "broadcast_address": "::1"})
     assert v6 is not None
     assert "[::1]:4151" == v6.address
+
+
+@pytest.mark.parametrize(
+    ("at", "address"),
+    [
+        ("a:1", "a:1"),
+        ("[::1]:4151", "[::1]:4151"),
+        ("http://a", "a:80"),
+        ("https://a/b/", "a:443"),
+        ("http://[::1]:2/", "[::1]:2"),
+    ],
+)
+def test_a_node_that_is_given_has_its_address(at: str, address: str) -> None:
+    """In one spelling, before it has said anything; it is called where it was given."""
+    node = given_node(at)
+
+    assert (address, at) == (node.address, node.at)
+    assert read_node({}, at) == node
 
 
 def test_versions_compare() -> None:

@@ -11,6 +11,7 @@ import trustme
 
 from sparq.cluster import upstream as module
 from sparq.cluster.upstream import Upstream, UpstreamError
+from sparq.protocol import lookup
 from tests.cluster.peers import answer, peer
 from tests.nsqd.daemon import start, stop
 from tests.servers import NsqdServer, free_port, spawn_nsqd
@@ -92,6 +93,9 @@ async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
         (answer(b"\xff\xfe"), "an answer that is no JSON"),
         (b"nonsense\r\n\r\n", "an answer that is not HTTP: is this the port for HTTP?"),
         (answer({"message": "NO\x1b"}, "404 Not \x1bFound"), None),
+        (answer(b"no", "403 Forbidden"), 'got response 403 Forbidden "no"'),
+        (answer({"https_port": True}, "403 No"), None),
+        (answer({"https_port": 65536}, "403 No"), None),
         (answer(b"x" * 2000), "an answer of more than 1000 bytes"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", None),
     ],
@@ -121,6 +125,28 @@ async def test_nsqs_words_are_kept(upstream: Upstream) -> None:
 
     assert r'got response 404 Not Found "{\"message\":\"TOPIC_NOT_FOUND\"}"' == error.reason
     assert (404, "TOPIC_NOT_FOUND") == (error.status, error.code)
+
+
+async def test_an_nsqlookupd_is_asked_and_its_answer_is_bounded(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the path of its URL; what is no answer of one is told in the words of its readers."""
+    said = {"/nsq/nodes": answer({"producers": []}), "/nsq/topics": answer(b"<html>")}
+    async with peer({**said, "/nsq/channels": answer(b"x" * 2000)}) as there:
+        at = f"http://{there.address}/nsq/lookup"
+        upstream.own([at])
+        monkeypatch.setattr(lookup, "ANSWER_BYTES_MAX", 1000)
+        assert {"producers": []} == await upstream.look_up(at, "nodes")
+        for route, reason in (
+            ("topics", "an answer that is no JSON, so this is no nsqlookupd"),
+            ("channels", "an answer of more than 1000 bytes"),
+            ("lookup", "is this nsqlookupd's HTTP port (4161 by default)?"),
+        ):
+            with pytest.raises(UpstreamError) as found:
+                await upstream.look_up(at, route, topic="t#ephemeral")
+            assert reason in found.value.reason
+
+    assert "GET /nsq/lookup?topic=t%23ephemeral" == there.asked[-1]
 
 
 async def test_a_wrapped_document_is_unwrapped(upstream: Upstream) -> None:

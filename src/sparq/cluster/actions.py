@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode, gathered
 from sparq.cluster.nodes import Node
-from sparq.cluster.upstream import UpstreamError, told
+from sparq.cluster.upstream import told
 
 IDS_MAX: Final = 1000
 """Messages that one call may name."""
@@ -65,8 +65,8 @@ class Report:
         return [one for one in self.outcomes if one.error]
 
     @property
-    def result(self) -> str:
-        """`done`, `partly` or `failed`."""
+    def result(self) -> Literal["done", "partly", "failed"]:
+        """What came of all steps together."""
         if not (self.failed or self.errors or self.warnings):
             return "done"
         return "partly" if self.done else "failed"
@@ -86,38 +86,40 @@ class Report:
         self.warnings |= found.errors
         return True
 
+    def add(
+        self, step: str, addresses: Iterable[str], answers: dict[str, Any], errors: dict[str, str]
+    ) -> None:
+        """Note what each of these daemons did."""
+        self.outcomes += [
+            Outcome(address, step, errors.get(address, ""), answers.get(address))
+            for address in addresses
+        ]
+
 
 async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
     """Make a topic known, and a channel of it if one is named; nodes make them as needed."""
     report = Report()
+    of_channel = {"topic": topic, "channel": channel}
+    steps = {"topic/create": {"topic": topic}}
+    steps |= {"channel/create": of_channel} if channel else {}
     if not fleet.lookupds:
         everybody = await fleet.nodes()
         if report.see(everybody):
-            await _tell_nodes(fleet, report, everybody.value, "topic/create", topic=topic)
-            if channel:
-                query = {"topic": topic, "channel": channel}
-                await _tell_nodes(fleet, report, everybody.value, "channel/create", **query)
+            for step, query in steps.items():
+                await _tell_nodes(fleet, report, everybody.value, step, **query)
         return report
-    await _tell_lookupds(fleet, report, "topic/create", topic=topic)
+    for step, query in steps.items():
+        await _tell_lookupds(fleet, report, step, **query)
     if channel:
-        query = {"topic": topic, "channel": channel}
-        await _tell_lookupds(fleet, report, "channel/create", **query)
         producers = await fleet.producers(topic)
         if report.see(producers):
-            await _tell_nodes(fleet, report, producers.value, "channel/create", **query)
+            await _tell_nodes(fleet, report, producers.value, "channel/create", **of_channel)
     return report
 
 
 async def delete(fleet: Fleet, topic: str, channel: str = "") -> Report:
     """Delete a topic, or a channel of it if one is named, with all messages."""
-    step = "channel/delete" if channel else "topic/delete"
-    report = Report()
-    producers = await fleet.producers(topic)
-    if report.see(producers):
-        query = {"topic": topic, "channel": channel}
-        await _tell_lookupds(fleet, report, step, **query)
-        await _tell_nodes(fleet, report, producers.value, step, **query)
-    return report
+    return await _at_producers(fleet, "delete", topic, channel)
 
 
 async def pause(fleet: Fleet, topic: str, channel: str = "") -> Report:
@@ -147,9 +149,6 @@ async def seek(
     """Move a channel to a place of the log at all nodes that have it, or at some; each answers.
 
     Args:
-        fleet: the cluster.
-        topic: the topic.
-        channel: the channel.
         to: every form that `/channel/seek` of sparq's nsqd takes.
         dry_run: only say what would come of it.
         nodes: their addresses; empty: all that have the topic.
@@ -160,7 +159,7 @@ async def seek(
         wanted = set(nodes)
         chosen = [node for node in producers.value if not wanted or node.address in wanted]
         query = {"topic": topic, "channel": channel, "to": to}
-        query["dry_run"] = "true" if dry_run else ""
+        query |= {"dry_run": "true"} if dry_run else {}
         await _tell_nodes(fleet, report, chosen, "channel/seek", **query)
     return report
 
@@ -190,10 +189,8 @@ async def messages(
     """Do something to chosen messages; each node's answer tells which were done and refused.
 
     Args:
-        fleet: the cluster.
         verb: `requeue`, `finish`, `cancel` or `copy`.
-        topic: the topic.
-        channel: the channel; "" where the verb needs none.
+        channel: "" where the verb needs none.
         ids: what is chosen, 16 hexadecimal digits each, by the address of the node that has it.
         to: the topic that `copy` copies to.
 
@@ -216,18 +213,8 @@ async def messages(
 
     report = Report()
     answers, errors = await gathered(ids, tell)
-    report.outcomes += outcomes(step, ids, answers, errors)
+    report.add(step, ids, answers, errors)
     return report
-
-
-def outcomes(
-    step: str, addresses: Iterable[str], answers: dict[str, Any], errors: dict[str, str]
-) -> list[Outcome]:
-    """What each of these daemons did."""
-    return [
-        Outcome(address, step, errors.get(address, ""), answers.get(address))
-        for address in addresses
-    ]
 
 
 async def _at_producers(fleet: Fleet, verb: str, topic: str, channel: str) -> Report:
@@ -236,6 +223,8 @@ async def _at_producers(fleet: Fleet, verb: str, topic: str, channel: str) -> Re
     if report.see(producers):
         step = f"channel/{verb}" if channel else f"topic/{verb}"
         query = {"topic": topic, "channel": channel}
+        if verb == "delete":
+            await _tell_lookupds(fleet, report, step, **query)
         await _tell_nodes(fleet, report, producers.value, step, **query)
     return report
 
@@ -244,7 +233,7 @@ async def _tell_lookupds(fleet: Fleet, report: Report, step: str, /, **query: st
     answers, errors = await gathered(
         fleet.lookupds, lambda address: fleet.upstream.post(address, f"/{step}", **query)
     )
-    report.outcomes += outcomes(step, fleet.lookupds, answers, errors)
+    report.add(step, fleet.lookupds, answers, errors)
 
 
 async def _tell_nodes(
@@ -252,21 +241,4 @@ async def _tell_nodes(
 ) -> None:
     nodes = [*nodes]
     answers, errors = await fleet.each(nodes, lambda node: fleet.post(node, f"/{step}", **query))
-    report.outcomes += outcomes(step, [node.address for node in nodes], answers, errors)
-
-
-__all__ = [
-    "IDS_MAX",
-    "Outcome",
-    "Report",
-    "UnknownNode",
-    "UpstreamError",
-    "create",
-    "delete",
-    "empty",
-    "messages",
-    "pause",
-    "seek",
-    "tombstone",
-    "unpause",
-]
+    report.add(step, [node.address for node in nodes], answers, errors)

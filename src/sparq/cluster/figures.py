@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from sparq.cluster.nodes import Node
@@ -57,8 +57,8 @@ class Latency:
         for theirs in other.percentiles:
             ours = by_quantile.get(theirs["quantile"])
             if ours is None:
-                ours = {name: theirs[name] for name in ("quantile", "max", "min", "average")}
-                ours["count"] = theirs["count"]
+                names = ("quantile", "max", "min", "average", "count")
+                ours = {name: theirs[name] for name in names}
                 by_quantile[theirs["quantile"]] = ours
                 self.percentiles.append(ours)
                 continue
@@ -70,84 +70,82 @@ class Latency:
 
     def document(self) -> dict[str, Any]:
         """It in NSQ's shape."""
-        return {
-            "count": self.count,
-            "percentiles": self.percentiles or None,
-            "topic": self.topic,
-            "channel": self.channel,
-            "host": self.host,
-        }
+        return {**asdict(self), "percentiles": self.percentiles or None}
 
 
 @dataclass(slots=True)
-class ChannelStats:
-    """A channel at one node, or at all together."""
+class _Stats:
+    """What topics and channels have in common, at one node or at all together."""
 
     node: str
     hostname: str
     topic_name: str
-    channel_name: str
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CHANNEL_SUMS, 0))
+    counts: dict[str, int]
     is_paused: bool = False
     latency: Latency = field(default_factory=Latency)
-    clients: list[dict[str, Any]] | None = None
-    nodes: list[ChannelStats] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
 
-    def add(self, part: ChannelStats) -> None:
-        """Take in a node's, with its clients."""
-        _sum(self.counts, part.counts)
+    def _add(self, part: _Stats) -> None:
+        """Take in a node's."""
+        for name, count in part.counts.items():
+            self.counts[name] += count
         self.is_paused |= part.is_paused
         self.latency.add(part.latency)
-        self.clients = [*(self.clients or ()), *(part.clients or ())]
-        part.clients = None
         self.nodes.append(part)
 
-    def document(self) -> dict[str, Any]:
-        """It in NSQ's shape."""
-        found = {
+    def _document(self) -> dict[str, Any]:
+        counts = self.counts
+        return {
             "node": self.node,
             "hostname": self.hostname,
             "topic_name": self.topic_name,
-            "channel_name": self.channel_name,
-            **_counted(self.counts),
-        }
-        if not found["delivery_msg_count"]:
-            del found["delivery_msg_count"]
-        return {
-            **found,
+            **{name: count for name, count in counts.items() if count or name not in DELIVERY},
+            "memory_depth": counts["depth"] - counts["backend_depth"],
+            "delivery_msg_count": sum(counts[name] for name in DELIVERY),
             "nodes": [part.document() for part in by_host(self.nodes)] or None,
-            "clients": (self.clients or None) if self.node == ALL else self.clients,
             "paused": self.is_paused,
             "e2e_processing_latency": self.latency.document(),
         }
 
 
 @dataclass(slots=True)
-class TopicStats:
+class ChannelStats(_Stats):
+    """A channel at one node, or at all together."""
+
+    channel_name: str = ""
+    clients: list[dict[str, Any]] | None = None
+
+    def add(self, part: ChannelStats) -> None:
+        """Take in a node's, with its clients."""
+        self._add(part)
+        self.clients = [*(self.clients or ()), *(part.clients or ())]
+        part.clients = None
+
+    def document(self) -> dict[str, Any]:
+        """It in NSQ's shape."""
+        clients = (self.clients or None) if self.node == ALL else self.clients
+        found = {**self._document(), "channel_name": self.channel_name, "clients": clients}
+        if not found["delivery_msg_count"]:
+            del found["delivery_msg_count"]
+        return found
+
+
+@dataclass(slots=True)
+class TopicStats(_Stats):
     """A topic at one node, or at all together."""
 
-    node: str
-    hostname: str
-    topic_name: str
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TOPIC_SUMS, 0))
-    is_paused: bool = False
-    latency: Latency = field(default_factory=Latency)
     channels: list[ChannelStats] = field(default_factory=list)
-    nodes: list[TopicStats] = field(default_factory=list)
+
+    def add(self, part: TopicStats) -> None:
+        """Take in a node's; its channels stay its own."""
+        self.node = ALL
+        self._add(part)
 
     def document(self) -> dict[str, Any]:
         """It in NSQ's shape."""
         channels = [channel.document() for channel in self.channels]
-        return {
-            "node": self.node,
-            "hostname": self.hostname,
-            "topic_name": self.topic_name,
-            **_counted(self.counts),
-            "nodes": [part.document() for part in by_host(self.nodes)] or None,
-            "channels": (channels or None) if self.node in ("", ALL) else channels,
-            "paused": self.is_paused,
-            "e2e_processing_latency": self.latency.document(),
-        }
+        is_whole = self.node in ("", ALL)
+        return {**self._document(), "channels": (channels or None) if is_whole else channels}
 
 
 def topics_at(node: Node, stats: Mapping[str, Any], now_seconds: float) -> list[TopicStats]:
@@ -168,7 +166,7 @@ def topics_at(node: Node, stats: Mapping[str, Any], now_seconds: float) -> list[
             _numbers(topic, TOPIC_SUMS),
             topic.get("paused") is True,
             latency_in(topic),
-            [_channel_at(node, name, one, now_seconds) for one in topic["channels"]],
+            channels=[_channel_at(node, name, one, now_seconds) for one in topic["channels"]],
         )
         found.append(part)
     return sorted(found, key=lambda part: part.topic_name)
@@ -178,14 +176,11 @@ def topic_of(
     name: str, nodes: Iterable[Node], stats: Mapping[str, Mapping[str, Any]], now_seconds: float
 ) -> TopicStats:
     """One topic over all nodes; its node is "" where no node has it."""
-    together = TopicStats("", "", name, latency=Latency(topic=name))
+    counts = dict.fromkeys(TOPIC_SUMS, 0)
+    together = TopicStats("", "", name, counts, latency=Latency(topic=name))
     channels: dict[str, ChannelStats] = {}
     for part in _parts(name, nodes, stats, now_seconds):
-        together.node = ALL
-        _sum(together.counts, part.counts)
-        together.is_paused |= part.is_paused
-        together.latency.add(part.latency)
-        together.nodes.append(part)
+        together.add(part)
         for channel in part.channels:
             _put_together(channels, channel)
     together.channels = [channels[each] for each in sorted(channels)]
@@ -252,7 +247,8 @@ def _put_together(found: dict[str, ChannelStats], part: ChannelStats) -> None:
     topic, name = part.topic_name, part.channel_name
     together = found.get(name)
     if together is None:
-        together = ChannelStats(ALL, "", topic, name, latency=Latency(topic=topic, channel=name))
+        latency, counts = Latency(topic=topic, channel=name), dict.fromkeys(CHANNEL_SUMS, 0)
+        together = ChannelStats(ALL, "", topic, counts, latency=latency, channel_name=name)
         found[name] = together
     together.add(part)
 
@@ -266,11 +262,11 @@ def _channel_at(node: Node, topic: str, told: Mapping[str, Any], now: float) -> 
         node.address,
         node.hostname,
         topic,
-        told["channel_name"],
         _numbers(told, CHANNEL_SUMS),
         told.get("paused") is True,
         latency_in(told),
-        clients,
+        channel_name=told["channel_name"],
+        clients=clients,
     )
 
 
@@ -295,19 +291,6 @@ def _nearness(client: Mapping[str, Any]) -> tuple[str, int, str, str]:
     is_near = region == client.get("node_topology_region", "")
     is_nearest = is_near and zone == client.get("node_topology_zone", "")
     return client["node"], 0 if is_nearest else 1 if is_near else 2, region, zone
-
-
-def _counted(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Sums as NSQ shows them, with what follows from them."""
-    found = {name: count for name, count in counts.items() if count or name not in DELIVERY}
-    found["memory_depth"] = counts["depth"] - counts["backend_depth"]
-    found["delivery_msg_count"] = sum(counts[name] for name in DELIVERY)
-    return found
-
-
-def _sum(into: dict[str, int], counts: Mapping[str, int]) -> None:
-    for name, count in counts.items():
-        into[name] += count
 
 
 def _numbers(told: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:

@@ -14,14 +14,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
-from sparq.client.address import lookupd_url, parse_address
-from sparq.cluster.nodes import NODES_MAX, Node, is_name, merged, read_node
+from sparq.cluster.nodes import NODES_MAX, Node, given_address, is_name, merged, read_node
 from sparq.cluster.reach import Reach
 from sparq.cluster.upstream import Upstream, UpstreamError, told
+from sparq.protocol import lookup
+from sparq.protocol.address import lookupd_url
 
 LOOKUPD: Final = "nsqlookupd"
 NSQD: Final = "nsqd"
 LOOKUPS_AT_ONCE: Final = 32
+FIGURES: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
+"""What `/stats` is asked where neither clients nor the figures of the process are needed."""
+
+NSQD_HINT: Final = "is this nsqd's HTTP port (4151 by default)?"
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -104,7 +109,7 @@ class Fleet:
         """All nodes, by host name; without an nsqlookupd in the order in which they were given."""
         if not self.lookupds:
             return await self._given_nodes()
-        answers, errors = await gathered(self.lookupds, lambda at: self.upstream.get(at, "/nodes"))
+        answers, errors = await self._look_up("nodes")
         lists = [
             (address, self._listed(address, answer, errors)) for address, answer in answers.items()
         ]
@@ -119,9 +124,7 @@ class Fleet:
         """The nodes that have a topic, without those where it is tombstoned."""
         if not self.lookupds:
             return await self._given_nodes(topic)
-        answers, errors = await gathered(
-            self.lookupds, lambda at: self.upstream.get(at, "/lookup", topic=topic)
-        )
+        answers, errors = await self._look_up("lookup", topic=topic)
         found: dict[str, Node] = {}
         for address, answer in answers.items():
             for node in self._listed(address, answer, errors):
@@ -164,29 +167,47 @@ class Fleet:
             nodes, errors = everybody.value, dict(everybody.errors)
             if everybody.failed and not nodes:
                 return Gathered({}, errors, everybody.asked, failed=True)
-        query = {"format": "json", "topic": topic, "channel": channel}
-        query["include_clients"] = "" if clients else "false"
-        query["include_mem"] = "" if mem else "false"
-        answers, failures = await self.each(nodes, lambda n: self.get(n, "/stats", **query))
+        answers, failures = await self.each(
+            nodes, lambda n: self.figures(n, topic, channel, clients=clients, mem=mem)
+        )
         found = {address: clean(answer) for address, answer in answers.items()}
         return Gathered(found, {**errors, **failures}, NSQD, failed=not answers)
+
+    async def figures(
+        self,
+        node: Node,
+        topic: str = "",
+        channel: str = "",
+        *,
+        clients: bool = False,
+        mem: bool = False,
+    ) -> Any:
+        """`/stats` of one node as it says them; the arguments are those of `stats`.
+
+        Raises:
+            UpstreamError: it does not say.
+        """
+        query = {**FIGURES, "topic": topic, "channel": channel}
+        query |= {"include_clients": ""} if clients else {}
+        query |= {"include_mem": ""} if mem else {}
+        try:
+            return await self.get(node, "/stats", **query)
+        except UpstreamError as error:
+            raise error.hinted(NSQD_HINT) from None
 
     async def topics(self) -> Gathered[list[str]]:
         """The names of all topics, sorted."""
         if not self.lookupds:
             answers, errors = await gathered(
-                self.nsqds,
-                lambda at: self.upstream.get(
-                    at, "/stats", format="json", include_clients="false", include_mem="false"
-                ),
+                self.nsqds, lambda at: self.upstream.get(at, "/stats", **FIGURES)
             )
             found = {t["topic_name"] for a in answers.values() for t in clean(a)["topics"]}
             return Gathered(sorted(found), errors, NSQD, failed=not answers)
-        return await self._names("/topics", "topics")
+        return await self._names("topics")
 
     async def channels(self, topic: str) -> Gathered[list[str]]:
         """The names of a topic's channels that nsqlookupds know, sorted."""
-        return await self._names("/channels", "channels", topic=topic)
+        return await self._names("channels", topic=topic)
 
     async def without_producers(self) -> Gathered[dict[str, list[str]]]:
         """Topics that nsqlookupds know and no node has, with their channels."""
@@ -206,6 +227,10 @@ class Fleet:
         value = {topic: channels.value for topic, channels in found}
         return Gathered(value, errors, LOOKUPD, failed=topics.failed)
 
+    async def _look_up(self, route: str, **query: str) -> tuple[dict[str, Any], dict[str, str]]:
+        """Ask all nsqlookupds: their answers, and why others gave none, by address."""
+        return await gathered(self.lookupds, lambda at: self.upstream.look_up(at, route, **query))
+
     async def get(self, node: Node, path: str, /, **query: str) -> Any:
         """Ask a node; see `Upstream.get`."""
         return await self.upstream.get(node.at, path, **query)
@@ -223,9 +248,10 @@ class Fleet:
 
     def _listed(self, lookupd: str, answer: Any, errors: dict[str, str]) -> list[Node]:
         """The nodes in an nsqlookupd's answer that may be called."""
-        listed = answer.get("producers") if isinstance(answer, dict) else None
-        if not isinstance(listed, list):
-            errors[lookupd] = "an answer without a list of producers"
+        try:
+            listed = lookup.listed(answer, "producers")
+        except ValueError as error:
+            errors[lookupd] = str(error)
             return []
         found = []
         for entry in listed[:NODES_MAX]:
@@ -242,9 +268,7 @@ class Fleet:
     async def _given_nodes(self, topic: str = "") -> Gathered[list[Node]]:
         async def ask(at: str) -> Node | None:
             stats, info = await asyncio.gather(
-                self.upstream.get(
-                    at, "/stats", format="json", topic=topic, include_clients="false"
-                ),
+                self.upstream.get(at, "/stats", topic=topic, **FIGURES),
                 self.upstream.get(at, "/info"),
             )
             names = [t["topic_name"] for t in clean(stats)["topics"]]
@@ -258,19 +282,19 @@ class Fleet:
         for at, node in answers.items():
             if node is not None:  # two that say the same of themselves are told apart
                 double = node.address in found
-                named = replace(node, address=str(parse_address(_bare(at)))) if double else node
+                named = replace(node, address=str(given_address(at))) if double else node
                 found[named.address] = named
         return Gathered([*found.values()], errors, NSQD, failed=not answers)
 
-    async def _names(self, path: str, key: str, **query: str) -> Gathered[list[str]]:
-        answers, errors = await gathered(
-            self.lookupds, lambda at: self.upstream.get(at, path, **query)
-        )
-        names: set[str] = set()
-        for answer in answers.values():
-            listed = answer.get(key) if isinstance(answer, dict) else None
-            names.update(one for one in listed or () if isinstance(one, str) and is_name(one))
-        return Gathered(sorted(names), errors, LOOKUPD, failed=not answers)
+    async def _names(self, route: str, **query: str) -> Gathered[list[str]]:
+        answers, errors = await self._look_up(route, **query)
+        found: set[str] = set()
+        for address, answer in answers.items():
+            try:
+                found.update(lookup.names(answer, route)[0])
+            except ValueError as error:
+                errors[address] = str(error)
+        return Gathered(sorted(found), errors, LOOKUPD, failed=not answers)
 
 
 async def gathered(
@@ -278,26 +302,17 @@ async def gathered(
 ) -> tuple[dict[str, U], dict[str, str]]:
     """Ask all at once: the answers, and why there are no others, by address."""
     addresses = tuple(addresses)
-    found = await asyncio.gather(*(_one(address, ask) for address in addresses))
+    found = await asyncio.gather(*map(ask, addresses), return_exceptions=True)
     answers: dict[str, U] = {}
     errors: dict[str, str] = {}
-    for address, (answer, error) in zip(addresses, found, strict=True):
-        if error:
-            errors[address] = error
+    for address, answer in zip(addresses, found, strict=True):
+        if isinstance(answer, UpstreamError):
+            errors[address] = answer.reason
+        elif isinstance(answer, BaseException):
+            raise answer
         else:
-            answers[address] = answer  # type: ignore[assignment]  # without an error it is there
+            answers[address] = answer
     return answers, errors
-
-
-async def _one(address: str, ask: Callable[[str], Awaitable[U]]) -> tuple[U | None, str]:
-    try:
-        return await ask(address), ""
-    except UpstreamError as error:
-        return None, error.reason
-
-
-def _bare(address: str) -> str:
-    return address.removesuffix("/").rpartition("/")[2]
 
 
 def clean(answer: Any) -> dict[str, Any]:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from sparq.client.address import PORT_MAX, Address
 from sparq.client.reasons import one_line
+from sparq.protocol.address import PORT_MAX, Address, lookupd_url
+from sparq.protocol.lookup import topics_of
 from sparq.protocol.names import is_valid_name
 
 NODES_MAX: Final = 1000
 NOT_TOLD: Final = "N/A"
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(-.*)?")
 
 is_name = lru_cache(maxsize=1 << 16)(is_valid_name)
@@ -47,8 +50,12 @@ class Node:
     topology_region: str = ""
     remote_address: str = ""
     remote_addresses: tuple[str, ...] | None = None
-    topics: tuple[tuple[str, bool], ...] = field(default=())
+    topics: tuple[tuple[str, bool], ...] = ()
     out_of_date: bool = False
+
+    def is_on(self, lookupd: str) -> bool:
+        """Whether an nsqlookupd lists it."""
+        return any(each.startswith(f"{lookupd}/") for each in self.remote_addresses or ())
 
     def document(self) -> dict[str, Any]:
         """It in the shape of NSQ's `/api/nodes`."""
@@ -80,8 +87,7 @@ def read_node(told: Mapping[str, Any], at: str = "") -> Node | None:
     if not isinstance(host, str) or type(port) is not int or not 0 < port <= PORT_MAX:
         if not at:
             return None
-        host, _, text = at.removesuffix("/").rpartition("/")[2].rpartition(":")
-        port = int(text) if text.isdigit() else 0
+        host, port = given_address(at)
     host = one_line(host)
     address = str(Address(host, port))
     return Node(
@@ -95,18 +101,24 @@ def read_node(told: Mapping[str, Any], at: str = "") -> Node | None:
         topology_zone=_text(told, "topology_zone"),
         topology_region=_text(told, "topology_region"),
         remote_address=_text(told, "remote_address"),
-        topics=tuple(sorted(_topics(told))),
+        topics=tuple(sorted(topics_of(told))),
     )
 
 
-def _topics(told: Mapping[str, Any]) -> Iterable[tuple[str, bool]]:
-    """An entry's topics; its tombstones are a list of the same order."""
-    names, hidden = told.get("topics"), told.get("tombstones")
-    names = names if isinstance(names, list) else []
-    hidden = hidden if isinstance(hidden, list) else []
-    for at, name in enumerate(names):
-        if isinstance(name, str) and is_name(name):
-            yield name, at < len(hidden) and hidden[at] is True
+def given_node(at: str) -> Node:
+    """A node that was given and has not told anything of itself. Raises as `given_address`."""
+    address = given_address(at)
+    return Node(str(address), at, address.host, "", address.port, 0, "")
+
+
+def given_address(at: str) -> Address:
+    """Host and port of a daemon that is given as ``host:port`` or as a URL.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    url = urlsplit(lookupd_url(at))
+    return Address(url.hostname or "", url.port or DEFAULT_PORTS[url.scheme])
 
 
 def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:

@@ -20,8 +20,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
-from sparq.client.address import Address, lookupd_url, parse_address
-from sparq.protocol.ip import IpAddress, parse_ip
+from sparq.protocol.address import Address, IpAddress, lookupd_url, parse_address, parse_ip
 
 LOW_PORTS: Final = range(1, 1024)
 HTTP_PORTS: Final = (80, 443)
@@ -46,13 +45,13 @@ class Reach:
         self._networks = []
         self._names: list[str] = []
         for text in allowed:
-            network = _network(text)
-            if network is not None:
-                self._networks.append(network)
-            elif _is_name(text.removeprefix(ANY_BELOW)):
+            try:
+                self._networks.append(ipaddress.ip_network(text, strict=False))
+            except ValueError:
+                if not _is_name(text.removeprefix(ANY_BELOW)):
+                    what = "no IP address, network, host name or *.domain"
+                    raise ValueError(f"{text!r} is {what}") from None
                 self._names.append(text.lower())
-            else:
-                raise ValueError(f"{text!r} is no IP address, network, host name or *.domain")
         self._is_listed = bool(self._networks or self._names)
         self._is_local = any(is_here(URL(lookupd_url(text)).host or "") for text in lookupds)
 
@@ -135,13 +134,6 @@ def is_here(host: str) -> bool:
     if found is not None:
         return found.is_loopback
     return host.lower() in ("localhost", socket.gethostname().lower())
-
-
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return None
 
 
 def _is_name(text: str) -> bool:

@@ -19,9 +19,11 @@ from typing import Any, Final, Self
 import aiohttp
 from yarl import URL
 
-from sparq.client.address import PORT_MAX, lookupd_url
 from sparq.client.reasons import http_reason, one_line
 from sparq.cluster.reach import GuardedResolver, Reach
+from sparq.protocol import lookup
+from sparq.protocol.address import PORT_MAX, lookupd_url
+from sparq.protocol.bounded import collected
 
 ANSWER_BYTES_MAX: Final = 64 << 20
 """`/stats` of 1,000 topics with ten channels each is about 6 MB."""
@@ -32,9 +34,10 @@ CALLS_MAX: Final = 64
 DNS_SECONDS: Final = 10
 QUOTED_MAX: Final = 500
 CHUNK_BYTES: Final = 65_536
-OK, FORBIDDEN = 200, 403
+OK, FORBIDDEN, MISSING = 200, 403, 404
+NO_ROUTE: Final = "NOT_FOUND"
+LOOKUPD_HINT: Final = "is this nsqlookupd's HTTP port (4161 by default)?"
 FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
-ACCEPT: Final = "application/vnd.nsq; version=1.0"
 
 
 class UpstreamError(Exception):
@@ -49,10 +52,14 @@ class UpstreamError(Exception):
 
     def __init__(self, address: str, reason: str, status: int = 0, code: str = "") -> None:
         super().__init__(told(address, reason))
-        self.address = address
-        self.reason = reason
-        self.status = status
-        self.code = code
+        self.address, self.reason = address, reason
+        self.status, self.code = status, code
+
+    def hinted(self, hint: str) -> UpstreamError:
+        """The same with a hint, where the daemon does not know the path that it was asked for."""
+        if self.status != MISSING or self.code not in ("", NO_ROUTE):
+            return self
+        return UpstreamError(self.address, f"{self.reason}: {hint}", self.status, self.code)
 
 
 def told(address: str, reason: str) -> str:
@@ -88,7 +95,7 @@ class Upstream:
         self.failures = 0
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, connect=connect_seconds)
         self._tls = tls
-        self._headers = {"Accept": ACCEPT, "Accept-Encoding": "identity"}
+        self._headers = {**lookup.HEADERS}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._own: frozenset[str] = frozenset()
@@ -159,13 +166,28 @@ class Upstream:
         except (ValueError, RecursionError):
             raise UpstreamError(address, "an answer that is no JSON") from None
 
+    async def look_up(self, lookupd: str, route: str, /, **query: str) -> Any:
+        """Ask an nsqlookupd (`protocol.lookup` has the routes); the document that it answers with.
+
+        Raises:
+            UpstreamError: there is no such answer.
+        """
+        try:
+            url = URL(lookup.question(lookupd, route, **query), encoded=True)
+            body = await self._call("GET", lookupd, url, size_max=lookup.ANSWER_BYTES_MAX)
+            return lookup.document(body)
+        except UpstreamError as error:
+            raise error.hinted(LOOKUPD_HINT) from None
+        except ValueError as error:
+            raise UpstreamError(lookupd, one_line(str(error))) from None
+
     async def read(self, address: str, path: str, /, **query: str) -> bytes:
         """Ask a daemon; its answer as it came.
 
         Raises:
             UpstreamError: there is none, or its status is not 200.
         """
-        return await self._call("GET", address, path, b"", query)
+        return await self._call("GET", address, _url(address, path, query))
 
     async def post(self, address: str, path: str, body: bytes = b"", /, **query: str) -> Any:
         """Tell a daemon to do something; its JSON answer, None if it says nothing in JSON.
@@ -173,26 +195,25 @@ class Upstream:
         Raises:
             UpstreamError: it did not, or nobody knows.
         """
-        answer = await self._call("POST", address, path, body, query)
+        answer = await self._call("POST", address, _url(address, path, query), body)
         try:
             return _parsed(answer) if answer else None
         except (ValueError, RecursionError):
             return None
 
     async def _call(
-        self, method: str, address: str, path: str, body: bytes, query: dict[str, str]
+        self, method: str, address: str, url: URL, body: bytes = b"", size_max: int = 0
     ) -> bytes:
         if address not in self._own and address not in self._found:
             raise UpstreamError(address, "it is no node of this cluster: it is not called")
         self.calls += 1
+        size_max = size_max or ANSWER_BYTES_MAX
         try:
-            base = URL(lookupd_url(address))
-            url = base.with_path(path) % {name: value for name, value in query.items() if value}
             async with self._room:
-                status, reason, answer = await self._exchange(method, url, body)
+                status, reason, answer = await self._exchange(method, url, body, size_max)
                 if status == FORBIDDEN and url.scheme == "http" and (port := _https_port(answer)):
                     url = url.with_scheme("https").with_port(port)
-                    status, reason, answer = await self._exchange(method, url, body)
+                    status, reason, answer = await self._exchange(method, url, body, size_max)
         except FAILURES as error:
             self.failures += 1
             raise UpstreamError(address, http_reason(error)) from None
@@ -203,17 +224,21 @@ class Upstream:
             raise UpstreamError(address, words, status, _code(answer))
         return answer
 
-    async def _exchange(self, method: str, url: URL, body: bytes) -> tuple[int, str, bytes]:
+    async def _exchange(
+        self, method: str, url: URL, body: bytes, size_max: int
+    ) -> tuple[int, str, bytes]:
         session = self._questions if method == "GET" else self._orders
         async with session.request(
             method, url, data=body or None, allow_redirects=False
         ) as response:
-            answer = bytearray()
-            async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-                answer += chunk
-                if len(answer) > ANSWER_BYTES_MAX:
-                    raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
-        return response.status, response.reason or "", bytes(answer)
+            answer = await collected(response.content.iter_chunked(CHUNK_BYTES), size_max)
+        return response.status, response.reason or "", answer
+
+
+def _url(address: str, path: str, query: dict[str, str]) -> URL:
+    """Where a daemon is asked; parameters that are "" are left out."""
+    base = URL(lookupd_url(address)).with_path(path)
+    return base % {name: value for name, value in query.items() if value}
 
 
 def _parsed(answer: bytes) -> Any:
@@ -234,19 +259,20 @@ def _text(answer: bytes) -> str:
 
 
 def _code(answer: bytes) -> str:
-    try:
-        document = _parsed(answer)
-    except (ValueError, RecursionError):
-        return ""
-    code = document.get("message") if isinstance(document, dict) else None
+    code = _field(answer, "message")
     return one_line(code) if isinstance(code, str) else ""
 
 
 def _https_port(answer: bytes) -> int:
     """Where a daemon that demands TLS wants to be asked; 0: it does not say."""
+    port = _field(answer, "https_port")
+    return port if type(port) is int and 0 < port <= PORT_MAX else 0
+
+
+def _field(answer: bytes, key: str) -> Any:
+    """A field of a JSON object; None: there is none."""
     try:
         document = _parsed(answer)
     except (ValueError, RecursionError):
-        return 0
-    port = document.get("https_port") if isinstance(document, dict) else None
-    return port if type(port) is int and 0 < port <= PORT_MAX else 0
+        return None
+    return document.get(key) if isinstance(document, dict) else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -20,14 +20,14 @@ from sparq.cluster import actions as cluster
 from sparq.cluster.actions import Report
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access import ACTION_ROLES, Access, Audit, Entry, Identity
-from sparq.nsqadmin.access.audit_entry import Outcome
+from sparq.nsqadmin.access.access import Access
+from sparq.nsqadmin.access.audit import Audit
+from sparq.nsqadmin.access.audit_file import Outcome
+from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
 
-TYPED: Final = frozenset(
-    {"empty_topic", "empty_channel", "delete_topic", "delete_channel", "tombstone_topic_producer"}
-)
+TYPED: Final = {action for action, role in ACTION_ROLES.items() if role == Role.ADMINISTER}
 """Actions that want a name typed: the channel's, or else the topic's."""
 
 ALWAYS_TOLD: Final = ("pause_", "unpause_", "empty_")
@@ -40,8 +40,7 @@ class Order:
 
     Attributes:
         action: one of `ACTION_ROLES`.
-        topic: the topic.
-        channel: the channel; "" for the topic's own actions.
+        channel: "" for the topic's own actions.
         node: `host:port` of the node that a tombstone is for.
         arguments: of `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). Of
             actions on messages: `ids`, lists of ids by node; of `copy_message` also `to`, a topic.
@@ -73,10 +72,7 @@ class Actions:
     ) -> Report:
         """Do what is ordered; the report of each step.
 
-        Args:
-            request: who orders it.
-            order: what.
-            must_type: whether a name must have been typed for what cannot be undone.
+        With `must_type` a name must have been typed for what cannot be undone.
 
         Raises:
             HttpError: nothing is done: 403 or 401, the role; 400 INVALID_ACTION, INVALID_TOPIC,
@@ -94,31 +90,20 @@ class Actions:
         try:
             report = await do(self._fleet, order)
         except UnknownNode as error:
-            await self._write_down(request, who, order, "failed", f"{error} is no known node")
+            await self._write_down(request, order, "failed", f"{error} is no known node")
             raise HttpError(404, "NODE_NOT_FOUND") from None
         except ValueError as error:
-            await self._write_down(request, who, order, "failed", str(error))
+            await self._write_down(request, order, "failed", str(error))
             raise HttpError(400, "INVALID_ARGUMENT") from None
-        await self._write_down(request, who, order, report.result, report.text)
+        await self._write_down(request, order, report.result, report.text)
         self._tell(request, who, order, report)
         return report
 
     async def _write_down(
-        self, request: web.BaseRequest, who: Identity, order: Order, outcome: str, detail: str
+        self, request: web.BaseRequest, order: Order, outcome: Outcome, detail: str
     ) -> None:
-        entry = Entry(
-            user=who.name,
-            via=who.via,
-            remote=self._access.remote(request),
-            action=order.action,
-            outcome=cast(Outcome, outcome),
-            topic=order.topic,
-            channel=order.channel,
-            node=order.node,
-            user_agent=request.headers.get("User-Agent", ""),
-            arguments=order.arguments,
-            detail=detail,
-        )
+        about = {name: getattr(order, name) for name in ("topic", "channel", "node", "arguments")}
+        entry = self._access.entry(request, order.action, outcome, detail=detail, **about)
         await self._audit.record(entry)
 
     def _tell(self, request: web.BaseRequest, who: Identity, order: Order, report: Report) -> None:
@@ -161,10 +146,6 @@ def _named(do: Callable[[Fleet, str, str], Awaitable[Report]], *, of_channel: bo
     return run
 
 
-def _tombstone(fleet: Fleet, order: Order) -> Awaitable[Report]:
-    return cluster.tombstone(fleet, order.topic, order.node)
-
-
 def _seek(fleet: Fleet, order: Order) -> Awaitable[Report]:
     to, nodes = order.arguments.get("to"), order.arguments.get("nodes", ())
     if not isinstance(to, str) or not to or isinstance(nodes, str):
@@ -196,7 +177,9 @@ DOING: Final[dict[str, Do]] = {
         )
         for what in ("topic", "channel")
     },
-    "tombstone_topic_producer": _tombstone,
+    "tombstone_topic_producer": lambda fleet, order: cluster.tombstone(
+        fleet, order.topic, order.node
+    ),
     "seek_channel": _seek,
     **{f"{verb}_message": _messages(verb) for verb in ("requeue", "finish", "cancel", "copy")},
 }

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
-from sparq.nsqadmin.access import Access, Audit
+from sparq.nsqadmin.access.access import Access
+from sparq.nsqadmin.access.audit import Audit
 from sparq.nsqadmin.actions import Actions
+from sparq.nsqadmin.messages.dead_letters import DeadLetters
 from sparq.nsqadmin.options import Options, base_of
 from sparq.nsqadmin.watch.watch import Watch
 
@@ -24,6 +26,7 @@ class Desk:
         audit: who did what.
         actions: does what users order.
         watch: the cluster's figures, for all who look at once.
+        letters: the dead letters.
     """
 
     options: Options
@@ -33,6 +36,7 @@ class Desk:
     audit: Audit
     actions: Actions
     watch: Watch
+    letters: DeadLetters
 
     def url(self, path: str) -> str:
         """A path of nsqadmin's, below its base path."""

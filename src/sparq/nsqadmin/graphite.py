@@ -17,6 +17,7 @@ from yarl import URL
 
 from sparq.client.reasons import http_reason
 from sparq.daemon.http import HttpError
+from sparq.protocol.bounded import collected
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 SECONDS: Final = 20.0
@@ -79,12 +80,8 @@ class Graphite:
             aiohttp.ClientSession(timeout=self._timeout, headers=self._headers) as session,
             session.get(url, allow_redirects=False) as response,
         ):
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(1 << 16):
-                body += chunk
-                if len(body) > ANSWER_BYTES_MAX:
-                    raise ValueError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
-            return response.status, response.content_type, bytes(body)
+            body = await collected(response.content.iter_chunked(1 << 16), ANSWER_BYTES_MAX)
+            return response.status, response.content_type, body
 
 
 def _credentials(url: URL) -> dict[str, str]:

@@ -9,14 +9,22 @@ from __future__ import annotations
 import posixpath
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from sparq.program.flags import option
-from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, LISTEN, STRING
+from sparq.daemon.options import LogOptions, go_compatible
+from sparq.program.kinds import LISTEN
 from sparq.program.lifecycle import StartError
-from sparq.program.logging import LEVELS
 from sparq.protocol.durations import MILLISECOND, SECOND
+from sparq.protocol.option import option
+
+
+@dataclass(frozen=True, slots=True)
+class StatsdOptions:
+    """What nsqd's flags for statsd say. Flags that begin with `statsd-`, too."""
+
+    prefix: str = option("nsq.%s", "the prefix of nsqd's --statsd-prefix; %s is its host")
+    interval_ns: int = option(60 * SECOND, "the interval of nsqd's --statsd-interval", least=SECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +35,13 @@ class Options:
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
         "address of an nsqlookupd for HTTP: host:port",
-        kind=STRING,
         name="lookupd-http-address",
         key="nsqlookupd_http_addresses",
+        live="lookupds",
     )
     nsqd_http_addresses: tuple[str, ...] = option(
         (),
         "address of an nsqd for HTTP, if there is no nsqlookupd: host:port",
-        kind=STRING,
         name="nsqd-http-address",
         key="nsqd_http_addresses",
     )
@@ -43,7 +50,6 @@ class Options:
         "address that an nsqd may have which nsqlookupd lists: an IP address, a network, a host"
         " name or *.domain; without the flag any but link-local, multicast and unspecified ones,"
         " ports of other services, and loopback while no nsqlookupd is on this machine",
-        kind=STRING,
         name="allow-node-address",
         key="allow_node_addresses",
     )
@@ -51,51 +57,38 @@ class Options:
         "",
         "bearer token that nsqds and nsqlookupds are shown (their --http-token); @FILE: the one in"
         " this file",
-        kind=STRING,
     )
     http_client_connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time for a connection to an nsqd or nsqlookupd",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-        least=MILLISECOND,
+        2 * SECOND, "time for a connection to an nsqd or nsqlookupd", least=MILLISECOND
     )
     http_client_request_timeout_ns: int = option(
-        5 * SECOND,
-        "time for a request to an nsqd or nsqlookupd",
-        kind=DURATION,
-        name="http-client-request-timeout",
-        least=MILLISECOND,
+        5 * SECOND, "time for a request to an nsqd or nsqlookupd", least=MILLISECOND
     )
     http_client_tls_insecure_skip_verify: bool = option(
-        False, "do not verify the certificates of nsqds asked over HTTPS", kind=BOOL
+        False, "do not verify the certificates of nsqds asked over HTTPS"
     )
     http_client_tls_root_ca_file: str = option(
-        "", "file of the authorities that sign the certificates of nsqds", kind=STRING
+        "", "file of the authorities that sign the certificates of nsqds"
     )
-    http_client_tls_cert: str = option(
-        "", "file of the certificate that nsqds are shown", kind=STRING
-    )
-    http_client_tls_key: str = option("", "file of its key", kind=STRING)
+    http_client_tls_cert: str = option("", "file of the certificate that nsqds are shown")
+    http_client_tls_key: str = option("", "file of its key")
 
     # Where it answers
     http_address: str = option(
         "0.0.0.0:4171", "address for HTTP: host:port or a unix socket's path", kind=LISTEN
     )
-    base_path: str = option("/", "path below which all pages are", kind=STRING)
+    base_path: str = option("/", "path below which all pages are")
     dev_static_dir: str = option(
-        "", "folder that static files are read from, for their development", kind=STRING
+        "", "folder that static files are read from, for their development"
     )
     http_request_timeout_ns: int = option(
         30 * SECOND,
         "time that the head of an HTTP request, and then its body, may take; 0: 75s for the head,"
         " 60s between two pieces of the body",
-        kind=DURATION,
-        name="http-request-timeout",
         least=0,
     )
     http_connections: int = option(
-        0, "connections at a time; 0: as many as the system has files for", kind=INT, least=0
+        0, "connections at a time; 0: as many as the system has files for", least=0
     )
 
     # Who may do what
@@ -103,92 +96,73 @@ class Options:
         (),
         "user (in the ACL header) who may administer; without any, requests from this machine may,"
         " others read",
-        kind=STRING,
         name="admin-user",
         key="admin_users",
+        live="rights",
     )
     acl_http_header: str = option(
-        "X-Forwarded-User", "header in which a trusted proxy names the user", kind=STRING
+        "X-Forwarded-User", "header in which a trusted proxy names the user", live="rights"
     )
     allow_config_from_cidr: str = option(
         "127.0.0.1/8",
         "network that may read and change /config; empty: whoever may administer",
-        kind=STRING,
+        live="rights",
     )
     trusted_proxies: tuple[str, ...] = option(
         (),
         "network or IP address of a proxy whose user and X-Forwarded-For headers count; without the"
         " flag 127.0.0.0/8 and ::1; none: no proxy",
-        kind=STRING,
         name="trusted-proxy",
         key="trusted_proxies",
+        live="rights",
     )
     roles: tuple[str, ...] = option(
         (),
         "USER=ROLE[,ROLE]: what a user of the ACL header may: read, bodies, operate, administer",
-        kind=STRING,
         name="role",
         key="roles",
+        live="rights",
     )
     token_file: str = option(
         "",
         "file of bearer tokens: NAME ROLES SHA256 [EXPIRES] a line; read again at SIGHUP",
-        kind=STRING,
+        live="rights",
     )
     local_role: str = option(
         "",
         "what requests from this machine may without user or token: roles, or none; empty:"
         " administer,bodies as long as no --admin-user, --role or --token-file is given",
-        kind=STRING,
+        live="rights",
     )
-    default_role: str = option("read", "what everybody else may: roles, or none", kind=STRING)
+    default_role: str = option("read", "what everybody else may: roles, or none", live="rights")
     allowed_hosts: tuple[str, ...] = option(
         (),
         "further host name in a browser's address bar that leads here: name, name:port, *.domain,"
         " or * for any",
-        kind=STRING,
         name="allowed-host",
         key="allowed_hosts",
+        live="rights",
     )
     audit_log: str = option(
-        "",
-        "file for the audit log (JSON lines); empty: the last 1,000 actions in memory",
-        kind=STRING,
+        "", "file for the audit log (JSON lines); empty: the last 1,000 actions in memory"
     )
-    audit_topic: str = option("", "topic that each audit entry is published to", kind=STRING)
-    notification_http_endpoint: str = option(
-        "", "URL that each action is told to, by POST", kind=STRING
-    )
+    audit_topic: str = option("", "topic that each audit entry is published to")
+    notification_http_endpoint: str = option("", "URL that each action is told to, by POST")
 
     # Graphite
-    graphite_url: str = option("", "URL of graphite", kind=STRING)
-    proxy_graphite: bool = option(False, "have graphite's images pass through nsqadmin", kind=BOOL)
+    graphite_url: str = option("", "URL of graphite")
+    proxy_graphite: bool = option(False, "have graphite's images pass through nsqadmin")
     statsd_counter_format: str = option(
-        "stats.counters.%s.count", "how statsd names a counter; %s is its key", kind=STRING
+        "stats.counters.%s.count", "how statsd names a counter; %s is its key"
     )
-    statsd_gauge_format: str = option(
-        "stats.gauges.%s", "how statsd names a gauge; %s is its key", kind=STRING
-    )
-    statsd_prefix: str = option(
-        "nsq.%s", "the prefix of nsqd's --statsd-prefix; %s is its host", kind=STRING
-    )
-    statsd_interval_ns: int = option(
-        60 * SECOND,
-        "the interval of nsqd's --statsd-interval",
-        kind=DURATION,
-        name="statsd-interval",
-        least=SECOND,
-    )
+    statsd_gauge_format: str = option("stats.gauges.%s", "how statsd names a gauge; %s is its key")
+    statsd: StatsdOptions = field(default_factory=StatsdOptions, metadata={"prefix": "statsd-"})
 
     # How it starts, and what it says
-    go_compatible: bool = option(
-        False,
-        "start wherever Go's nsqadmin starts: mistakes that it passes over are logged as warnings",
-        kind=BOOL,
+    go_compatible: bool = go_compatible("nsqadmin")
+    log: LogOptions = field(
+        default_factory=lambda: LogOptions(prefix="[nsqadmin] "), metadata={"prefix": "log-"}
     )
-    log_level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL)
-    log_prefix: str = option("[nsqadmin] ", "text before each log line", kind=STRING)
-    verbose: bool = option(False, "deprecated: the same as --log-level=debug", kind=BOOL)
 
 
 Resolve = Callable[[str, int], object]
@@ -197,9 +171,7 @@ Resolve = Callable[[str, int], object]
 def check(options: Options, resolve: Resolve = socket.getaddrinfo) -> None:
     """Hold options to each other, as NSQ does at the start.
 
-    Args:
-        options: all.
-        resolve: finds a host; raises OSError if there is none.
+    `resolve` finds a host, and raises OSError if there is none.
 
     Raises:
         StartError: they do not go together, or one leads nowhere.

@@ -1,6 +1,6 @@
 """One nsqadmin: its parts put together, its port, its life once it listens.
 
-1. A route is served only with its row in the table of rights (`access.rights`), and what that row
+1. A route is served only with its row in the table of rights (`access.roles`), and what that row
    wants is asked for before its handler: a route that nobody thought of ends the start.
 2. It keeps nothing that it needs: after a restart it knows what its daemons tell, and its log.
 3. SIGHUP takes other nsqlookupds, rights and tokens, and the log level.
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import ssl
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
+from prometheus_client import generate_latest
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.reach import Reach
@@ -24,12 +25,16 @@ from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.daemon import files, token
 from sparq.daemon import reload as hangup
 from sparq.daemon.address import Listener, listen
-from sparq.daemon.http import Call, HttpError, Route, Site
-from sparq.nsqadmin import metrics, upstream_tls
-from sparq.nsqadmin.access import LIVE, SECURE_HEADERS, Access, Audit, right_of
+from sparq.daemon.exposition import CONTENT_TYPE, Family, labels, process_registry
+from sparq.daemon.http import Call, Content, HttpError, Route, Site
+from sparq.nsqadmin import api
+from sparq.nsqadmin.access.access import Access
+from sparq.nsqadmin.access.audit import Audit
+from sparq.nsqadmin.access.hosts import SECURE_HEADERS
+from sparq.nsqadmin.access.roles import right_of
 from sparq.nsqadmin.actions import Actions
-from sparq.nsqadmin.api import site as api
 from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.messages.dead_letters import DeadLetters
 from sparq.nsqadmin.notify import Notifier
 from sparq.nsqadmin.options import Options, base_of, check
 from sparq.nsqadmin.pages import site as pages
@@ -37,30 +42,18 @@ from sparq.nsqadmin.v2 import site as v2
 from sparq.nsqadmin.watch.watch import Watch
 from sparq.program import lifecycle
 from sparq.program.lifecycle import StartError
+from sparq.program.saying import sparq_version
 from sparq.protocol.durations import SECOND
+from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name
 
-ROOMS: Final[Sequence[Callable[[Desk], Sequence[Route]]]] = (
-    api.routes,
-    v2.routes,
-    pages.routes,
-)
-"""The routes of each package, one function a line."""
-
-HTML_ERRORS: Final[Sequence[Callable[[Desk, web.BaseRequest, int, str], web.Response | None]]] = (
-    pages.error,
-)
-"""Who has a page for a refused request; the first one that has it counts."""
-
 NOT_HTML: Final = ("/api", "/config", "/metrics", "/ping", "/static")
-
-RELOADED: Final = ("log_level", "verbose", "lookupd_http_addresses")
-"""Options that SIGHUP changes, besides those of rights (`access.LIVE`)."""
 
 OWN_FILES: Final = 256
 """Open files that are no connection of a client's: its own, and those to nsqds."""
 
 CONNECTIONS_MIN: Final = 16
+REGISTRY: Final = process_registry()
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +65,7 @@ class Nsqadmin:
         """Raises StartError: an option that it cannot run with."""
         seconds = options.http_client_request_timeout_ns / SECOND
         connect = options.http_client_connect_timeout_ns / SECOND
-        tls = upstream_tls.context(options)
+        tls = upstream_tls(options)
         upstream = Upstream(
             connect_seconds=connect,
             request_seconds=seconds,
@@ -85,7 +78,8 @@ class Nsqadmin:
         timeout = aiohttp.ClientTimeout(total=seconds, connect=connect)
         self._notifier = Notifier(options.notification_http_endpoint, timeout, tls)
         actions = Actions(fleet, access, audit, self._notifier)
-        self.desk = Desk(options, upstream, fleet, access, audit, actions, Watch(fleet))
+        letters = DeadLetters(fleet, audit)
+        self.desk = Desk(options, upstream, fleet, access, audit, actions, Watch(fleet), letters)
         self._stack = contextlib.AsyncExitStack()
         self._listener: Listener | None = None
         self.site: Site | None = None
@@ -134,11 +128,8 @@ class Nsqadmin:
             logger.error("SIGHUP: nothing is changed: %s", error)
             return
         desk = self.desk
-        live = (*RELOADED, *(LIVE if desk.access.reload(wanted) else ()))
-        hangup.take(desk.options, wanted, live)
-        desk.options = dataclasses.replace(
-            desk.options, **{name: getattr(wanted, name) for name in live}
-        )
+        rights = ("rights",) if desk.access.reload(wanted) else ()
+        desk.options = hangup.take(desk.options, wanted, ("log", "lookupds", *rights))
         desk.fleet.look_at(desk.options.lookupd_http_addresses)
 
 
@@ -149,18 +140,28 @@ def routes(desk: Desk) -> list[Route]:
         LookupError: a route has no row in the table of rights.
     """
     access = desk.access
-
-    def ping(_call: Call) -> str:
-        return "OK"
-
     own = [
-        Route("GET", "/ping", ping, plain=True),
-        Route("GET", "/metrics", lambda _call: metrics.exposition(desk), plain=True, log=False),
+        Route("GET", "/ping", lambda _call: "OK", plain=True),
+        Route("GET", "/metrics", lambda _call: exposition(desk), plain=True, log=False),
         Route("POST", "/signin", lambda call: access.sign_in(call.request)),
         Route("POST", "/signout", lambda call: access.sign_out(call.request)),
     ]
-    found = [*own, *(route for room in ROOMS for route in room(desk))]
+    found = [*own, *api.routes(desk), *v2.routes(desk), *pages.routes(desk)]
     return [_guarded(route, access) for route in found]
+
+
+def exposition(desk: Desk) -> Content:
+    """`/metrics`: what nsqadmin costs its daemons (docs/monitoring.md)."""
+    build = Family("nsqadmin_build_info", "gauge", "What runs: always 1")
+    build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
+    calls = Family("nsqadmin_upstream_requests_total", "counter", "Requests to nsqds, nsqlookupds")
+    calls.add(desk.upstream.calls)
+    failures = Family("nsqadmin_upstream_failures_total", "counter", "Of these, those that failed")
+    failures.add(desk.upstream.failures)
+    rounds = Family("nsqadmin_watch_rounds_total", "counter", "Looks at all figures of the cluster")
+    rounds.add(desk.watch.rounds)
+    text = "".join(family.text() for family in (build, calls, failures, rounds))
+    return Content(text.encode() + generate_latest(REGISTRY), CONTENT_TYPE)
 
 
 def _page_of(desk: Desk, request: web.BaseRequest, error: HttpError) -> web.Response | None:
@@ -168,8 +169,7 @@ def _page_of(desk: Desk, request: web.BaseRequest, error: HttpError) -> web.Resp
     path = request.path.removeprefix(base_of(desk.options))
     if "text/html" not in request.headers.get("Accept", "") or path.startswith(NOT_HTML):
         return None
-    pages = (make(desk, request, error.status, error.code) for make in HTML_ERRORS)
-    return next((page for page in pages if page is not None), None)
+    return pages.error(desk, request, error.status, error.code)
 
 
 def _guarded(route: Route, access: Access) -> Route:
@@ -196,6 +196,31 @@ def _fleet(upstream: Upstream, options: Options) -> Fleet:
         return Fleet(upstream, nsqds=options.nsqd_http_addresses, lookupds=lookupds, reach=reach)
     except ValueError as error:
         raise StartError(str(error)) from None
+
+
+def upstream_tls(options: Options) -> ssl.SSLContext:
+    """How nsqds that are asked over HTTPS are verified, and what they are shown.
+
+    Raises:
+        StartError: a file cannot be used; the text names it.
+    """
+    root = options.http_client_tls_root_ca_file
+    try:
+        found = ssl.create_default_context(cafile=root or None)
+    except OSError as error:
+        why = error.strerror or error
+        raise StartError(f"failed to read --http-client-tls-root-ca-file {root} - {why}") from None
+    if options.http_client_tls_cert:
+        cert, key = options.http_client_tls_cert, options.http_client_tls_key
+        try:
+            found.load_cert_chain(cert, key)
+        except OSError as error:
+            why = error.strerror or error
+            raise StartError(f"failed to load {cert} and {key} - {why}") from None
+    if options.http_client_tls_insecure_skip_verify:
+        found.check_hostname = False
+        found.verify_mode = ssl.CERT_NONE
+    return found
 
 
 def _publisher(fleet: Fleet, topic: str) -> Callable[[bytes], Awaitable[None]] | None:

@@ -103,7 +103,7 @@ async def cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
         stack.push_async_callback(lookupd.stop)
         addresses = (f"127.0.0.1:{lookupd.tcp_port}",)
         nsqd = await start(
-            folder / "nsqd", broadcast_address="127.0.0.1", lookupd_tcp_addresses=addresses
+            folder / "nsqd", broadcast_address="127.0.0.1", nsqlookupd_tcp_addresses=addresses
         )
         stack.push_async_callback(stop, nsqd)
         given = {

@@ -13,7 +13,10 @@ from aiohttp import web
 
 from sparq.daemon import address
 from sparq.daemon.http import HttpError, refusal
-from sparq.nsqadmin.access import Access, Audit, Role, tokens
+from sparq.nsqadmin.access import tokens
+from sparq.nsqadmin.access.access import Access
+from sparq.nsqadmin.access.audit import Audit
+from sparq.nsqadmin.access.roles import Role
 from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import Chosen
 

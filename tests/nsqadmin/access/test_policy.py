@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqadmin.access import Role, networks, roles, tokens
+from sparq.nsqadmin.access import hosts, roles, tokens
 from sparq.nsqadmin.access.facts import Facts
 from sparq.nsqadmin.access.policy import Policy, PolicyError
-from sparq.nsqadmin.access.sessions import Sessions
+from sparq.nsqadmin.access.roles import Role
+from sparq.nsqadmin.access.tokens import Sessions
 from tests.nsqadmin.access.options import NOW, OUTSIDE, Chosen, decide, from_user
 
 CONFIGURED: list[dict[str, Any]] = [{"admin_users": ("alice",)}, {"roles": ("alice=read",)}]
@@ -133,7 +134,7 @@ def test_the_client_is_the_first_that_no_proxy_vouches_for(
     peer: str, forwarded_for: tuple[str, ...], client: str
 ) -> None:
     """What stands before it in X-Forwarded-For is the client's own."""
-    found = networks.client(peer, forwarded_for, networks.Networks(networks.LOOPBACK))
+    found = hosts.client(peer, forwarded_for, hosts.Networks(hosts.LOOPBACK))
 
     assert client == found
 

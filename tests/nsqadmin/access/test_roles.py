@@ -2,7 +2,8 @@
 
 import pytest
 
-from sparq.nsqadmin.access import ACTION_ROLES, RIGHTS, Identity, Role, right_of, roles
+from sparq.nsqadmin.access import roles
+from sparq.nsqadmin.access.roles import ACTION_ROLES, RIGHTS, Identity, Role, right_of
 
 
 def test_who_administers_operates_and_reads_but_sees_no_bodies() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqadmin.access import Right, right_of
+from sparq.nsqadmin.access.roles import Right, right_of
 from sparq.nsqadmin.server import routes
 from tests.nsqadmin.access.cluster import Cluster, cluster
 from tests.nsqadmin.access.walk import body, cases, guarded, target

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqadmin.access import Role, sessions, tokens
+from sparq.nsqadmin.access import tokens
+from sparq.nsqadmin.access.roles import Role
 from tests.nsqadmin.access.options import NOW
 
 TOKEN = "a-token-of-some-length"
@@ -145,12 +146,12 @@ def test_the_command_adds_a_line_to_the_file(tmp_path: Path) -> None:
 
 def test_sessions_end_after_a_while_and_are_bounded() -> None:
     """An id that is not there, ended or old means nothing."""
-    found = sessions.Sessions()
-    names = [found.start(b"x", NOW) for _ in range(sessions.SESSIONS_MAX + 1)]
+    found = tokens.Sessions()
+    names = [found.start(b"x", NOW) for _ in range(tokens.SESSIONS_MAX + 1)]
 
     assert found.digest(names[0], NOW) is None
-    assert b"x" == found.digest(names[1], NOW + sessions.LIFE_SECONDS - 1)
-    assert found.digest(names[1], NOW + sessions.LIFE_SECONDS) is None
+    assert b"x" == found.digest(names[1], NOW + tokens.LIFE_SECONDS - 1)
+    assert found.digest(names[1], NOW + tokens.LIFE_SECONDS) is None
     assert found.digest(names[1], NOW) is None
     found.end(names[2])
     assert found.digest(names[2], NOW) is None

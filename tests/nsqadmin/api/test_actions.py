@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access import ACTION_ROLES, Role
+from sparq.nsqadmin.access.roles import ACTION_ROLES, Role
 from sparq.nsqadmin.actions import DOING, TYPED, Order
 from tests.nsqadmin.api.house import Admin, House, admin
 

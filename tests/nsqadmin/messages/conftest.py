@@ -37,7 +37,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         for name in ("one", "two"):
             folder = tmp_path / name
             folder.mkdir()
-            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1", node_id=5)
+            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1", id=5)
             stack.push_async_callback(daemon.stop, nsqd)
             await nsqd.post("/topic/create?topic=t")
             await nsqd.post("/channel/create?topic=t&channel=c")

@@ -9,18 +9,19 @@ import pytest
 
 from sparq.cluster.fleet import Fleet
 from sparq.nsqadmin.messages.asking import Refused
-from sparq.nsqadmin.messages.one import by_node, find, whole_body
 from sparq.nsqadmin.messages.peek import (
     MessagePage,
     Show,
     Sought,
+    by_node,
+    find,
     log_page,
     peek,
     search,
+    whole_body,
 )
 from sparq.nsqadmin.messages.places import Place, places_in, token_of
-from sparq.nsqadmin.messages.replay import seek_preview
-from sparq.nsqadmin.messages.times import ns_of, spread, text_of, times
+from sparq.nsqadmin.messages.times import ns_of, seek_preview, spread, text_of, times
 from sparq.protocol.commands import rdy, sub
 from tests.nsqadmin.fake import Fake
 from tests.nsqadmin.messages.conftest import Cluster

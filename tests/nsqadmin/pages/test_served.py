@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sparq.nsqadmin.access import CONTENT_SECURITY_POLICY
+from sparq.nsqadmin.access.hosts import CONTENT_SECURITY_POLICY
 from tests.nsqadmin.pages.cluster import AdminServer, Cluster
 from tests.nsqadmin.pages.test_pages import PAGES
 

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from sparq.nsqadmin.messages.dead_letters import origin
-from sparq.nsqadmin.pages import bodies, words
+from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.charts import Line, chart, spark
 from sparq.nsqadmin.pages.rendering import as_pattern
 
@@ -70,19 +70,19 @@ def test_a_body_is_laid_out_as_what_it_is() -> None:
     raw = {"body": base64.b64encode(data).decode(), "encoding": "base64"}
     deep = "[" * 100_000
 
-    assert bodies.whole({"body": '{"a":1}', "cut": False}) == ("JSON", '{\n  "a": 1\n}')
-    assert bodies.whole({"body": '{"a":1', "cut": True}).kind == "text"
-    assert bodies.whole({"body": deep, "cut": False}).kind == "text"
-    assert bodies.whole({"body": "hello"}) == ("text", "hello")
-    assert bodies.whole({}) == ("not shown", "")
-    assert bodies.whole(raw).text.splitlines() == [
+    assert words.body_of({"body": '{"a":1}', "cut": False}) == ("JSON", '{\n  "a": 1\n}')
+    assert words.body_of({"body": '{"a":1', "cut": True}).kind == "text"
+    assert words.body_of({"body": deep, "cut": False}).kind == "text"
+    assert words.body_of({"body": "hello"}) == ("text", "hello")
+    assert words.body_of({}) == ("not shown", "")
+    assert words.body_of(raw).text.splitlines() == [
         "000000  00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f  ................",
         "000010  10 11 12 13                                      ....",
     ]
-    assert bodies.line(raw).startswith("00 01 02")
-    assert bodies.line({"body": "a\n  b " * 200}) == ("a b " * 200)[:160]
-    assert bodies.whole({"body": "*", "encoding": "base64"}) == ("bytes", "")
-    assert bodies.hexdump(bytes(5000)).endswith("and 904 bytes more")
+    assert words.body_line(raw).startswith("00 01 02")
+    assert words.body_line({"body": "a\n  b " * 200}) == ("a b " * 200)[:160]
+    assert words.body_of({"body": "*", "encoding": "base64"}) == ("bytes", "")
+    assert words.hexdump(bytes(5000)).endswith("and 904 bytes more")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sparq.nsqadmin.access.rights import RIGHTS
+from sparq.nsqadmin.access.roles import RIGHTS
 from sparq.nsqadmin.v2 import site
 from sparq.nsqadmin.v2.schemas import SCHEMAS, of_type
 from sparq.protocol.commands import rdy, sub

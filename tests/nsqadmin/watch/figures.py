@@ -6,11 +6,9 @@ import json
 from typing import Any
 
 from sparq.cluster.nodes import Node
-from sparq.nsqadmin.watch.attention import Lookupd
-from sparq.nsqadmin.watch.look import Counters, counters
-from sparq.nsqadmin.watch.painter import Painter
-from sparq.nsqadmin.watch.picture import Observed, Picture
-from sparq.nsqadmin.watch.rows import NodeState
+from sparq.nsqadmin.watch.look import Counters, counters, read_look
+from sparq.nsqadmin.watch.picture import Observed, Painter, Picture
+from sparq.nsqadmin.watch.rows import Lookupd, NodeState
 
 CHANNEL = {
     "depth": 0,
@@ -96,7 +94,7 @@ class Cluster:
         look, base = (None, None) if before is None else (before.look, before.base)
         if answer is not None:
             base = None if look is None else counters(look)
-            look = self.painter.read(json.dumps(answer).encode(), self.now)
+            look = read_look(json.dumps(answer).encode(), self.painter.names, self.now)
         state: NodeState = changes.pop("state", "up")
         since_at = changes.pop("since_at", self.now)
         extra = {name: changes.pop(name) for name in ("error", "lookupds") if name in changes}

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparq.nsqadmin.watch.attention import Lookupd
 from sparq.nsqadmin.watch.picture import Picture
-from sparq.nsqadmin.watch.rows import Notice
+from sparq.nsqadmin.watch.rows import Lookupd, Notice
 from sparq.nsqadmin.watch.words import count, duration, names, rate
 from tests.nsqadmin.watch.figures import Cluster, channel, picture, stats, topic
 

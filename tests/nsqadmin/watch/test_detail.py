@@ -112,7 +112,7 @@ async def test_viewers_of_one_channel_share(monkeypatch: pytest.MonkeyPatch) -> 
             await seen(watch, lambda p: len(p.channels) == 1)
             with viewing(watch, *["c"] * 50):
                 began, rounds = time.monotonic(), watch.rounds
-                await until(lambda: watch.rounds >= rounds + 30)
+                await until(lambda: watch.rounds >= rounds + 30, seconds=120)
                 asked, took = asked_for(fake)["c"], time.monotonic() - began
             count = len(asked_for(fake))
 

@@ -114,7 +114,7 @@ def test_growth_is_told_over_the_last_minute() -> None:
     cluster = grown(10)
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
 
-    row = cluster.picture().channel("t", "c")
+    row = cluster.picture().channels.find("t", "c")
 
     assert row is not None
     assert row.growth == 2.0
@@ -126,7 +126,7 @@ def test_growth_is_not_known_at_once() -> None:
     cluster.now -= 9
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
 
-    row = cluster.picture().channel("t", "c")
+    row = cluster.picture().channels.find("t", "c")
 
     assert row is not None
     assert row.growth is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.nsqadmin.watch.clients import Client, Folder, clients_of, read_clients
+from sparq.nsqadmin.watch.detail import Client, Folder, clients_of, read_clients
 from sparq.nsqadmin.watch.paging import page, page_of_clients, page_of_nodes
 from tests.nsqadmin.watch.figures import Cluster, channel, picture, stats, topic
 
@@ -117,7 +117,8 @@ def test_clients_are_folded() -> None:
             topic("t", {**channel("c"), "clients": [client(n, ready_count=2) for n in range(250)]})
         )
         folder.add(node, clients_of(answer))
-    folder.add("b:1", [("t", "c", Client("x", "h2", "other\n", tls=True, sample_rate=5))])
+    other = Client("x", "h2", user_agent="other\n", tls=True, sample_rate=5)
+    folder.add("b:1", [("t", "c", other)])
 
     big, small = folder.groups()
 

@@ -19,12 +19,12 @@ def test_figures_are_summed_over_nodes() -> None:
 
     found = picture(one, two, stats())
 
-    row = found.channel("t", "c")
+    row = found.channels.find("t", "c")
     assert row is not None
     assert (12, 1, 3, 17, 3, 2) == (
         *(row.depth, row.in_flight, row.deferred, row.messages, row.clients, row.nodes),
     )
-    whole = found.topic("t")
+    whole = found.topics.find("t")
     assert whole is not None
     assert (2, 14, 4, 1, 2, 3) == (
         *(whole.depth, whole.waiting, whole.messages, whole.channels, whole.nodes, whole.clients),
@@ -42,8 +42,8 @@ def test_rates_are_growth_by_time() -> None:
         topic("t", channel("c", messages=120, finished=80, requeued=6), messages=20, bytes=1500)
     )
 
-    row = two_looks(before, after).channel("t", "c")
-    whole = two_looks(before, after).topic("t")
+    row = two_looks(before, after).channels.find("t", "c")
+    whole = two_looks(before, after).topics.find("t")
 
     assert row is not None
     assert whole is not None
@@ -53,7 +53,7 @@ def test_rates_are_growth_by_time() -> None:
 
 def test_one_look_makes_no_rate() -> None:
     """What was looked at once only has no rate, rather than none at all per second."""
-    row = picture(stats(topic("t", channel("c", messages=5, depth=5)))).channel("t", "c")
+    row = picture(stats(topic("t", channel("c", messages=5, depth=5)))).channels.find("t", "c")
 
     assert row is not None
     assert (None, None, None) == (row.in_rate, row.out_rate, row.clear_seconds)
@@ -64,7 +64,7 @@ def test_a_restart_makes_no_rate() -> None:
     before = stats(topic("t", channel("c", messages=100)))
     after = stats(topic("t", channel("c", messages=150)), start_time=200)
 
-    row = two_looks(before, after).channel("t", "c")
+    row = two_looks(before, after).channels.find("t", "c")
 
     assert row is not None
     assert row.in_rate is None
@@ -81,11 +81,11 @@ def test_what_is_new_at_a_node_adds_nothing_to_the_rate() -> None:
 
     found = cluster.picture()
 
-    row, other = found.channel("t", "c"), found.channel("t", "d")
+    row, other = found.channels.find("t", "c"), found.channels.find("t", "d")
     assert row is not None
     assert other is not None
     assert (2.0, None) == (row.in_rate, other.in_rate)
-    assert found.topic("u") is None
+    assert found.topics.find("u") is None
 
 
 def test_lag_is_the_age_that_nodes_say() -> None:
@@ -96,7 +96,7 @@ def test_lag_is_the_age_that_nodes_say() -> None:
         stats(topic("t", channel("c"))),
     )
 
-    row = found.channel("t", "c")
+    row = found.channels.find("t", "c")
     assert row is not None
     assert (40.0, True) == (row.lag_seconds, row.lag_is_exact)
     assert found.totals.lag_seconds == 40.0
@@ -109,7 +109,7 @@ def test_lag_of_go_is_estimated() -> None:
 
     found = two_looks(before, after)
 
-    row = found.channel("t", "c")
+    row = found.channels.find("t", "c")
     assert row is not None
     assert (2.0, 20.0, False, None) == (
         *(row.out_rate, row.lag_seconds, row.lag_is_exact, row.ready),
@@ -122,7 +122,7 @@ def test_lag_without_consumers_has_no_end_at_go() -> None:
     """Where nothing is finished, the estimate is no number."""
     same = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
 
-    row = two_looks(same, same).channel("t", "c")
+    row = two_looks(same, same).channels.find("t", "c")
 
     assert row is not None
     assert row.lag_seconds == math.inf
@@ -136,7 +136,7 @@ def test_time_to_clear(finished: int, expected: float) -> None:
     before = stats(topic("t", channel("c", messages=100, depth=80)))
     after = stats(topic("t", channel("c", messages=120, depth=40, finished=finished)))
 
-    row = two_looks(before, after).channel("t", "c")
+    row = two_looks(before, after).channels.find("t", "c")
 
     assert row is not None
     assert row.clear_seconds == expected
@@ -161,7 +161,7 @@ def test_states_of_channels() -> None:
     states = {row.channel: row.state for row in found.channels}
     expected = {"alone": "no consumers", "behind": "behind", "fine": "ok", "paused": "paused"}
     assert {**expected, "spark": "ok"} == states
-    spark = found.channel("t", "spark")
+    spark = found.channels.find("t", "spark")
     assert spark is not None
     assert spark.reader is not None
     assert ("h:1", "clicks", 3.5) == (
@@ -176,7 +176,7 @@ def test_consumers_that_finish_nothing_are_stuck() -> None:
     states = []
     for _ in range(5):
         cluster.answers("a:4151", answer)
-        row = cluster.picture().channel("t", "c")
+        row = cluster.picture().channels.find("t", "c")
         assert row is not None
         states.append((row.state, row.unfinished_seconds))
         cluster.now += 10
@@ -191,7 +191,7 @@ def test_a_finished_message_ends_being_stuck() -> None:
         cluster.now += 100
         figures = channel("c", depth=depth, clients=2, finished=finished)
         cluster.answers("a:4151", stats(topic("t", figures)))
-        row = cluster.picture().channel("t", "c")
+        row = cluster.picture().channels.find("t", "c")
         assert row is not None
         assert ("ok", 0.0) == (row.state, row.unfinished_seconds)
 
@@ -205,7 +205,7 @@ def test_a_gone_node_keeps_its_figures_in_its_own_row() -> None:
 
     found = cluster.picture()
 
-    row, node = found.channel("t", "c"), found.node("b:4151")
+    row, node = found.channels.find("t", "c"), found.node("b:4151")
     assert row is not None
     assert node is not None
     assert (5, 1, 5) == (row.depth, row.nodes, found.totals.waiting)
@@ -309,7 +309,7 @@ def test_a_picture_is_not_changed_by_the_next_one() -> None:
     cluster.answers("a:4151", stats(topic("t", channel("b"), channel("c", depth=6))))
     second = cluster.picture()
 
-    old, new = first.channel("t", "c"), second.channel("t", "c")
+    old, new = first.channels.find("t", "c"), second.channels.find("t", "c")
     assert old is not None
     assert new is not None
     assert (5, 6) == (old.depth, new.depth)

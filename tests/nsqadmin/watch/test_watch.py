@@ -14,8 +14,8 @@ import pytest
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
+from sparq.nsqadmin.watch.node_watch import Slots
 from sparq.nsqadmin.watch.picture import Picture
-from sparq.nsqadmin.watch.slots import Slots
 from sparq.nsqadmin.watch.watch import Watch
 from tests.nsqadmin.fake import Fake
 from tests.nsqadmin.watch.figures import channel, stats, topic
@@ -70,7 +70,7 @@ async def test_a_published_message_shows(tmp_path: Path) -> None:
             two.post("/mpub?topic=t", b"a\nb")
             picture = await watch.fresh()
 
-            row = picture.channel("t", "c")
+            row = picture.channels.find("t", "c")
             assert row is not None
             assert (3, 3, 2, "no consumers") == (row.depth, row.messages, row.nodes, row.state)
             assert {"up"} == {node.state for node in picture.nodes}
@@ -78,7 +78,7 @@ async def test_a_published_message_shows(tmp_path: Path) -> None:
             detail = await watch.detail("t", "c")
             assert detail.channel is not None
             assert 3 == detail.channel.counts["depth"]
-            assert () == (await watch.clients()).clients
+            assert () == await watch.clients()
             await killed(watch, one)
 
 

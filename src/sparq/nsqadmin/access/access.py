@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from aiohttp import web
@@ -18,12 +18,13 @@ from aiohttp import web
 from sparq.daemon.address import join
 from sparq.daemon.http import Call, HttpError, refusal
 from sparq.nsqadmin.access.audit import Audit
-from sparq.nsqadmin.access.audit_entry import Entry
+from sparq.nsqadmin.access.audit_file import Entry, Outcome
 from sparq.nsqadmin.access.facts import COOKIE, Facts, facts_of
 from sparq.nsqadmin.access.hosts import JSON, Refusal
-from sparq.nsqadmin.access.policy import UNAUTHORIZED, AccessOptions, Decision, Policy, PolicyError
+from sparq.nsqadmin.access.policy import UNAUTHORIZED, Decision, Policy, PolicyError
 from sparq.nsqadmin.access.roles import Identity, Role
-from sparq.nsqadmin.access.sessions import LIFE_SECONDS, Sessions
+from sparq.nsqadmin.access.tokens import LIFE_SECONDS, Sessions
+from sparq.nsqadmin.options import Options, base_of
 from sparq.program.lifecycle import StartError
 
 SIGN_IN_BYTES_MAX: Final = 8 << 10
@@ -31,28 +32,7 @@ WARN_SECONDS: Final = 60.0
 _FACTS: Final = web.RequestKey("sparq.facts", Facts)
 _DECISION: Final = web.RequestKey("sparq.decision", Decision)
 
-LIVE: Final = (
-    "admin_users",
-    "allow_config_from_cidr",
-    "trusted_proxies",
-    "roles",
-    "token_file",
-    "local_role",
-    "default_role",
-    "allowed_hosts",
-    "acl_http_header",
-)
-"""The options that `reload` takes without a restart."""
-
 logger = logging.getLogger(__name__)
-
-
-class Options(AccessOptions, Protocol):
-    """What this package asks of nsqadmin's options."""
-
-    @property
-    def base_path(self) -> str:
-        """Where nsqadmin's pages begin."""
 
 
 class Access:
@@ -65,7 +45,7 @@ class Access:
         self._audit = audit
         self._now = now
         self._sessions = Sessions()
-        self._base = "/" + options.base_path.strip("/")
+        self._base = base_of(options)
         self._warned_at = float("-inf")
         try:
             self._policy = Policy(options)
@@ -153,7 +133,7 @@ class Access:
         self._set_cookie(request, response, name, LIFE_SECONDS)
         response.headers["HX-Redirect"] = self._own_page(call.query.get("to", ""))
         identity = Identity(token.name, token.roles, "token")
-        await self._audit.record(self._entry(request, identity, "sign_in", "done"))
+        await self._audit.record(self.entry(request, "sign_in", "done", identity))
         return response
 
     def sign_out(self, request: web.BaseRequest) -> web.Response:
@@ -165,7 +145,7 @@ class Access:
 
     def url(self, path: str) -> str:
         """A path of nsqadmin's, below its base path."""
-        return path if self._base == "/" else self._base + path
+        return self._base + path
 
     def _own_page(self, target: str) -> str:
         # `//host` and `/\\host` lead elsewhere.
@@ -180,7 +160,7 @@ class Access:
             COOKIE,
             value,
             max_age=int(seconds),
-            path=self._base,
+            path=self._base or "/",
             httponly=True,
             samesite="Strict",
             secure=facts.scheme == "https" and facts.peer in self._policy.proxies,
@@ -213,21 +193,20 @@ class Access:
 
     def _note_refusal(self, request: web.BaseRequest, facts: Facts, found: Refusal) -> None:
         action = f"{facts.method} {facts.path}"
-        entry = self._entry(request, self.identify(request), action, "refused", found.text)
-        self._audit.refused(entry)
+        self._audit.refused(self.entry(request, action, "refused", detail=found.text))
 
-    def _entry(
-        self, request: web.BaseRequest, who: Identity, action: str, outcome: Any, detail: str = ""
+    def entry(
+        self,
+        request: web.BaseRequest,
+        action: str,
+        outcome: Outcome,
+        who: Identity | None = None,
+        **about: Any,
     ) -> Entry:
-        return Entry(
-            user=who.name,
-            via=who.via,
-            remote=self.remote(request),
-            action=action,
-            outcome=outcome,
-            user_agent=self._facts(request).user_agent,
-            detail=detail,
-        )
+        """An entry of the audit log; `who` is whoever sent the request, `about` further fields."""
+        who = who or self.identify(request)
+        remote, agent = self.remote(request), self._facts(request).user_agent
+        return Entry(who.name, who.via, remote, action, outcome, user_agent=agent, **about)
 
     def _warn(self, facts: Facts) -> None:
         if self._now() - self._warned_at >= WARN_SECONDS:

@@ -20,8 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from sparq.nsqadmin.access.audit_entry import Entry, from_line, to_line
-from sparq.nsqadmin.access.audit_file import AuditFile, Page
+from sparq.nsqadmin.access.audit_file import AuditFile, Entry, Page, from_line, to_line
 from sparq.program.lifecycle import StartError
 
 REMEMBERED: Final = 1000
@@ -76,8 +75,7 @@ class Audit:
         if self._file is None:
             return ""
         if self._why_not:
-            async with self._order:
-                await asyncio.to_thread(self._probe)
+            await self._write()
         return self._why_not
 
     def refused(self, entry: Entry) -> None:
@@ -124,26 +122,23 @@ class Audit:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _write(self, line: bytes) -> None:
+    async def _write(self, line: bytes = b"") -> None:
+        """Write a line; without one only see whether that can be done."""
         async with self._order:
             await asyncio.to_thread(self._append, line)
 
     def _append(self, line: bytes) -> None:
         assert self._file is not None
         try:
-            self._file.append(line)
+            if line:
+                self._file.append(line)
+            else:
+                self._file.check()
             self._why_not = ""
         except OSError as error:
             self._why_not = _reason(error)
-            logger.error("AUDIT: not written (%s): %s", self._why_not, line.decode().rstrip())
-
-    def _probe(self) -> None:
-        assert self._file is not None
-        try:
-            self._file.check()
-            self._why_not = ""
-        except OSError as error:
-            self._why_not = _reason(error)
+            if line:
+                logger.error("AUDIT: not written (%s): %s", self._why_not, line.decode().rstrip())
 
     def _remember(self, line: bytes) -> None:
         logger.info("AUDIT: %s", line.decode().rstrip())

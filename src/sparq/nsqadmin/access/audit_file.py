@@ -1,26 +1,33 @@
-"""The audit log's file: appended and synced an entry at a time, rotated, read from its end.
+"""The audit log's entries and its file: appended and synced one by one, rotated, read from its end.
 
 1. An entry is on disk when `append` returns. Actions of people are few, so each has its own fsync.
 2. The file is opened anew for each entry: what another program rotates away is not written to.
 3. `FILE_BYTES_MAX` bytes, then it becomes `.1`, `.1` becomes `.2`, and so on up to `KEPT`; only the
    owner may read them.
 4. A line that a crash has cut short is ended by the next one, and passed over by readers.
-5. A reader does a bounded amount of work and says where to go on: `inode-offset` of a line, which
+5. A line is JSON in ASCII, so nothing that a client sends can begin a line of its own or speak to a
+   terminal, and it is bounded: long texts are cut and marked.
+6. A reader does a bounded amount of work and says where to go on: `inode-offset` of a line, which
    holds across a rotation.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
+import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, get_args
 
-from sparq.nsqadmin.access.audit_entry import LINE_BYTES_MAX, from_line
+from sparq.nsqadmin.access.roles import Via
+
+Outcome = Literal["done", "partly", "failed", "refused"]
+OUTCOMES: Final = get_args(Outcome)
 
 FILE_BYTES_MAX: Final = 16 << 20
 KEPT: Final = 4
@@ -28,9 +35,73 @@ BLOCK_BYTES: Final = 64 << 10
 SCAN_BYTES_MAX: Final = 4 << 20
 """How much of the log one page looks through."""
 
+TEXT_MAX: Final = 512
+DETAIL_MAX: Final = 2048
+ARGUMENTS_MAX: Final = 2048
+LINE_BYTES_MAX: Final = 64 << 10
+CUT: Final = "..."
 _PLACE = re.compile(r"([0-9]{1,20})-([0-9]{1,20})", re.ASCII)
 
 Wanted = Callable[[dict[str, Any]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One action.
+
+    Attributes:
+        user: who, as the token file or the proxy names him; empty: nobody is named.
+        via: how that is known.
+        remote: the client's address.
+        action: as in NSQ's notification, such as `empty_channel`.
+        node: the nsqd that it is about, `host:port`; empty: all.
+        arguments: further ones, such as `to` of a seek or the ids of messages.
+        outcome: `partly`: at some nodes only.
+        detail: errors by node, or what came of it.
+        time: empty: when it is recorded.
+    """
+
+    user: str
+    via: Via
+    remote: str
+    action: str
+    outcome: Outcome
+    topic: str = ""
+    channel: str = ""
+    node: str = ""
+    user_agent: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    detail: str = ""
+    time: str = ""
+
+
+def to_line(entry: Entry, now: float) -> bytes:
+    """The line of an entry, with its newline; `now`: seconds since the epoch."""
+    fields = asdict(entry)
+    arguments = json.dumps(fields.pop("arguments"), default=str)
+    short = {
+        name: _cut(str(value), DETAIL_MAX if name == "detail" else TEXT_MAX)
+        for name, value in fields.items()
+    }
+    recorded = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="milliseconds")
+    short["time"] = short["time"] or recorded.replace("+00:00", "Z")
+    told: dict[str, Any] = {"time": short.pop("time"), **short}
+    is_long = len(arguments) > ARGUMENTS_MAX
+    told["arguments"] = _cut(arguments, ARGUMENTS_MAX) if is_long else json.loads(arguments)
+    return json.dumps(told, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def from_line(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line; None for one that is none (cut short by a crash, or damaged)."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("time"), str) else None
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - len(CUT)] + CUT
 
 
 @dataclass(slots=True)

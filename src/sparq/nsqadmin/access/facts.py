@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sparq.nsqadmin.access.rights import READING
+from sparq.nsqadmin.access.roles import READING
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -1,4 +1,4 @@
-"""Which requests a browser may send here: known names of this server, and its own pages.
+"""Where requests come from: known names of this server, its own pages, trusted proxies.
 
 A page of another site can make a browser send requests to nsqadmin: by a form, by a script, or by a
 name of its own that it points at nsqadmin's address (DNS rebinding). A browser always says which
@@ -9,18 +9,23 @@ name it asked for and, with what changes something, which site's page it was.
    otherwise; a page of another site may only lead here (navigate), and only to read.
 3. What a browser sends to change something needs a JSON content type or htmx's header: a form of
    another site has neither. Programs (curl, NSQ's scripts) may send what they like, as with NSQ.
+4. `SECURE_HEADERS` of every answer say what a browser may do with it.
+5. Each proxy appends the address that it sees to X-Forwarded-For. So the last one counts first, and
+   as soon as one is no trusted proxy it is the client: what stands before it is the client's own
+   claim.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sparq.daemon import address as addresses
 from sparq.nsqadmin.access.facts import Facts
-from sparq.protocol.ip import parse_ip
+from sparq.protocol.address import parse_ip
 
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _ENTRY = re.compile(r"\*|(?:\*\.)?[A-Za-z0-9._-]+(?::[0-9]{1,5})?")
@@ -29,6 +34,31 @@ _SHOWN = 100
 ANY: Final = "*"
 OWN_SITE: Final = ("", "same-origin", "none")
 JSON: Final = "application/json"
+LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
+HOPS_MAX: Final = 20
+"""So many proxies in a row are looked through."""
+
+CONTENT_SECURITY_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+SECURE_HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 class Refusal(NamedTuple):
@@ -124,3 +154,43 @@ def _simple_form(facts: Facts) -> Refusal | None:
     if not needs or facts.is_htmx or facts.content_type == JSON:
         return None
     return Refusal(403, "a browser must send JSON (Content-Type: application/json) or HX-Request")
+
+
+class Networks:
+    """A set of IP networks."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Raises ValueError: one is neither a network nor an IP address."""
+        self._networks = [ipaddress.ip_network(text.strip(), strict=False) for text in texts]
+
+    def __contains__(self, address: object) -> bool:
+        found = parse_ip(address) if isinstance(address, str) else None
+        return found is not None and any(found in network for network in self._networks)
+
+
+def is_local(peer: str) -> bool:
+    """Whether a connection's other end is this machine: loopback, or a unix socket (empty)."""
+    if not peer:
+        return True
+    found = parse_ip(peer)
+    return found is not None and found.is_loopback
+
+
+def client(peer: str, forwarded_for: Sequence[str], proxies: Networks) -> str:
+    """The address that a request comes from, as far as trusted proxies vouch for it (rule 5)."""
+    found = peer
+    for text in reversed(forwarded_for[-HOPS_MAX:]):
+        if not (found in proxies or not found):
+            break
+        address = parse_ip(_without_port(text))
+        if address is None:
+            break
+        found = str(address)
+    return found
+
+
+def _without_port(text: str) -> str:
+    """An entry of X-Forwarded-For without the port that some proxies add."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text

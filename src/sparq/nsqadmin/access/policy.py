@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from sparq.nsqadmin.access import networks, roles, tokens
+from sparq.nsqadmin.access import hosts, roles, tokens
 from sparq.nsqadmin.access.facts import Facts
-from sparq.nsqadmin.access.hosts import Hosts, Refusal
-from sparq.nsqadmin.access.networks import Networks
+from sparq.nsqadmin.access.hosts import Hosts, Networks, Refusal
 from sparq.nsqadmin.access.roles import Identity, Role
-from sparq.nsqadmin.access.sessions import Sessions
-from sparq.nsqadmin.access.tokens import Tokens
-from sparq.protocol.ip import parse_ip
+from sparq.nsqadmin.access.tokens import Sessions, Tokens
+from sparq.nsqadmin.options import Options
+from sparq.protocol.address import parse_ip
 
 T = TypeVar("T")
 
@@ -35,50 +34,6 @@ NO_PROXY = ("none",)
 FORBIDDEN = "FORBIDDEN"
 UNAUTHORIZED = "UNAUTHORIZED"
 INVALID_REMOTE_ADDR = "INVALID_REMOTE_ADDR"
-
-
-class AccessOptions(Protocol):
-    """The options that say who may do what; see `nsqadmin --help`."""
-
-    @property
-    def admin_users(self) -> tuple[str, ...]:
-        """NSQ's: users of the header who may administer."""
-
-    @property
-    def acl_http_header(self) -> str:
-        """NSQ's: the header in which a proxy names the user."""
-
-    @property
-    def allow_config_from_cidr(self) -> str:
-        """NSQ's: the network that may use /config."""
-
-    @property
-    def trusted_proxies(self) -> tuple[str, ...]:
-        """Networks of proxies; empty: loopback."""
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """`USER=ROLE,ROLE` for users of the header."""
-
-    @property
-    def token_file(self) -> str:
-        """Path of the tokens' hashes."""
-
-    @property
-    def local_role(self) -> str:
-        """Roles of this machine; empty: all unless something says who may."""
-
-    @property
-    def default_role(self) -> str:
-        """Roles of everybody."""
-
-    @property
-    def allowed_hosts(self) -> tuple[str, ...]:
-        """Further names that lead here."""
-
-    @property
-    def http_address(self) -> str:
-        """Where nsqadmin listens."""
 
 
 class PolicyError(ValueError):
@@ -105,15 +60,16 @@ class Decision:
 class Policy:
     """The rules of one set of options."""
 
-    def __init__(self, options: AccessOptions) -> None:
+    def __init__(self, options: Options) -> None:
         """Raises PolicyError: a flag's value or the token file is wrong."""
         self.header = options.acl_http_header
         self.hosts = _told(
             "--allowed-host", lambda: Hosts(options.allowed_hosts, options.http_address)
         )
         self.proxies = _told("--trusted-proxy", lambda: _proxies(options.trusted_proxies))
+        network = options.allow_config_from_cidr
         self._config = _told(
-            "--allow-config-from-cidr", lambda: _config_network(options.allow_config_from_cidr)
+            "--allow-config-from-cidr", lambda: Networks([network]) if network else None
         )
         self._grants = _told("--role", lambda: roles.parse_grants(options.roles))
         for user in options.admin_users:
@@ -121,7 +77,8 @@ class Policy:
         self._default = _told("--default-role", lambda: roles.parse(options.default_role))
         self._local = _told("--local-role", lambda: _local(options))
         self.uses_tokens = bool(options.token_file)
-        self.tokens = _told("--token-file", lambda: _tokens(options.token_file))
+        file = options.token_file
+        self.tokens = _told("--token-file", lambda: tokens.read(file) if file else Tokens())
         self._is_strict = bool(options.roles or options.token_file or options.local_role)
 
     def identify(self, facts: Facts, sessions: Sessions, now: float) -> Decision:
@@ -132,7 +89,7 @@ class Policy:
             sessions: of those who signed in.
             now: seconds since the epoch.
         """
-        remote = networks.client(facts.peer, facts.forwarded_for, self.proxies)
+        remote = hosts.client(facts.peer, facts.forwarded_for, self.proxies)
         nobody = Identity("", self._default, "nobody")
         bearer = tokens.shown(facts.authorizations) if self.uses_tokens else None
         if bearer is not None:
@@ -147,7 +104,7 @@ class Policy:
         if facts.users:
             user = self._named_user(facts)
             return Decision(user or nobody, remote, is_disbelieved=user is None)
-        if networks.is_local(facts.peer) and not facts.is_forwarded and self._local:
+        if hosts.is_local(facts.peer) and not facts.is_forwarded and self._local:
             return Decision(Identity(LOCAL, self._local | self._default, "local"), remote)
         return Decision(nobody, remote)
 
@@ -201,20 +158,12 @@ def _told(flag: str, make: Callable[[], T]) -> T:
 
 
 def _proxies(texts: tuple[str, ...]) -> Networks:
-    return Networks(() if texts == NO_PROXY else texts or networks.LOOPBACK)
+    return Networks(() if texts == NO_PROXY else texts or hosts.LOOPBACK)
 
 
-def _config_network(text: str) -> Networks | None:
-    return Networks([text]) if text else None
-
-
-def _local(options: AccessOptions) -> Role:
+def _local(options: Options) -> Role:
     """What this machine may: all, until something says who may."""
     if options.local_role:
         return roles.parse(options.local_role)
     is_configured = options.admin_users or options.roles or options.token_file
     return Role.NONE if is_configured else roles.ALL
-
-
-def _tokens(path: str) -> Tokens:
-    return tokens.read(path) if path else Tokens()

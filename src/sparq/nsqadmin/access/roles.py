@@ -1,25 +1,27 @@
-"""Roles: what somebody may do, and the words for it in options and in the token file.
+"""Roles: what somebody may do, the words for it, and which role each route and each action needs.
 
-1. A role includes the lower ones: administer, operate, read.
-2. Seeing the bodies of messages is apart: no other role includes it.
+1. A role includes the lower ones: administer, operate, read. Seeing the bodies of messages is
+   apart: no other role includes it.
+2. The server is built from the table of rights: a route without a row is not served, `right_of`
+   raises, and the server does not start.
+3. A route whose body names the action asks here for the least of the roles that its actions need;
+   `ACTION_ROLES` has the role of the action itself.
+4. What throws messages or names away needs `administer`; what can be undone needs `operate`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 Via = Literal["local", "header", "token", "nobody"]
 
 
 class Role(IntFlag):
-    """What somebody may do. `a in b`: who has `b` has `a`.
-
-    Administering includes operating, and operating includes reading. The bodies of messages are
-    apart: an administrator reads none unless that role is given, too.
-    """
+    """What somebody may do. `a in b`: who has `b` has `a`."""
 
     NONE = 0
     READ = 1
@@ -96,3 +98,107 @@ def parse_grants(texts: Iterable[str]) -> dict[str, Role]:
             raise RoleError(f"{text!r} must be USER=ROLE[,ROLE]")
         grants[user] = grants.get(user, Role.NONE) | parse(names)
     return grants
+
+
+_PARAMETER: Final = re.compile(r":[A-Za-z_]\w*")
+READING: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class Right(NamedTuple):
+    """A route and the role that it needs; `CONFIG` routes ask for the client's network instead."""
+
+    method: str
+    path: str
+    role: Role
+    config: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes something."""
+        return self.method not in READING
+
+
+ACTION_ROLES: Final = {
+    **{
+        f"{verb}_{what}": role
+        for verb, role in (
+            ("create", Role.OPERATE),
+            ("pause", Role.OPERATE),
+            ("unpause", Role.OPERATE),
+            ("empty", Role.ADMINISTER),
+            ("delete", Role.ADMINISTER),
+        )
+        for what in ("topic", "channel")
+    },
+    **{f"{verb}_message": Role.OPERATE for verb in ("requeue", "finish", "cancel", "copy")},
+    "seek_channel": Role.OPERATE,
+    "tombstone_topic_producer": Role.ADMINISTER,
+}
+"""The role of each action, by the names that NSQ's notification uses where it has one."""
+
+_READ: Final = (
+    *("/", "/live", "/counter", "/lookup", "/metrics", "/render"),
+    *("/topics", "/topics/:topic", "/topics/:topic/:channel", "/nodes", "/nodes/:node"),
+    *("/messages", "/message", "/replay", "/dead-letters"),
+    *("/api/topics", "/api/topics/:topic", "/api/topics/:topic/:channel"),
+    *("/api/nodes", "/api/nodes/:node", "/api/counter", "/api/graphite"),
+    *("/api/v2/overview", "/api/v2/attention", "/api/v2/history", "/api/v2/clients"),
+    *("/api/v2/topics", "/api/v2/topics/:topic", "/api/v2/topics/:topic/:channel"),
+    *("/api/v2/channels", "/api/v2/nodes", "/api/v2/nodes/:node"),
+    *("/api/v2/messages", "/api/v2/message", "/api/v2/log", "/api/v2/times", "/api/v2/seek"),
+    *("/api/v2/dead-letters", "/api/v2/export"),
+)
+"""What shows something, but neither bodies nor who did what."""
+
+RIGHTS: Final = (
+    Right("GET", "/ping", Role.NONE),
+    Right("GET", "/signin", Role.NONE),
+    Right("POST", "/signin", Role.NONE),
+    Right("POST", "/signout", Role.NONE),
+    Right("GET", "/static/:name", Role.NONE),
+    Right("GET", "/favicon.ico", Role.NONE),
+    Right("GET", "/api/v2/openapi.json", Role.NONE),
+    Right("GET", "/config/:opt", Role.NONE, config=True),
+    Right("PUT", "/config/:opt", Role.NONE, config=True),
+    *(Right("GET", path, Role.READ) for path in _READ),
+    Right("GET", "/api/v2/search", Role.BODIES),
+    Right("GET", "/api/v2/body", Role.BODIES),
+    Right("GET", "/audit", Role.ADMINISTER),
+    Right("GET", "/api/v2/audit", Role.ADMINISTER),
+    Right("POST", "/messages", Role.OPERATE),
+    Right("POST", "/replay", Role.OPERATE),
+    Right("POST", "/dead-letters", Role.OPERATE),
+    Right("POST", "/lookup", Role.OPERATE),
+    Right("POST", "/topics/:topic", Role.OPERATE),
+    Right("POST", "/topics/:topic/:channel", Role.OPERATE),
+    Right("POST", "/nodes/:node", Role.ADMINISTER),
+    Right("POST", "/api/topics", Role.OPERATE),
+    Right("POST", "/api/topics/:topic", Role.OPERATE),
+    Right("POST", "/api/topics/:topic/:channel", Role.OPERATE),
+    Right("DELETE", "/api/topics/:topic", Role.ADMINISTER),
+    Right("DELETE", "/api/topics/:topic/:channel", Role.ADMINISTER),
+    Right("DELETE", "/api/nodes/:node", Role.ADMINISTER),
+    Right("POST", "/api/v2/actions", Role.OPERATE),
+    Right("POST", "/api/v2/seek", Role.OPERATE),
+    Right("POST", "/api/v2/dead-letters", Role.OPERATE),
+    Right("POST", "/api/v2/nodes/:node/forget", Role.OPERATE),
+)
+
+
+def right_of(method: str, path: str) -> Right:
+    """The row of a route; the names of parameters do not matter.
+
+    Raises:
+        LookupError: there is none.
+    """
+    found = _BY_ROUTE.get((method, _plain(path)))
+    if found is None:
+        raise LookupError(f"{method} {path} has no row in nsqadmin's table of rights")
+    return found
+
+
+def _plain(path: str) -> str:
+    return _PARAMETER.sub(":", path)
+
+
+_BY_ROUTE: Final = {(right.method, _plain(right.path)): right for right in RIGHTS}

@@ -8,6 +8,9 @@
    what is shorter than `LENGTH_MIN` is refused, since it could be guessed.
 2. Every hash is compared, each in constant time: how long it takes says nothing about any.
 3. A file with a mistake is refused as a whole; the error names the line.
+4. A browser that signed in with a token has a session. Its cookie holds a random id, never the
+   token, since a browser sends cookies to every port of a host. What a session may do is looked up
+   at the token each time, so a token that is gone ends its sessions.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from sparq.nsqadmin.access.roles import Role
 LENGTH_MIN = 20
 TOKENS_MAX = 1000
 FILE_BYTES_MAX = 1 << 20
+LIFE_SECONDS = 12 * 3600.0
+SESSIONS_MAX = 1000
 PREFIX = "nsqadmin_"
 """Begins each token that is made here, so that secret scanners can find one in a repository."""
 
@@ -175,3 +180,30 @@ def make(name: str, granted: str, last_day: str = "") -> tuple[str, str]:
     words = [name, granted, digest(token).hex(), *([last_day] if last_day else [])]
     parse_line(words)
     return token, " ".join(words)
+
+
+class Sessions:
+    """The sessions of this process, in memory; beyond `SESSIONS_MAX` the oldest ends."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, tuple[bytes, float]] = {}
+
+    def start(self, digest: bytes, now: float) -> str:
+        """A new session for the token with this hash; its id."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = digest, now + LIFE_SECONDS
+        return name
+
+    def digest(self, name: str, now: float) -> bytes | None:
+        """The hash of the token that a session began with; None: there is no such session."""
+        digest, ends = self._sessions.get(name, (b"", 0.0))
+        if now < ends:
+            return digest
+        self.end(name)
+        return None
+
+    def end(self, name: str) -> None:
+        """Forget a session, if there is one."""
+        self._sessions.pop(name, None)

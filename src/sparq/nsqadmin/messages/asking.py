@@ -9,25 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
-from sparq.cluster.upstream import UpstreamError
+from sparq.cluster.upstream import NO_ROUTE, UpstreamError
+from sparq.daemon.http import HttpError
 
-T = TypeVar("T")
+Nodes: TypeAlias = dict[str, Node]
 
-NO_ROUTE: Final = "NOT_FOUND"
 NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
 
 
-class Refused(Exception):
+class Refused(HttpError):
     """What was asked for is wrong; the code is a node's, or one like it."""
 
     def __init__(self, code: str, status: int = 400) -> None:
-        super().__init__(code)
-        self.code = code
-        self.status = status
+        super().__init__(status, code)
 
 
 @dataclass(slots=True)
@@ -46,22 +44,20 @@ class Answers:
     unable: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
 
+    def document(self) -> dict[str, Any]:
+        """Who could not tell, and why, as JSON has it."""
+        return {"errors": self.errors, "unable": self.unable, "absent": self.absent}
+
 
 async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> tuple[Nodes, Answers]:
-    """The nodes that have a topic, and an answer to fill.
-
-    Args:
-        fleet: the cluster.
-        topic: the topic.
-        only: addresses; empty: all.
+    """The nodes that have a topic, all or those of `only` (addresses), and an answer to fill.
 
     Raises:
         Refused: 404 NODE_NOT_FOUND, 404 TOPIC_NOT_FOUND, 502 UPSTREAM_ERROR.
     """
     found = await fleet.producers(topic)
     if found.failed:
-        absent = found.errors and all("TOPIC_NOT_FOUND" in why for why in found.errors.values())
-        if absent:
+        if found.errors and all("TOPIC_NOT_FOUND" in why for why in found.errors.values()):
             raise Refused("TOPIC_NOT_FOUND", 404)
         raise Refused(f"UPSTREAM_ERROR: {found.failure}", 502)
     nodes = {node.address: node for node in found.value}
@@ -70,61 +66,46 @@ async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> tuple[
             nodes.setdefault(address, await fleet.node(address))
         except UnknownNode:
             raise Refused("NODE_NOT_FOUND", 404) from None
-    wanted = set(only) or set(nodes)
     if not nodes:
         raise Refused("TOPIC_NOT_FOUND", 404)
-    chosen = {address: node for address, node in nodes.items() if address in wanted}
+    chosen = {address: nodes[address] for address in only} or nodes
     errors = {at: why for at, why in found.errors.items() if "TOPIC_NOT_FOUND" not in why}
     return chosen, Answers(errors=errors)
 
 
-Nodes = dict[str, Node]
-
-
-async def ask_all(
-    nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaitable[Any]]
-) -> dict[str, Any]:
-    """Ask nodes at once; what each said is in `answers`, and those that answered are returned.
+async def ask_all(nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaitable[Any]]) -> None:
+    """Ask nodes at once; what each said is in `answers`.
 
     Raises:
-        Refused: a node says that the question is wrong.
+        Refused: a node says that the question is wrong; or no node could tell anything: 404 that
+            it is not there, 501 that nodes are Go's, 502 that they did not answer.
     """
-
-    async def one(node: Node) -> tuple[str, Any, UpstreamError | None]:
-        try:
-            return node.address, await ask(node), None
-        except UpstreamError as error:
-            return node.address, None, error
-
-    said = await asyncio.gather(*(one(node) for node in nodes.values()))
+    said = await asyncio.gather(*map(ask, nodes.values()), return_exceptions=True)
     wrong: UpstreamError | None = None
-    for address, answer, error in said:
-        if error is None:
+    for address, answer in zip(nodes, said, strict=True):
+        if not isinstance(answer, BaseException):
             answers.found[address] = answer
-        elif error.status == 404 and error.code == NO_ROUTE:
+        elif not isinstance(answer, UpstreamError):
+            raise answer
+        elif answer.status == 404 and answer.code == NO_ROUTE:
             answers.unable.append(address)
-        elif error.status == 404 and error.code.startswith(NOT_THERE):
-            answers.absent[address] = error.code
-        elif error.status == 400:
-            wrong = error
+        elif answer.status == 404 and answer.code.startswith(NOT_THERE):
+            answers.absent[address] = answer.code
+        elif answer.status == 400:
+            wrong = answer
         else:
-            answers.errors[address] = error.reason
+            answers.errors[address] = answer.reason
     if wrong is not None:
         raise Refused(wrong.code or "INVALID_REQUEST")
-    return answers.found
+    if nodes and not answers.found:
+        raise _nothing(answers)
 
 
-def check_some(answers: Answers) -> None:
-    """Refuse where no node could tell anything.
-
-    Raises:
-        Refused: 404 that it is not there, 501 that nodes are Go's, 502 that they did not answer.
-    """
-    if answers.found:
-        return
+def _nothing(answers: Answers) -> Refused:
+    """Why there is no answer."""
     if answers.absent and not answers.errors:
-        raise Refused(next(iter(answers.absent.values())), 404)
+        return Refused(next(iter(answers.absent.values())), 404)
     if answers.unable and not answers.errors:
-        raise Refused("NOT_SUPPORTED: the nodes of this topic are no sparq nsqds", 501)
+        return Refused("NOT_SUPPORTED: the nodes of this topic are no sparq nsqds", 501)
     told = "; ".join(f"{address}: {why}" for address, why in answers.errors.items())
-    raise Refused(f"UPSTREAM_ERROR: {told}", 502)
+    return Refused(f"UPSTREAM_ERROR: {told}", 502)

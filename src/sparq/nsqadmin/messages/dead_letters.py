@@ -13,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sparq.cluster.fleet import Fleet
-from sparq.nsqadmin.access import Audit
+from sparq.nsqadmin.access.audit import Audit
 from sparq.nsqadmin.messages.asking import Refused
-from sparq.nsqadmin.messages.one import whole_body
-from sparq.nsqadmin.messages.peek import MessagePage, Show, log_page
+from sparq.nsqadmin.messages.peek import MessagePage, Show, log_page, whole_body
 from sparq.nsqadmin.messages.times import ns_of
 
 NAMED: Final = re.compile(
@@ -32,19 +31,6 @@ ENTRIES_MAX: Final = 500
 ASKED_AT_ONCE: Final = 8
 HASH_BYTES: Final = 16
 BODY_BYTES_MAX: Final = 1 << 20
-
-Entries = Callable[[str], Awaitable[Sequence[Mapping[str, Any]]]]
-"""The copies that were ordered of a topic's messages, newest first, as the audit log has them."""
-
-
-def copies_in(audit: Audit) -> Entries:
-    """What tells of copies from an audit log."""
-
-    async def copies(topic: str) -> Sequence[Mapping[str, Any]]:
-        filters = {"action": "copy_message", "topic": topic}
-        return (await audit.page(limit=ENTRIES_MAX, filters=filters)).entries
-
-    return copies
 
 
 def origin(topic: str) -> str:
@@ -84,16 +70,11 @@ class Letters:
 
 
 class DeadLetters:
-    """Lists dead letters of a cluster.
+    """Lists dead letters of a cluster; the audit log tells which were sent back."""
 
-    Args:
-        fleet: the cluster.
-        entries: tells which copies were ordered.
-    """
-
-    def __init__(self, fleet: Fleet, entries: Entries) -> None:
+    def __init__(self, fleet: Fleet, audit: Audit) -> None:
         self._fleet = fleet
-        self._entries = entries
+        self._audit = audit
         self._hashes: dict[tuple[str, str], bytes] = {}
         self._room = asyncio.Semaphore(ASKED_AT_ONCE)
 
@@ -106,11 +87,16 @@ class DeadLetters:
             Refused: there is no such topic, or nobody can tell.
         """
         page = await log_page(self._fleet, topic, place=place, after=after, show=show)
-        sent = sent_in(await self._entries(topic))
+        sent = await self.sent(topic)
         before = await self._sent_bodies(topic, sent)
         keys = [(f"{m['node']}/{m['id']}", m) for m in page.messages]
         found = await asyncio.gather(*(self._mark(topic, k, m, sent, before) for k, m in keys))
         return Letters(origin(topic), page, dict(zip([k for k, _ in keys], found, strict=True)))
+
+    async def sent(self, topic: str) -> dict[str, str]:
+        """When letters of a topic were last sent back, by `node/id`, the latest first."""
+        filters = {"action": "copy_message", "topic": topic}
+        return sent_in((await self._audit.page(limit=ENTRIES_MAX, filters=filters)).entries)
 
     async def _mark(
         self,

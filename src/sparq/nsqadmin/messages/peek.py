@@ -1,4 +1,4 @@
-"""Pages of messages over all nodes of a topic, by time: of a channel, of the log, of a search.
+"""Messages over all nodes of a topic: pages by time, of a channel, the log or a search; and one.
 
 1. Nothing is taken: nodes are only asked to show (docs/http.md, "Looking into a queue").
 2. A page is merged of one page of each node, so that memory is bounded by the nodes' own bounds.
@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from sparq.cluster.fleet import Fleet
+from sparq.cluster.figures import number
+from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
-from sparq.nsqadmin.messages.asking import Answers, Refused, ask_all, check_some, nodes_of
+from sparq.cluster.upstream import UpstreamError
+from sparq.nsqadmin.messages.asking import Answers, Refused, ask_all, nodes_of
 from sparq.nsqadmin.messages.places import Order, Place, Places, places_in, token_of
 from sparq.nsqadmin.messages.times import ns_of
 
 LIMIT: Final = 50
 LIMIT_MAX: Final = 1000
 BODY_BYTES: Final = 64 << 10
+ID: Final = re.compile(r"[0-9a-f]{16}")
 STATES: Final = ("waiting", "in_flight", "deferred")
 BUDGET_MS: Final = 100
 EMPTY_PAGES_MAX: Final = 3
@@ -130,8 +135,6 @@ async def log_page(
     """A page of the log from a place on; its `next` also tells what comes later.
 
     Args:
-        fleet: the cluster.
-        topic: the topic.
         place: every form that `/channel/seek` takes; "": the oldest message.
         channel: says what state each message has there; "": none.
         after: the `next` of the page before.
@@ -172,8 +175,6 @@ async def _page(
         return answer
 
     await ask_all(wanted, answers, ask)
-    if wanted:
-        check_some(answers)
     is_whole = {node for node, (_, following) in pages.items() if following.is_done}
     is_whole |= {node for node, answer in answers.found.items() if _is_at_end(answer)}
     shown = _first(lists, is_whole, show.limit)
@@ -281,16 +282,8 @@ class Sought:
 
     def query(self) -> dict[str, str]:
         """The parameters for a node."""
-        return {
-            "from": self.since,
-            "to": self.until,
-            "text": self.text,
-            "regex": self.regex,
-            "json": self.json,
-            "attempts": self.attempts,
-            "state": self.state,
-            "channel": self.channel,
-        }
+        found = asdict(self)
+        return {"from": found.pop("since"), "to": found.pop("until"), **found}
 
 
 async def search(
@@ -321,8 +314,6 @@ async def search(
         return await fleet.get(node, "/topic/search", **{**query, "after": after})
 
     await ask_all(wanted, answers, ask)
-    if wanted:
-        check_some(answers)
     messages = []
     for node in wanted:
         answer = answers.found.get(node)
@@ -335,17 +326,77 @@ async def search(
         is_done = answer.get("done") is True or answer.get("next") is None
         places[node] = Place(_next(answer), progress=1.0 if is_done else part, is_done=is_done)
     parts = [place.progress for place in places.values()]
+    said = answers.found.values()
     return SearchPage(
         sorted(messages, key=_time),
         token_of(places),
         sum(parts) / len(parts) if parts else 1.0,
-        _sum(answers, "scanned"),
-        _sum(answers, "scanned_bytes"),
-        _sum(answers, "unsearched"),
+        sum(number(answer, "scanned") for answer in said),
+        sum(number(answer, "scanned_bytes") for answer in said),
+        sum(number(answer, "unsearched") for answer in said),
         answers,
     )
 
 
-def _sum(answers: Answers, name: str) -> int:
-    counts = (answer.get(name) for answer in answers.found.values())
-    return sum(count for count in counts if isinstance(count, int))
+async def find(
+    fleet: Fleet, topic: str, message_id: str, channel: str = "", show: Show | None = None
+) -> tuple[list[Message], Answers]:
+    """The messages with an id: one, or more where nodes have the same node id.
+
+    Raises:
+        Refused: there is none; the code says from when the logs reach back.
+    """
+    _check_id(message_id)
+    show = show or Show()
+    nodes, answers = await nodes_of(fleet, topic, show.nodes)
+    query = {"topic": topic, "channel": channel, "id": message_id, **show.query()}
+    del query["limit"]
+    await ask_all(nodes, answers, lambda node: fleet.get(node, "/message", **query))
+    found = answers.found.items()
+    return [{**said, "node": node} for node, said in found if isinstance(said, dict)], answers
+
+
+async def whole_body(fleet: Fleet, topic: str, message_id: str, node: str) -> bytes:
+    """A message's body, all of it.
+
+    Raises:
+        Refused: there is no such message or node.
+    """
+    _check_id(message_id)
+    try:
+        at = (await fleet.node(node)).at
+        return await fleet.upstream.read(at, "/message", topic=topic, id=message_id, raw="true")
+    except UnknownNode:
+        raise Refused("NODE_NOT_FOUND", 404) from None
+    except UpstreamError as error:
+        status = error.status if error.status in (400, 404) else 502
+        raise Refused(error.code or f"UPSTREAM_ERROR: {error}", status) from None
+
+
+def _check_id(message_id: str) -> None:
+    if not ID.fullmatch(message_id):
+        raise Refused("INVALID_ARG_ID: an id has 16 hexadecimal digits")
+
+
+def by_node(chosen: Iterable[Any]) -> dict[str, list[str]]:
+    """Ids by node, of `{"node", "id"}` objects or `node/id` texts; for `actions.perform`.
+
+    Raises:
+        ValueError: one is neither.
+    """
+    found: dict[str, list[str]] = {}
+    for each in chosen:
+        node, message_id = _parts(each)
+        if not isinstance(node, str) or not node or not isinstance(message_id, str):
+            raise ValueError("a message is named by its node and its id")
+        if not ID.fullmatch(message_id):
+            raise ValueError("an id has 16 hexadecimal digits")
+        found.setdefault(node, []).append(message_id)
+    return found
+
+
+def _parts(named: Any) -> tuple[Any, Any]:
+    if isinstance(named, str):
+        node, _, message_id = named.rpartition("/")
+        return node, message_id
+    return (named.get("node"), named.get("id")) if isinstance(named, dict) else (None, None)

@@ -19,7 +19,6 @@ from typing import Any, Final
 TOKEN_MAX: Final = 64 << 10
 JSON_MAX: Final = 256 << 10
 TEXT_MAX: Final = 512
-DONE: Final = ""
 
 Order = tuple[int, int]
 """Where a message stands in its node's list: when it is due (0 in the log's order), its index."""

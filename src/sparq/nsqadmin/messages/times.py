@@ -1,7 +1,12 @@
-"""Times as nodes write them, RFC 3339 with nanoseconds, and how many messages came when.
+"""When messages were published, how many of them, and what a seek to such a time would do.
 
-Nodes tell counts of spans of their own; they are spread over equal ones of the whole cluster, so
-that a chart has one line. Indexes are left out: a place that all nodes have is a time.
+1. Times are as nodes write them, RFC 3339 with nanoseconds. Nodes tell counts of spans of their
+   own; they are spread over equal ones of the whole cluster, so that a chart has one line. Indexes
+   are left out: a place that all nodes have is a time.
+2. What a seek would do is asked of every node before it is done. A node that does not know
+   `dry_run` would seek, so each is first asked whether it does: sparq's nsqd says `sparq_version`
+   in its figures since it does.
+3. An index belongs to one log: a seek to one wants its node named.
 """
 
 from __future__ import annotations
@@ -14,8 +19,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from sparq.cluster.figures import number
 from sparq.cluster.fleet import Fleet
-from sparq.nsqadmin.messages.asking import Answers, ask_all, check_some, nodes_of
+from sparq.cluster.nodes import Node
+from sparq.cluster.upstream import NO_ROUTE, UpstreamError
+from sparq.nsqadmin.messages.asking import Answers, Refused, ask_all, nodes_of
 
 BUCKETS: Final = 120
 BUCKETS_MAX: Final = 1000
@@ -89,7 +97,6 @@ async def times(
     chosen, answers = await nodes_of(fleet, topic, nodes)
     query = {"topic": topic, "channel": channel, "buckets": str(buckets)}
     await ask_all(chosen, answers, lambda node: fleet.get(node, "/topic/times", **query))
-    check_some(answers)
     spans, cursors = [], {}
     for node, answer in answers.found.items():
         try:
@@ -134,3 +141,69 @@ def spread(spans: Iterable[tuple[int, int, int]], begin: int, end: int, buckets:
         counts[at:until] += (count * shares / total)[: buckets - at]
     whole = np.round(np.cumsum(counts))
     return [int(each) for each in np.diff(whole, prepend=0.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a seek would do, or has done.
+
+    Attributes:
+        again: messages that would come again, over all nodes.
+        waiting: messages that would wait then.
+        older_are_gone: some node has no message as old as was asked for.
+        nodes: each node's own answer (docs/http.md, "Replay").
+        answers: which nodes could not tell, and why.
+    """
+
+    again: int
+    waiting: int
+    older_are_gone: bool
+    nodes: dict[str, dict[str, Any]]
+    answers: Answers
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "again": self.again,
+            "waiting": self.waiting,
+            "older_are_gone": self.older_are_gone,
+            "nodes": [{"node": node, **said} for node, said in sorted(self.nodes.items())],
+        }
+
+
+async def seek_preview(
+    fleet: Fleet, topic: str, channel: str, to: str, nodes: Iterable[str] = ()
+) -> Preview:
+    """What a seek of a channel at all nodes, or some, would do; nothing is moved.
+
+    Raises:
+        Refused: there is no such channel or place, or nodes are Go's.
+    """
+    chosen, answers = await nodes_of(fleet, topic, nodes)
+    check_place(to, len(chosen))
+
+    async def ask(node: Node) -> Any:
+        query = {"format": "json", "topic": topic, "channel": channel, "include_clients": "false"}
+        stats = await fleet.get(node, "/stats", **query)
+        if not isinstance(stats, dict) or stats.get("sparq_version") is None:
+            raise UpstreamError(node.address, "it is no sparq nsqd", 404, NO_ROUTE)
+        wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
+        return await fleet.post(node, "/channel/seek", **wanted)
+
+    await ask_all(chosen, answers, ask)
+    said = {node: answer for node, answer in answers.found.items() if isinstance(answer, dict)}
+    return Preview(
+        sum(number(answer, "again") for answer in said.values()),
+        sum(number(answer, "waiting") for answer in said.values()),
+        any(answer.get("older_are_gone") is True for answer in said.values()),
+        said,
+        answers,
+    )
+
+
+def check_place(to: str, nodes: int) -> None:
+    """Refuse an index where several nodes are meant (rule 3)."""
+    if not to:
+        raise Refused("MISSING_ARG_TO")
+    if to.isdigit() and nodes != 1:
+        raise Refused("INVALID_ARG_TO: an index belongs to one node: name the node")

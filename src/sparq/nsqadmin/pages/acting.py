@@ -20,9 +20,9 @@ from sparq.cluster.actions import Report
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.actions import Order
 from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.messages.one import by_node
-from sparq.nsqadmin.pages.refusals import in_words
+from sparq.nsqadmin.messages.peek import by_node
 from sparq.nsqadmin.pages.rendering import Renderer
+from sparq.nsqadmin.pages.words import in_words
 from sparq.nsqadmin.watch import words
 
 BODY_BYTES_MAX: Final = 256 << 10
@@ -30,30 +30,24 @@ FRESH_SECONDS: Final = 2.0
 SHOWN_MAX: Final = 20
 
 PAST: Final = {
-    "create_topic": "Created",
-    "create_channel": "Created",
-    "pause_topic": "Paused",
-    "pause_channel": "Paused",
-    "unpause_topic": "Unpaused",
-    "unpause_channel": "Unpaused",
-    "empty_topic": "Emptied",
-    "empty_channel": "Emptied",
-    "delete_topic": "Deleted",
-    "delete_channel": "Deleted",
-    "tombstone_topic_producer": "Tombstoned",
-    "seek_channel": "Moved",
-    "requeue_message": "Requeued",
-    "finish_message": "Finished",
-    "cancel_message": "Cancelled",
-    "copy_message": "Copied",
+    "create": "Created",
+    "pause": "Paused",
+    "unpause": "Unpaused",
+    "empty": "Emptied",
+    "delete": "Deleted",
+    "tombstone": "Tombstoned",
+    "seek": "Moved",
+    "requeue": "Requeued",
+    "finish": "Finished",
+    "cancel": "Cancelled",
+    "copy": "Copied",
 }
-OF_TOPIC: Final = frozenset({"pause_topic", "unpause_topic", "empty_topic", "delete_topic"})
-OF_CHANNEL: Final = frozenset(
-    {"pause_channel", "unpause_channel", "empty_channel", "delete_channel"}
-)
-OF_MESSAGES: Final = frozenset(
-    {"requeue_message", "finish_message", "cancel_message", "copy_message"}
-)
+"""What was done, by the verb that an action's name begins with."""
+
+TOMBSTONE: Final = "tombstone_topic_producer"
+OF_TOPIC: Final = tuple(f"{verb}_topic" for verb in ("pause", "unpause", "empty", "delete"))
+OF_CHANNEL: Final = tuple(f"{verb}_channel" for verb in ("pause", "unpause", "empty", "delete"))
+OF_MESSAGES: Final = tuple(f"{verb}_message" for verb in ("requeue", "finish", "cancel", "copy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +63,17 @@ class Fields:
     def all(self, name: str) -> list[str]:
         """All values of a field."""
         return self.values.get(name, [])
+
+    def action(self, *offered: str) -> str:
+        """The action that is ordered.
+
+        Raises:
+            HttpError: 400, the form offers no such one.
+        """
+        action = self.one("action")
+        if action not in offered:
+            raise HttpError(400, "INVALID_ACTION")
+        return action
 
 
 def fields_of(body: bytes, content_type: str) -> Fields:
@@ -95,46 +100,35 @@ Form: TypeAlias = Callable[[Mapping[str, str], Fields], Order]
 
 def on_topic(path: Mapping[str, str], fields: Fields) -> Order:
     """What a topic's page offers."""
-    action, topic = fields.one("action"), path["topic"]
-    if action == "tombstone_topic_producer":
-        return Order(action, topic=topic, node=fields.one("node"), typed=fields.one("typed"))
-    if action not in OF_TOPIC:
-        raise HttpError(400, "INVALID_ACTION")
-    return Order(action, topic=topic, typed=fields.one("typed"))
+    action = fields.action(*OF_TOPIC, TOMBSTONE)
+    node = fields.one("node") if action == TOMBSTONE else ""
+    return Order(action, topic=path["topic"], node=node, typed=fields.one("typed"))
 
 
 def on_channel(path: Mapping[str, str], fields: Fields) -> Order:
     """What a channel's page offers."""
-    action = fields.one("action")
-    if action not in OF_CHANNEL:
-        raise HttpError(400, "INVALID_ACTION")
-    topic, channel = path["topic"], path["channel"]
-    return Order(action, topic=topic, channel=channel, typed=fields.one("typed"))
+    action, typed = fields.action(*OF_CHANNEL), fields.one("typed")
+    return Order(action, topic=path["topic"], channel=path["channel"], typed=typed)
 
 
 def on_node(path: Mapping[str, str], fields: Fields) -> Order:
     """What a node's page offers."""
-    if fields.one("action") != "tombstone_topic_producer":
-        raise HttpError(400, "INVALID_ACTION")
-    topic, typed = fields.one("topic"), fields.one("typed")
-    return Order("tombstone_topic_producer", topic=topic, node=path["node"], typed=typed)
+    action, topic, typed = fields.action(TOMBSTONE), fields.one("topic"), fields.one("typed")
+    return Order(action, topic=topic, node=path["node"], typed=typed)
 
 
 def on_lookup(_path: Mapping[str, str], fields: Fields) -> Order:
     """What the page of nsqlookupds offers."""
+    action = fields.action("create", "delete_topic")
     topic, channel = fields.one("topic"), fields.one("channel")
-    if fields.one("action") == "create":
+    if action == "create":
         return Order("create_channel" if channel else "create_topic", topic=topic, channel=channel)
-    if fields.one("action") != "delete_topic":
-        raise HttpError(400, "INVALID_ACTION")
-    return Order("delete_topic", topic=topic, typed=fields.one("typed"))
+    return Order(action, topic=topic, typed=fields.one("typed"))
 
 
 def on_messages(_path: Mapping[str, str], fields: Fields) -> Order:
     """What lists of messages offer for those that were chosen."""
-    action = fields.one("action")
-    if action not in OF_MESSAGES:
-        raise HttpError(400, "INVALID_ACTION")
+    action = fields.action(*OF_MESSAGES)
     try:
         arguments: dict[str, object] = {"ids": by_node(fields.all("message"))}
     except ValueError as error:
@@ -181,7 +175,7 @@ def handler(
 def _gone(desk: Desk, order: Order, report: Report) -> list[str]:
     """Nodes that had the topic and were not even asked: nsqlookupds do not list them any more."""
     picture = desk.watch.picture
-    if picture is None or order.action not in OF_TOPIC | OF_CHANNEL | {"seek_channel"}:
+    if picture is None or order.action not in (*OF_TOPIC, *OF_CHANNEL, "seek_channel"):
         return []
     asked = {one.address for one in report.outcomes} | set(report.warnings)
     nodes = (node.address for node, _ in picture.topic_nodes(order.topic))
@@ -198,7 +192,7 @@ def told(
     failed = [f"{one.address}: {one.error}" for one in report.errors]
     failed += [f"{address}: {why}" for address, why in report.warnings.items()]
     failed += [*gone, *([report.failed] if report.failed else [])]
-    what = f"{PAST[order.action]}: {_name(order, report)}"
+    what = f"{PAST[order.action.partition('_')[0]]}: {_name(order, report)}"
     where = f" on {_listed(done)}" if done else ""
     if not done:
         return notice(renderer, "bad", "Nothing was done.", lines=failed)

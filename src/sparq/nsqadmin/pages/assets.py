@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
 from aiohttp import web
 
-from sparq.daemon.compressing import taken
-from sparq.daemon.http import Call, HttpError
+from sparq.daemon.http import Call, HttpError, taken
 
 TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -29,14 +27,14 @@ YEAR_SECONDS: Final = 365 * 86_400
 FOLDERS: Final = ("static", "static/vendor")
 
 
-@dataclass(frozen=True, slots=True)
 class Asset:
     """One file: as it is and compressed, its type and the first digits of its sha256."""
 
-    body: bytes
-    compressed: bytes
-    content_type: str
-    version: str
+    def __init__(self, body: bytes, content_type: str) -> None:
+        self.body = body
+        self.content_type = content_type
+        self.compressed = gzip.compress(body, 9, mtime=0)
+        self.version = hashlib.sha256(body).hexdigest()[:12]
 
 
 class Assets:
@@ -49,31 +47,26 @@ class Assets:
             for file in root.joinpath(*folder.split("/")).iterdir():
                 suffix = "." + file.name.rpartition(".")[2]
                 if file.is_file() and suffix in TYPES:
-                    self._assets[file.name] = _asset(file.read_bytes(), TYPES[suffix])
-
-    def __getitem__(self, name: str) -> Asset:
-        """The file of this name. Raises KeyError."""
-        return self._assets[name]
+                    self._assets[file.name] = Asset(file.read_bytes(), TYPES[suffix])
 
     def path(self, name: str) -> str:
         """Where a file is, below the base path."""
         return f"/static/{name}?v={self._assets[name].version}"
 
-    def serve(self, call: Call) -> web.Response:
-        """Answer a request for a file.
+    def serve(self, call: Call, name: str = "") -> web.Response:
+        """Answer a request for a file, of the path's name or another one.
 
         Raises:
             HttpError: 404, there is none of this name.
         """
-        asset = self._assets.get(call.parameters["name"])
+        asset = self._assets.get(name or call.parameters["name"])
         if asset is None:
             raise HttpError(404, "NOT_FOUND")
         is_named = call.query.get("v") == asset.version
+        kept = f"public, max-age={YEAR_SECONDS}, immutable"
         headers = {
             "Content-Type": asset.content_type,
-            "Cache-Control": f"public, max-age={YEAR_SECONDS}, immutable"
-            if is_named
-            else "no-cache",
+            "Cache-Control": kept if is_named else "no-cache",
             "ETag": f'"{asset.version}"',
             "Vary": "Accept-Encoding",
         }
@@ -89,8 +82,3 @@ class Assets:
 def assets() -> Assets:
     """The one set of files."""
     return Assets()
-
-
-def _asset(body: bytes, content_type: str) -> Asset:
-    version = hashlib.sha256(body).hexdigest()[:12]
-    return Asset(body, gzip.compress(body, 9, mtime=0), content_type, version)

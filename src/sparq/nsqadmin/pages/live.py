@@ -26,9 +26,9 @@ from aiohttp import web
 
 from sparq.daemon.http import Call, HttpError, Route, parse_query, unquote_path
 from sparq.daemon.routes import Table
-from sparq.nsqadmin.access import right_of
+from sparq.nsqadmin.access.roles import right_of
 from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.pages.look import Look, View, Viewer
+from sparq.nsqadmin.pages.look import Look, Viewer
 from sparq.nsqadmin.pages.rendering import Renderer
 from sparq.nsqadmin.watch.picture import Picture
 
@@ -55,9 +55,8 @@ class Live:
         self.desk = desk
         self._renderer = renderer
         # A view is no handler: the table only finds it.
-        routes = [Route("GET", path, cast(Any, viewer)) for path, viewer in viewers.items()]
+        routes = (Route("GET", path, cast(Any, viewer)) for path, viewer in viewers.items())
         self._table = Table(routes)
-        self._paths = {id(viewers[path]): path for path in viewers}
         self._kept: OrderedDict[tuple[object, ...], tuple[int, asyncio.Task[str]]] = OrderedDict()
         self._streams: Counter[str] = Counter()
 
@@ -70,11 +69,11 @@ class Live:
         found = self._table.find(path)
         if found is None:
             raise HttpError(404, "NOT_FOUND")
-        viewer = cast(Viewer, found.methods["GET"].handler)
-        role = right_of("GET", self._paths[id(viewer)]).role
-        identity = self.desk.access.require(call.request, role)
+        route = found.methods["GET"]
+        identity = self.desk.access.require(call.request, right_of("GET", route.path).role)
         picture = await self.desk.watch.look()
-        return Look(self.desk, identity, path, found.parameters, query, picture), viewer
+        look = Look(self.desk, identity, path, found.parameters, query, picture)
+        return look, cast(Viewer, route.handler)
 
     async def part(self, look: Look, viewer: Viewer) -> str:
         """The live part of a page, rendered once a picture (rule 1)."""
@@ -170,6 +169,3 @@ def mark(part: str) -> str:
 def _is_left(request: web.BaseRequest) -> bool:
     """Whether nobody is at the other end any more."""
     return request.transport is None or request.transport.is_closing()
-
-
-__all__ = ["Live", "View", "mark"]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access import ACTION_ROLES, Identity, Role
+from sparq.nsqadmin.access.roles import Identity, Role
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.watch.picture import Picture
 
@@ -54,10 +54,6 @@ class Look:
     query: Mapping[str, str]
     picture: Picture
 
-    def may(self, action: str) -> bool:
-        """Whether the reader may do this action, by its name in `ACTION_ROLES`."""
-        return self.identity.may(ACTION_ROLES[action])
-
     @property
     def rights(self) -> dict[str, bool]:
         """What decides which buttons there are."""
@@ -69,7 +65,7 @@ class Look:
 
     def link(self, path: str, **query: object) -> str:
         """A path that is escaped already, below the base path, with a query of what is given."""
-        return self.desk.url(path) + _query(query)
+        return self.desk.url(path) + query_text(query)
 
     def here(self, **changes: object) -> str:
         """This page with other parameters; an empty one is left out."""
@@ -91,6 +87,7 @@ class Look:
 Viewer: TypeAlias = Callable[[Look], Awaitable[View]]
 
 
-def _query(given: Mapping[str, object]) -> str:
+def query_text(given: Mapping[str, object]) -> str:
+    """A query of what is given, with its question mark; what is empty is left out."""
     kept = {name: str(value) for name, value in given.items() if value not in ("", None)}
     return f"?{urlencode(kept)}" if kept else ""

@@ -1,9 +1,12 @@
-"""Looking into a queue: what waits, is in flight or deferred, the log, its tail, a search.
+"""Looking into a queue: what waits, the log, its tail, a search, dead letters; and its replay.
 
 1. Nothing is taken: nodes are asked to show (`sparq.nsqadmin.messages`).
 2. Bodies are shown only to readers with that right, and nobody else may search in them: what a
    search finds tells of what it looked for.
 3. Lists stand still while somebody chooses among them; the tail alone is live.
+4. A topic of dead letters is known by its name, as `orders.dead` comes from `orders`.
+5. Before a channel is moved its replay shows what would come of it: how many messages would come
+   again at each node, how many would wait then, and whether older ones are gone.
 """
 
 from __future__ import annotations
@@ -12,19 +15,29 @@ from typing import Any, Final
 
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.messages.asking import Answers, Refused
-from sparq.nsqadmin.messages.one import find
+from sparq.nsqadmin.messages.dead_letters import origin
 from sparq.nsqadmin.messages.peek import (
     MessagePage,
     SearchPage,
     Show,
     Sought,
+    find,
     log_page,
     peek,
     search,
 )
-from sparq.nsqadmin.pages import bodies
+from sparq.nsqadmin.messages.times import (
+    BUCKETS,
+    SECOND_NS,
+    Preview,
+    Times,
+    seek_preview,
+    text_of,
+    times,
+)
+from sparq.nsqadmin.pages import words
+from sparq.nsqadmin.pages.charts import Chart, Line, chart
 from sparq.nsqadmin.pages.look import Look, View
-from sparq.nsqadmin.pages.refusals import in_words
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}
 TABS: Final = {**STATES, "log": "Log", "tail": "Tail", "search": "Search"}
@@ -49,7 +62,7 @@ async def messages(look: Look) -> View:
         "topic": topic,
         "channel": channel,
         "show": show,
-        "topics": [key[0] for key in look.picture.topics.keys[:TOPICS_MAX]],
+        "topics": _topics(look),
         "channels": _channels(look, topic),
         "tabs": _tabs(look, channel, show) if topic else [],
         "sought": {name: look.query.get(name, "") for name in SOUGHT},
@@ -63,7 +76,7 @@ async def messages(look: Look) -> View:
         try:
             facts |= await _found(look, topic, channel, show)
         except Refused as refused:
-            facts["trouble"] = trouble(refused)
+            facts["trouble"] = _trouble(refused)
     is_live = show == "tail" and bool(topic) and not facts["is_paused"]
     title = f"Messages of {topic}" if topic else "Messages"
     return View("messages.html", title, facts, is_live=is_live)
@@ -86,7 +99,7 @@ async def _found(look: Look, topic: str, channel: str, show: str) -> dict[str, A
         "page": page,
         "next": look.here(after=page.next) if page.next and page.messages else "",
         "first": look.here(after="") if after else "",
-        "warnings": warnings(page.answers),
+        "warnings": _warnings(page.answers),
     }
 
 
@@ -103,11 +116,11 @@ async def _tail(look: Look, topic: str, channel: str) -> dict[str, Any]:
         place = f"last:{TAIL}"
         page = await log_page(look.desk.fleet, topic, place=place, channel=channel, show=how)
     page.messages = page.messages[::-1][:TAIL]
-    row = look.picture.topic(topic)
+    row = look.picture.topics.find(topic)
     return {
         "page": page,
         "rate": row.in_rate if row else None,
-        "warnings": warnings(page.answers),
+        "warnings": _warnings(page.answers),
         "next": "",
         "first": "",
         "pause": look.here(paused="" if look.query.get("paused") else "1"),
@@ -125,7 +138,7 @@ async def _searched(look: Look, topic: str, channel: str, after: str) -> dict[st
         "page": page,
         "next": look.here(after=page.next) if page.next else "",
         "first": "",
-        "warnings": warnings(page.answers),
+        "warnings": _warnings(page.answers),
         "is_step": bool(after),
     }
 
@@ -148,6 +161,11 @@ def _tabs(look: Look, channel: str, show: str) -> list[tuple[str, str, bool]]:
     ]
 
 
+def _topics(look: Look) -> list[str]:
+    """The topics, by name, for a field that suggests them."""
+    return [key[0] for key in look.picture.topics.keys[:TOPICS_MAX]]
+
+
 def _channels(look: Look, topic: str) -> list[str]:
     """The channels of a topic, by name."""
     keys = look.picture.channels.keys
@@ -159,15 +177,12 @@ async def message(look: Look) -> View:
     topic, wanted = look.query.get("topic", ""), look.query.get("id", "")
     show = Show(bodies=look.rights["may_read"], body_bytes=PAGE_BODY_BYTES, nodes=_node(look))
     facts: dict[str, Any] = {"topic": topic, "id": wanted, **look.rights}
-    try:
-        found, answers = await find(look.desk.fleet, topic, wanted, "", show)
-    except Refused as refused:
-        raise HttpError(refused.status, refused.code) from None
+    found, answers = await find(look.desk.fleet, topic, wanted, "", show)
     facts |= {
-        "found": [(one, bodies.whole(one)) for one in found],
-        "warnings": warnings(answers),
+        "found": [(one, words.body_of(one)) for one in found],
+        "warnings": _warnings(answers),
         "states": await _states(look, topic, wanted),
-        "topics": [key[0] for key in look.picture.topics.keys[:TOPICS_MAX]],
+        "topics": _topics(look),
     }
     return View("message.html", f"Message {wanted}", facts, is_live=False)
 
@@ -185,9 +200,9 @@ async def _states(look: Look, topic: str, wanted: str) -> list[tuple[str, dict[s
     return states
 
 
-def trouble(refused: Refused) -> str:
+def _trouble(refused: Refused) -> str:
     """Why there is nothing to show, in words."""
-    _, sentence, hint = in_words(refused.status, refused.code)
+    _, sentence, hint = words.in_words(refused.status, refused.code)
     return f"{sentence} {hint}".strip()
 
 
@@ -196,10 +211,112 @@ def _node(look: Look) -> tuple[str, ...]:
     return (node,) if node else ()
 
 
-def warnings(answers: Answers) -> list[str]:
+def _warnings(answers: Answers) -> list[str]:
     """Which nodes could not tell, in words."""
     said = [f"{node} did not answer: {why}." for node, why in answers.errors.items()]
     if answers.unable:
         nodes = ", ".join(answers.unable)
         said.append(f"{nodes}: Go's nsqd cannot be looked into; its messages are not shown.")
     return said
+
+
+async def dead_letters(look: Look) -> View:
+    """The topics of dead letters, and the messages of one."""
+    topic = look.query.get("topic", "")
+    picture = look.picture
+    rows = [picture.topics.find(key[0]) for key in picture.topics.keys if origin(key[0])]
+    facts: dict[str, Any] = {
+        "rows": [(row, origin(row.topic)) for row in rows if row is not None],
+        "topic": topic,
+        "channel": "",
+        "to": origin(topic),
+        "topics": _topics(look),
+        "page": None,
+        "trouble": "",
+        **look.rights,
+    }
+    if topic:
+        try:
+            facts |= await _letters(look, topic)
+        except Refused as refused:
+            facts["trouble"] = _trouble(refused)
+    return View("dead_letters.html", "Dead letters", facts, is_live=False)
+
+
+async def _letters(look: Look, topic: str) -> dict[str, Any]:
+    after, place = look.query.get("after", ""), look.query.get("from", "")
+    show = _show(look, LIMIT)
+    found = await look.desk.letters.letters(topic, place=place, after=after, show=show)
+    page = found.page
+    return {
+        "page": page,
+        "marks": found.marks,
+        "next": look.here(after=page.next) if page.next and len(page.messages) == LIMIT else "",
+        "first": look.here(after="") if after else "",
+        "warnings": _warnings(page.answers),
+    }
+
+
+async def replay(look: Look) -> View:
+    """The page of a channel's replay.
+
+    Raises:
+        HttpError: there is no such topic or channel, or its nodes are Go's.
+    """
+    topic, channel = look.query.get("topic", ""), look.query.get("channel", "")
+    to, node = look.query.get("to", ""), look.query.get("node", "")
+    if not topic or not channel:
+        raise HttpError(400, "A replay needs a topic and a channel: begin at a channel's page.")
+    found = await times(look.desk.fleet, topic, channel, buckets=BUCKETS)
+    preview, trouble = await _preview(look, topic, channel, to, node) if to else (None, "")
+    facts: dict[str, Any] = {
+        "topic": topic,
+        "channel": channel,
+        "to": to,
+        "node": node,
+        "nodes": [each.address for each, _ in look.picture.channel_nodes(topic, channel)],
+        "preview": preview,
+        "trouble": trouble,
+        "chart": _chart(found),
+        "begin": text_of(found.from_ns) if found.from_ns else "",
+        "total": sum(found.counts),
+        "place": _place(found),
+        "warnings": _warnings(found.answers),
+        "row": look.picture.channels.find(topic, channel),
+        **look.rights,
+    }
+    return View("replay.html", f"Replay {topic}/{channel}", facts, is_live=False)
+
+
+async def _preview(
+    look: Look, topic: str, channel: str, to: str, node: str
+) -> tuple[Preview | None, str]:
+    try:
+        nodes = [node] if node else []
+        return await seek_preview(look.desk.fleet, topic, channel, to, nodes), ""
+    except Refused as refused:
+        return None, refused.code
+
+
+def _chart(found: Times) -> Chart | None:
+    """Messages by the time when they were published; None without any."""
+    if found.from_ns is None or found.to_ns is None:
+        return None
+    width = (found.to_ns - found.from_ns) / max(1, len(found.counts))
+    begins = [(found.from_ns + at * width) / SECOND_NS for at in range(len(found.counts))]
+    counts: list[float | None] = [float(count) for count in found.counts]
+    return chart(
+        "times",
+        "Messages by the time they were published",
+        begins,
+        [Line("messages", counts)],
+        bars=True,
+    )
+
+
+def _place(found: Times) -> int:
+    """The bucket where the channel goes on, by the node that is furthest behind."""
+    if not found.cursors or found.from_ns is None or found.to_ns is None:
+        return max(0, len(found.counts) - 1)
+    part = (min(found.cursors.values()) - found.from_ns) / max(1, found.to_ns - found.from_ns)
+    return max(0, min(len(found.counts) - 1, int(part * len(found.counts))))

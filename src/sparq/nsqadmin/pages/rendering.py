@@ -15,13 +15,14 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sparq.nsqadmin.access import Identity, Role
+from sparq.nsqadmin.access import roles
+from sparq.nsqadmin.access.roles import Identity, Role
 from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.pages import bodies, words
+from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.assets import Assets
-from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.look import Look, View, query_text
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
-from sparq.program.version import sparq_version
+from sparq.program.saying import sparq_version
 
 
 class Entry(NamedTuple):
@@ -59,7 +60,7 @@ class Renderer:
             "asset": lambda name: desk.url(assets.path(name)),
             "base": desk.url(""),
             "version": sparq_version(),
-            "link": lambda path, **query: _link(desk, path, query),
+            "link": lambda path, **query: desk.url(path) + query_text(query),
             "topic_link": lambda topic: desk.url(topic_link(topic)),
             "channel_link": lambda topic, channel: desk.url(channel_link(topic, channel)),
             "node_link": lambda address: desk.url(node_link(address)),
@@ -133,7 +134,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     own = {"as_pattern": as_pattern, "breakable": breakable}
-    made.filters |= {**words.FILTERS, **bodies.FILTERS, **own}
+    made.filters |= {**words.FILTERS, **own}
     return made
 
 
@@ -147,24 +148,14 @@ def as_pattern(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_#-]", lambda found: "\\" + found[0], name)
 
 
-def _link(desk: Desk, path: str, query: Mapping[str, object]) -> str:
-    kept = "&".join(
-        f"{quote(name)}={quote(str(value), safe='')}"
-        for name, value in query.items()
-        if value not in ("", None)
-    )
-    return desk.url(path) + (f"?{kept}" if kept else "")
-
-
 def _view_of(look: Look) -> str:
     """A page's address below the base path, as `/live` takes it."""
     return look.here()[len(look.desk.url("")) :]
 
 
 def _is_shown(entry: Entry, identity: Identity, look: Look | None) -> bool:
-    if entry.needs_log and look is not None and look.picture.nodes:
-        return any(node.is_sparq for node in look.picture.nodes) and identity.may(entry.needs)
-    return identity.may(entry.needs)
+    lacks_log = look is not None and bool(look.picture.nodes) and not look.picture.has_log
+    return identity.may(entry.needs) and not (entry.needs_log and lacks_log)
 
 
 def _is_here(entry: Entry, look: Look) -> bool:
@@ -177,15 +168,8 @@ def _is_here(entry: Entry, look: Look) -> bool:
 
 
 def _who(identity: Identity) -> str:
-    words_of = [
-        word
-        for word, role in (
-            ("administer", Role.ADMINISTER),
-            ("operate", Role.OPERATE),
-            ("read", Role.READ),
-        )
-        if identity.may(role)
-    ][:1]
+    # The strongest one includes the others.
+    words_of = [word for word in roles.words(identity.roles) if word != "bodies"][-1:]
     bodies = ["read bodies"] if identity.may(Role.BODIES) else []
     may = " and ".join([*words_of, *bodies]) or "see nothing"
     name = {"local": "This machine"}.get(identity.via, identity.name or "Everybody")

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -17,35 +18,27 @@ from aiohttp import web
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.options import base_of
-from sparq.nsqadmin.pages import (
-    acting,
-    audit,
-    dead_letters,
-    messages,
-    nodes,
-    overview,
-    replay,
-    topics,
-)
-from sparq.nsqadmin.pages.assets import Assets, assets
+from sparq.nsqadmin.pages import acting, cluster, messages, topics
+from sparq.nsqadmin.pages.assets import assets
 from sparq.nsqadmin.pages.live import Live, mark
 from sparq.nsqadmin.pages.look import Look, Viewer
-from sparq.nsqadmin.pages.refusals import in_words
 from sparq.nsqadmin.pages.rendering import Renderer
+from sparq.nsqadmin.pages.words import in_words
 
 VIEWERS: Final[dict[str, Viewer]] = {
-    "/": overview.overview,
+    "/": cluster.overview,
     "/topics": topics.topics,
     "/topics/:topic": topics.topic,
     "/topics/:topic/:channel": topics.channel,
-    "/nodes": nodes.nodes,
-    "/nodes/:node": nodes.node,
+    "/nodes": cluster.nodes,
+    "/nodes/:node": cluster.node,
     "/messages": messages.messages,
     "/message": messages.message,
-    "/replay": replay.replay,
-    "/counter": overview.counter,
-    "/lookup": nodes.lookup,
-    "/audit": audit.audit,
+    "/replay": messages.replay,
+    "/dead-letters": messages.dead_letters,
+    "/counter": cluster.counter,
+    "/lookup": cluster.lookup,
+    "/audit": cluster.audit,
 }
 FORMS: Final[dict[str, acting.Form]] = {
     "/topics/:topic": acting.on_topic,
@@ -63,22 +56,21 @@ HTML: Final = "text/html; charset=utf-8"
 def routes(desk: Desk) -> list[Route]:
     """All routes of the pages."""
     renderer = Renderer(desk, assets())
-    viewers = {**VIEWERS, "/dead-letters": dead_letters.DeadLetterPage(desk).view}
-    live = Live(desk, renderer, viewers)
+    live = Live(desk, renderer, VIEWERS)
     own = [
         Route("GET", "/live", live.stream, log=False),
         Route("GET", "/static/:name", assets().serve, log=False),
-        Route("GET", "/favicon.ico", _icon(assets()), log=False),
+        Route("GET", "/favicon.ico", partial(assets().serve, name="icon.svg"), log=False),
         Route("GET", "/signin", lambda call: _sign_in(desk, renderer, call)),
     ]
-    shown = [Route("GET", path, _page(renderer, live)) for path in viewers]
+    shown = [Route("GET", path, _page(renderer, live)) for path in VIEWERS]
     posted = [
         Route("POST", path, acting.handler(desk, renderer, form)) for path, form in FORMS.items()
     ]
     return [*own, *shown, *posted]
 
 
-def error(desk: Desk, request: web.BaseRequest, status: int, code: str) -> web.Response | None:
+def error(desk: Desk, request: web.BaseRequest, status: int, code: str) -> web.Response:
     """The page that says why there is no page; for a form of a page a notice on it."""
     is_sign_in = status == 401 and request.path == desk.url("/signin")
     title, sentence, hint = in_words(status, "WRONG_TOKEN" if is_sign_in else code)
@@ -115,14 +107,6 @@ async def _next_look(look: Look) -> Look:
 def _html(text: str, status: int = 200) -> web.Response:
     headers = {"Cache-Control": "no-store", "Content-Type": HTML}
     return web.Response(text=text, status=status, headers=headers)
-
-
-def _icon(own: Assets) -> Callable[[Call], web.Response]:
-    def handle(call: Call) -> web.Response:
-        call.parameters = {"name": "icon.svg"}
-        return own.serve(call)
-
-    return handle
 
 
 def _sign_in(desk: Desk, renderer: Renderer, call: Call) -> web.Response:

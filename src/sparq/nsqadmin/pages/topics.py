@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from sparq.cluster.figures import Latency
 from sparq.nsqadmin.pages import words
+from sparq.nsqadmin.pages.cluster import charts_of
 from sparq.nsqadmin.pages.grids import CHANNELS, CLIENTS, TOPICS, grid
 from sparq.nsqadmin.pages.look import Look, View
-from sparq.nsqadmin.pages.overview import charts_of
 from sparq.nsqadmin.watch import paging
-from sparq.nsqadmin.watch.attention import channel_link, topic_link
+from sparq.nsqadmin.watch.attention import channel_link
 from sparq.nsqadmin.watch.merge import STATES
 
 OF_ONE_TOPIC: Final = (CHANNELS[0]._replace(label="Name"), *CHANNELS[1:])
@@ -37,7 +37,7 @@ async def topics(look: Look) -> View:
         "list": found,
         "of_channels": of_channels,
         "states": [("all", look.here(state="", offset=""), not state), *chips],
-        "may_create": look.may("create_topic"),
+        "may_create": look.rights["may_operate"],
         "query": {
             name: look.query.get(name, "") for name in ("view", "sort", "state", "limit", "filter")
         },
@@ -48,50 +48,45 @@ async def topics(look: Look) -> View:
 async def topic(look: Look) -> View:
     """One topic: its figures, channels and nodes."""
     name, picture = look.parameters["topic"], look.picture
-    row = picture.topic(name)
+    row = picture.topics.find(name)
+    facts: dict[str, Any] = {"row": row, "name": name, "has_log": picture.has_log, **look.rights}
     if row is None:
-        facts: dict[str, Any] = {"row": None, "is_registered": False}
-    else:
-        detail = await look.desk.watch.detail(name)
-        rates, waiting = charts_of(look.desk.watch.history.series(("topic", name)))
-        fetch = partial(paging.page, picture.channels, topic=name)
-        facts = {
-            "row": row,
-            "rates": rates,
-            "waiting": waiting,
-            "channels": grid(look, OF_ONE_TOPIC, fetch, default="name"),
-            "nodes": picture.topic_nodes(name),
-            "latencies": latencies(detail.topic.latency),
-        }
-    facts |= {"name": name, "has_log": _has_log(look), **look.rights}
-    return View("topic.html", name, facts, status=200 if row else 404)
+        return View("topic.html", name, facts, status=404)
+    detail = await look.desk.watch.detail(name)
+    rates, waiting = charts_of(look.desk.watch.history.series(("topic", name)))
+    fetch = partial(paging.page, picture.channels, topic=name)
+    facts |= {
+        "rates": rates,
+        "waiting": waiting,
+        "channels": grid(look, OF_ONE_TOPIC, fetch, default="name"),
+        "nodes": picture.topic_nodes(name),
+        "latencies": latencies(detail.topic.latency),
+    }
+    return View("topic.html", name, facts)
 
 
 async def channel(look: Look) -> View:
     """One channel: its figures, consumers and nodes."""
-    topic_name, name = look.parameters["topic"], look.parameters["channel"]
-    picture = look.picture
-    row = picture.channel(topic_name, name)
+    of, name, picture = look.parameters["topic"], look.parameters["channel"], look.picture
+    row, title = picture.channels.find(of, name), f"{of}/{name}"
+    facts: dict[str, Any] = {"row": row, "topic": of, "name": name, **look.rights}
+    facts["has_log"] = picture.has_log
     if row is None:
-        facts: dict[str, Any] = {"row": None}
-    else:
-        detail = await look.desk.watch.detail(topic_name, name)
-        series = look.desk.watch.history.series(("channel", topic_name, name))
-        rates, waiting = charts_of(series)
-        own = channel_link(topic_name, name)
-        fetch = partial(paging.page_of_clients, detail.clients)
-        facts = {
-            "row": row,
-            "rates": rates,
-            "waiting": waiting,
-            "notices": [notice for notice in picture.notices if notice.link == own],
-            "clients": grid(look, CLIENTS, fetch, default="-connections"),
-            "nodes": picture.channel_nodes(topic_name, name),
-            "latencies": latencies(detail.channel.latency) if detail.channel else [],
-            "delivery": _delivery(detail.channel),
-        }
-    facts |= {"topic": topic_name, "name": name, "has_log": _has_log(look), **look.rights}
-    return View("channel.html", f"{topic_name}/{name}", facts, status=200 if row else 404)
+        return View("channel.html", title, facts, status=404)
+    detail = await look.desk.watch.detail(of, name)
+    rates, waiting = charts_of(look.desk.watch.history.series(("channel", of, name)))
+    own = channel_link(of, name)
+    fetch = partial(paging.page_of_clients, detail.clients)
+    facts |= {
+        "rates": rates,
+        "waiting": waiting,
+        "notices": [notice for notice in picture.notices if notice.link == own],
+        "clients": grid(look, CLIENTS, fetch, default="-connections"),
+        "nodes": picture.channel_nodes(of, name),
+        "latencies": latencies(detail.channel.latency) if detail.channel else [],
+        "delivery": _delivery(detail.channel),
+    }
+    return View("channel.html", title, facts)
 
 
 def latencies(latency: Latency | None) -> list[tuple[str, str]]:
@@ -124,11 +119,3 @@ def _delivery(channel: Any) -> list[tuple[str, str]]:
     if not total or total == parts[2][1]:
         return []  # no nsqd was told where it is
     return [(label, f"{words.whole(n)} ({100 * n / total:.0f} %)") for label, n in parts]
-
-
-def _has_log(look: Look) -> bool:
-    """Whether some node serves what its log holds: Go's do not."""
-    return any(node.is_sparq for node in look.picture.nodes)
-
-
-__all__ = ["channel", "topic", "topic_link", "topics"]

@@ -1,19 +1,28 @@
-"""Figures as pages show them: short in a column, whole in a tooltip. Pure.
+"""How pages say things: figures, short in a column and whole in a tooltip, bodies, refusals. Pure.
 
-An unknown figure (None) is a dash everywhere; a figure without end is a word.
+1. An unknown figure (None) is a dash everywhere; a figure without end is a word.
+2. A message's body is shown as a reader can take it in: JSON laid out, text as it is, bytes as hex.
+3. NSQ's error codes become sentences for people: what is the matter, and what to do.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import math
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sparq.nsqadmin.watch import words
 
 UNKNOWN: Final = "\N{EN DASH}"
 MINUS: Final = "\N{MINUS SIGN}"
+LINE_CHARACTERS: Final = 160
+HEX_BYTES_MAX: Final = 4096
+_ROW: Final = 16
 _SHORT_FROM: Final = 100_000
 _STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -104,18 +113,107 @@ def ago(at: float | None, now: float | None = None) -> str:
     return f"{words.duration(max(0.0, (time.time() if now is None else now) - at))} ago"
 
 
-FILTERS: Final[dict[str, Any]] = {
-    "whole": whole,
-    "short": short,
-    "rate": rate,
-    "per_second": per_second,
-    "signed": signed,
-    "size": size,
-    "seconds": seconds,
-    "lag": lag,
-    "moment": moment,
-    "clock": clock,
-    "ago": ago,
-    "count": words.count,
-}
+class Body(NamedTuple):
+    """A body: what it is (`JSON`, `text`, `bytes`, or why there is none), and its text."""
+
+    kind: str
+    text: str
+
+
+def body_line(message: Mapping[str, Any]) -> str:
+    """The beginning of a body, in one line for a list; "" where bodies are not shown."""
+    if "body" not in message:
+        return ""
+    if message.get("encoding") == "base64":
+        return _decoded(message)[: LINE_CHARACTERS // 4].hex(" ")
+    return " ".join(str(message["body"])[: 2 * LINE_CHARACTERS].split())[:LINE_CHARACTERS]
+
+
+def body_of(message: Mapping[str, Any]) -> Body:
+    """A body, as far as the node has told it."""
+    if "body" not in message:
+        return Body("not shown", "")
+    if message.get("encoding") == "base64":
+        return Body("bytes", hexdump(_decoded(message)))
+    text = str(message["body"])
+    if text[:1] in ("{", "[") and not message.get("cut"):
+        try:
+            return Body("JSON", json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+        except (ValueError, RecursionError):
+            pass  # then it is a text that begins like JSON
+    return Body("text", text)
+
+
+def hexdump(data: bytes) -> str:
+    """Lines of an offset, 16 bytes in hex, and the same as ASCII."""
+    rows = [
+        f"{at:06x}  {data[at : at + _ROW].hex(' '):<47}  {_ascii(data[at : at + _ROW])}"
+        for at in range(0, min(len(data), HEX_BYTES_MAX), _ROW)
+    ]
+    left = len(data) - HEX_BYTES_MAX
+    return "\n".join([*rows, f"and {left:,} bytes more"] if left > 0 else rows)
+
+
+def _decoded(message: Mapping[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(str(message["body"]))
+    except binascii.Error:
+        return b""
+
+
+def _ascii(data: bytes) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+
+
+_SHOWN = (whole, short, rate, per_second, signed, size, seconds, lag, moment, clock, ago)
+FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body_line, words.count)}
 """By the names that templates know them by."""
+
+_SENTENCES: Final = {
+    "NOT_FOUND": ("There is no such page.", "Look at the address, or begin at the overview."),
+    "NODE_NOT_FOUND": (
+        "No nsqd of this cluster has this address.",
+        "It may have been gone for so long that it was forgotten.",
+    ),
+    "METHOD_NOT_ALLOWED": ("This page does not take that.", ""),
+    "FORBIDDEN": (
+        "You may not do this.",
+        "Ask whoever runs nsqadmin for the role that it needs (--role, --token-file).",
+    ),
+    "UNAUTHORIZED": ("Sign in first.", "It needs a token that is valid now."),
+    "WRONG_TOKEN": (
+        "This token is not valid, or not any more.",
+        "Copy it once more, or ask whoever runs nsqadmin for a new one.",
+    ),
+    "NO_TOKENS": ("Nobody can sign in here.", "nsqadmin was started without --token-file."),
+    "INVALID_TOPIC": (
+        "This is no name of a topic.",
+        "Use 1 to 64 of the characters .a-zA-Z0-9_-, optionally followed by #ephemeral.",
+    ),
+    "INVALID_CHANNEL": (
+        "This is no name of a channel.",
+        "Use 1 to 64 of the characters .a-zA-Z0-9_-, optionally followed by #ephemeral.",
+    ),
+    "TOPIC_NOT_FOUND": ("No nsqd has this topic.", ""),
+    "CHANNEL_NOT_FOUND": ("No nsqd has this channel.", ""),
+    "INVALID_ARG_REGEX": ("This is no pattern:", ""),
+    "INVALID_ARG_JSON": ("This is no question about JSON:", ""),
+    "INVALID_ARG_ATTEMPTS": ("This is no number of attempts:", ""),
+    "INVALID_ARG_FROM": ("There is no such place to begin:", ""),
+    "INVALID_ARG_TO": ("There is no such place:", ""),
+    "INVALID_ACTION": ("There is no such action.", ""),
+    "NAME_NOT_TYPED": ("Nothing was done: the name was not typed as it is.", "Type it once more."),
+    "AUDIT_UNAVAILABLE": (
+        "Nothing was done: the audit log cannot be written.",
+        "See nsqadmin's log, and the disk of --audit-log.",
+    ),
+    "INTERNAL_ERROR": ("nsqadmin met an error of its own.", "Its log says more."),
+}
+_TITLES: Final = {400: "Not like this", 401: "Sign in", 403: "Not allowed", 404: "Not found"}
+
+
+def in_words(status: int, code: str) -> tuple[str, str, str]:
+    """Title, sentence and hint for a refused request; a code that is a sentence stays one."""
+    name, _, more = code.partition(":")
+    sentence, hint = _SENTENCES.get(name, (code, ""))
+    return _TITLES.get(status, "Error"), f"{sentence} {more.strip()}".strip(), hint

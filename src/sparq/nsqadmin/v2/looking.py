@@ -1,32 +1,44 @@
-"""Messages over the API: pages of a channel and of the log, search, one message, replay.
+"""Messages over the API: pages of a channel and of the log, search, one message, dead letters.
 
 1. Bodies are shown to the role `bodies` alone. Without it the same routes show the rest of each
-   message; a search for text would tell bodies, so it is refused (`access.rights`).
+   message; a search for text would tell bodies, so it is refused (`access.roles`).
 2. A search streams events while it goes on (`stream=true`), or answers with one bounded step and a
    token. Whoever goes away ends it.
+3. Dead letters are sent back by the action `copy_message`, `BATCH` messages at a time, so that each
+   entry of the audit log names all of its messages. Letters that were sent back stay where they
+   are, marked.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import fields
+from typing import Any, Final
 
 from sparq.daemon.http import Call, Content, HttpError
-from sparq.nsqadmin.access import Role
+from sparq.nsqadmin.access.roles import Role
+from sparq.nsqadmin.actions import Order
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.messages import peek as peeking
-from sparq.nsqadmin.messages.asking import Answers, Refused
-from sparq.nsqadmin.messages.one import find, whole_body
-from sparq.nsqadmin.messages.peek import STATES, MessagePage, SearchPage, Show, Sought
-from sparq.nsqadmin.messages.replay import seek_preview
-from sparq.nsqadmin.messages.times import BUCKETS, BUCKETS_MAX, times
-from sparq.nsqadmin.v2.table import Arguments, Endpoint, Parameter
-
-T = TypeVar("T")
+from sparq.nsqadmin.messages.dead_letters import origin
+from sparq.nsqadmin.messages.peek import (
+    STATES,
+    MessagePage,
+    SearchPage,
+    Show,
+    Sought,
+    by_node,
+    find,
+    whole_body,
+)
+from sparq.nsqadmin.messages.times import BUCKETS, BUCKETS_MAX, seek_preview, times
+from sparq.nsqadmin.v2.schemas import plain
+from sparq.nsqadmin.v2.table import Arguments, Endpoints, Parameter, text_in, texts_in
 
 BODY_BYTES_MAX: Final = 1 << 20
+BATCH: Final = 50
+ALL_MAX: Final = 10_000
 
 TOPIC: Final = Parameter("topic", "the topic", is_needed=True)
 CHANNEL: Final = Parameter("channel", "the channel", is_needed=True)
@@ -66,164 +78,22 @@ SOUGHT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """The handlers."""
-
-    desk: Desk
-
-    def endpoints(self) -> list[Endpoint]:
-        """The routes."""
-        return [*self._pages(), *self._single(), *self._times()]
-
-    def _pages(self) -> list[Endpoint]:
-        state = Parameter("state", "which messages", default="waiting", choices=STATES)
-        place = Parameter("from", "a place; without it the oldest message")
-        stream = Parameter("stream", "as events, until all was searched", "flag", default=False)
-        channel = (TOPIC, CHANNEL, state, *SHOWN, AFTER)
-        log = (TOPIC, ANY_CHANNEL, place, *SHOWN, AFTER)
-        search = (*SOUGHT, *SHOWN, AFTER, stream)
-        peeks = "a channel's messages by time; nothing is taken"
-        logs = "a topic's log by time, also what comes after the `next` of the last page"
-        finds = "messages that match: one step, or events until the end"
-        events = ("text/event-stream",)
-        return [
-            Endpoint("GET", "/messages", peeks, "MessagePage", self.messages, channel),
-            Endpoint("GET", "/log", logs, "MessagePage", self.log, log),
-            Endpoint("GET", "/search", finds, "SearchPage", self.search, search, media=events),
-        ]
-
-    def _single(self) -> list[Endpoint]:
-        one = (TOPIC, Parameter("id", "16 hexadecimal digits", is_needed=True))
-        node = Parameter("node", "the node that has it", is_needed=True)
-        words = "one message, at each node that has one of this id"
-        shown = (*one, ANY_CHANNEL, *SHOWN[1:])
-        bytes_ = ("application/octet-stream",)
-        return [
-            Endpoint("GET", "/message", words, "Messages", self.message, shown),
-            Endpoint(
-                "GET",
-                "/body",
-                "a message's whole body",
-                None,
-                self.body,
-                (*one, node),
-                media=bytes_,
-            ),
-        ]
-
-    def _times(self) -> list[Endpoint]:
-        buckets = Parameter(
-            "buckets", "parts", "integer", default=BUCKETS, minimum=1, maximum=BUCKETS_MAX
-        )
-        of_channel = Parameter("channel", "where this channel stands, too")
-        to = Parameter("to", "a place, as in docs/http.md, Replay", is_needed=True)
-        times = (TOPIC, of_channel, buckets, NODES)
-        seek = (TOPIC, CHANNEL, to, NODES)
-        words = "how many messages were published when"
-        dry = "what a seek would do; nothing is moved"
-        return [
-            Endpoint("GET", "/times", words, "Times", self.times, times),
-            Endpoint("GET", "/seek", dry, "Preview", self.preview, seek),
-        ]
-
-    def show(self, call: Call, asked: Arguments) -> Show:
-        """How much is shown to whoever asks.
-
-        Raises:
-            HttpError: 403, bodies are wanted and the role is missing.
-        """
-        bodies = asked["bodies"]
-        if bodies:
-            self.desk.access.require(call.request, Role.BODIES)
-        elif bodies is None:
-            bodies = self.desk.access.identify(call.request).may(Role.BODIES)
-        return Show(asked.get("limit", 1), bodies, asked["body_bytes"], asked["nodes"])
-
-    async def messages(self, call: Call, asked: Arguments) -> Any:
-        """`GET /messages`."""
-        page = await refusing(
-            peeking.peek(
-                self.desk.fleet,
-                asked["topic"],
-                asked["channel"],
-                state=asked["state"],
-                after=asked["after"],
-                show=self.show(call, asked),
-            )
-        )
-        return page_document(page)
-
-    async def log(self, call: Call, asked: Arguments) -> Any:
-        """`GET /log`."""
-        page = await refusing(
-            peeking.log_page(
-                self.desk.fleet,
-                asked["topic"],
-                place=asked["from"],
-                channel=asked["channel"],
-                after=asked["after"],
-                show=self.show(call, asked),
-            )
-        )
-        return page_document(page)
-
-    async def search(self, call: Call, asked: Arguments) -> Any:
-        """`GET /search`."""
-        fleet, topic, sought = self.desk.fleet, asked["topic"], sought_in(asked)
-        after, show = asked["after"], self.show(call, asked)
-        first = await refusing(peeking.search(fleet, topic, sought, after=after, show=show))
-        if not asked["stream"]:
-            return search_document(first)
-        response = await call.stream("text/event-stream", {"Cache-Control": "no-store"})
-        page, found = first, 0
-        while True:
-            found += len(page.messages)
-            await response.write(event("step", search_document(page)))
-            if page.next is None or found >= show.limit:
-                break
-            page = await peeking.search(fleet, topic, sought, after=page.next, show=show)
-        await response.write(event("end", {"next": page.next, "done": page.done}))
-        return response
-
-    async def message(self, call: Call, asked: Arguments) -> Any:
-        """`GET /message`."""
-        show = self.show(call, asked)
-        found = find(self.desk.fleet, asked["topic"], asked["id"], asked["channel"], show)
-        messages, answers = await refusing(found)
-        return {"messages": messages, **answers_document(answers)}
-
-    async def body(self, _call: Call, asked: Arguments) -> Any:
-        """`GET /body`; browsers save it, they do not show it."""
-        fleet = self.desk.fleet
-        body = await refusing(whole_body(fleet, asked["topic"], asked["id"], asked["node"]))
-        return Content(body, "application/octet-stream")
-
-    async def times(self, _call: Call, asked: Arguments) -> Any:
-        """`GET /times`."""
-        fleet, topic, channel = self.desk.fleet, asked["topic"], asked["channel"]
-        found = await refusing(
-            times(fleet, topic, channel, buckets=asked["buckets"], nodes=asked["nodes"])
-        )
-        return {**found.document(), **answers_document(found.answers)}
-
-    async def preview(self, _call: Call, asked: Arguments) -> Any:
-        """`GET /seek`."""
-        fleet, topic, channel = self.desk.fleet, asked["topic"], asked["channel"]
-        found = await refusing(seek_preview(fleet, topic, channel, asked["to"], asked["nodes"]))
-        return {**found.document(), **answers_document(found.answers)}
+ONE: Final = (TOPIC, Parameter("id", "16 hexadecimal digits", is_needed=True))
+ENDPOINTS: Final = Endpoints()
 
 
-async def refusing(work: Awaitable[T]) -> T:
-    """What comes of something; what it refuses becomes an HTTP answer.
+def show_in(desk: Desk, call: Call, asked: Arguments) -> Show:
+    """How much is shown to whoever asks.
 
     Raises:
-        HttpError: it was refused.
+        HttpError: 403, bodies are wanted and the role is missing.
     """
-    try:
-        return await work
-    except Refused as refused:
-        raise HttpError(refused.status, refused.code) from None
+    bodies = asked["bodies"]
+    if bodies:
+        desk.access.require(call.request, Role.BODIES)
+    elif bodies is None:
+        bodies = desk.access.identify(call.request).may(Role.BODIES)
+    return Show(asked.get("limit", 1), bodies, asked["body_bytes"], asked["nodes"])
 
 
 def sought_in(asked: Arguments) -> Sought:
@@ -232,37 +102,225 @@ def sought_in(asked: Arguments) -> Sought:
     return Sought(asked["from"], asked["to"], **{name: asked[name] for name in names})
 
 
-def answers_document(answers: Answers) -> dict[str, Any]:
-    """Who could not tell, and why."""
-    return {"errors": answers.errors, "unable": answers.unable, "absent": answers.absent}
-
-
-def page_document(page: MessagePage) -> dict[str, Any]:
+def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
     """A page as JSON has it."""
-    return {
-        "messages": page.messages,
-        "next": page.next,
-        "total": page.total,
-        "older_are_gone": page.older_are_gone,
-        "reach": page.reach,
-        **answers_document(page.answers),
-    }
+    names = [each.name for each in fields(page) if each.name != "answers"]
+    return {**{name: getattr(page, name) for name in names}, **page.answers.document()}
 
 
-def search_document(page: SearchPage) -> dict[str, Any]:
-    """A step of a search as JSON has it."""
-    return {
-        "messages": page.messages,
-        "next": page.next,
-        "done": page.done,
-        "progress": page.progress,
-        "scanned": page.scanned,
-        "scanned_bytes": page.scanned_bytes,
-        "unsearched": page.unsearched,
-        **answers_document(page.answers),
-    }
+@ENDPOINTS.add(
+    "GET",
+    "/messages",
+    "a channel's messages by time; nothing is taken",
+    "MessagePage",
+    TOPIC,
+    CHANNEL,
+    Parameter("state", "which messages", default="waiting", choices=STATES),
+    *SHOWN,
+    AFTER,
+)
+async def _messages(desk: Desk, call: Call, asked: Arguments) -> Any:
+    names, show = (asked["topic"], asked["channel"]), show_in(desk, call, asked)
+    state, after = asked["state"], asked["after"]
+    return page_document(
+        await peeking.peek(desk.fleet, *names, state=state, after=after, show=show)
+    )
 
 
-def event(name: str, told: Any) -> bytes:
+@ENDPOINTS.add(
+    "GET",
+    "/log",
+    "a topic's log by time, also what comes after the `next` of the last page",
+    "MessagePage",
+    TOPIC,
+    ANY_CHANNEL,
+    Parameter("from", "a place; without it the oldest message"),
+    *SHOWN,
+    AFTER,
+)
+async def _log(desk: Desk, call: Call, asked: Arguments) -> Any:
+    of = {"place": asked["from"], "channel": asked["channel"], "after": asked["after"]}
+    show = show_in(desk, call, asked)
+    return page_document(await peeking.log_page(desk.fleet, asked["topic"], **of, show=show))
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/search",
+    "messages that match: one step, or events until the end",
+    "SearchPage",
+    *SOUGHT,
+    *SHOWN,
+    AFTER,
+    Parameter("stream", "as events, until all was searched", "flag", default=False),
+    media=("text/event-stream",),
+)
+async def _search(desk: Desk, call: Call, asked: Arguments) -> Any:
+    topic, sought, show = asked["topic"], sought_in(asked), show_in(desk, call, asked)
+    page = await peeking.search(desk.fleet, topic, sought, after=asked["after"], show=show)
+    if not asked["stream"]:
+        return _step(page)
+    response = await call.stream("text/event-stream", {"Cache-Control": "no-store"})
+    found = 0
+    while True:
+        found += len(page.messages)
+        await response.write(_event("step", _step(page)))
+        if page.next is None or found >= show.limit:
+            break
+        page = await peeking.search(desk.fleet, topic, sought, after=page.next, show=show)
+    await response.write(_event("end", {"next": page.next, "done": page.done}))
+    return response
+
+
+def _step(page: SearchPage) -> dict[str, Any]:
+    return {**page_document(page), "done": page.done}
+
+
+def _event(name: str, told: Any) -> bytes:
     """A server-sent event; JSON has no line ends of its own."""
     return f"event: {name}\ndata: {json.dumps(told, separators=(',', ':'))}\n\n".encode()
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/message",
+    "one message, at each node that has one of this id",
+    "Messages",
+    *ONE,
+    ANY_CHANNEL,
+    *SHOWN[1:],
+)
+async def _message(desk: Desk, call: Call, asked: Arguments) -> Any:
+    show = show_in(desk, call, asked)
+    found, answers = await find(desk.fleet, asked["topic"], asked["id"], asked["channel"], show)
+    return {"messages": found, **answers.document()}
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/body",
+    "a message's whole body",
+    None,
+    *ONE,
+    Parameter("node", "the node that has it", is_needed=True),
+    media=("application/octet-stream",),
+)
+async def _body(desk: Desk, _call: Call, asked: Arguments) -> Any:
+    """Browsers save it, they do not show it."""
+    body = await whole_body(desk.fleet, asked["topic"], asked["id"], asked["node"])
+    return Content(body, "application/octet-stream")
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/times",
+    "how many messages were published when",
+    "Times",
+    TOPIC,
+    Parameter("channel", "where this channel stands, too"),
+    Parameter("buckets", "parts", "integer", default=BUCKETS, minimum=1, maximum=BUCKETS_MAX),
+    NODES,
+)
+async def _times(desk: Desk, _call: Call, asked: Arguments) -> Any:
+    names = asked["topic"], asked["channel"]
+    found = await times(desk.fleet, *names, buckets=asked["buckets"], nodes=asked["nodes"])
+    return {**found.document(), **found.answers.document()}
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/seek",
+    "what a seek would do; nothing is moved",
+    "Preview",
+    TOPIC,
+    CHANNEL,
+    Parameter("to", "a place, as in docs/http.md, Replay", is_needed=True),
+    NODES,
+)
+async def _preview(desk: Desk, _call: Call, asked: Arguments) -> Any:
+    names = asked["topic"], asked["channel"]
+    found = await seek_preview(desk.fleet, *names, asked["to"], asked["nodes"])
+    return {**found.document(), **found.answers.document()}
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/dead-letters",
+    "letters of a topic, with when they were sent back, and which came back",
+    "LetterPage",
+    TOPIC,
+    Parameter("from", "a place; without it the oldest letter"),
+    *SHOWN,
+    AFTER,
+)
+async def _letters(desk: Desk, call: Call, asked: Arguments) -> Any:
+    show, place, after = show_in(desk, call, asked), asked["from"], asked["after"]
+    found = await desk.letters.letters(asked["topic"], place=place, after=after, show=show)
+    return {"origin": found.origin, "marks": plain(found.marks), **page_document(found.page)}
+
+
+@ENDPOINTS.add(
+    "POST",
+    "/dead-letters",
+    "publish letters once more to a topic: those named, or all not sent back yet",
+    "SentBack",
+    body="SendBack",
+)
+async def _send(desk: Desk, call: Call, asked: Arguments) -> Any:
+    body = asked["body"]
+    topic = text_in(body, "topic")
+    to = text_in(body, "to") or origin(topic)
+    if not to:
+        raise HttpError(400, "INVALID_BODY: name the topic to send to")
+    told: dict[str, Any] = {"to": to, "sent": 0, "refused": {}, "errors": {}, "more": False}
+    async for batch in _batches(desk, topic, body):
+        order = Order("copy_message", topic, arguments={"ids": batch, "to": to})
+        report = await desk.actions.perform(call.request, order)
+        for one in report.outcomes:
+            answer = one.answer if isinstance(one.answer, dict) else {}
+            told["sent"] += len(answer.get("done") or ())
+            for each in answer.get("refused") or ():
+                told["refused"][f"{one.address}/{each.get('id')}"] = str(each.get("why"))
+            if one.error:
+                told["errors"][one.address] = one.error
+        told["errors"] |= report.warnings
+    told["more"] = body.get("all") is True and told["sent"] >= ALL_MAX
+    return told
+
+
+async def _batches(
+    desk: Desk, topic: str, body: dict[str, Any]
+) -> AsyncIterator[dict[str, list[str]]]:
+    """Ids by node, `BATCH` messages at a time."""
+    if body.get("all") is not True:
+        named = texts_in(body, "messages")
+        if not named:
+            raise HttpError(400, "INVALID_BODY: name messages, or all")
+        for at in range(0, len(named), BATCH):
+            try:
+                yield by_node(named[at : at + BATCH])
+            except ValueError as error:
+                raise HttpError(400, f"INVALID_BODY: {error}") from None
+        return
+    sent = await desk.letters.sent(topic)
+    async for keys in _unsent(desk, topic, sent):
+        yield by_node(keys)
+
+
+async def _unsent(desk: Desk, topic: str, sent: Mapping[str, str]) -> AsyncIterator[list[str]]:
+    """Letters that were there at the beginning and were not sent back, in batches."""
+    show, after, left = Show(BATCH, bodies=False), "", ALL_MAX
+    ends: dict[str, int] = {}
+    while left > 0:
+        page = await peeking.log_page(desk.fleet, topic, after=after, show=show)
+        for node, reach in page.reach.items():
+            ends.setdefault(node, int(reach["end_index"]))
+        there = [m for m in page.messages if int(m["index"]) < ends.get(m["node"], 0)]
+        keys = [f"{m['node']}/{m['id']}" for m in there]
+        unsent = [key for key in keys if key not in sent][:left]
+        left -= len(unsent)
+        if unsent:
+            yield unsent
+        if not there or page.next is None:
+            return
+        after = page.next

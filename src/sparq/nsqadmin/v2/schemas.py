@@ -16,7 +16,6 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 from sparq.nsqadmin.messages.dead_letters import Mark
 from sparq.nsqadmin.watch import rows
-from sparq.nsqadmin.watch.attention import Lookupd
 
 Schema = dict[str, Any]
 
@@ -109,32 +108,39 @@ _MESSAGE: Final[Schema] = {
     "required": ["id", "node", "index", "time", "timestamp", "size"],
 }
 
-_HISTORY_VALUES: Final = array(either("number", "null"))
-
 _ASKED: Final = {"errors": ERRORS, "unable": array(TEXT), "absent": ERRORS}
 """Of an answer that nodes were asked for: who could not tell, and why."""
+
+_NEXT: Final = either("string", "null")
+_MESSAGES: Final = {
+    "messages": array("Message"),
+    "next": _NEXT,
+    "total": either("integer", "null"),
+    "older_are_gone": FLAG,
+    "reach": by_key(by_key(either("string", "null"))),
+    **_ASKED,
+}
+_STAMP: Final = {"number": COUNT, "time": NUMBER}
+"""Which picture of the cluster an answer was made of."""
 
 
 def page_of(name: str) -> Schema:
     """A page of rows."""
-    return thing(
-        rows=array(name), total=COUNT, offset=COUNT, limit=COUNT, number=COUNT, time=NUMBER
-    )
+    return thing(rows=array(name), total=COUNT, offset=COUNT, limit=COUNT, **_STAMP)
 
 
 _ROWS: Final = (rows.Channel, rows.Topic, rows.Node, rows.Totals, rows.Notice, rows.ClientGroup)
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "Error": thing(message=TEXT),
-    **{kind.__name__: of_dataclass(kind) for kind in (*_ROWS, rows.Reader, Lookupd)},
+    **{kind.__name__: of_dataclass(kind) for kind in (*_ROWS, rows.Reader, rows.Lookupd)},
     "ChannelPage": page_of("Channel"),
     "TopicPage": page_of("Topic"),
     "NodePage": page_of("Node"),
     "ClientPage": page_of("ClientGroup"),
-    "Attention": thing(notices=array("Notice"), number=COUNT, time=NUMBER),
+    "Attention": thing(notices=array("Notice"), **_STAMP),
     "Overview": thing(
-        number=COUNT,
-        time=NUMBER,
+        **_STAMP,
         totals="Totals",
         notices=array("Notice"),
         lookupds=array("Lookupd"),
@@ -147,8 +153,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "ChannelAtNode": thing(node=TEXT, state=TEXT, channel="Channel"),
     "TopicAtNode": thing(node=TEXT, state=TEXT, topic="Topic"),
     "TopicDetail": thing(
-        number=COUNT,
-        time=NUMBER,
+        **_STAMP,
         topic="Topic",
         nodes=array("TopicAtNode"),
         channels=array("Channel"),
@@ -156,8 +161,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         errors=ERRORS,
     ),
     "ChannelDetail": thing(
-        number=COUNT,
-        time=NUMBER,
+        **_STAMP,
         channel="Channel",
         nodes=array("ChannelAtNode"),
         clients=array("ClientGroup"),
@@ -166,27 +170,20 @@ SCHEMAS: Final[dict[str, Schema]] = {
         errors=ERRORS,
     ),
     "NodeDetail": thing(
-        number=COUNT, time=NUMBER, node="Node", topics=page_of("Topic"), channels=page_of("Channel")
+        **_STAMP, node="Node", topics=page_of("Topic"), channels=page_of("Channel")
     ),
     "History": {
         "type": "object",
         "properties": {"time": array(NUMBER)},
         "required": ["time"],
-        "additionalProperties": _HISTORY_VALUES,
+        "additionalProperties": array(either("number", "null")),
     },
     "Message": _MESSAGE,
-    "MessagePage": thing(
-        messages=array("Message"),
-        next=either("string", "null"),
-        total=either("integer", "null"),
-        older_are_gone=FLAG,
-        reach=by_key(by_key(either("string", "null"))),
-        **_ASKED,
-    ),
+    "MessagePage": thing(**_MESSAGES),
     "Messages": thing(messages=array("Message"), **_ASKED),
     "SearchPage": thing(
         messages=array("Message"),
-        next=either("string", "null"),
+        next=_NEXT,
         done=FLAG,
         progress={"type": "number", "minimum": 0, "maximum": 1},
         scanned=COUNT,
@@ -236,21 +233,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
     },
     "AuditPage": thing(
         entries=array({"type": "object", "required": ["time", "action", "outcome"]}),
-        next=either("string", "null"),
+        next=_NEXT,
         scanned_bytes=COUNT,
     ),
     "Forgotten": thing(node=TEXT),
     "Mark": of_dataclass(Mark),
-    "LetterPage": thing(
-        origin=TEXT,
-        marks=by_key(reference("Mark")),
-        messages=array("Message"),
-        next=either("string", "null"),
-        total=either("integer", "null"),
-        older_are_gone=FLAG,
-        reach=by_key(by_key(either("string", "null"))),
-        **_ASKED,
-    ),
+    "LetterPage": thing(origin=TEXT, marks=by_key(reference("Mark")), **_MESSAGES),
     "SendBack": {
         "type": "object",
         "properties": {

@@ -1,35 +1,102 @@
-"""All routes of the API, and the document that describes them."""
+"""All routes of the API, and the OpenAPI 3.1 document that is made from them.
+
+It is served as `/api/v2/openapi.json` to anybody: it says what there is, nothing of the cluster.
+A test holds every answer against it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sparq.daemon.http import Call, Route
 from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.v2.acting import Acting
-from sparq.nsqadmin.v2.dead_letters import DeadLetterRoutes
-from sparq.nsqadmin.v2.export import Export
-from sparq.nsqadmin.v2.figures import Figures
-from sparq.nsqadmin.v2.looking import Looking
-from sparq.nsqadmin.v2.openapi import document
-from sparq.nsqadmin.v2.table import Arguments, Endpoint
+from sparq.nsqadmin.v2 import acting, export, figures, looking
+from sparq.nsqadmin.v2.schemas import SCHEMAS, reference
+from sparq.nsqadmin.v2.table import PREFIX, Arguments, Endpoint, Endpoints
+from sparq.program.saying import sparq_version
 
+_ERRORS = {
+    400: "the question is wrong",
+    401: "a token is wrong or has expired",
+    403: "the role is missing",
+    404: "there is no such topic, channel, node or message",
+    501: "the nodes are Go's, which cannot do this",
+    502: "no node or nsqlookupd could answer",
+}
 
-def endpoints(desk: Desk) -> list[Endpoint]:
-    """The table of endpoints."""
-    found: list[Endpoint] = []
+_SECURITY = {"token": {"type": "http", "scheme": "bearer"}}
 
-    async def describe(_call: Call, _asked: Arguments) -> Any:
-        return document(found, desk.url("") or "/")
-
-    words = "this document"
-    found.append(Endpoint("GET", "/openapi.json", words, {"type": "object"}, describe))
-    rooms = Figures(desk), Looking(desk), Acting(desk), DeadLetterRoutes(desk), Export(desk)
-    for room in rooms:
-        found += room.endpoints()
-    return found
+ENDPOINTS: Final = Endpoints(
+    endpoint for room in (figures, looking, acting, export) for endpoint in room.ENDPOINTS
+)
 
 
 def routes(desk: Desk) -> list[Route]:
     """The routes for the server."""
-    return [endpoint.route() for endpoint in endpoints(desk)]
+    return [endpoint.route(desk) for endpoint in ENDPOINTS]
+
+
+@ENDPOINTS.add("GET", "/openapi.json", "this document", {"type": "object"})
+async def _document(desk: Desk, _call: Call, _asked: Arguments) -> Any:
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        parts = [_part(part) for part in (PREFIX + endpoint.path).split("/")]
+        paths.setdefault("/".join(parts), {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "nsqadmin",
+            "version": sparq_version(),
+            "description": "A cluster of nsqds: figures, messages, actions (docs/nsqadmin.md).",
+        },
+        "servers": [{"url": desk.url("") or "/"}],
+        "paths": paths,
+        "components": {"schemas": SCHEMAS, "securitySchemes": _SECURITY},
+        "security": [{}, {"token": []}],
+    }
+
+
+def _part(part: str) -> str:
+    return f"{{{part[1:]}}}" if part.startswith(":") else part
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    path = [
+        {"name": part[1:], "in": "path", "required": True, "schema": {"type": "string"}}
+        for part in endpoint.path.split("/")
+        if part.startswith(":")
+    ]
+    found: dict[str, Any] = {
+        "summary": endpoint.words,
+        "operationId": _name(endpoint),
+        "parameters": [*path, *(each.schema() for each in endpoint.parameters)],
+        "responses": _responses(endpoint),
+    }
+    if endpoint.body:
+        content = {"application/json": {"schema": _schema(endpoint.body)}}
+        found["requestBody"] = {"required": True, "content": content}
+    return found
+
+
+def _name(endpoint: Endpoint) -> str:
+    words = endpoint.path.replace(":", "by_").replace(".", "_").replace("-", "_").strip("/")
+    return f"{endpoint.method.lower()}_{words.replace('/', '_')}"
+
+
+def _responses(endpoint: Endpoint) -> dict[str, Any]:
+    content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in endpoint.media}
+    if endpoint.answer is not None:
+        content["application/json"] = {"schema": _schema(endpoint.answer)}
+    error = {"application/json": {"schema": reference("Error")}}
+    failures = {**_ERRORS, **endpoint.errors}
+    return {
+        "200": {"description": "the answer", "content": content},
+        **{
+            str(status): {"description": words, "content": error}
+            for status, words in sorted(failures.items())
+        },
+    }
+
+
+def _schema(of: Any) -> Any:
+    return reference(of) if isinstance(of, str) else of

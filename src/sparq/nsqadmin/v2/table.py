@@ -7,20 +7,22 @@ The route table, the checks of parameters and the OpenAPI document are made from
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sparq.daemon.http import Call, HttpError, Route
+from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.v2.schemas import Schema
 
 BODY_BYTES_MAX: Final = 256 << 10
 PREFIX: Final = "/api/v2"
 
-Schema = dict[str, Any]
 Arguments = dict[str, Any]
-Handler = Callable[[Call, Arguments], Awaitable[Any]]
+Handler = Callable[[Desk, Call, Arguments], Awaitable[Any]]
 Kind = Literal["text", "integer", "flag", "list"]
 
+NO_ERRORS: Final[Mapping[int, str]] = {}
 FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -105,7 +107,7 @@ class Endpoint:
         answer: the schema of its JSON answer, or the name of one; None: it is no JSON.
         handler: answers, with the arguments read.
         parameters: of its query.
-        body: the schema of a JSON body, or the name of one; None: it has none.
+        body: the name of the schema of a JSON body; "": it has none.
         media: what it answers with instead of JSON.
         errors: what may go wrong, by status; 400, 401, 403 and 502 are understood.
     """
@@ -115,22 +117,46 @@ class Endpoint:
     words: str
     answer: Schema | str | None
     handler: Handler
-    parameters: tuple[Parameter, ...] = ()
-    body: Schema | str | None = None
-    media: tuple[str, ...] = ()
-    errors: dict[int, str] = field(default_factory=dict)
+    parameters: tuple[Parameter, ...]
+    body: str
+    media: tuple[str, ...]
+    errors: Mapping[int, str]
 
-    def route(self) -> Route:
+    def route(self, desk: Desk) -> Route:
         """It as the server takes it."""
 
         async def handle(call: Call) -> Any:
             query = call.query
             arguments = {each.name: each.read(query.get(each.name)) for each in self.parameters}
-            if self.body is not None:
+            if self.body:
                 arguments["body"] = await json_body(call)
-            return await self.handler(call, {**arguments, **call.parameters})
+            return await self.handler(desk, call, {**arguments, **call.parameters})
 
         return Route(self.method, PREFIX + self.path, handle)
+
+
+class Endpoints(list[Endpoint]):
+    """Some endpoints; `add` stands above the handler of each."""
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        words: str,
+        answer: Schema | str | None,
+        *parameters: Parameter,
+        body: str = "",
+        media: tuple[str, ...] = (),
+        errors: Mapping[int, str] = NO_ERRORS,
+    ) -> Callable[[Handler], Handler]:
+        """Add the handler that this decorates; the arguments are `Endpoint`'s."""
+
+        def added(handler: Handler) -> Handler:
+            made = Endpoint(method, path, words, answer, handler, parameters, body, media, errors)
+            self.append(made)
+            return handler
+
+        return added
 
 
 async def json_body(call: Call) -> dict[str, Any]:
@@ -149,13 +175,13 @@ async def json_body(call: Call) -> dict[str, Any]:
     return found
 
 
-def text_in(body: dict[str, Any], name: str, default: str = "") -> str:
-    """A text of a body.
+def text_in(body: dict[str, Any], name: str) -> str:
+    """A text of a body, "" if it is left out.
 
     Raises:
         HttpError: 400 INVALID_BODY, it is no text.
     """
-    value = body.get(name, default)
+    value = body.get(name, "")
     if not isinstance(value, str):
         raise HttpError(400, f"INVALID_BODY: {name} is no text")
     return value

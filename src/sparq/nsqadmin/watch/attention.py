@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.nsqadmin.watch.merge import STATES
-from sparq.nsqadmin.watch.rows import LEVELS, Channel, Level, Node, Notice, Topic
-from sparq.nsqadmin.watch.table import Table
+from sparq.nsqadmin.watch.rows import LEVELS, Channel, Level, Lookupd, Node, Notice, Topic
+from sparq.nsqadmin.watch.tables import Table
 from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 SHOWN_MAX: Final = 3
@@ -29,50 +30,32 @@ GROWN_MIN: Final = 0.1
 """By which part of its depth a channel must grow in a minute to be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lookupd:
-    """An nsqlookupd.
+def attention(
+    *,
+    time: float,
+    nodes: Sequence[Node],
+    topics: Table[Topic],
+    channels: Table[Channel],
+    lookupds: Sequence[Lookupd],
+    refused: Mapping[str, str],
+    names_left_out: int,
+) -> tuple[Notice, ...]:
+    """All notices, the gravest first.
 
-    Attributes:
-        address: as it was given.
-        error: why it does not answer; "".
-        nodes: addresses of the nsqds that it lists.
-    """
-
-    address: str
-    error: str
-    nodes: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """All that notices are made of.
-
-    Attributes:
+    Args:
         time: seconds since 1970.
+        nodes, topics, channels, lookupds: the cluster.
         refused: why nodes that registered are not called, by address.
         names_left_out: topics and channels that there is no room for.
     """
-
-    time: float
-    nodes: Sequence[Node]
-    topics: Table[Topic]
-    channels: Table[Channel]
-    lookupds: Sequence[Lookupd]
-    refused: Mapping[str, str]
-    names_left_out: int = 0
-
-
-def attention(sight: Sight) -> tuple[Notice, ...]:
-    """All notices, the gravest first."""
     found = [
-        *_nodes(sight),
-        *_channels(sight.channels),
-        *_topics(sight.topics),
-        *_lookupds(sight),
-        *_refused(sight.refused),
-        *_versions(sight.nodes),
-        *_left_out(sight.names_left_out),
+        *_nodes(nodes, time),
+        *_channels(channels),
+        *_topics(topics),
+        *_lookupds(lookupds),
+        *_refused(refused),
+        *_versions(nodes),
+        *_left_out(names_left_out),
     ]
     return tuple(sorted(found, key=lambda notice: LEVELS.index(notice.level)))
 
@@ -92,53 +75,65 @@ def node_link(address: str) -> str:
     return f"/nodes/{quote(address, safe=':')}"
 
 
+def _few(
+    case: tuple[str, Level], said: Iterable[tuple[str, str, str]], total: int, more: tuple[str, str]
+) -> Iterator[Notice]:
+    """Rule 1.
+
+    Args:
+        case: the kind of trouble and its gravity.
+        said: of the largest cases what each is called, a sentence without its name, its page.
+        total: how many cases there are.
+        more: what the others are, and their page.
+    """
+    kind, level = case
+    for name, sentence, link in islice(said, SHOWN_MAX):
+        yield Notice(f"{kind}:{name}", level, f"{name} {sentence}.", link)
+    if total > SHOWN_MAX:
+        yield Notice(f"{kind}:more", level, f"{total - SHOWN_MAX:,} more {more[0]}.", more[1])
+
+
+def _wait(number: int) -> str:
+    return f"{count(number, 'message')} {'waits' if number == 1 else 'wait'}"
+
+
 # Nodes
 
 
-def _nodes(sight: Sight) -> Iterator[Notice]:
+def _nodes(nodes: Sequence[Node], time: float) -> Iterator[Notice]:
     for state in ("gone", "silent", "unregistered"):
-        concerned = [node for node in sight.nodes if node.state == state]
+        concerned = [node for node in nodes if node.state == state]
         concerned.sort(key=lambda node: -node.waiting)
         level: Level = "warn" if state != "gone" else "bad"
-        said = ((node, _of_state(node, sight.time)) for node in concerned)
-        yield from _few_nodes(state, level, f"nodes are {state}", said)
-    short = [node for node in sight.nodes if node.is_short and node.state != "gone"]
+        said = [(node, _of_state(node, time)) for node in concerned]
+        yield from _few_nodes((state, level), f"nodes are {state}", said)
+    there = [node for node in nodes if node.state != "gone"]
     full = "refuses publishes: its disk has no more room"
-    yield from _few_nodes("short", "bad", "nodes have a full disk", ((n, full) for n in short))
-    ill = [node for node in sight.nodes if _is_ill(node)]
-    said = ((node, f"has trouble with its disk: {node.health}") for node in ill)
-    yield from _few_nodes("health", "bad", "nodes have trouble with their disks", said)
-
-
-def _is_ill(node: Node) -> bool:
-    return node.health not in ("", "OK") and not node.is_short and node.state != "gone"
+    short = [(node, full) for node in there if node.is_short]
+    yield from _few_nodes(("short", "bad"), "nodes have a full disk", short)
+    ill = [node for node in there if node.health not in ("", "OK") and not node.is_short]
+    said = [(node, f"has trouble with its disk: {node.health}") for node in ill]
+    yield from _few_nodes(("health", "bad"), "nodes have trouble with their disks", said)
 
 
 def _of_state(node: Node, time: float) -> str:
     for_long = duration(max(0.0, time - node.since_at))
     number = node.waiting + node.in_flight + node.deferred
-    waiting = count(number, "message")
-    wait = "waits" if number == 1 else "wait"
     if node.state == "gone":
         why = f" ({node.error})" if node.error else ""
-        there = f"{waiting} {wait} there" if number else "no messages waited there"
+        there = f"{_wait(number)} there" if number else "no messages waited there"
         return f"has been gone for {for_long}{why}; {there}"
     if node.state == "silent":
-        return f"has not answered for {for_long}; figures of its {waiting} are the last ones"
+        own = count(number, "message")
+        return f"has not answered for {for_long}; figures of its {own} are the last ones"
     return f"runs, but no nsqlookupd has listed it for {for_long}: consumers do not find it"
 
 
 def _few_nodes(
-    kind: str, level: Level, many: str, said: Iterable[tuple[Node, str]]
+    case: tuple[str, Level], many: str, said: Sequence[tuple[Node, str]]
 ) -> Iterator[Notice]:
-    """Rule 1 for nodes."""
-    cases = list(said)
-    for node, sentence in cases[:SHOWN_MAX]:
-        key = f"{kind}:{node.address}"
-        yield Notice(key, level, f"{node.address} {sentence}.", node_link(node.address))
-    if len(cases) > SHOWN_MAX:
-        left = len(cases) - SHOWN_MAX
-        yield Notice(f"{kind}:more", level, f"{left:,} more {many}.", "/nodes?sort=state")
+    named = ((node.address, sentence, node_link(node.address)) for node, sentence in said)
+    return _few(case, named, len(said), (many, "/nodes?sort=state"))
 
 
 # Channels
@@ -156,13 +151,14 @@ def _channels(table: Table[Channel]) -> Iterator[Notice]:
     alone = _is(state, "no consumers") & (depth > 0)
     behind = (_is(state, "ok") | _is(state, "behind")) & grows & (depth > 0)
     paused = _is(state, "paused")
-    yield from _few(table, ("stuck", "bad", _stuck), stuck, waiting)
-    yield from _few(table, ("no-consumers", "bad", _alone), alone & grows, depth)
-    yield from _few(table, ("no-consumers-idle", "warn", _alone), alone & ~grows, depth)
-    yield from _few(table, ("growing", "warn", _growing), behind, growth)
+    yield from _few_channels(table, ("stuck", "bad"), _stuck, stuck, waiting)
+    yield from _few_channels(table, ("no-consumers", "bad"), _alone, alone & grows, depth)
+    yield from _few_channels(table, ("no-consumers-idle", "warn"), _alone, alone & ~grows, depth)
+    yield from _few_channels(table, ("growing", "warn"), _growing, behind, growth)
     slow = _is(state, "behind") & ~grows & (depth > 0)
-    yield from _few(table, ("behind", "note", _behind), slow, columns["lag_seconds"])
-    yield from _few(table, ("paused", "note", _paused), paused, depth)
+    lag = columns["lag_seconds"]
+    yield from _few_channels(table, ("behind", "note"), _behind, slow, lag)
+    yield from _few_channels(table, ("paused", "note"), _paused, paused, depth)
 
 
 def _is(states: NDArray[Any], state: str) -> NDArray[np.bool_]:
@@ -180,29 +176,23 @@ _MORE = {
 }
 
 
-def _few(
+def _few_channels(
     table: Table[Channel],
-    case: tuple[str, Level, Callable[[Channel], str]],
+    case: tuple[str, Level],
+    said: Callable[[Channel], str],
     mask: NDArray[np.bool_],
     size: NDArray[Any],
 ) -> Iterator[Notice]:
-    """Rule 1 for channels, those with the largest `size` first; a case is kind, level, sentence."""
-    kind, level, said = case
+    """Those with the largest `size` first."""
     places = np.flatnonzero(mask)
-    largest = places[np.argsort(-size[places], kind="stable")]
-    for place in largest[:SHOWN_MAX].tolist():
-        row = table.row(place)
-        key = f"{kind}:{row.topic}/{row.channel}"
-        sentence = f"{row.topic}/{row.channel} {said(row)}."
-        yield Notice(key, level, sentence, channel_link(row.topic, row.channel))
-    if len(places) > SHOWN_MAX:
-        what, state = _MORE[kind]
-        left = f"{len(places) - SHOWN_MAX:,} more {what}."
-        yield Notice(f"{kind}:more", level, left, f"/topics?view=channels&state={state}")
-
-
-def _wait(number: int) -> str:
-    return f"{count(number, 'message')} {'waits' if number == 1 else 'wait'}"
+    largest = places[np.argsort(-size[places], kind="stable")][:SHOWN_MAX]
+    rows = map(table.row, largest.tolist())
+    named = (
+        (f"{row.topic}/{row.channel}", said(row), channel_link(row.topic, row.channel))
+        for row in rows
+    )
+    what, state = _MORE[case[0]]
+    return _few(case, named, len(places), (what, f"/topics?view=channels&state={state}"))
 
 
 def _stuck(row: Channel) -> str:
@@ -219,20 +209,15 @@ def _alone(row: Channel) -> str:
 
 
 def _growing(row: Channel) -> str:
-    finished = (
-        "" if row.out_rate is None else f" Its consumers finish {rate(row.out_rate)} a second"
-    )
-    return (
-        f"grows by {rate(row.growth or 0)} messages a second; {_wait(row.depth)}.{finished}".rstrip(
-            "."
-        )
-    )
+    grows = f"grows by {rate(row.growth or 0)} messages a second; {_wait(row.depth)}"
+    if row.out_rate is None:
+        return grows
+    return f"{grows}. Its consumers finish {rate(row.out_rate)} a second"
 
 
 def _behind(row: Channel) -> str:
-    if row.clear_seconds is None or row.clear_seconds == np.inf:
-        until = ""
-    else:
+    until = ""
+    if row.clear_seconds is not None and row.clear_seconds != np.inf:
         until = f"; at this rate it catches up in {duration(row.clear_seconds)}"
     return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
 
@@ -270,13 +255,13 @@ def _topics(table: Table[Topic]) -> Iterator[Notice]:
 # The cluster
 
 
-def _lookupds(sight: Sight) -> Iterator[Notice]:
-    failed = [each for each in sight.lookupds if each.error]
-    level: Level = "bad" if len(failed) == len(sight.lookupds) else "warn"
+def _lookupds(lookupds: Sequence[Lookupd]) -> Iterator[Notice]:
+    failed = [each for each in lookupds if each.error]
+    level: Level = "bad" if len(failed) == len(lookupds) else "warn"
     for each in failed[:SHOWN_MAX]:
         sentence = f"nsqlookupd {each.address} does not answer: {each.error}."
         yield Notice(f"lookupd:{each.address}", level, sentence, "/nodes")
-    answered = [each for each in sight.lookupds if not each.error]
+    answered = [each for each in lookupds if not each.error]
     known = frozenset[str]().union(*(each.nodes for each in answered))
     partly = [(each, sorted(known - each.nodes)) for each in answered if known - each.nodes]
     for each, missing in partly[:SHOWN_MAX]:
@@ -290,14 +275,10 @@ def _refused(refused: Mapping[str, str]) -> Iterator[Notice]:
 
 
 def _versions(nodes: Sequence[Node]) -> Iterator[Notice]:
-    versions: dict[str, int] = {}
-    for node in nodes:
-        if node.version and node.state != "gone":
-            versions[node.version] = versions.get(node.version, 0) + 1
+    known = (node.version for node in nodes if node.version and node.state != "gone")
+    versions = sorted(Counter(known).items())
     if len(versions) > 1:
-        told = names(
-            [f"{version} on {number:,}" for version, number in sorted(versions.items())], 4
-        )
+        told = names([f"{version} on {number:,}" for version, number in versions], 4)
         sentence = f"Nodes have different versions: {told}."
         yield Notice("versions", "warn", sentence, "/nodes?sort=version")
 

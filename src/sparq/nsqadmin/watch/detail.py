@@ -7,22 +7,27 @@
 3. Whoever looks again waits `SOON_SECONDS` for news at most, so that a node that hangs holds up no
    page that has something to show.
 4. Only nodes that have the topic are asked.
+5. Connections of consumers are folded by host and user agent: a row for a fleet of 500 pods. What
+   clients say of themselves is not trusted: texts are cut to one line.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sparq.client.reasons import one_line
 from sparq.cluster import figures
+from sparq.cluster.clients import Client, clients_of, read_clients
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.nsqadmin.watch.clients import Folder, clients_of, read_clients
 from sparq.nsqadmin.watch.picture import COUNTED, Picture
 from sparq.nsqadmin.watch.rows import ClientGroup
 
@@ -41,6 +46,9 @@ WATCHED_SECONDS: Final = 5.0
 SOON_SECONDS: Final = 0.25
 CLIENTS_SECONDS: Final = 10.0
 """All clients of the cluster are fetched this often at most: that is much more than figures."""
+
+IDS_MAX: Final = 20
+GROUPS_MAX: Final = 20_000
 
 Key = tuple[str, str]
 
@@ -62,15 +70,6 @@ class Detail:
     channel: figures.ChannelStats | None
     clients: tuple[ClientGroup, ...]
     errors: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class AllClients:
-    """The consumers of the cluster, folded; `left_out` connections had no room."""
-
-    clients: tuple[ClientGroup, ...]
-    left_out: int
-    errors: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ class Details:
         self._number = 0
         self._asked: Counter[str] = Counter()
         self._first = asyncio.Semaphore(FIRST_AT_ONCE)
-        self._all: tuple[float, asyncio.Task[AllClients]] | None = None
+        self._all: tuple[float, asyncio.Task[tuple[ClientGroup, ...]]] | None = None
 
     async def close(self) -> None:
         """Give up what is under way."""
@@ -181,28 +180,101 @@ class Details:
         part = figures.channel_of(topic, channel, nodes, found.value, now) if channel else None
         return Detail(whole, part, folder.groups(), found.errors)
 
-    async def clients(self, picture: Picture) -> AllClients:
-        """All consumers."""
+    async def clients(self, picture: Picture) -> tuple[ClientGroup, ...]:
+        """All consumers of the nodes that answer."""
         edition = time.monotonic() // CLIENTS_SECONDS
         kept = self._all
         if kept is None or (kept[0] != edition and kept[1].done()) or _has_failed(kept[1]):
             kept = self._all = edition, asyncio.create_task(self._clients(picture))
         return await asyncio.shield(kept[1])
 
-    async def _clients(self, picture: Picture) -> AllClients:
+    async def _clients(self, picture: Picture) -> tuple[ClientGroup, ...]:
         folder = Folder()
-        errors = {}
         for seen in picture.observed:
-            if seen.state not in COUNTED:
-                continue
-            try:
-                answer = await self._fleet.upstream.read(
-                    seen.node.at, "/stats", format="json", include_mem="false"
-                )
-                folder.add(seen.node.address, await asyncio.to_thread(_listed, answer))
-            except (UpstreamError, ValueError) as error:
-                errors[seen.node.address] = getattr(error, "reason", str(error))
-        return AllClients(folder.groups(), folder.left_out, errors)
+            if seen.state in COUNTED:
+                with contextlib.suppress(UpstreamError, ValueError):
+                    answer = await self._fleet.upstream.read(
+                        seen.node.at, "/stats", format="json", include_mem="false"
+                    )
+                    folder.add(seen.node.address, await asyncio.to_thread(read_clients, answer))
+        return folder.groups()
+
+
+class Folder:
+    """Folds clients; beyond `GROUPS_MAX` kinds further ones are left out."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, ...], _Group] = {}
+
+    def add(self, node: str, clients: Iterable[tuple[str, str, Client]]) -> None:
+        """Take in the clients of a node."""
+        for topic, channel, client in clients:
+            attributes = _attributes(client)
+            place = (client.topology_zone, client.topology_region)
+            key = (topic, channel, client.hostname, client.user_agent, *place, *attributes)
+            group = self._groups.get(key)
+            if group is None and len(self._groups) < GROUPS_MAX:
+                group = self._groups[key] = _Group(topic, channel, client, attributes)
+            if group is not None:
+                group.add(node, client)
+
+    def groups(self) -> tuple[ClientGroup, ...]:
+        """All kinds, by topic, channel, host and user agent."""
+        return tuple(group.row() for _, group in sorted(self._groups.items()))
+
+
+class _Group:
+    def __init__(
+        self, topic: str, channel: str, first: Client, attributes: tuple[str, ...]
+    ) -> None:
+        self.names = topic, channel
+        self.first = first
+        self.attributes = attributes
+        self.nodes: set[str] = set()
+        self.ids: dict[str, None] = {}
+        self.connections = self.in_flight = self.ready = 0
+        self.finished = self.requeued = self.messages = 0
+        self.connected_at = first.connect_ts
+
+    def add(self, node: str, client: Client) -> None:
+        self.nodes.add(node)
+        self.connections += 1
+        self.in_flight += client.in_flight_count
+        self.ready += client.ready_count
+        self.finished += client.finish_count
+        self.requeued += client.requeue_count
+        self.messages += client.message_count
+        self.connected_at = min(self.connected_at, client.connect_ts)
+        if len(self.ids) < IDS_MAX:
+            self.ids[client.client_id] = None
+
+    def row(self) -> ClientGroup:
+        return ClientGroup(
+            *self.names,
+            hostname=one_line(self.first.hostname),
+            user_agent=one_line(self.first.user_agent),
+            connections=self.connections,
+            nodes=len(self.nodes),
+            client_ids=tuple(one_line(each) for each in self.ids),
+            in_flight=self.in_flight,
+            ready=self.ready,
+            finished=self.finished,
+            requeued=self.requeued,
+            messages=self.messages,
+            connected_at=self.connected_at,
+            attributes=self.attributes,
+            zone=one_line(self.first.topology_zone),
+            region=one_line(self.first.topology_region),
+        )
+
+
+def _attributes(client: Client) -> tuple[str, ...]:
+    """How it is connected, in NSQ's words."""
+    names = ("TLS", "Deflate", "Snappy", "Authed")
+    found = [name for name in names if getattr(client, name.lower())]
+    if client.sample_rate:
+        found.append(f"Sampled {client.sample_rate}%")
+    return tuple(found)
 
 
 def _keep(kept: _Kept, task: asyncio.Task[Detail]) -> None:
@@ -214,10 +286,6 @@ def _keep(kept: _Kept, task: asyncio.Task[Detail]) -> None:
         logger.error("a look at a topic or channel failed", exc_info=error)
         return
     kept.detail = task.result()
-
-
-def _listed(answer: bytes) -> list[Any]:
-    return list(read_clients(answer))
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from sparq.nsqadmin.watch.look import Figures
 from sparq.nsqadmin.watch.names import NONE, Names
 from sparq.nsqadmin.watch.rows import Channel, Node, Topic, Totals
-from sparq.nsqadmin.watch.table import Table
-from sparq.nsqadmin.watch.tables import Order
+from sparq.nsqadmin.watch.tables import Order, Table
 
 STEP_SECONDS: Final = 10.0
 KEPT_SECONDS: Final = 3600.0
@@ -76,18 +75,17 @@ _TOTAL = ("depth", "in_flight", "in_rate", "out_rate", "requeue_rate", "lag_seco
 
 
 class History:
-    """Takes steps, and tells of them; both may be done on different threads."""
+    """Takes steps, and tells of them; both may be done on different threads.
+
+    Attributes:
+        size_bytes: what the figures by number take.
+    """
 
     def __init__(self, names: Names, bytes_max: int = BYTES_MAX) -> None:
         self._names = names
         self._bytes_max = bytes_max
         self._steps: deque[_Step] = deque()
-        self._bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """What the figures by number take."""
-        return self._bytes
+        self.size_bytes = 0
 
     @property
     def steps(self) -> int:
@@ -133,7 +131,7 @@ class History:
         of_nodes = {node.address: (node.waiting, node.in_rate, node.out_rate) for node in each}
         total = (totals.waiting, *(getattr(totals, name) for name in _TOTAL[1:]))
         self._steps.append(_Step(time, figures, of_nodes, total))
-        self._bytes += figures.nbytes
+        self.size_bytes += figures.nbytes
         self._drop(time)
 
     def _drop(self, time: float) -> None:
@@ -142,11 +140,11 @@ class History:
         while (
             steps[0].time < time - KEPT_SECONDS
             or steps[0].time > time
-            or self._bytes > self._bytes_max
+            or self.size_bytes > self._bytes_max
         ):
             if len(steps) == 1:
                 break
-            self._bytes -= steps.popleft().figures.nbytes
+            self.size_bytes -= steps.popleft().figures.nbytes
 
     def growth(self, time: float, depth: Figures) -> Figures:
         """By how many messages a second each depth has grown lately; nan: not known yet.

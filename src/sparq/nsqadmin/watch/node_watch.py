@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
 from sparq.client.reasons import one_line
@@ -37,6 +38,8 @@ class NodeWatch:
     Attributes:
         node: as it was listed the last time.
         is_listed: whether an nsqlookupd lists it, or it was configured.
+        is_gone: whether the last question found nobody there.
+        since_at: since when it is in its state, seconds since 1970.
     """
 
     def __init__(self, node: Node) -> None:
@@ -48,9 +51,9 @@ class NodeWatch:
         self._asked_at = 0.0
         self._answered_at: float | None = None
         self._error = ""
-        self._is_gone = False
+        self.is_gone = False
         self._state: NodeState = "silent"
-        self._since_at = time.time()
+        self.since_at = time.time()
 
     @property
     def is_pending(self) -> bool:
@@ -58,19 +61,9 @@ class NodeWatch:
         return self._task is not None and not self._task.done()
 
     @property
-    def is_gone(self) -> bool:
-        """Whether the last question found nobody there."""
-        return self._is_gone
-
-    @property
     def waiting(self) -> int:
         """Messages that wait there, as far as is known."""
         return 0 if self._look is None else int(self._look.column("depth").sum())
-
-    @property
-    def since_at(self) -> float:
-        """Since when it is in its state, seconds since 1970."""
-        return self._since_at
 
     def start(self, ask: Ask) -> asyncio.Task[None]:
         """Ask; no question may be under way."""
@@ -88,9 +81,9 @@ class NodeWatch:
         try:
             look = await self._asked_twice(ask)
         except UpstreamError as error:
-            self._error, self._is_gone = error.reason, error.status == 0
+            self._error, self.is_gone = error.reason, error.status == 0
         except ValueError as error:
-            self._error, self._is_gone = one_line(str(error)), False
+            self._error, self.is_gone = one_line(str(error)), False
         else:
             self._answered(look)
 
@@ -107,27 +100,26 @@ class NodeWatch:
         if last is not None and look.at_seconds - last.at_seconds >= RATE_SECONDS_MIN:
             self._base = counters(last)
         self._look, self._answered_at = look, time.time()
-        self._error, self._is_gone = "", False
+        self._error, self.is_gone = "", False
 
     def observed(self, lookupds: Sequence[str]) -> Observed:
         """It as it is now; `lookupds` are the nsqlookupds that are asked."""
         state = self._state_now()
         if state != self._state:
-            self._state, self._since_at = state, time.time()
-        heard = (self.node.remote_addresses or ()) if self.is_listed else ()
+            self._state, self.since_at = state, time.time()
         return Observed(
             node=self.node,
             state=state,
-            since_at=self._since_at,
+            since_at=self.since_at,
             answered_at=self._answered_at,
             error=self._error,
-            lookupds=_listing(lookupds, heard),
+            lookupds=tuple(at for at in lookupds if self.is_listed and self.node.is_on(at)),
             look=self._look,
             base=None if state == "gone" else self._base,
         )
 
     def _state_now(self) -> NodeState:
-        if self._is_gone:
+        if self.is_gone:
             return "gone"
         is_late = self.is_pending and time.monotonic() - self._asked_at > SILENT_SECONDS
         if self._error or is_late or self._look is None:
@@ -135,6 +127,32 @@ class NodeWatch:
         return "up" if self.is_listed else "unregistered"
 
 
-def _listing(lookupds: Sequence[str], heard: Sequence[str]) -> tuple[str, ...]:
-    """The nsqlookupds that have listed a node as `nsqlookupd/peer`."""
-    return tuple(at for at in lookupds if any(each.startswith(f"{at}/") for each in heard))
+class Slots:
+    """Room for so many questions at a time, of which none keeps the others out for long.
+
+    Args:
+        count: how many there are.
+        seconds: after that a slot is free again, though its holder goes on without one.
+    """
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._seconds = seconds
+        self._free = asyncio.Semaphore(count)
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold a slot, as soon as there is one."""
+        await self._free.acquire()
+        held = [True]
+
+        def release() -> None:
+            if held:
+                held.clear()
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(self._seconds, release)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            release()

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from sparq.nsqadmin.watch.merge import STATES
 from sparq.nsqadmin.watch.rows import ClientGroup, Node
-from sparq.nsqadmin.watch.table import Table
+from sparq.nsqadmin.watch.tables import Table
 
+S = TypeVar("S")
 T = TypeVar("T")
 Places = NDArray[np.intp]
 
@@ -64,26 +65,26 @@ def page(
     Raises:
         ValueError: there is no such column or state, or a number is out of bounds.
     """
-    check_bounds(offset, limit)
-    places = chosen(table, filter=filter, topic=topic, state=state)
-    places = _in_order(table, places, sort)
-    rows = tuple(table.row(int(place)) for place in places[offset : offset + limit])
-    return Page(rows, len(places), offset, limit)
+    places = in_order(table, sort=sort, filter=filter, topic=topic, state=state)
+    return _page(places.tolist(), offset, limit, table.row)
 
 
-def check_bounds(offset: int, limit: int) -> None:
-    """Raise a ValueError for a page that there cannot be."""
+def _page(found: list[S], offset: int, limit: int, row: Callable[[S], T]) -> Page[T]:
     if offset < 0:
         raise ValueError("offset must be 0 or more")
     if not 1 <= limit <= LIMIT_MAX:
         raise ValueError(f"limit must be from 1 to {LIMIT_MAX:,}")
+    shown = tuple(row(each) for each in found[offset : offset + limit])
+    return Page(shown, len(found), offset, limit)
 
 
-def chosen(table: Table[T], *, filter: str = "", topic: str = "", state: str = "") -> Places:
-    """The places of the rows that a filter leaves, in the order of their names.
+def in_order(
+    table: Table[T], *, sort: str = BY_NAME, filter: str = "", topic: str = "", state: str = ""
+) -> Places:
+    """The places of all rows that a filter leaves, sorted. The arguments are those of `page`.
 
     Raises:
-        ValueError: there is no such state.
+        ValueError: there is no such column or state.
     """
     places: Places = np.arange(len(table))
     if state:
@@ -95,22 +96,6 @@ def chosen(table: Table[T], *, filter: str = "", topic: str = "", state: str = "
     if filter:
         wanted, texts = filter.lower(), table.texts
         places = places[[wanted in texts[place] for place in places]]
-    return places
-
-
-def in_order(
-    table: Table[T], *, sort: str, filter: str, topic: str = "", state: str = ""
-) -> list[int]:
-    """The places of all rows that a filter leaves, sorted: for an export, row by row.
-
-    Raises:
-        ValueError: there is no such column or state.
-    """
-    found = chosen(table, filter=filter, topic=topic, state=state)
-    return [int(place) for place in _in_order(table, found, sort)]
-
-
-def _in_order(table: Table[T], places: Places, sort: str) -> Places:
     name = sort.removeprefix("-")
     if name == BY_NAME:
         return places[::-1] if sort != name else places
@@ -121,52 +106,46 @@ def _in_order(table: Table[T], places: Places, sort: str) -> Places:
 
 
 def page_of_nodes(
-    nodes: Sequence[Node],
-    *,
-    sort: str = "hostname",
-    filter: str = "",
-    offset: int = 0,
-    limit: int = LIMIT,
+    nodes: Sequence[Node], *, offset: int = 0, limit: int = LIMIT, **wanted: str
 ) -> Page[Node]:
-    """A page of nodes; a filter looks at address, host name and version. Raises as `page`."""
+    """A page of nodes, of `nodes_in_order`. Raises as `page`."""
+    return _page(nodes_in_order(nodes, **wanted), offset, limit, lambda node: node)
+
+
+def nodes_in_order(
+    nodes: Sequence[Node], *, sort: str = "hostname", filter: str = ""
+) -> list[Node]:
+    """All nodes; a filter looks at address, host name and version. Raises as `in_order`."""
     texts = [f"{node.address} {node.hostname} {node.version}" for node in nodes]
-    return _page_of(nodes, texts, (sort, filter), offset, limit)
+    return _sorted(nodes, texts, sort, filter)
 
 
 def page_of_clients(
-    clients: Sequence[ClientGroup],
-    *,
-    sort: str = "-connections",
-    filter: str = "",
-    offset: int = 0,
-    limit: int = LIMIT,
+    clients: Sequence[ClientGroup], *, offset: int = 0, limit: int = LIMIT, **wanted: str
 ) -> Page[ClientGroup]:
-    """A page of client groups; a filter looks at host, user agent and channel. Raises as `page`."""
+    """A page of client groups, of `clients_in_order`. Raises as `page`."""
+    return _page(clients_in_order(clients, **wanted), offset, limit, lambda group: group)
+
+
+def clients_in_order(
+    clients: Sequence[ClientGroup], *, sort: str = "-connections", filter: str = ""
+) -> list[ClientGroup]:
+    """All groups; a filter looks at host, user agent and channel. Raises as `in_order`."""
     texts = [f"{each.hostname} {each.user_agent} {each.topic}/{each.channel}" for each in clients]
-    return _page_of(clients, texts, (sort, filter), offset, limit)
+    return _sorted(clients, texts, sort, filter)
 
 
-def _page_of(
-    rows: Sequence[T], texts: Sequence[str], asked: tuple[str, str], offset: int, limit: int
-) -> Page[T]:
-    check_bounds(offset, limit)
-    sort, wanted = asked[0], asked[1].lower()
+def _sorted(rows: Sequence[T], texts: Sequence[str], sort: str, filter: str) -> list[T]:
+    wanted, name = filter.lower(), sort.removeprefix("-")
     left = [row for row, text in zip(rows, texts, strict=True) if wanted in text.lower()]
-    name = sort.removeprefix("-")
     if rows and not hasattr(rows[0], name):
         fields = sorted(getattr(type(rows[0]), "__dataclass_fields__", ()))
         raise ValueError(f"sort must be one of {', '.join(fields)}")
-    value = _value(name)
-    known = [row for row in left if value(row) is not None]
-    unknown = [row for row in left if value(row) is None]
-    known.sort(key=value, reverse=sort != name)
-    shown = (known + unknown)[offset : offset + limit]
-    return Page(tuple(shown), len(left), offset, limit)
 
-
-def _value(name: str) -> Callable[[Any], Any]:
-    def value(row: Any) -> Any:
+    def value(row: T) -> Any:
         found = getattr(row, name)
         return len(found) if isinstance(found, tuple) else found
 
-    return value
+    known = [row for row in left if value(row) is not None]
+    unknown = [row for row in left if value(row) is None]
+    return sorted(known, key=value, reverse=sort != name) + unknown

@@ -1,4 +1,4 @@
-"""One row of each list: a channel, a topic, a node, a notice, a group of clients.
+"""One row of each list: a channel, a topic, a node, an nsqlookupd, a notice, a group of clients.
 
 1. Rates are per second; None means unknown: fewer than two answers of each nsqd since its start.
 2. Seconds are ages or durations, `..._at` is seconds since 1970.
@@ -182,6 +182,21 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Lookupd:
+    """An nsqlookupd.
+
+    Attributes:
+        address: as it was given.
+        error: why it does not answer; "".
+        nodes: addresses of the nsqds that it lists.
+    """
+
+    address: str
+    error: str
+    nodes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something that needs attention.
 
@@ -204,7 +219,7 @@ class ClientGroup:
 
     Attributes:
         connections: number of them.
-        client_ids: some of their ids, at most `clients.IDS_MAX`.
+        client_ids: some of their ids, at most `detail.IDS_MAX`.
         connected_at: when the oldest connected.
         nodes: number of nodes that they are connected to.
         finished, requeued, messages: counters, summed.

@@ -23,16 +23,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self, TypeVar
 
-from sparq.cluster.fleet import Fleet, Gathered
-from sparq.cluster.nodes import Node, read_node
-from sparq.nsqadmin.watch.attention import Lookupd
-from sparq.nsqadmin.watch.detail import AllClients, Detail, Details
-from sparq.nsqadmin.watch.history import History
-from sparq.nsqadmin.watch.look import Look
-from sparq.nsqadmin.watch.node_watch import NodeWatch
-from sparq.nsqadmin.watch.painter import Painter
-from sparq.nsqadmin.watch.picture import Picture
-from sparq.nsqadmin.watch.slots import Slots
+from sparq.cluster.fleet import FIGURES, Fleet, Gathered
+from sparq.cluster.nodes import Node, given_node
+from sparq.nsqadmin.watch.detail import Detail, Details
+from sparq.nsqadmin.watch.look import Look, read_look
+from sparq.nsqadmin.watch.node_watch import NodeWatch, Slots
+from sparq.nsqadmin.watch.picture import Painter, Picture
+from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd
 
 INTERVAL_SECONDS: Final = 1.0
 LARGE_SECONDS: Final = 2.0
@@ -65,8 +62,6 @@ GONE_MAX: Final = 100
 CONFIGURED_SECONDS: Final = 10.0
 """How often nodes that were given are asked who they are: that takes two more questions each."""
 
-STATS: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -82,6 +77,8 @@ class Watch:
 
     Attributes:
         rounds: number of rounds so far.
+        picture: the last one, without a wait; None before the first round.
+        history: the last hour.
     """
 
     def __init__(
@@ -92,16 +89,17 @@ class Watch:
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self.rounds = 0
+        self.picture: Picture | None = None
         self._fleet = fleet
         self._interval = interval_seconds
         self._idle = idle_seconds
         self._painter = Painter()
+        self.history = self._painter.history
         self._slots = Slots(LOOKS_AT_ONCE, SLOT_SECONDS)
         self._nodes: dict[str, NodeWatch] = {}
         self._listed: asyncio.Task[Gathered[list[Node]]] | None = None
         self._listed_at = -CONFIGURED_SECONDS
         self._heard: Gathered[list[Node]] = Gathered([])
-        self._picture: Picture | None = None
         self._is_new = asyncio.Condition()
         self._viewed_at = -VIEW_SECONDS
         self._wake = asyncio.Event()
@@ -129,40 +127,30 @@ class Watch:
 
     # For those who look
 
-    @property
-    def picture(self) -> Picture | None:
-        """The last picture, without a wait; None before the first round."""
-        return self._picture
-
-    @property
-    def history(self) -> History:
-        """The last hour."""
-        return self._painter.history
-
     async def look(self) -> Picture:
         """A picture that is at most about `interval_seconds` old, if a round gives one soon."""
         self._view()
-        last = self._picture
+        last = self.picture
         if last is not None and time.time() - last.time <= self._interval + ROUND_SECONDS:
             return last
         seconds = FIRST_SECONDS if last is None else LOOK_SECONDS
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await self.changed(0 if last is None else last.number)
-        return self._picture or self._empty()
+        return self.picture or Painter().paint([], time=time.time(), now=time.monotonic())
 
     async def changed(self, after: int) -> Picture:
         """The first picture with a larger number than `after`, as soon as there is one."""
         self._view()
         async with self._is_new:
-            while self._picture is None or self._picture.number <= after:
+            while self.picture is None or self.picture.number <= after:
                 await self._is_new.wait()
                 self._viewed_at = time.monotonic()
-            return self._picture
+            return self.picture
 
     async def fresh(self) -> Picture:
         """A picture of a round that begins now: after an action, to see what came of it."""
-        number = self._picture.number if self._picture else 0
+        number = self.picture.number if self.picture else 0
         under_way = self._is_round
         self._view(at_once=True)
         return await self.changed(number + 1 if under_way else number)
@@ -171,7 +159,7 @@ class Watch:
         """A topic or channel with its latencies and clients, fetched once for all who look."""
         return await self._details.detail(await self.look(), topic, channel)
 
-    async def clients(self) -> AllClients:
+    async def clients(self) -> tuple[ClientGroup, ...]:
         """All consumers of the cluster, of the last `CLIENTS_SECONDS`."""
         return await self._details.clients(await self.look())
 
@@ -190,10 +178,6 @@ class Watch:
         self._viewed_at = now
         if is_first or at_once:
             self._wake.set()
-
-    def _empty(self) -> Picture:
-        """What there is to show if not even a first round has ended."""
-        return Painter().paint([], time=time.time(), now=time.monotonic())
 
     # Rounds
 
@@ -235,9 +219,9 @@ class Watch:
     async def _ask(self, node: Node) -> Look:
         async with self._slots.slot():
             asked_at = time.monotonic()
-            answer = await self._fleet.upstream.read(node.at, "/stats", **STATS)
+            answer = await self._fleet.upstream.read(node.at, "/stats", **FIGURES)
             self._largest_bytes = max(self._largest_bytes, len(answer))
-            return await self._apart(lambda: self._painter.read(answer, asked_at))
+            return await self._apart(lambda: read_look(answer, self._painter.names, asked_at))
 
     async def _apart(self, do: Callable[[], T]) -> T:
         """Do something on the thread for it, and count its time."""
@@ -264,18 +248,13 @@ class Watch:
             )
         )
         async with self._is_new:
-            self._picture = picture
+            self.picture = picture
             self.rounds += 1
             self._is_new.notify_all()
 
     def _lookupd(self, address: str) -> Lookupd:
-        heard = self._heard
-        nodes = frozenset(
-            node.address
-            for node in heard.value
-            if any(each.startswith(f"{address}/") for each in node.remote_addresses or ())
-        )
-        return Lookupd(address, heard.errors.get(address, ""), nodes)
+        nodes = frozenset(node.address for node in self._heard.value if node.is_on(address))
+        return Lookupd(address, self._heard.errors.get(address, ""), nodes)
 
     # Who there is
 
@@ -325,8 +304,7 @@ class Watch:
             if address not in {node.address for node in heard}:
                 del self._nodes[address]  # now it has said what it is called
         known_at = called | {known.node.at for known in self._nodes.values()}
-        silent = (read_node({}, at) for at in self._fleet.nsqds if at not in known_at)
-        return [node for node in silent if node is not None]
+        return [given_node(at) for at in self._fleet.nsqds if at not in known_at]
 
     def _forget_old(self) -> None:
         """Leave out nodes that have been gone for long, as far as nothing waits there."""

@@ -1,0 +1,103 @@
+"""The clients of channels, as an nsqd lists them in `/stats`.
+
+What they say of themselves is kept as it is: whoever shows it cuts it to one line. Of names that
+NSQ does not allow nothing is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from sparq.protocol.names import is_valid_name
+
+
+class Client(msgspec.Struct, gc=False):
+    """What is used of a connection; counts are since it was made, at `connect_ts` (since 1970).
+
+    Its texts are what a client says of itself: they may hold control characters.
+    """
+
+    client_id: str = ""
+    hostname: str = ""
+    remote_address: str = ""
+    user_agent: str = ""
+    ready_count: int = 0
+    in_flight_count: int = 0
+    message_count: int = 0
+    finish_count: int = 0
+    requeue_count: int = 0
+    connect_ts: int = 0
+    sample_rate: int = 0
+    tls: bool = False
+    deflate: bool = False
+    snappy: bool = False
+    authed: bool = False
+    topology_zone: str = ""
+    topology_region: str = ""
+
+
+class _Channel(msgspec.Struct, gc=False):
+    channel_name: str
+    clients: list[Client] | None = None
+
+
+class _Topic(msgspec.Struct, gc=False):
+    topic_name: str
+    channels: list[_Channel] | None = None
+
+
+class _Document(msgspec.Struct, gc=False):
+    topics: list[_Topic] | None = None
+
+
+_document = msgspec.json.Decoder(_Document)
+
+
+def read_clients(answer: bytes) -> list[tuple[str, str, Client]]:
+    """Topic, channel and each client in an answer of `/stats`.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    try:
+        topics = _document.decode(answer).topics
+    except RecursionError:
+        raise ValueError("figures that are nested too deep") from None
+    return [
+        (topic.topic_name, channel.channel_name, client)
+        for topic in topics or ()
+        for channel in topic.channels or ()
+        if is_valid_name(topic.topic_name) and is_valid_name(channel.channel_name)
+        for client in channel.clients or ()
+    ]
+
+
+def clients_of(stats: Mapping[str, Any]) -> Iterator[tuple[str, str, Client]]:
+    """The same of a document that was parsed (`Fleet.stats`); a client of odd form is left out."""
+    for topic in stats["topics"]:
+        for channel in topic["channels"]:
+            listed = channel.get("clients")
+            for told in listed if isinstance(listed, list) else ():
+                try:
+                    client = msgspec.convert(told, Client)
+                except msgspec.ValidationError:
+                    continue
+                yield topic["topic_name"], channel["channel_name"], client
+
+
+def clients_in(stats: Mapping[str, Any], topic: str, channel: str) -> list[Client]:
+    """A channel's clients in a document that was parsed, by host name and address.
+
+    Raises:
+        ValueError: the document has another form.
+    """
+    try:
+        topics = msgspec.convert(stats, _Document).topics or ()
+    except msgspec.ValidationError as error:
+        raise ValueError(f"clients that cannot be read: {error}") from None
+    channels = (ch for t in topics if t.topic_name == topic for ch in t.channels or ())
+    found = (c for ch in channels if ch.channel_name == channel for c in ch.clients or ())
+    return sorted(found, key=lambda client: (client.hostname, client.remote_address))

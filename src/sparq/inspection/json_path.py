@@ -1,0 +1,251 @@
+"""A small language that picks JSON bodies: `user.id = "7"`, `status >= 500`, `items[0].sku ~ "x"`.
+
+    filter   = path [operator value]
+    path     = name or ["name"], then any of: .name  ["name"]  [position]
+    operator = "=" (also "=="), "!=", "<", "<=", ">", ">=", "~"
+    value    = a number, a string in double quotes, true, false or null, as in JSON
+
+1. A path alone holds where there is something. Numbers are compared with numbers, strings with
+   strings, character by character; `true`, `false` and `null` are equal or not. `~`: the string is
+   part of the string there. What has another type, or is not there, holds for no operator.
+2. Matching a body costs one parsing of it, and nothing that grows faster than the body.
+3. Parsing lets no other thread run. In a large body it does, with each number and each object.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, Final
+
+FILTER_CHARACTERS_MAX: Final = 1024
+"""The longest filter."""
+
+STEPS_MAX: Final = 32
+"""The deepest path."""
+
+BODY_BYTES_MAX: Final = 256 << 10
+"""Larger bodies are not parsed: that takes milliseconds in which nothing else runs."""
+
+LARGE_BYTES: Final = 16 << 10
+"""Larger bodies are parsed so that other threads may run meanwhile."""
+
+ESCAPE: Final = b"\\u"
+"""How JSON writes any character in a second way."""
+
+_NAME: Final = re.compile(r"[^\W\d][\w-]*")
+_POSITION: Final = re.compile(r"\[(\d{1,9})\]")
+_OPERATOR: Final = re.compile(r"==|!=|<=|>=|=|<|>|~")
+_BLANKS: Final = re.compile(r"[ \t]*")
+_COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": eq,
+    "==": eq,
+    "!=": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+    "~": lambda found, part: part in found,
+}
+_FOR_NEEDLES: Final = ("=", "==", "~")
+_SPECIAL: Final = re.compile(r'["\\/\x00-\x1f\x7f]')
+_FOR_CONSTANTS: Final = ("=", "==", "!=")
+_MISSING: Final = object()
+_DECODER: Final = json.JSONDecoder()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(pairs)
+
+
+def _integer(text: str) -> int:
+    return int(text)
+
+
+def _float(text: str) -> float:
+    return float(text)
+
+
+_INTERRUPTIBLE: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_float
+)
+"""Parses the same: calls of Python functions are where threads take turns."""
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile: a large document would cause many, each of which looks at
+    all of it and lets no other thread run, and there is nothing in it to be collected."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class FilterError(ValueError):
+    """A filter that cannot be read; the text says where and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFilter:
+    """One condition on a JSON body.
+
+    Attributes:
+        path: names and positions, from the outside inwards.
+        operator: how what is there is compared; empty: being there is enough.
+        value: with what.
+    """
+
+    path: tuple[str | int, ...]
+    operator: str = ""
+    value: str | float | bool | None = None
+
+    def matches(self, body: bytes) -> bool:
+        """Whether a body is JSON and the condition holds in it. Large ones are not looked into."""
+        if len(body) > BODY_BYTES_MAX:
+            return False
+        if len(body) <= LARGE_BYTES:
+            return self._is_in(_DECODER, body)
+        with _uncollected():
+            return self._is_in(_INTERRUPTIBLE, body)
+
+    def _is_in(self, decoder: json.JSONDecoder, body: bytes) -> bool:
+        try:
+            document = decoder.decode(body.decode())
+        except (ValueError, RecursionError):
+            return False
+        found = self._find(document)
+        return found is not _MISSING and (not self.operator or self._holds(found))
+
+    def needle(self) -> bytes:
+        """What every body that matches contains, unless it contains `ESCAPE`."""
+        names = [f'"{step}"' for step in self.path if isinstance(step, str)]
+        plain = [name for name in names if not _SPECIAL.search(name[1:-1])]
+        return self.value_needle() or (_encoded(max(plain, key=len)) if plain else b"")
+
+    def value_needle(self) -> bytes:
+        """As `needle`, but only what tells more than the names that all bodies may have."""
+        value = self.value
+        if not isinstance(value, str) or self.operator not in _FOR_NEEDLES:
+            return b""
+        if _SPECIAL.search(value):
+            return b""
+        return _encoded(value if self.operator == "~" else f'"{value}"')
+
+    def _find(self, found: Any) -> Any:
+        for step in self.path:
+            if isinstance(step, str):
+                found = found.get(step, _MISSING) if isinstance(found, dict) else _MISSING
+            elif isinstance(found, list) and step < len(found):
+                found = found[step]
+            else:
+                return _MISSING
+            if found is _MISSING:
+                break
+        return found
+
+    def _holds(self, found: Any) -> bool:
+        if _type_of(found) != _type_of(self.value):
+            return False
+        return _COMPARED[self.operator](found, self.value)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _type_of(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "constant"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "other"
+
+
+def parse(text: str) -> JsonFilter:
+    """Read a filter.
+
+    Raises:
+        FilterError: it is none.
+    """
+    if len(text) > FILTER_CHARACTERS_MAX:
+        raise FilterError(f"at most {FILTER_CHARACTERS_MAX} characters")
+    path, at = _path(text, _skip(text, 0))
+    at = _skip(text, at)
+    if at == len(text):
+        return JsonFilter(path)
+    operator = _OPERATOR.match(text, at)
+    if operator is None:
+        raise FilterError(f"an operator (= != < <= > >= ~) is expected at {text[at : at + 20]!r}")
+    value = _value(text, _skip(text, operator.end()))
+    if operator[0] == "~" and not isinstance(value, str):
+        raise FilterError("~ looks for a string in double quotes")
+    if _type_of(value) == "constant" and operator[0] not in _FOR_CONSTANTS:
+        raise FilterError(f"{operator[0]} compares numbers or strings")
+    return JsonFilter(path, operator[0], value)
+
+
+def _skip(text: str, at: int) -> int:
+    blanks = _BLANKS.match(text, at)
+    return at if blanks is None else blanks.end()
+
+
+def _path(text: str, at: int) -> tuple[tuple[str | int, ...], int]:
+    steps: list[str | int] = []
+    while (step := _step(text, at, is_first=not steps)) is not None:
+        if len(steps) == STEPS_MAX:
+            raise FilterError(f"a path has at most {STEPS_MAX} steps")
+        steps.append(step[0])
+        at = step[1]
+    return tuple(steps), at
+
+
+def _step(text: str, at: int, *, is_first: bool) -> tuple[str | int, int] | None:
+    """The next step of a path, and where it ends; None: the path has ended."""
+    position = _POSITION.match(text, at)
+    if position is not None:
+        return int(position[1]), position.end()
+    if text.startswith("[", at):
+        quoted, at = _quoted(text, at + 1)
+        if text[at : at + 1] != "]":
+            raise FilterError(f"] is expected at {text[at : at + 20]!r}")
+        return quoted, at + 1
+    if not is_first and text[at : at + 1] != ".":
+        return None
+    at += not is_first
+    name = _NAME.match(text, at)
+    if name is None:
+        raise FilterError(f"a name is expected at {text[at : at + 20]!r}")
+    return name[0], name.end()
+
+
+def _quoted(text: str, at: int) -> tuple[str, int]:
+    try:
+        name, end = _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        name, end = None, at
+    if not isinstance(name, str):
+        raise FilterError(
+            f"a position or a string in double quotes is expected at {text[at : at + 20]!r}"
+        )
+    return name, end
+
+
+def _value(text: str, at: int) -> str | float | bool | None:
+    what = "a number, a string in double quotes, true, false or null is expected"
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        raise FilterError(f"{what} at {text[at : at + 20]!r}") from None
+    if _type_of(value) == "other" or _skip(text, end) != len(text):
+        raise FilterError(f"{what}, and nothing behind it")
+    found: str | float | bool | None = value
+    return found

@@ -1,0 +1,404 @@
+"""Looks for messages in a log, part by part, for as long as whoever asks lets it.
+
+The loop says which parts come next (`next_step`), a thread looks into them (`Step.run`), and asks
+after each small piece of work whether it may go on. Then the next step follows, or the answer: so a
+search of millions of messages is many steps of milliseconds, and nobody waits behind it.
+
+A piece of work is bounded in bytes and in messages, whatever a batch holds, and so is each call in
+it that lets no other thread run (reading apart, which does): the loop needs the interpreter several
+times for each delivery, and would wait for the end of such a call each time.
+
+1. A part is searched as raw bytes first; only where something is found it is verified and taken
+   apart. Where a channel's state is asked for, parts without a candidate are not even read.
+2. `position` is how far the search has come: every match before it has been told. A step that is
+   stopped within a part goes on there, as long as the search is the same; a search that begins in
+   the middle of a part reads it again.
+3. What cannot be read, or is too large to be parsed, matches nothing and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.inspection import json_path
+from sparq.inspection.picture import UNKNOWN, Picture, State
+from sparq.log.block import Block, Buffer
+from sparq.log.disk import DiskError
+from sparq.log.looking import Looking, Part, Stored, stored_at
+from sparq.log.reading import pieces_of, read_extent
+from sparq.log.task import TaskKind
+from sparq.protocol.layout import FRAME_OVERHEAD
+from sparq.protocol.patterns import Patience, TooLong
+
+if TYPE_CHECKING:
+    from sparq.inspection.json_path import JsonFilter
+    from sparq.protocol.patterns import Pattern
+
+
+WINDOW_BYTES: Final = 64 << 10
+"""So much is looked at by one call: an eighth of a millisecond at worst."""
+
+
+def windows(start: int, end: int, needle_size: int) -> Iterator[tuple[int, int]]:
+    """The windows of [start, end). Neighbours overlap, so that each place where a needle of this
+    size may be is whole in one of them."""
+    for low in range(start, end, WINDOW_BYTES):
+        yield low, min(low + WINDOW_BYTES + max(0, needle_size - 1), end)
+
+
+def place_of(data: Buffer, needle: bytes, start: int, end: int) -> int:
+    """Where a needle begins first within [start, end) of the data; -1: nowhere."""
+    for low, high in windows(start, end, len(needle)):
+        if isinstance(data, bytes):
+            at = data.find(needle, low, high)
+        else:
+            # A view has no `find`; a copy of this size takes microseconds.
+            at = bytes(data[low:high]).find(needle)
+            at += low if at >= 0 else 0
+        if at >= 0:
+            return at
+    return -1
+
+
+Indexes = NDArray[np.int64]
+Going = Callable[[], bool]
+"""Asked after each piece of work; False: stop here."""
+
+COMPARED: Final[dict[str, Callable[[Indexes, int], NDArray[np.bool_]]]] = {
+    ">=": np.greater_equal,
+    "<=": np.less_equal,
+    "!=": np.not_equal,
+    ">": np.greater,
+    "<": np.less,
+    "=": np.equal,
+}
+PARTS_MAX: Final = 16
+"""Parts of one step: at most 16 MiB, or 1 MiB of what is in memory."""
+
+FOUND_BYTES_MAX: Final = 8 << 20
+"""An answer holds at most this much of bodies."""
+
+LOOKS: Final = 32
+"""After so many messages `going` is asked, ..."""
+
+LOOK_BYTES: Final = 16 << 10
+"""... or after so many bytes of messages: parsed, they take a third of a millisecond."""
+
+
+PATTERN_STEPS_MAX: Final = 400_000
+"""So much a pattern may cost with one body, about a tenth of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """What a message must have; what is not given is not asked for.
+
+    Attributes:
+        text: bytes of its body.
+        json: a condition on its body.
+        regex: a pattern that matches somewhere in its body.
+        attempts: an operator of `COMPARED`, and a number.
+        state: where it is on the channel.
+    """
+
+    text: bytes = b""
+    json: JsonFilter | None = None
+    regex: Pattern | None = None
+    attempts: tuple[str, int] | None = None
+    state: State | None = None
+
+    def needles(self) -> list[tuple[bytes, ...]]:
+        """Of each of these the raw bytes hold one at least, where they hold a body that matches."""
+        found: list[tuple[bytes, ...]] = [(self.text,)] if self.text else []
+        if self.json is not None and self.json.needle():
+            found.append((self.json.needle(), json_path.ESCAPE))
+        return found
+
+    def wants(self, states: NDArray[np.uint8], attempts: Indexes) -> NDArray[np.bool_]:
+        """Which of these states and attempts match."""
+        wanted = np.ones(len(states), np.bool_)
+        if self.state is not None:
+            wanted &= states == self.state
+        if self.attempts is not None:
+            operator, number = self.attempts
+            wanted &= COMPARED[operator](attempts, number) & (attempts != UNKNOWN)
+        return wanted
+
+
+@dataclass(eq=False)
+class Search:
+    """One request's search.
+
+    Attributes:
+        position: where it is; `end`: where it ends.
+        picture: the channel, where a state or attempts are asked for.
+        limit: how many messages are wanted; `body_bytes`: how much of each body.
+        found: the matches, ascending.
+        scanned, scanned_bytes: messages that were looked at, and the bytes of their frames.
+        unsearched: those of them that could not be looked into.
+        failed: parts whose file could not be read, and why.
+        candidates: the messages that may match, where only those are looked at.
+        work: what a step has left to the next one.
+    """
+
+    looking: Looking
+    criteria: Criteria
+    position: int
+    end: int
+    picture: Picture | None = None
+    limit: int = 50
+    body_bytes: int = 65_536
+    found: list[Stored] = field(default_factory=list)
+    found_bytes: int = 0
+    scanned: int = 0
+    scanned_bytes: int = 0
+    unsearched: int = 0
+    failed: list[tuple[Part, DiskError]] = field(default_factory=list)
+    candidates: Indexes | None = None
+    work: Iterator[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer has all that it may."""
+        return len(self.found) >= self.limit or self.found_bytes >= FOUND_BYTES_MAX
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is needed any more."""
+        return self.is_full or self.position >= self.end
+
+    def prepare(self) -> None:
+        """Find the candidates, where only messages known one by one may match; in a thread."""
+        picture, criteria = self.picture, self.criteria
+        if picture is None:
+            return
+        flying, deferred = picture.in_flight.indexes, picture.deferred
+        if criteria.state is State.IN_FLIGHT:
+            self.candidates = flying
+        elif criteria.state is State.DEFERRED:
+            self.candidates = deferred.indexes
+        elif criteria.attempts is not None and not criteria.wants(*_fresh()).any():
+            known = np.concatenate((flying, deferred.indexes, picture.again[0]))
+            self.candidates = np.sort(known)
+        elif criteria.state is State.WAITING:
+            lowest = picture.again[0][:1].tolist()
+            self.position = max(self.position, min([picture.cursor, *lowest]))
+
+    def next_step(self, going: Going) -> Step | None:
+        """What comes next; None: nothing is left, the search is over."""
+        if self.work is not None:
+            return Step(self, self.work, going)
+        if self.candidates is None:
+            parts = self.looking.parts(self.position, self.end, PARTS_MAX)
+        else:
+            parts = list(self._parts_of(self.candidates))
+        if not parts:
+            self.position = self.end
+            return None
+        self.work = Look(self).into(parts)
+        return Step(self, self.work, going)
+
+    def _parts_of(self, candidates: Indexes) -> Iterator[Part]:
+        at = int(np.searchsorted(candidates, self.position))
+        for _ in range(PARTS_MAX):
+            part = None
+            while part is None:
+                if at >= len(candidates) or candidates[at] >= self.end:
+                    return
+                part = self.looking.part(int(candidates[at]))
+                at += 1
+            yield part
+            at = int(np.searchsorted(candidates, part.end))
+
+
+def _fresh() -> tuple[NDArray[np.uint8], Indexes]:
+    """A message that nobody had yet, as columns."""
+    return np.array([State.WAITING], np.uint8), np.zeros(1, np.int64)
+
+
+@dataclass(eq=False)
+class Step:
+    """Work: goes on with a search for a while."""
+
+    search: Search
+    work: Iterator[None]
+    going: Going
+    kind: TaskKind = TaskKind.INSPECT
+    error: DiskError | None = None
+
+    def run(self) -> None:
+        """Look, until told to stop."""
+        for _ in self.work:
+            if not self.going():
+                return
+        self.search.work = None
+
+
+class Look:
+    """Looks into parts for a search. What returns an iterator yields after each piece of work."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+
+    def into(self, parts: Sequence[Part]) -> Iterator[None]:
+        """Look into these, until the search is full."""
+        for part in parts:
+            yield from self._into_part(part)
+            if self.search.is_full:
+                return
+            yield
+
+    def _into_part(self, part: Part) -> Iterator[None]:
+        search = self.search
+        first = max(search.position, part.first)
+        end = min(part.end, search.end)
+        blocks: Sequence[Block] = part.blocks
+        if not part.blocks:
+            try:
+                data = read_extent(search.looking.disk, part.place)
+            except DiskError as error:
+                search.failed.append((part, error))
+                search.position = end
+                return
+            yield
+            if not (yield from self._has_needles(data)):
+                search.scanned += end - first
+                search.scanned_bytes += len(data)
+                search.position = end
+                return
+            blocks = [piece.block for piece in pieces_of(data, part.place)]
+            yield
+        for chunk in chunks(blocks, first, end):
+            yield from self._into_chunk(chunk)
+            if search.is_full:
+                return
+        read = sum(max(0, min(block.end, end) - max(block.first, first)) for block in blocks)
+        search.unsearched += end - first - read
+        search.position = end
+
+    def _has_needles(self, data: bytes) -> Generator[None, None, bool]:
+        """Whether these raw bytes may hold a body that matches."""
+        missing = self.search.criteria.needles()
+        if not missing:
+            return True
+        longest = max(len(needle) for choice in missing for needle in choice)
+        for low, high in windows(0, len(data), longest):
+            missing = [
+                choice
+                for choice in missing
+                if not any(_holds(data, needle, low, high) for needle in choice)
+            ]
+            if not missing:
+                return True
+            yield
+        return False
+
+    def _into_chunk(self, chunk: Block) -> Iterator[None]:
+        """Look into a chunk; where it stops, `position` is behind the last message looked at."""
+        search = self.search
+        ends = [0, *chunk.ends.tolist()]
+        looks = LOOKS if search.criteria.regex is None else 1
+        first, since = chunk.first, 0
+        for count, index in enumerate(self._candidates(chunk), 1):
+            at = index - chunk.first
+            since += ends[at + 1] - ends[at]
+            if self._matches(chunk.frames, ends[at] + FRAME_OVERHEAD, ends[at + 1]):
+                stored = stored_at(chunk, index, search.body_bytes)
+                search.found.append(stored)
+                search.found_bytes += len(stored.body)
+            if search.is_full or count % looks == 0 or since >= LOOK_BYTES:
+                self._passed(chunk, first, index + 1)
+                if search.is_full:
+                    return
+                first, since = index + 1, 0
+                yield
+        self._passed(chunk, first, chunk.end)
+        yield
+
+    def _passed(self, chunk: Block, first: int, end: int) -> None:
+        """Note that [first, end) of a chunk was looked at."""
+        self.search.scanned += end - first
+        self.search.scanned_bytes += chunk.start_of(end) - chunk.start_of(first)
+        self.search.position = end
+
+    def _candidates(self, chunk: Block) -> Iterable[int]:
+        """The indexes of a chunk's messages that may match by text and state."""
+        picture, criteria = self.search.picture, self.search.criteria
+        text = criteria.text
+        if not text and criteria.json is not None and criteria.json.value_needle():
+            is_plain = not _holds(chunk.frames, json_path.ESCAPE, 0, len(chunk.frames))
+            text = criteria.json.value_needle() if is_plain else b""
+        if picture is None or (criteria.state is None and criteria.attempts is None):
+            return text_hits(chunk, text) if text else range(chunk.first, chunk.end)
+        indexes = np.arange(chunk.first, chunk.end)
+        chosen: list[int] = indexes[criteria.wants(*picture.states(indexes))].tolist()
+        if not text:
+            return chosen
+        hits = set(text_hits(chunk, text))
+        return [index for index in chosen if index in hits]
+
+    def _matches(self, frames: Buffer, start: int, end: int) -> bool:
+        """Whether the body at [start, end) is as JSON and pattern want it."""
+        condition, pattern = self.search.criteria.json, self.search.criteria.regex
+        if condition is None and pattern is None:
+            return True
+        if end - start > json_path.BODY_BYTES_MAX:
+            self.search.unsearched += 1
+            return False
+        body = bytes(frames[start:end])
+        if condition is not None and not condition.matches(body):
+            return False
+        return pattern is None or self._is_like(pattern, body)
+
+    def _is_like(self, pattern: Pattern, body: bytes) -> bool:
+        """Whether a pattern, which is about ASCII, matches somewhere."""
+        try:
+            return pattern.search(body.decode("latin-1"), Patience(PATTERN_STEPS_MAX))
+        except TooLong:
+            self.search.unsearched += 1
+            return False
+
+
+def _holds(data: Buffer, needle: bytes, start: int, end: int) -> bool:
+    """Whether [start, end) of the data has a needle in it."""
+    if needle == json_path.ESCAPE:
+        # Backslashes are rare, and looking for a single character is much faster.
+        start = place_of(data, needle[:1], start, end)
+    return start >= 0 and place_of(data, needle, start, end) >= 0
+
+
+def chunks(blocks: Iterable[Block], first: int, end: int) -> Iterator[Block]:
+    """The messages of [first, end) that blocks have, in blocks of a window, or of one message."""
+    for block in blocks:
+        index, stop = max(first, block.first), min(end, block.end)
+        while index < stop:
+            start = block.start_of(index)
+            fit = int(block.ends.searchsorted(start + WINDOW_BYTES, "right"))
+            behind = min(max(index + 1, block.first + fit), stop)
+            frames: Buffer = block.slice(index, behind)
+            if len(frames) <= WINDOW_BYTES:
+                frames = bytes(frames)  # a view would be searched byte by byte
+            ends = block.ends_within(index, behind)
+            yield Block(index, behind - index, ends, frames, block.ordinal + index - block.first)
+            index = behind
+
+
+def text_hits(chunk: Block, text: bytes) -> Iterator[int]:
+    """The messages of a chunk whose bodies contain some bytes."""
+    ends, frames = chunk.ends, chunk.frames
+    at, stop = 0, len(frames)
+    while (hit := place_of(frames, text, at, stop)) >= 0:
+        position = int(ends.searchsorted(hit, "right"))
+        index, frame_end = chunk.first + position, int(ends[position])
+        body = chunk.start_of(index) + FRAME_OVERHEAD
+        if hit < body:  # in what stands before a body: an id, a time
+            at = body
+            continue
+        if hit + len(text) <= frame_end:
+            yield index
+        at = frame_end

@@ -1,0 +1,109 @@
+"""How many messages were published when: a topic's log as the columns of a chart.
+
+The log's index says for each stretch between when and when its messages were published. One that
+lies in a single column is counted there. One that spans several is looked into, while there is room
+to read; else its messages are spread evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.log.disk import DiskError
+from sparq.log.looking import Curve, Looking, Part, blocks_of
+from sparq.log.task import TaskKind
+
+Indexes = NDArray[np.int64]
+
+READ_BYTES_MAX: Final = 8 << 20
+"""So much of the log is looked into at most."""
+
+PARTS_MAX: Final = 256
+"""Likewise so many stretches, those in memory among them."""
+
+
+@dataclass(eq=False)
+class Columns:
+    """Work: counts the messages of a curve.
+
+    Attributes:
+        edges: where each column begins, and where the last one ends (ns since 1970).
+        parts: the stretches to be looked into, by their rows in the curve.
+        counts: messages of each column, rounded.
+        indexes: an index of each column for a seek: no message before it belongs there.
+    """
+
+    looking: Looking
+    curve: Curve
+    edges: Indexes
+    parts: dict[int, Part]
+    counts: Indexes
+    indexes: Indexes
+    kind: TaskKind = TaskKind.INSPECT
+    error: DiskError | None = None
+
+    def run(self) -> None:
+        """Count them."""
+        times, weights, firsts = self._spread()
+        for part in self.parts.values():
+            try:
+                blocks = blocks_of(self.looking.disk, part)
+            except DiskError:  # its file was deleted meanwhile, and its messages with it
+                continue
+            for block in blocks:
+                indexes = np.arange(max(block.first, part.first), min(block.end, part.end))
+                times.append(block.timestamps(indexes))
+                weights.append(np.ones(len(indexes)))
+                firsts.append(indexes)
+        self._count(np.concatenate(times), np.concatenate(weights), np.concatenate(firsts))
+
+    def _spread(self) -> tuple[list[Indexes], list[NDArray[np.float64]], list[Indexes]]:
+        """The stretches that are not looked into: each as points in time with so many messages."""
+        curve, edges = self.curve, self.edges
+        rows = np.setdiff1d(np.arange(len(curve.firsts)), np.array([*self.parts], np.int64))
+        columns = len(edges) - 1
+        low = np.clip(np.searchsorted(edges, curve.begins[rows], "right") - 1, 0, columns - 1)
+        high = np.clip(np.searchsorted(edges, curve.ends[rows], "right") - 1, 0, columns - 1)
+        widths = high - low + 1
+        order = np.repeat(np.arange(len(rows)), widths)
+        step = np.arange(int(widths.sum())) - np.repeat(np.cumsum(widths) - widths, widths)
+        times = edges[:-1][low[order] + step]
+        shares = curve.counts[rows][order] / widths[order]
+        return [times], [shares], [curve.firsts[rows][order]]
+
+    def _count(self, times: Indexes, weights: NDArray[np.float64], firsts: Indexes) -> None:
+        columns = len(self.edges) - 1
+        at = np.clip(np.searchsorted(self.edges, times, "right") - 1, 0, columns - 1)
+        exact = np.bincount(at, weights, columns)
+        # Rounded so that the sum stays what it is.
+        self.counts = np.diff(np.rint(np.append(0, np.cumsum(exact)))).astype(np.int64)
+        lowest = np.full(columns, np.iinfo(np.int64).max)
+        np.minimum.at(lowest, at, firsts)
+        # Where nothing was published, what comes next is what a seek would find.
+        self.indexes = np.minimum.accumulate(lowest[::-1])[::-1]
+
+
+def columns_of(looking: Looking, count: int) -> Columns | None:
+    """The work for so many columns of equal width; None: the log has no message."""
+    curve = looking.curve()
+    if not len(curve.firsts):
+        return None
+    begin, end = int(curve.begins.min()), int(curve.ends.max())
+    width = max(1, -(-(end - begin + 1) // count))
+    edges = begin + np.arange(count + 1, dtype=np.int64) * width
+    spans = (curve.ends - begin) // width != (curve.begins - begin) // width
+    parts: dict[int, Part] = {}
+    size = 0
+    for row in np.flatnonzero(spans).tolist():
+        part = looking.part(int(curve.firsts[row]))
+        if part is not None and part.end - part.first == curve.counts[row]:
+            size += part.size
+            if size > READ_BYTES_MAX or len(parts) == PARTS_MAX:
+                break
+            parts[row] = part
+    nothing = np.empty(0, np.int64)
+    return Columns(looking, curve, edges, parts, nothing, nothing)

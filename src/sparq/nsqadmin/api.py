@@ -1,0 +1,313 @@
+"""NSQ's own JSON API, as its nsqadmin has it (reference: nsqadmin.md).
+
+1. Shapes are NSQ's: an empty list is null; a failure of some daemons is a warning in `message`.
+   Where nobody answered, or could say who has a topic, it is 502.
+2. Other than there, an unknown channel is 404 CHANNEL_NOT_FOUND, an unknown node is refused with
+   404 NODE_NOT_FOUND, and a client stands in one list, not two.
+3. Who may do something is asked before the body is read; what is wrong with that has NSQ's codes.
+4. `/config/<option>` tells every option's value, two of them can be written. Text is sent as it is,
+   all else as JSON: durations in ns, a level as its number. Of URLs the user, the password and the
+   query are not told, nor is a token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from sparq.cluster import figures
+from sparq.cluster.fleet import Gathered
+from sparq.daemon.http import Call, HttpError, Route
+from sparq.daemon.token import hidden, public
+from sparq.nsqadmin.actions import Order
+from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.graphite import Graphite
+from sparq.nsqadmin.options import Options, base_of
+from sparq.program import logging as log_lines
+from sparq.program.flags import flags_of, replaced
+from sparq.program.logging import LEVELS, parse_level
+from sparq.protocol.durations import SECOND
+from sparq.protocol.names import is_valid_name
+
+T = TypeVar("T")
+
+BODY_BYTES_MAX: Final = 1 << 20
+ACTIONS: Final = ("pause", "unpause", "empty")
+LOOKUPDS: Final = "nsqlookupd_http_addresses"
+
+_FLAGS: Final = {flag.key: flag for flag in flags_of(Options) if flag.key != "verbose"}
+"""By NSQ's names; Go's nsqadmin does not tell `verbose`."""
+
+_LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    "log_level": _LEVEL_NUMBERS.__getitem__,
+    "upstream_token": hidden,
+    "graphite_url": public,
+    "notification_http_endpoint": public,
+}
+
+logger = logging.getLogger(__name__)
+
+
+def routes(desk: Desk) -> list[Route]:
+    """The table of endpoints."""
+    options = desk.options
+    connect_seconds = options.http_client_connect_timeout_ns / SECOND
+    graphite = Graphite(options.graphite_url, connect_seconds) if options.graphite_url else None
+    table = [
+        Route("GET", "/api/topics", partial(_topics, desk)),
+        Route("GET", "/api/topics/:topic", partial(_topic, desk)),
+        Route("GET", "/api/topics/:topic/:channel", partial(_channel, desk)),
+        Route("GET", "/api/nodes", partial(_nodes, desk)),
+        Route("GET", "/api/nodes/:node", partial(_node, desk)),
+        Route("GET", "/api/counter", partial(_counter, desk)),
+        Route("GET", "/api/graphite", partial(_rate, desk, graphite)),
+        Route("POST", "/api/topics", partial(_create, desk)),
+        Route("POST", "/api/topics/:topic", partial(_act, desk)),
+        Route("POST", "/api/topics/:topic/:channel", partial(_act, desk)),
+        Route("DELETE", "/api/topics/:topic", partial(_delete, desk)),
+        Route("DELETE", "/api/topics/:topic/:channel", partial(_delete, desk)),
+        Route("DELETE", "/api/nodes/:node", partial(_tombstone, desk)),
+        Route("GET", "/config/:opt", partial(_option, desk)),
+        Route("PUT", "/config/:opt", partial(_set_option, desk)),
+    ]
+    if options.proxy_graphite and graphite is not None:
+        table.append(Route("GET", "/render", lambda call: graphite.render(call.raw_query)))
+    return table
+
+
+# What it shows
+
+
+async def _topics(desk: Desk, call: Call) -> dict[str, Any]:
+    """The names; with `inactive=true` those that no node has, with their channels."""
+    if call.query.get("inactive") == "true":
+        idle = _needed(await desk.fleet.without_producers())
+        named = {topic: channels or None for topic, channels in idle.value.items()}
+        return {"topics": named, "message": _warning(idle.text)}
+    names = _needed(await desk.fleet.topics())
+    return {"topics": names.value or None, "message": _warning(names.text)}
+
+
+async def _topic(desk: Desk, call: Call) -> dict[str, Any]:
+    topic = call.parameters["topic"]
+    producers = _needed(await desk.fleet.producers(topic))
+    stats = _needed(await desk.fleet.stats(topic, nodes=producers.value))
+    found = figures.topic_of(topic, producers.value, stats.value, time.time())
+    return {**found.document(), "message": _warning(producers.text, stats.text)}
+
+
+async def _channel(desk: Desk, call: Call) -> dict[str, Any]:
+    topic, channel = call.parameters["topic"], call.parameters["channel"]
+    producers = _needed(await desk.fleet.producers(topic))
+    stats = _needed(await desk.fleet.stats(topic, channel, clients=True, nodes=producers.value))
+    found = figures.channel_of(topic, channel, producers.value, stats.value, time.time())
+    if found is None:
+        raise HttpError(404, "CHANNEL_NOT_FOUND")
+    return {**found.document(), "message": _warning(producers.text, stats.text)}
+
+
+async def _nodes(desk: Desk, _call: Call) -> dict[str, Any]:
+    found = _needed(await desk.fleet.nodes())
+    listed = [node.document() for node in found.value]
+    return {"nodes": listed or None, "message": _warning(found.text)}
+
+
+async def _node(desk: Desk, call: Call) -> dict[str, Any]:
+    address = call.parameters["node"]
+    found = _needed(await desk.fleet.nodes())
+    nodes = [node for node in found.value if node.address == address]
+    if not nodes:
+        raise HttpError(404, "NODE_NOT_FOUND")
+    stats = _needed(await desk.fleet.stats(clients=True, nodes=nodes))
+    topics = figures.topics_at(nodes[0], stats.value[address], time.time())
+    channels = [channel for topic in topics for channel in topic.channels]
+    return {
+        "node": address,
+        "topics": [topic.document() for topic in topics] or None,
+        "total_messages": sum(topic.counts["message_count"] for topic in topics),
+        "total_clients": sum(len(channel.clients or ()) for channel in channels),
+        "message": _warning(found.text),
+    }
+
+
+async def _counter(desk: Desk, _call: Call) -> dict[str, Any]:
+    """How many messages came to each channel at each node."""
+    nodes = _needed(await desk.fleet.nodes())
+    stats = _needed(await desk.fleet.stats(nodes=nodes.value))
+    counted = {
+        f"{topic['topic_name']}:{channel['channel_name']}:{address}": {
+            "node": address,
+            "topic_name": topic["topic_name"],
+            "channel_name": channel["channel_name"],
+            "message_count": figures.number(channel, "message_count"),
+        }
+        for address, document in stats.value.items()
+        for topic in document["topics"]
+        for channel in topic["channels"]
+    }
+    return {"stats": counted, "message": _warning(nodes.text, stats.text)}
+
+
+async def _rate(desk: Desk, graphite: Graphite | None, call: Call) -> dict[str, str]:
+    """A rate that graphite knows."""
+    if call.query.get("metric") != "rate":
+        raise HttpError(400, "INVALID_ARG_METRIC")
+    target = call.query.get("target")
+    if target is None:
+        raise HttpError(400, "INVALID_ARG_TARGET")
+    if graphite is None:
+        raise HttpError(500, "INTERNAL_ERROR")
+    return {"rate": await graphite.rate(target, desk.options.statsd.interval_ns // SECOND)}
+
+
+def _needed(found: Gathered[T]) -> Gathered[T]:
+    """What was found.
+
+    Raises:
+        HttpError: 502, nobody answered.
+    """
+    if found.failed:
+        raise _upstream_error(found.failure)
+    return found
+
+
+def _upstream_error(sentence: str) -> HttpError:
+    return HttpError(502, f"UPSTREAM_ERROR: {sentence}")
+
+
+def _warning(*texts: str) -> str:
+    """The `message` of an answer; "": nothing went wrong."""
+    told = [text for text in texts if text]
+    return f"WARNING: {'; '.join(told)}" if told else ""
+
+
+# What it does
+
+
+async def _create(desk: Desk, call: Call) -> dict[str, str]:
+    topic, channel = await _fields(call, "topic", "channel")
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_TOPIC")
+    if channel and not is_valid_name(channel):
+        raise HttpError(400, "INVALID_CHANNEL")
+    return await _done(desk, call, Order(f"create_{_kind(channel)}", topic, channel))
+
+
+async def _act(desk: Desk, call: Call) -> dict[str, str]:
+    """Pause, unpause or empty a topic or a channel."""
+    topic, channel = call.parameters["topic"], call.parameters.get("channel", "")
+    (action,) = await _fields(call, "action")
+    if action not in ACTIONS:
+        raise HttpError(400, "INVALID_ACTION")
+    return await _done(desk, call, Order(f"{action}_{_kind(channel)}", topic, channel))
+
+
+async def _delete(desk: Desk, call: Call) -> dict[str, str]:
+    topic, channel = call.parameters["topic"], call.parameters.get("channel", "")
+    return await _done(desk, call, Order(f"delete_{_kind(channel)}", topic, channel))
+
+
+async def _tombstone(desk: Desk, call: Call) -> dict[str, str]:
+    """Hide a node from a topic's consumers, and delete the topic there."""
+    try:
+        (topic,) = await _fields(call, "topic")
+    except HttpError as error:
+        raise HttpError(error.status, "INVALID_BODY") from None
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_TOPIC")
+    order = Order("tombstone_topic_producer", topic, node=call.parameters["node"])
+    return await _done(desk, call, order)
+
+
+async def _done(desk: Desk, call: Call, order: Order) -> dict[str, str]:
+    report = await desk.actions.perform(call.request, order, must_type=False)
+    if report.failed:
+        raise _upstream_error(report.failed)
+    return {"message": _warning(report.text)}
+
+
+def _kind(channel: str) -> str:
+    return "channel" if channel else "topic"
+
+
+async def _fields(call: Call, *names: str) -> list[str]:
+    """Texts of the JSON object that a body begins with, "" for those that are not there.
+
+    Raises:
+        HttpError: 400 with what is wrong with it; 413 BODY_TOO_BIG.
+    """
+    text = (await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")).decode("utf-8", "replace").lstrip()
+    if not text:
+        raise HttpError(400, "EOF")
+    try:
+        document, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        raise HttpError(400, "invalid JSON") from None
+    # As Go reads objects: null is an empty one, and the case of keys does not count.
+    document = {} if document is None else document
+    if not isinstance(document, dict):
+        raise HttpError(400, "invalid JSON: an object is wanted")
+    folded: dict[str, Any] = {str(key).lower(): value for key, value in document.items()}
+    found = [folded.get(name) or "" for name in names]
+    for name, value in zip(names, found, strict=True):
+        if not isinstance(value, str):
+            raise HttpError(400, f"invalid JSON: {name} is no string")
+    return found
+
+
+# Its options
+
+
+def _option(desk: Desk, call: Call) -> Any:
+    return _value(desk.options, call.parameters["opt"])
+
+
+async def _set_option(desk: Desk, call: Call) -> Any:
+    """Change an option; answers with its new value."""
+    name = call.parameters["opt"]
+    body = await call.body(BODY_BYTES_MAX, "INVALID_VALUE")
+    if not body:
+        raise HttpError(413, "INVALID_VALUE")
+    if await desk.audit.unavailable():
+        raise HttpError(503, "AUDIT_UNAVAILABLE")
+    if name not in (LOOKUPDS, "log_level"):
+        raise HttpError(400, "INVALID_OPTION")
+    try:
+        if name == LOOKUPDS:
+            addresses = _addresses(body)
+            desk.fleet.look_at(addresses)
+            desk.options = replaced(desk.options, {"lookupd_http_addresses": addresses})
+        else:
+            level = parse_level(body.decode())
+            log_lines.set_level(level)
+            desk.options = replaced(desk.options, {"log.level": level})
+    except (ValueError, RecursionError):
+        raise HttpError(400, "INVALID_VALUE") from None
+    value = _value(desk.options, name)
+    logger.warning("HTTP: %s is now %s", name, value)
+    entry = desk.access.entry(call.request, f"config_{name}", "done", arguments={"value": value})
+    await desk.audit.record(entry)
+    return value
+
+
+def _value(options: Options, name: str) -> Any:
+    if name == "base_path":
+        return base_of(options) or "/"
+    if name not in _FLAGS:
+        raise HttpError(400, "INVALID_OPTION")
+    value = _FLAGS[name].value(options)
+    return _SHOWN[name](value) if name in _SHOWN else value
+
+
+def _addresses(body: bytes) -> tuple[str, ...]:
+    """A list of addresses in JSON; null is an empty one. Raises ValueError or RecursionError."""
+    found = json.loads(body)
+    found = [] if found is None else found
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise ValueError("no list of texts")
+    return tuple(found)

@@ -1,1 +1,0 @@
-"""NSQ's own JSON API, as its nsqadmin has it (reference: nsqadmin.md)."""

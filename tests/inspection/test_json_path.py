@@ -1,0 +1,239 @@
+"""The filter language: what it reads, what it refuses with a reason, and what it matches."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.inspection.json_path import (
+    BODY_BYTES_MAX,
+    ESCAPE,
+    FILTER_CHARACTERS_MAX,
+    LARGE_BYTES,
+    STEPS_MAX,
+    FilterError,
+    JsonFilter,
+    parse,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", JsonFilter(("a",))),
+        (" a.b-c.d_1 ", JsonFilter(("a", "b-c", "d_1"))),
+        ("grün", JsonFilter(("grün",))),
+        ('["a.b"][0]["c"]', JsonFilter(("a.b", 0, "c"))),
+        ("[3].x", JsonFilter((3, "x"))),
+        ('a = "x"', JsonFilter(("a",), "=", "x")),
+        ('a=="\\"x"', JsonFilter(("a",), "==", '"x')),
+        ("a != null", JsonFilter(("a",), "!=", None)),
+        ("a>=-1.5e3", JsonFilter(("a",), ">=", -1500.0)),
+        ("a\t<\t7", JsonFilter(("a",), "<", 7)),
+        ("a = true ", JsonFilter(("a",), "=", True)),
+        ('a ~ ""', JsonFilter(("a",), "~", "")),
+    ],
+)
+def test_filters_are_read(text: str, expected: JsonFilter) -> None:
+    """Paths of names and positions, an operator, a value as in JSON."""
+    assert expected == parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "a name is expected at ''"),
+        (".a", "a name is expected at '.a'"),
+        ("a..b", "a name is expected at '.b'"),
+        ("7", "a name is expected at '7'"),
+        ('"a"', "a name is expected"),
+        ("a[x]", "a position or a string in double quotes is expected at 'x]'"),
+        ("a[-1]", "a position or a string"),
+        ('a["b"', "] is expected at ''"),
+        ("a b", "an operator (= != < <= > >= ~) is expected at 'b'"),
+        ("a =", "a number, a string in double quotes, true, false or null is expected at ''"),
+        ("a = x", "a number, a string in double quotes, true, false or null is expected at 'x'"),
+        ("a = 'x'", "a number, a string in double quotes"),
+        ("a = 1 2", "and nothing behind it"),
+        ("a = [1]", "a number, a string in double quotes"),
+        ("a < true", "< compares numbers or strings"),
+        ("a ~ 7", "~ looks for a string in double quotes"),
+        ("a = " + "[" * 900, "a number, a string in double quotes"),
+        ("a" * (FILTER_CHARACTERS_MAX + 1), "at most 1024 characters"),
+        (".".join("a" * (STEPS_MAX + 1)), "a path has at most 32 steps"),
+    ],
+)
+def test_other_texts_are_refused_with_the_reason(text: str, reason: str) -> None:
+    """Where it stands, and what was expected there."""
+    with pytest.raises(FilterError) as refused:
+        parse(text)
+    assert reason in str(refused.value)
+
+
+DOCUMENT = {
+    "n": 7,
+    "f": 1.5,
+    "s": "text",
+    "t": True,
+    "z": None,
+    "list": [{"x": 1}, [2, 3]],
+    "o": {"": {"a b": "c"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("n", True), ("m", False), ("z", True), ("list[1]", True), ("list[2]", False)),
+        *(("n.x", False), ("s[0]", False), ("list.x", False), ("o[0]", False)),
+        *(("n = 7", True), ("n = 7.0", True), ("n != 8", True), ("n < 8", True), ("n > 7", False)),
+        *(("f >= 1.5", True), ("f <= 1", False), ('n = "7"', False), ('n != "7"', False)),
+        *(('s = "text"', True), ('s ~ "ex"', True), ('s ~ "xe"', False), ('s > "tex"', True)),
+        *(("t = true", True), ("t = 1", False), ("t != false", True), ("z = null", True)),
+        *(("n != null", False), ("z != true", True), ("list[0].x = 1", True)),
+        *(("list[1][1] = 3", True), ("list = null", False), ('o[""]["a b"] = "c"', True)),
+    ],
+)
+def test_bodies_are_matched(text: str, expected: bool) -> None:
+    """Only what is there, of the same type, and so."""
+    assert expected is parse(text).matches(json.dumps(DOCUMENT).encode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff", b'{"a":' * 5000, b"[" * 200_000, b'{"a": %s}' % (b"9" * 5000)],
+)
+def test_what_is_no_json_matches_nothing(body: bytes) -> None:
+    """Nor does what Python refuses to read: too deep, or a number of thousands of digits."""
+    assert not parse("a").matches(body)
+    assert not parse("[0]").matches(body)
+
+
+def test_large_bodies_are_not_looked_into() -> None:
+    """Parsing them would hold up everything else."""
+    body = b'{"a":"%s"}'
+    assert parse("a").matches(body % (b"x" * (BODY_BYTES_MAX - 8)))
+    assert not parse("a").matches(body % (b"x" * (BODY_BYTES_MAX - 7)))
+
+
+texts = st.text(max_size=6)
+documents: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def paths_of(document: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Every path of a document, with what is there."""
+    found = [(path, document)] if path else []
+    items: Any = ()
+    if isinstance(document, dict):
+        items = ((json.dumps(name, ensure_ascii=False), part) for name, part in document.items())
+    elif isinstance(document, list):
+        items = enumerate(document)
+    for step, part in items:
+        found += paths_of(part, f"{path}[{step}]")
+    return found
+
+
+@given(documents, st.booleans(), st.integers(0, 99))
+def test_each_path_of_a_document_matches_it_and_its_needle_is_there(
+    document: Any, ascii_only: bool, choice: int
+) -> None:
+    """However the document is written: a body without an escaped character has the needle."""
+    body = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    for path, found in paths_of(document):
+        if isinstance(found, list | dict):
+            text = path
+        else:
+            operator = "~" if isinstance(found, str) and choice % 2 else "="
+            text = f"{path} {operator} {json.dumps(found, ensure_ascii=False)}"
+        condition = parse(text)
+        assert condition.matches(body) or b"\xed" in body
+        assert condition.needle() in body or ESCAPE in body
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """There is no third way, and what is read can be asked of any body."""
+    try:
+        condition = parse(text)
+    except FilterError:
+        return
+    condition.matches(b"{}")
+    condition.needle()
+
+
+# Large bodies
+
+
+PADDING = "x" * LARGE_BYTES
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_a_large_body_is_parsed_as_a_small_one(value: Any) -> None:
+    """To the same document: what it picks does not depend on the size."""
+    small = json.dumps({"value": value})
+    large = json.dumps({"padding": PADDING, "value": value})
+    for condition in ("value", "value = 1", 'value ~ ""', "value[0]", "value < 7", "value > 0.5"):
+        asked = parse(condition)
+        assert asked.matches(large.encode()) == asked.matches(small.encode()), condition
+    assert not parse("value").matches(large.encode() + b"}")
+    assert not parse("value").matches(large.replace('"value"', '"value": 1e, "v"').encode())
+
+
+@pytest.mark.parametrize(
+    "document",
+    [[7] * 20_000, [0.5] * 20_000, [{"a": None}] * 9000],
+    ids=["ints", "floats", "dicts"],
+)
+def test_other_threads_may_run_while_a_large_body_is_parsed(document: list[Any]) -> None:
+    """Each number and each object is a call of a Python function, where threads take turns."""
+    body = json.dumps(document).encode()
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        assert parse("[8999]").matches(body)
+    finally:
+        sys.setprofile(before)
+
+    assert calls >= len(document)
+
+
+def test_a_large_body_causes_no_garbage_collection() -> None:
+    """Its lists would cause dozens, each of which looks at all of them; then all is as before."""
+    body = json.dumps([[]] * 60_000).encode()
+    runs: list[str] = []
+
+    def note(phase: str, _details: dict[str, int]) -> None:
+        runs.append(phase)
+
+    gc.collect()  # what tests before this one allocated may be one list short of a collection
+    gc.callbacks.append(note)
+    try:
+        assert parse("[59999]").matches(body)
+        assert not parse("[60000]").matches(body + b"]")
+    finally:
+        gc.callbacks.remove(note)
+
+    assert runs == []
+    assert gc.isenabled()

@@ -1,0 +1,166 @@
+"""A search works in small pieces, however large batches and messages are, and asks after each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sparq.inspection import json_path
+from sparq.inspection import search as searching
+from sparq.inspection.search import LOOK_BYTES, LOOKS, Criteria, Search
+from sparq.log import reading
+from sparq.log.looking import Looking, blocks_of
+from sparq.protocol.layout import FRAME_OVERHEAD
+from tests.broker.house import House
+
+EVERYTHING = 1 << 54
+COUNT = 12_000
+
+
+def looking_at(bodies: list[bytes], **options: Any) -> Looking:
+    """A log with one batch, which the cache does not hold unless the options say otherwise."""
+    house = House(**{"cache_bytes": 1, **options})
+    house.broker.create_topic("t", house.clock.now())
+    house.publish("t", *bodies)
+    house.broker.create_topic("u", house.clock.now())
+    house.publish("u", b"pushes the batch out of the cache")
+    return house.broker.topics["t"].stream.log.looking
+
+
+@dataclass
+class Counter:
+    """How much was done since somebody last asked whether to go on, and the most of it."""
+
+    now: int = 0
+    most: int = 0
+    pieces: int = 0
+
+    def add(self, amount: int) -> None:
+        self.now += amount
+        self.most = max(self.most, self.now)
+
+    def going(self) -> bool:
+        self.now = 0
+        self.pieces += 1
+        return True
+
+
+def run(search: Search, counter: Counter) -> None:
+    """The whole search in one go."""
+    while not search.is_over and (step := search.next_step(counter.going)) is not None:
+        step.run()
+
+
+@pytest.mark.parametrize("cache_bytes", [1, 64 << 20])
+def test_raw_bytes_are_looked_at_a_window_at_a_time(
+    cache_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of a megabyte is as many questions as it has windows, on the disk and in memory."""
+    looking = looking_at([b"x" * 100] * COUNT, cache_bytes=cache_bytes)
+    counter = Counter()
+    find = searching.place_of
+
+    def counted(data: Any, needle: bytes, start: int, end: int) -> int:
+        counter.add(end - start)
+        return find(data, needle, start, end)
+
+    monkeypatch.setattr(searching, "place_of", counted)
+    search = Search(looking, Criteria(text=b"nothing"), 0, EVERYTHING)
+    run(search, counter)
+
+    assert (search.scanned, search.found) == (COUNT, [])
+    assert counter.pieces >= search.scanned_bytes // searching.WINDOW_BYTES
+    assert searching.WINDOW_BYTES // 2 < counter.most < searching.WINDOW_BYTES + 100
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A condition on JSON that counts what it is asked about."""
+
+    counter: Counter
+    unit: int = 0
+
+    def matches(self, body: bytes) -> bool:
+        self.counter.add(self.unit or len(body) + FRAME_OVERHEAD)
+        return False
+
+    def needle(self) -> bytes:
+        return b""
+
+    value_needle = needle
+
+
+@pytest.mark.parametrize("size", [1, 600, 30_000])
+def test_bodies_that_are_parsed_are_bounded_between_two_questions(size: int) -> None:
+    """In bytes and in number, but that one body may be larger."""
+    looking = looking_at([b"x" * size] * (1_200_000 // max(size, 100)))
+    in_bytes, in_number = Counter(), Counter()
+    for counter, unit in ((in_bytes, 0), (in_number, 1)):
+        condition: Any = Weighed(counter, unit)
+        run(Search(looking, Criteria(json=condition), 0, EVERYTHING), counter)
+
+    assert 0 < in_bytes.most <= LOOK_BYTES + size + FRAME_OVERHEAD
+    assert 0 < in_number.most <= LOOKS
+
+
+def test_a_block_is_taken_apart_in_chunks() -> None:
+    """None has more bytes than a window, but for one message that is larger."""
+    looking = looking_at([b"", *[b"x"] * 9999, b"y" * 300_000, *[b"z" * 999] * 200])
+    part = looking.part(looking.stored_from(0, EVERYTHING, 1)[0])
+    assert part is not None
+    blocks = blocks_of(looking.disk, part)
+    chunks = list(searching.chunks(blocks, part.first + 1, part.end - 1))
+
+    assert [chunk.first for chunk in chunks[1:]] == [chunk.end for chunk in chunks[:-1]]
+    assert (chunks[0].first, chunks[-1].end) == (part.first + 1, part.end - 1)
+    large = [chunk for chunk in chunks if len(chunk.frames) > searching.WINDOW_BYTES]
+    assert [chunk.count for chunk in large] == [1]
+    joined = b"".join(bytes(chunk.frames) for chunk in chunks)
+    assert joined == b"".join(
+        bytes(b.slice(max(b.first, part.first + 1), min(b.end, part.end - 1))) for b in blocks
+    )
+
+
+def test_a_step_goes_on_within_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped after each piece, it reads each part once and looks at each message once."""
+    bodies = [json.dumps({"n": number}).encode() for number in range(2000)]
+    looking = looking_at(bodies)
+    reads: list[int] = []
+    read = reading.read_extent
+
+    def counted(disk: Any, place: Any) -> bytes:
+        reads.append(place.extent.first)
+        return read(disk, place)
+
+    monkeypatch.setattr(searching, "read_extent", counted)
+    search = Search(looking, Criteria(json=json_path.parse("n >= 1990")), 0, EVERYTHING)
+    steps = 0
+    while not search.is_over and (step := search.next_step(lambda: False)) is not None:
+        step.run()
+        steps += 1
+
+    assert [stored.body for stored in search.found] == bodies[1990:]
+    assert (search.scanned, search.unsearched) == (2000, 0)
+    assert steps > 2000 // LOOKS
+    assert len(reads) == 1
+
+
+def test_text_is_found_in_a_message_that_is_larger_than_a_window() -> None:
+    """At its end, and not across the end of the message."""
+    large = b"x" * (2 * searching.WINDOW_BYTES) + b"here"
+    looking = looking_at([b"he", large, b"re", b"here"])
+    search = Search(looking, Criteria(text=b"here"), 0, EVERYTHING, body_bytes=4)
+    run(search, Counter())
+    assert [stored.body for stored in search.found] == [b"xxxx", b"here"]
+
+
+def test_damage_that_leaves_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that are not there any more hold no message: that is no search without a match."""
+    looking = looking_at([b"a", b"b"])
+    monkeypatch.setattr(searching, "read_extent", lambda _disk, _place: b"")
+    search = Search(looking, Criteria(), 0, EVERYTHING)
+    run(search, Counter())
+    assert (search.found, search.unsearched) == ([], 2)
