@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from sparq.program import mistakes
-from sparq.tools.version_action import VersionAction
+from sparq.tools.parser import Parser, VersionAction
 
 SEEDS = 100_000
 PIPELINE = "sparq.pipeline.command"
@@ -31,14 +30,6 @@ TOOLS = {
 """Programs with flags as NSQ's tools take them; `sparq top --help` lists those of one."""
 
 COMMANDS = ("run", "up", "pipeline", *TOOLS)
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is one sentence with status 1; usage comes when it is asked for."""
-
-    def error(self, message: str) -> NoReturn:
-        """End the program."""
-        raise mistakes.end(self.prog, message, is_daemon=False)
 
 
 def _count(text: str) -> int:
@@ -91,8 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; the exit status: 0, 1 when the audit or the run failed and for bad words."""
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] in TOOLS:
-        tool = import_module(f"sparq.tools.commands.{given[0]}")
-        return int(tool.main(given[1:]))
+        return int(getattr(import_module("sparq.tools.commands"), given[0])(given[1:]))
     if given and given[0] == "pipeline":
         return int(import_module(PIPELINE).main(given[1:]))
     if given:

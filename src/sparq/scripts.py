@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 
-def _script(module: str, *, heeds_hangups: bool = False) -> Callable[..., int]:
-    """The `main` of a module that is loaded when it is called."""
+def _script(module: str, name: str = "main", *, heeds_hangups: bool = False) -> Callable[..., int]:
+    """A program's function, of a module that is loaded when it is called."""
 
     def run(arguments: Sequence[str] | None = None) -> int:
         # One that is ignored (a script's &) is left so.
@@ -24,7 +24,7 @@ def _script(module: str, *, heeds_hangups: bool = False) -> Callable[..., int]:
         if heeds_hangups:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            main: Callable[[Sequence[str] | None], int] = import_module(module).main
+            main: Callable[[Sequence[str] | None], int] = getattr(import_module(module), name)
             return main(arguments)
         finally:
             signal.signal(signal.SIGINT, handler)
@@ -32,14 +32,16 @@ def _script(module: str, *, heeds_hangups: bool = False) -> Callable[..., int]:
     return run
 
 
+TOOLS = "sparq.tools.commands"
+
 sparq = _script("sparq.cli")
 nsqd = _script("sparq.nsqd.main", heeds_hangups=True)
 nsqlookupd = _script("sparq.nsqlookupd.main", heeds_hangups=True)
 nsqadmin = _script("sparq.nsqadmin.main", heeds_hangups=True)
-nsq_check = _script("sparq.tools.commands.nsq_check")
-nsq_stat = _script("sparq.tools.commands.nsq_stat")
-nsq_tail = _script("sparq.tools.commands.nsq_tail")
-nsq_to_file = _script("sparq.tools.commands.nsq_to_file", heeds_hangups=True)
-nsq_to_http = _script("sparq.tools.commands.nsq_to_http")
-nsq_to_nsq = _script("sparq.tools.commands.nsq_to_nsq")
-to_nsq = _script("sparq.tools.commands.to_nsq")
+nsq_check = _script(TOOLS, "nsq_check")
+nsq_stat = _script(TOOLS, "nsq_stat")
+nsq_tail = _script(TOOLS, "nsq_tail")
+nsq_to_file = _script(TOOLS, "nsq_to_file", heeds_hangups=True)
+nsq_to_http = _script(TOOLS, "nsq_to_http")
+nsq_to_nsq = _script(TOOLS, "nsq_to_nsq")
+to_nsq = _script(TOOLS, "to_nsq")

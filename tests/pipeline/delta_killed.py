@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from sparq.pipeline.compaction import Sizes
-from sparq.pipeline.workers_python import use_this_python
+from sparq.pipeline.session import use_this_python
 from sparq.spark.java import ensure_java
 
 MESSAGES_PER_BATCH = 200

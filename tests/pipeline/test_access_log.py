@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ import pyarrow.dataset
 import pytest
 
 from tests.pipeline import plain
+from tests.whole import run_whole
 
 ACCESS_LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log"
 RUN_SECONDS = 900
@@ -29,7 +29,7 @@ def ran(tmp_path_factory):
     log.write_bytes(gzip.compress(ACCESS_LOG.read_bytes()))
     data = folder / "data"
     command = [sys.executable, "-m", "sparq.cli", "run", "--clicks", log, "--data", data]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+    done = run_whole(command, seconds=RUN_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     return data, done.stdout
 

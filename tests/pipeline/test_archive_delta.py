@@ -9,10 +9,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
 from sparq.pipeline import archive, archive_delta, delta_compaction
+from sparq.pipeline.archive import ARCHIVE_SCHEMA
 from sparq.pipeline.archive_delta import DeltaSink
 from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.delta_compaction import DeltaCompaction, files_of
-from sparq.pipeline.delta_files import TABLE_SCHEMA
 from sparq.pipeline.delta_place import TablePlace
 from sparq.pipeline.generator import generate
 from tests.pipeline.archived import QUERY, expected, ids
@@ -79,7 +79,7 @@ def test_delta_reads_types_and_bounds(query, batches, tmp_path):
     table = DeltaTable(tmp_path)
     schema = pa.schema(table.schema().to_arrow())
 
-    assert schema.names == TABLE_SCHEMA.names
+    assert schema.names == ARCHIVE_SCHEMA.names
     assert table.metadata().partition_columns == ["date", "hour"]
     assert pa.table(table.get_add_actions(flatten=True))["num_records"].null_count == 0
     at = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -118,7 +118,7 @@ def test_a_repeated_batch_is_found_in_a_log_that_was_shortened(query, batches, t
     """The batch's number outlives the commit that it came with: checkpoints keep it."""
     root = str(tmp_path)
     kept = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 seconds"}
-    DeltaTable.create(root, TABLE_SCHEMA, partition_by=["date", "hour"], configuration=kept)
+    DeltaTable.create(root, ARCHIVE_SCHEMA, partition_by=["date", "hour"], configuration=kept)
     sink = DeltaSink(root, NO_MERGES)
     for number, batch in enumerate(batches):
         sink(batch, number)
@@ -326,7 +326,7 @@ def test_which_files_become_one():
 
 def test_a_column_that_came_later(spark, query, batches, tmp_path):
     """Rows from before have null there; readers see one table, also after a merge."""
-    without = pa.schema([field for field in TABLE_SCHEMA if field.name not in ("vhost", "body")])
+    without = pa.schema([field for field in ARCHIVE_SCHEMA if field.name not in ("vhost", "body")])
     table = DeltaTable.create(str(tmp_path), without, partition_by=["date", "hour"])
     clicks = batches[0].drop("vhost", "body").toPandas()
     clicks["hour"] = clicks["hour"].astype("int32")
@@ -338,7 +338,9 @@ def test_a_column_that_came_later(spark, query, batches, tmp_path):
     DeltaCompaction(TablePlace(str(tmp_path)), MERGE_AT_ONCE).all_due(spark, LATER_MS)
     twice = sorted(expected(batches[:1]) + expected(batches[1:2]) * 2)
 
-    assert {field.name for field in DeltaTable(tmp_path).schema().fields} == set(TABLE_SCHEMA.names)
+    assert {field.name for field in DeltaTable(tmp_path).schema().fields} == set(
+        ARCHIVE_SCHEMA.names
+    )
     assert archived(tmp_path) == twice
     frame = archive_delta.frame(spark, str(tmp_path))
     assert ids(frame) == twice
@@ -348,11 +350,11 @@ def test_a_column_that_came_later(spark, query, batches, tmp_path):
 def test_a_table_of_another_form_is_refused(query, batches, tmp_path):
     """One sentence names the folder, and what it has."""
     other, flat = tmp_path / "other", tmp_path / "flat"
-    changed = TABLE_SCHEMA.set(
-        TABLE_SCHEMA.get_field_index("status"), pa.field("status", pa.string())
+    changed = ARCHIVE_SCHEMA.set(
+        ARCHIVE_SCHEMA.get_field_index("status"), pa.field("status", pa.string())
     )
     DeltaTable.create(str(other), changed, partition_by=["date", "hour"])
-    DeltaTable.create(str(flat), TABLE_SCHEMA)
+    DeltaTable.create(str(flat), ARCHIVE_SCHEMA)
 
     with pytest.raises(ValueError, match=r"column status of .*other has type string and not integ"):
         DeltaSink(str(other))(batches[0], 0)

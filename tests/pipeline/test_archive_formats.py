@@ -51,7 +51,7 @@ def test_how_long_replaced_files_are_kept(spark, tmp_path):
 
 def test_without_the_package(monkeypatch):
     """One sentence says what to install; Parquet needs nothing."""
-    name = "sparq.pipeline.delta_package"
+    name = "sparq.pipeline.delta_place"
     kept = importlib.import_module(name)
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "deltalake", None)

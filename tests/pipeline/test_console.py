@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sparq.cli import main
-from sparq.pipeline import console as module
-from sparq.pipeline.console import STARTS_MAX, Console
+from sparq.pipeline import cluster as module
+from sparq.pipeline.cluster import ADMIN_STARTS_MAX, Console
 from tests.servers import Server, spawn_nsqlookupd
 from tests.waiting import wait_for
 
@@ -44,7 +44,7 @@ def test_it_starts_and_comes_back(
         console.process.wait(10)
         assert "nsqadmin ended and is started again" in console.watch()
         assert console.is_ready(30.0)
-        assert (2, f"127.0.0.1:{console.port}") == (
+        assert (2, f"127.0.0.1:{console.http_port}") == (
             *(console.state()["starts"], console.state()["http"]),
         )
         request = urllib.request.Request(
@@ -71,11 +71,11 @@ def test_one_that_cannot_start_is_told_and_given_up(tmp_path: Path) -> None:
     console.start()
     assert not console.is_ready(30.0)
     told = []
-    for _ in range(STARTS_MAX):
-        wait_for(console._has_ended)
+    for _ in range(ADMIN_STARTS_MAX):
+        wait_for(console.has_ended)
         told.append(console.watch())
 
-    assert STARTS_MAX == console.starts
+    assert ADMIN_STARTS_MAX == console.starts
     assert all("started again" in one for one in told[:-1])
     assert f"stays away; its log: {console.log}" in told[-1]
     assert "" == console.watch()
@@ -88,6 +88,6 @@ def test_another_port_where_its_own_is_taken(
     """NSQ's port if it is free."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(module, "PORT", port)
-        assert port != Console(tmp_path, tmp_path / "log", "a:1").port
-    assert port == Console(tmp_path, tmp_path / "log", "a:1").port
+        monkeypatch.setattr(module, "ADMIN_PORT", port)
+        assert port != Console(tmp_path, tmp_path / "log", "a:1").http_port
+    assert port == Console(tmp_path, tmp_path / "log", "a:1").http_port

@@ -8,11 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparq.pipeline import clicks as click
+from sparq.pipeline.archive import ARCHIVE_SCHEMA, FILE_SCHEMA
 from sparq.pipeline.delta_files import (
     ADDED_DDL,
     ADDED_SCHEMA,
-    FILE_SCHEMA,
-    TABLE_SCHEMA,
     Stats,
     by_hour,
     merge_files,
@@ -154,4 +153,4 @@ def test_what_the_log_knows_of_a_file():
 def test_schemas_belong_together():
     """What executors return has one form in Arrow and in Spark; the table adds two columns."""
     assert [part.split()[0] for part in ADDED_DDL.split(", ")] == ADDED_SCHEMA.names
-    assert [*FILE_SCHEMA.names, "date", "hour"] == TABLE_SCHEMA.names
+    assert [*FILE_SCHEMA.names, "date", "hour"] == ARCHIVE_SCHEMA.names

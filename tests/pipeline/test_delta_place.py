@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sparq.pipeline import delta_package
+from sparq.pipeline import delta_place
 from sparq.pipeline.delta_place import TablePlace, address_of, place_of, s3_options
 
 
@@ -78,12 +78,12 @@ def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
 
     with pytest.raises(ImportError, match=r"needs the package deltalake: .*'sparq\[delta\]'"):
-        importlib.reload(delta_package)
+        importlib.reload(delta_place)
 
 
 def test_an_old_package():
     """Its version is named, and the one that is needed."""
-    delta_package.check_version("2.0.0")
-    delta_package.check_version("1.6.6")
+    delta_place.check_version("2.0.0")
+    delta_place.check_version("1.6.6")
     with pytest.raises(ImportError, match=r"deltalake 1\.6\.5 is too old, .* needs 1\.6\.6"):
-        delta_package.check_version("1.6.5")
+        delta_place.check_version("1.6.5")

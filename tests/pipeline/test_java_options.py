@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.java_options import check_java_options
+from sparq.pipeline.jvm import check_java_options
 from sparq.pipeline.settings import SettingsError
 from sparq.program.mistakes import shown
 from sparq.spark.java import ensure_java
@@ -71,7 +71,7 @@ def test_more_memory_than_addresses(java: str) -> None:
 
 def test_a_java_that_hangs_or_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known then: Spark's own start tells."""
-    monkeypatch.setattr("sparq.pipeline.java_options.LIMIT_SECONDS", 0.2)
+    monkeypatch.setattr("sparq.pipeline.jvm.LIMIT_SECONDS", 0.2)
     hanging = tmp_path / "java"
     hanging.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
     hanging.chmod(0o755)

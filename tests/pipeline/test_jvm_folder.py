@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.jvm_folder import OPTION, PREFIX, new_folder, options_with
+from sparq.pipeline.jvm import OPTION, PREFIX, new_folder, options_with
 from tests.waiting import wait_for
 
 HOLDER = """
 import sys
-from sparq.pipeline.jvm_folder import new_folder
+from sparq.pipeline.jvm import new_folder
 print(new_folder(), flush=True)
 sys.stdin.read()
 """

@@ -7,10 +7,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from sparq.pipeline.listener import READ, WRITTEN, ProgressListener, observed
-from sparq.pipeline.metrics_server import MetricsServer
-from sparq.pipeline.query_metrics import QueryMetrics
-from sparq.pipeline.query_progress import COUNTS
-from sparq.pipeline.samples import Timeline
+from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
+from sparq.pipeline.query_progress import COUNTS, Timeline
 from tests.pipeline.test_query_metrics import samples_of
 from tests.pipeline.told_by_spark import recorded
 from tests.servers import spawn_nsqd

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.memory import default_heap, machine_bytes
+from sparq.pipeline.jvm import default_heap, machine_bytes
 
 GIB = 1 << 30
 

@@ -7,12 +7,11 @@ import pytest
 from sparq.pipeline import metrics
 from sparq.pipeline.audit import newest_rows
 from sparq.pipeline.cluster import Cluster
-from sparq.pipeline.folders import Folders
+from sparq.pipeline.folders import Folders, Places
 from sparq.pipeline.generator import generate
 from sparq.pipeline.minutes_state import processor
 from sparq.pipeline.packing import bucket_count
-from sparq.pipeline.places import Places
-from sparq.pipeline.result_topics import ResultTopics
+from sparq.pipeline.results import ResultTopics
 from tests.pipeline import plain
 
 SIZE, BATCH = 1200, 500

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 
 from tests.client.authd import SECRET, running_authd
 from tests.servers import free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.whole import run_whole
 
 SECONDS = 30.0
 JVM_ENDED = re.compile("^sparq pipeline: Spark's JVM ended", re.M)
@@ -201,16 +201,7 @@ def mistake(words: list[str], folder: Path) -> tuple[str, str]:
     kept = {name: value for name, value in os.environ.items() if not VARIABLE.match(name)}
     command = [sys.executable, "-m", "sparq.cli", *words]
     begun = time.monotonic()
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**kept, "SPARK_DRIVER_MEMORY": "512m"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    done = run_whole(command, cwd=folder, env={**kept, "SPARK_DRIVER_MEMORY": "512m"}, seconds=90)
     took = time.monotonic() - begun
     sys.stdout.write(f"{took:.1f} s: {' '.join(words)}\n{done.stderr}\n")
     assert 0 < done.returncode < 128

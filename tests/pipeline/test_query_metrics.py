@@ -8,8 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparq.pipeline.metrics_server import MetricsAddressError, MetricsServer
-from sparq.pipeline.query_metrics import QueryMetrics
+from sparq.pipeline.query_metrics import MetricsAddressError, MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import NEWEST_PUBLISHED, parse
 from tests.pipeline.told_by_spark import FIRST, QUERY_ID, STATE, place, progress
 

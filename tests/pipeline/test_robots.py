@@ -3,7 +3,7 @@
 import pytest
 
 from sparq.pipeline import website
-from sparq.pipeline.robots import declared_name
+from sparq.pipeline.visits import declared_name
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.samples import Sample, Timeline, from_json, thinned
+from sparq.pipeline.query_progress import Sample, Timeline, from_json, thinned
 
 LAGS = st.lists(st.one_of(st.none(), st.integers(0, 10**9)), min_size=1, max_size=200)
 

@@ -13,6 +13,7 @@ import pytest
 from sparq.pipeline.masters import HADOOP_FILES, PROXIES, check_master
 from sparq.pipeline.session import choose_python
 from sparq.pipeline.settings import SettingsError
+from tests.whole import run_whole
 
 PRELUDE = """
 import json, os, sys
@@ -50,14 +51,8 @@ SECONDS = 120
 def run(program: str, *command: str, **variables: str) -> dict[str, object]:
     """The state of the session that a program makes."""
     inherited = {k: v for k, v in os.environ.items() if not VARIABLE.match(k)}
-    done = subprocess.run(
-        [*(command or (sys.executable, "-c", PRELUDE + program))],
-        env={**inherited, **variables},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    words = command or (sys.executable, "-c", PRELUDE + program)
+    done = run_whole(words, env={**inherited, **variables}, seconds=SECONDS)
     assert 0 == done.returncode, done.stderr[-3000:]
     told: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return told

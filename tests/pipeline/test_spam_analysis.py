@@ -6,13 +6,12 @@ from typing import ClassVar
 import pytest
 
 from sparq.pipeline import spam_analysis
-from sparq.pipeline.folders import Folders
+from sparq.pipeline.folders import Folders, Places
 from sparq.pipeline.generator import generate
 from sparq.pipeline.open_visits import processor
 from sparq.pipeline.packing import bucket_count
-from sparq.pipeline.places import Places
 from sparq.pipeline.report import newest_findings, scores
-from sparq.pipeline.result_topics import ResultTopics
+from sparq.pipeline.results import ResultTopics
 
 SIZE, BATCH = 8000, 3000
 

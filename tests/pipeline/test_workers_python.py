@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.workers_python import use_this_python
+from sparq.pipeline.session import use_this_python
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 

@@ -12,8 +12,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from sparq.client.socket_connection import SocketConnection
-from sparq.pipeline.workers_python import use_this_python
+from sparq.client.blocking.connection import Connection
+from sparq.pipeline.session import use_this_python
 from sparq.protocol import commands
 from sparq.spark.java import ensure_java
 from tests.servers import NsqdServer, spawn_nsqd
@@ -25,7 +25,7 @@ PUBLISHED = 350
 
 def publish(nsqd: NsqdServer, first: int, end: int) -> None:
     """Publishes messages whose bodies are numbers."""
-    connection = SocketConnection(nsqd.tcp)
+    connection = Connection(nsqd.tcp)
     for at in range(first, end, 10):
         mpub = commands.mpub(TOPIC, [b"%d" % number for number in range(at, at + 10)])
         assert connection.ask(mpub) == b"OK"

@@ -1,6 +1,6 @@
 """Messages for tests of the source."""
 
-from sparq.client.socket_connection import SocketConnection
+from sparq.client.blocking.connection import Connection
 from sparq.protocol import commands
 from tests.servers import NsqdServer
 
@@ -10,7 +10,7 @@ def publish(nsqd: NsqdServer, topic: str, *bodies: bytes, channel: str = "any") 
     nsqd.post(f"/topic/create?topic={topic}")
     if channel:
         nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
-    connection = SocketConnection(nsqd.tcp)
+    connection = Connection(nsqd.tcp)
     for body in bodies:
         assert connection.ask(commands.mpub(topic, [body])) == b"OK"
     connection.close()

@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 
-from sparq.protocol import commands, frames
+from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import Limits
 from sparq.protocol.parser import Parser
@@ -111,7 +111,7 @@ class RangeServer:
                 raise self.refuse[name]
             return getattr(self, f"_{name.lower()}")(command)
         except RemoteError as refusal:
-            return frames.error(refusal.frame_text())
+            return layout.error(refusal.frame_text())
 
     # The log
 
@@ -144,7 +144,7 @@ class RangeServer:
         reply = {"version": "1.3.0", "max_rdy_count": 2500}
         if self.ranges:
             reply |= {"sparq_range": self.ranges, "sparq_version": "0.1.0"}
-        return frames.response(json.dumps(reply).encode())
+        return layout.response(json.dumps(reply).encode())
 
     def _ends_object(self) -> dict[str, object]:
         return {
@@ -164,7 +164,7 @@ class RangeServer:
             "committed_ordinal": self.ordinal_at(self.committed),
             "created": self.created,
         }
-        return frames.response(json.dumps(self._ends_object() | own).encode())
+        return layout.response(json.dumps(self._ends_object() | own).encode())
 
     def _ends(self, command: commands.Ends) -> bytes:
         answer = self._ends_object()
@@ -177,7 +177,7 @@ class RangeServer:
             answer |= {"at": str(at), "at_ordinal": self.ordinal_at(at)}
         elif command.kind == "within":
             answer |= self._within(command.value, command.count)
-        return frames.response(json.dumps(answer).encode())
+        return layout.response(json.dumps(answer).encode())
 
     def size_of(self, position: int) -> int:
         """What a batch takes."""
@@ -213,7 +213,7 @@ class RangeServer:
         served, rest = chosen[: self.read_batches_max], chosen[self.read_batches_max :]
         following = rest[0][0] if rest else command.end
         data = b"".join(stored_batch(bodies, at) for at, bodies in served)
-        return frames.frame(3, struct.pack(">qq", following, self.lost) + data)
+        return layout.frame(3, struct.pack(">qq", following, self.lost) + data)
 
     def _commitrange(self, command: commands.CommitRange) -> bytes:
         if command.epoch != self.epoch:
@@ -222,14 +222,14 @@ class RangeServer:
                 f"COMMIT failed epoch {command.epoch} was superseded by {self.epoch}",
             )
         self.committed = command.index
-        return frames.response(b"OK")
+        return layout.response(b"OK")
 
     def _topicneeded(self, _: commands.TopicNeeded) -> bytes:
         return b""
 
     def _multipublish(self, command: commands.MultiPublish) -> bytes:
         self.published += [(command.topic, bytes(body)) for body in command.bodies]
-        return frames.response(b"OK")
+        return layout.response(b"OK")
 
 
 def key(server: RangeServer) -> str:

@@ -1,6 +1,6 @@
 """Stored batches for tests, made as nsqd makes them."""
 
-from sparq.protocol import batch, frames
+from sparq.protocol import batch
 from sparq.protocol.frames import Bodies
 
 NODE = 7
@@ -14,7 +14,9 @@ def stored_batch(
     dues: list[tuple[int, int]] | None = None,
 ) -> bytes:
     """One whole batch."""
-    run, ends = frames.encode([Bodies.of(bodies)], first_index, NODE, TIMESTAMP_NS + first_index)
+    run, ends = batch.encode_frames(
+        [Bodies.of(bodies)], first_index, NODE, TIMESTAMP_NS + first_index
+    )
     return encoded(run, ends, first_index, ordinal, dues)
 
 

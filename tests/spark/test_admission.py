@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.spark.admission import NO_LIMIT, Backlog, Limits, admit, share, share_bytes
+from sparq.spark.admission import Backlog, admit, share, share_bytes
+from sparq.spark.source_options import NO_LIMIT, Limits
 
 NEVER = math.inf
 """How long ago the last batch was before the first."""

@@ -7,11 +7,10 @@ from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThanOrEq
 
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.spark.batch_source import NsqBatchReader, NsqFilteredReader
 from sparq.spark.decode import SCHEMA
 from sparq.spark.errors import SparkNsqError
 from sparq.spark.options import OptionError
-from sparq.spark.predicates import CLOCK_SET_BACK_NS
+from sparq.spark.reader import CLOCK_SET_BACK_NS, NsqBatchReader, NsqFilteredReader
 from sparq.spark.source_options import SourceOptions
 from tests.spark.range_server import RangeServer, key
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.spark.cut import PARTITIONS_MAX, Cut
+from sparq.spark.offsets import PARTITIONS_MAX, Cut
 
 backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 10_000))
 

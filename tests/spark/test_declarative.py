@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.docs import pipeline_page as page
 from tests.nsqd.line import drain
 from tests.servers import NsqdServer, spawn_nsqd
+from tests.whole import run_whole
 
 SECTION = "A declarative pipeline"
 PORT = 15002
@@ -36,15 +36,7 @@ def project(folder: Path, nsqd: NsqdServer) -> None:
 def run(folder: Path) -> None:
     """The command of the page."""
     (line,) = page.command_lines("spark-pipelines")
-    ran = subprocess.run(
-        shlex.split(line),
-        cwd=folder,
-        env=page.environment(),
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-        check=False,
-    )
+    ran = run_whole(shlex.split(line), cwd=folder, env=page.environment(), seconds=RUN_SECONDS)
     assert 0 == ran.returncode, (ran.stdout + ran.stderr)[-6000:]
 
 

@@ -20,7 +20,7 @@ class Lookupd:
     """Answers every GET with a status and a body."""
 
     def __init__(self, tls=None) -> None:
-        self.status, self.body, self.paths, self.secrets = 200, b"{}", [], []
+        self.status, self.body, self.paths, self.secrets = 200, b'{"producers":[]}', [], []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -84,7 +84,7 @@ def nobody() -> str:
 
 def test_nsqds_that_are_named_need_no_question():
     """A list is what it is."""
-    found = Discovery.of_topics(Cluster(("h:1", "h:2"), (), 1), Topics.of_one("clicks"))
+    found = Discovery(Cluster(("h:1", "h:2"), (), 1), Topics.of_one("clicks"))
 
     assert found.addresses() == ("h:1", "h:2")
 
@@ -93,7 +93,7 @@ def test_nsqlookupd_is_asked_for_the_topic(lookupd):
     """The producers' TCP addresses, also of IPv6; the topic's name is quoted."""
     lookupd.knows(("a", 4150), ("::1", 4152))
 
-    assert Discovery.of_topics(
+    assert Discovery(
         Cluster((), (lookupd.address,), 1), Topics.of_one("t#ephemeral")
     ).addresses() == (
         "a:4150",
@@ -111,7 +111,7 @@ def test_several_topics_are_one_question(lookupd):
         (Topics((), "x.*", several=True), [("a:1", "x1"), ("b:1", "x2")]),
         (Topics(("x2", "y"), several=True), [("a:1", "y"), ("b:1", "x2")]),
     ):
-        found = Discovery.of_topics(cluster, topics)
+        found = Discovery(cluster, topics)
         assert expected == list(found.found())
 
     assert ["/nodes", "/nodes"] == lookupd.paths
@@ -119,7 +119,7 @@ def test_several_topics_are_one_question(lookupd):
 
 def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
     """Until nsqlookupd tells of it again."""
-    found = Discovery.of_topics(Cluster((), (lookupd.address,), 1), Topics((), ".*", several=True))
+    found = Discovery(Cluster((), (lookupd.address,), 1), Topics((), ".*", several=True))
     lookupd.has_nodes(a={"x": False, "y": False})
     first, second = found.found()
     lookupd.has_nodes(a={"y": False})
@@ -132,7 +132,7 @@ def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
 
 def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
     """Without nsqlookupd nothing is asked."""
-    found = Discovery.of_topics(Cluster(("h:1", "h:2"), (), 1), Topics(("a", "b"), several=True))
+    found = Discovery(Cluster(("h:1", "h:2"), (), 1), Topics(("a", "b"), several=True))
 
     assert [("h:1", "a"), ("h:1", "b"), ("h:2", "a"), ("h:2", "b")] == list(found.found())
     assert ("h:1", "h:2") == found.addresses()
@@ -140,14 +140,14 @@ def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
 
 def test_a_sink_asks_for_all_nsqds(lookupd):
     """A topic that is written to need not exist."""
-    Discovery.of_all(Cluster((), (lookupd.address,), 1)).addresses()
+    Discovery(Cluster((), (lookupd.address,), 1), None).addresses()
 
     assert lookupd.paths == ["/nodes"]
 
 
 def test_what_was_found_stays(lookupd):
     """An nsqd that nsqlookupd has forgotten, and one that it learnt since, are both there."""
-    found = Discovery.of_topics(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks"))
+    found = Discovery(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks"))
     lookupd.knows(("a", 1))
     found.addresses()
     lookupd.knows(("b", 2))
@@ -161,18 +161,13 @@ def test_an_unknown_topic_has_no_nsqds_yet(lookupd):
     """404 TOPIC_NOT_FOUND is an answer: nothing was published yet."""
     lookupd.status, lookupd.body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
 
-    assert (
-        Discovery.of_topics(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses()
-        == ()
-    )
+    assert Discovery(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses() == ()
 
 
 def test_one_nsqlookupd_is_enough(lookupd):
     """Of two nsqlookupds one is down: the other's answer counts."""
     lookupd.knows(("a", 1))
-    found = Discovery.of_topics(
-        Cluster((), (nobody(), lookupd.address), 1), Topics.of_one("clicks")
-    )
+    found = Discovery(Cluster((), (nobody(), lookupd.address), 1), Topics.of_one("clicks"))
 
     assert found.addresses() == ("a:1",)
 
@@ -181,9 +176,9 @@ def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
     """Before the first answer nobody can say that there are no nsqds."""
     lookupd.status, lookupd.body = 500, b"oh"
     gone = nobody()
-    found = Discovery.of_topics(Cluster((), (gone, lookupd.address), 1), Topics.of_one("clicks"))
+    found = Discovery(Cluster((), (gone, lookupd.address), 1), Topics.of_one("clicks"))
 
-    with pytest.raises(OSError, match=f"(?s){gone}.*{lookupd.address}: HTTP status 500"):
+    with pytest.raises(OSError, match=f"(?s){gone}.*{lookupd.address}: status 500"):
         found.addresses()
     lookupd.status = 200
     lookupd.knows(("a", 1))
@@ -197,7 +192,7 @@ def test_another_program_at_the_address_is_said(lookupd, body):
     lookupd.body = body
 
     with pytest.raises(WrongPeerError, match="no nsqlookupd"):
-        Discovery.of_topics(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses()
+        Discovery(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses()
 
 
 def test_https_and_the_secret(tmp_path):
@@ -208,7 +203,7 @@ def test_https_and_the_secret(tmp_path):
         running = Lookupd(server_context(files, cert))
         running.knows(("127.0.0.1", 4150))
         url = f"https://{running.address}/behind/lookup"
-        found = Discovery.of_topics(Cluster((), (url,), 1000, layers), Topics.of_one("clicks"))
+        found = Discovery(Cluster((), (url,), 1000, layers), Topics.of_one("clicks"))
         try:
             if trusted:
                 assert ("127.0.0.1:4150",) == found.addresses()

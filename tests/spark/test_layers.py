@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
+from sparq.client.blocking.connection import Connection
 from sparq.client.layer_options import LayerOptions
-from sparq.client.socket_connection import SocketConnection
 from sparq.protocol import commands
 from tests.client.authd import READER, SECRET, running_authd
 from tests.client.certificates import certificates
@@ -65,7 +65,7 @@ def publish(nsqd, topic: str, bodies: list[bytes]) -> None:
     """Publishes by MPUBs of 100; the topic has a channel."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=any")
-    connection = SocketConnection(nsqd.tcp, layers=LayerOptions(auth_secret=SECRET))
+    connection = Connection(nsqd.tcp, layers=LayerOptions(auth_secret=SECRET))
     for at in range(0, len(bodies), 100):
         assert connection.ask(commands.mpub(topic, bodies[at : at + 100])) == b"OK"
     connection.close()

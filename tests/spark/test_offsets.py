@@ -3,11 +3,11 @@
 import pytest
 
 from sparq.spark import offsets
-from sparq.spark.cut import Cut
 from sparq.spark.offsets import (
     COMMITTED,
     EARLIEST,
     LATEST,
+    Cut,
     Key,
     LogPosition,
     Offset,

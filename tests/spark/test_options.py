@@ -3,10 +3,9 @@
 import pytest
 
 from sparq.client.layer_options import PLAIN, LayerOptions
-from sparq.spark.admission import Limits
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions
 from sparq.spark.options import OptionError, SinkOptions, check_names
-from sparq.spark.source_options import SourceOptions
+from sparq.spark.source_options import Limits, SourceOptions
 from sparq.spark.topics import Topics
 from tests.client.certificates import certificates
 

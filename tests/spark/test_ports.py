@@ -2,9 +2,9 @@
 
 import pytest
 
-from sparq.client.address import parse_address
 from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import NoRangesError
+from sparq.protocol.address import parse_address
 from sparq.spark import ports
 from sparq.spark.options import Cluster, OptionError, SinkOptions
 from sparq.spark.sink import NsqWriter, SinkColumns

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from sparq.spark.predicates import CLOCK_SET_BACK_NS, TimeBounds
+from sparq.spark.reader import CLOCK_SET_BACK_NS, TimeBounds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KINDS = {

@@ -88,7 +88,7 @@ def witness(request, spark, spark_log, lookupd, tmp_path):
 
 def lookupd_knows(witness: Witness, nsqd: NsqdServer) -> bool:
     """Whether the query would find an nsqd now."""
-    found = Discovery.of_topics(
+    found = Discovery(
         Cluster((), (witness.options["lookupd_http_addresses"],), 1000),
         Topics.of_one(witness.options["topic"]),
     )

@@ -10,12 +10,12 @@ import pytest
 
 from sparq.client.range_reader import RangeReader
 from sparq.spark import discovery, fleet, source
-from sparq.spark.batch_source import NsqBatchReader
 from sparq.spark.decode import SCHEMA
 from sparq.spark.discovery import Discovery, TopicAt
 from sparq.spark.errors import DataLossError, SparkNsqError, UnreachableError
 from sparq.spark.offsets import parse_key
 from sparq.spark.options import Cluster
+from sparq.spark.reader import NsqBatchReader
 from sparq.spark.source import NsqStreamReader
 from sparq.spark.source_options import SourceOptions
 from sparq.spark.topics import Topics
@@ -95,7 +95,7 @@ def made(lookupd):
 def is_known(lookupd, *places: tuple[NsqdServer, str]) -> None:
     """Waits until nsqlookupd tells of topics at nsqds, as the query will be told."""
     expected = {TopicAt(nsqd.tcp, topic) for nsqd, topic in places}
-    found = Discovery.of_topics(Cluster((), (lookupd.http,), 1000), Topics((), ".*", several=True))
+    found = Discovery(Cluster((), (lookupd.http,), 1000), Topics((), ".*", several=True))
     wait_for(lambda: expected <= set(found.found()))
 
 

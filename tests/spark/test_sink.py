@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from sparq.spark import spool
+from sparq.spark import encode
 from sparq.spark.errors import RowError
 from sparq.spark.options import OptionError, SinkOptions
 from sparq.spark.sink import NsqWriter, body_column
@@ -63,7 +63,7 @@ def test_a_topic_must_be_known_and_legal(server):
 @pytest.mark.parametrize("memory", [0, 1 << 20])
 def test_a_row_that_is_no_message_leaves_nothing_behind(server, monkeypatch, last, text, memory):
     """All rows of a partition are looked at before the first is published."""
-    monkeypatch.setattr(spool, "MEMORY_BYTES_MAX", memory)
+    monkeypatch.setattr(encode, "MEMORY_BYTES_MAX", memory)
     rows = [b"%d" % number for number in range(14_999)]
     options = SinkOptions.of(
         {"nsqd_tcp_addresses": server.address, "topic": "t", "max_msg_size": "100"}

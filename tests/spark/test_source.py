@@ -13,10 +13,10 @@ from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark import fleet, source
 from sparq.spark import options as option_limits
-from sparq.spark.admission import NO_LIMIT
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from sparq.spark.offsets import Key
 from sparq.spark.options import OptionError
+from sparq.spark.source_options import NO_LIMIT
 from tests.servers import free_port, spawn_nsqd
 from tests.spark.range_server import RangeServer, key
 from tests.spark.reading import indexes, rows_of

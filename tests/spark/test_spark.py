@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sparq.client.socket_connection import SocketConnection
+from sparq.client.blocking.connection import Connection
 from sparq.protocol import commands
 from tests.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.spark.range_server import RangeServer
@@ -51,7 +51,7 @@ def publish(nsqd, topic: str, bodies: list[bytes], run: int = 200) -> None:
     """Publishes by MPUBs of so many messages, each acknowledged; the topic has a channel."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=any")
-    connection = SocketConnection(nsqd.tcp)
+    connection = Connection(nsqd.tcp)
     for at in range(0, len(bodies), run):
         assert connection.ask(commands.mpub(topic, bodies[at : at + run])) == b"OK"
     connection.close()

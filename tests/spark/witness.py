@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from sparq.client.socket_connection import SocketConnection
+from sparq.client.blocking.connection import Connection
 from sparq.protocol import commands
 from tests.servers import NsqdServer
 from tests.waiting import wait_for
@@ -59,7 +59,7 @@ class Witness:
         topic = self.options["topic"]
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel=spark")
-        connection = SocketConnection(nsqd.tcp)
+        connection = Connection(nsqd.tcp)
         for at in range(0, count, MPUB_MESSAGES):
             mpub = commands.mpub(topic, bodies[at : at + MPUB_MESSAGES])
             assert connection.ask(mpub) == b"OK"

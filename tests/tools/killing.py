@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Self
 
-from sparq.tools import nsq_to_file, nsq_to_http, nsq_to_nsq
+from sparq.tools import commands, nsq_to_file, nsq_to_http, nsq_to_nsq
 from tests.servers import NsqdServer
 from tests.waiting import until_seen
 
@@ -37,7 +37,7 @@ SOON = tuple(
 
 def _main(tool: str, flags: tuple[str, ...], log: str) -> None:
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-    sys.exit(sys.modules[tool].main(flags))
+    sys.exit(getattr(commands, tool)(flags))
 
 
 def start(tool: ModuleType, *flags: str, log: Path = Path(os.devnull)) -> BaseProcess:
@@ -47,7 +47,9 @@ def start(tool: ModuleType, *flags: str, log: Path = Path(os.devnull)) -> BasePr
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    process = context.Process(target=_main, args=(tool.__name__, flags, str(log)), daemon=True)
+    process = context.Process(
+        target=_main, args=(tool.__name__.rpartition(".")[2], flags, str(log)), daemon=True
+    )
     process.start()
     return process
 

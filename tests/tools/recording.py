@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sparq.tools import command_line
-from sparq.tools.archive import Archive
-from sparq.tools.nsq_to_file import PROGRAM, Options, archive_of, check
+from sparq.tools.nsq_to_file import PROGRAM, Archive, Options, check
 from tests.servers import NsqdServer
 from tests.waiting import until
 
@@ -22,7 +21,7 @@ def archive(*flags: str) -> Archive:
     """What these flags ask for."""
     options = command_line.parse(Options, PROGRAM, flags)
     check(options)
-    return archive_of(options)
+    return Archive(options)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.tools.bucket import Bucket
+from sparq.tools.to_nsq import Bucket
 
 STEPS = st.lists(st.tuples(st.integers(1, 50), st.floats(0, 3)), max_size=50)
 

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from sparq.tools.command_line import UsageError
-from sparq.tools.endpoint import (
+from sparq.tools.nsq_to_http import (
     ANSWER_BYTES_MAX,
     WHOLE_BYTES_MAX,
     Endpoint,
@@ -243,7 +243,7 @@ async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:
 
 TRUSTING = """
 import asyncio, json, sys
-from sparq.tools.endpoint import Endpoint, open_session
+from sparq.tools.nsq_to_http import Endpoint, open_session
 from sparq.tools.relay import NotSentError
 
 async def main():

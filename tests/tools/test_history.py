@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.tools import history
-from sparq.tools.history import History
-from sparq.tools.overview import Counts, Look
+from sparq.tools import overview
+from sparq.tools.overview import Counts, History, Look
 
 
 def seen(at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7) -> Look:
@@ -70,7 +69,7 @@ def test_an_nsqd_that_was_restarted_has_no_rate_at_first() -> None:
 
 def test_what_is_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An nsqlookupd that lists new addresses at each look fills no memory."""
-    monkeypatch.setattr(history, "GONE_MAX", 20)
+    monkeypatch.setattr(overview, "GONE_MAX", 20)
     past = History()
     for number in range(30):
         now = past.add({f"{number}:1": seen(float(number))}, float(number))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparq.tools.json_filter import (
+from sparq.tools.nsq_to_nsq import (
     FieldMissingError,
     JsonFilter,
     NotAnObjectError,

@@ -9,8 +9,7 @@ import pytest
 
 from sparq.tools.filename import Template
 from sparq.tools.folder import Folder
-from sparq.tools.left_over import finish_left_over, whole_gzip
-from sparq.tools.output import Output, Rotation
+from sparq.tools.output import Output, Rotation, whole_gzip
 from tests.tools.recording import files
 
 TEMPLATE = Template("<TOPIC>/<HOST><REV>.<DATETIME>.<PID>", "%Y", "t.x", "web")
@@ -26,7 +25,7 @@ def left(tmp_path: Path, name: str, data: bytes) -> None:
 def finish(tmp_path: Path, *, is_gzip: bool = False) -> dict[str, bytes]:
     """Finish what is left; what is in the folder of finished files then."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
-    finish_left_over(TEMPLATE, work, done, is_gzip=is_gzip, label="")
+    Output(TEMPLATE, work, done, Rotation(), gzip_level=int(is_gzip)).finish_left_over()
     return files(tmp_path / "done")
 
 
@@ -95,7 +94,7 @@ def test_a_file_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
     template = Template("f<REV>", "", "", "")
     first, second = (Output(template, work, done, Rotation()) for _ in range(2))
     first.write([b"a"], sync=True)
-    finish_left_over(template, work, done, is_gzip=False, label="")
+    Output(template, work, done, Rotation()).finish_left_over()
     second.write([b"b"], sync=True)
 
     assert {"f-000000": b"a\n", "f-000001": b"b\n"} == files(tmp_path / "work")

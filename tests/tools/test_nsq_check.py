@@ -14,7 +14,7 @@ from tests.log.conversations import commit, open_log
 
 def run(*arguments: str) -> tuple[int, str, str]:
     """(exit status, standard output, standard error)."""
-    command = [sys.executable, "-m", "sparq.tools.nsq_check", *arguments]
+    command = [sys.executable, "-m", "sparq.tools", "nsq_check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -53,7 +53,7 @@ def test_version() -> None:
 def test_nobody_takes_its_findings(tmp_path: Path) -> None:
     """A full disk behind standard output is no damage to the data path."""
     write_metadata(tmp_path, {"clicks": {"archive": True}})
-    command = [sys.executable, "-m", "sparq.tools.nsq_check", str(tmp_path)]
+    command = [sys.executable, "-m", "sparq.tools", "nsq_check", str(tmp_path)]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
 

@@ -16,13 +16,14 @@ import pytest
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools.command_line import Failed, UsageError, parse
-from sparq.tools.nsq_stat import Options, Sample, main, sample_of, stat
+from sparq.tools.commands import nsq_stat as main
+from sparq.tools.nsq_stat import Options, Sample, sample_of, stat
 from sparq.tools.pipes import Output
 from tests.client.certificates import certificates
 from tests.servers import NsqdServer, Server, free_port
 from tests.waiting import until
 
-COMMAND = (sys.executable, "-m", "sparq.tools.nsq_stat")
+COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_stat")
 
 HEADING = """\
 ------rate------+----------------depth----------------+--------------metadata---------------

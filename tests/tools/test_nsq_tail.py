@@ -16,12 +16,13 @@ import pytest
 
 from sparq.program.flags import flags_of
 from sparq.tools.command_line import Failed, UsageError, parse
-from sparq.tools.nsq_tail import Options, main, tail
+from sparq.tools.commands import nsq_tail as main
+from sparq.tools.nsq_tail import Options, tail
 from sparq.tools.pipes import Output
 from tests.servers import NsqdServer, Server
 from tests.waiting import until
 
-COMMAND = (sys.executable, "-m", "sparq.tools.nsq_tail")
+COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_tail")
 
 FLAGS = {
     "topic": "test_lines_of_several_topics",

@@ -20,7 +20,7 @@ import pytest
 
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
-from sparq.tools import nsq_to_file
+from sparq.tools import commands, nsq_to_file
 from sparq.tools.nsq_to_file import Options
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.tools.killing import ended, start
@@ -465,7 +465,7 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     """Status 1 and one line that names what is wrong, before anything is connected."""
     with pytest.raises(SystemExit) as ended:
-        nsq_to_file.main([f"--output-dir={tmp_path}", *words])
+        commands.nsq_to_file([f"--output-dir={tmp_path}", *words])
 
     said = capsys.readouterr().err
     assert (1, 1) == (ended.value.code, said.count("\n"))
@@ -479,7 +479,7 @@ def test_a_missing_permission_is_reported_as_such(
     """Before anything is connected; the tests may run as root, who may do anything."""
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(SystemExit) as ended:
-        nsq_to_file.main([*ASKED, f"--output-dir={tmp_path}"])
+        commands.nsq_to_file([*ASKED, f"--output-dir={tmp_path}"])
 
     assert 1 == ended.value.code
     assert (
@@ -491,6 +491,6 @@ def test_a_missing_permission_is_reported_as_such(
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     """As NSQ's tools print it, with status 0."""
     with pytest.raises(SystemExit) as ended:
-        nsq_to_file.main(["--version"])
+        commands.nsq_to_file(["--version"])
 
     assert (0, True) == (ended.value.code, capsys.readouterr().out.startswith("nsq_to_file v1."))

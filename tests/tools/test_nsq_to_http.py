@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from sparq.program.flags import flags_of
-from sparq.tools import nsq_to_http, relay
+from sparq.tools import commands, nsq_to_http, relay
 from tests.client.scripted import listening
 from tests.servers import NsqdServer, Server, free_port
 from tests.tools.forwarding import (
@@ -385,7 +385,7 @@ async def test_nsqlookupd_is_asked_for_nsqds(nsqd: NsqdServer, lookupd: Server) 
 def test_as_a_program(nsqd: NsqdServer) -> None:
     """SIGTERM ends it in order, with status 0; its log is NSQ's."""
     words = told(nsqd, new_topic(), "--post=http://127.0.0.1:1", "--status-every=99")
-    command = [sys.executable, "-m", "sparq.tools.nsq_to_http", *words]
+    command = [sys.executable, "-m", "sparq.tools", "nsq_to_http", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -442,7 +442,7 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     """With status 1 and one line that names the flag."""
     with log_kept():
-        assert 1 == nsq_to_http.main(words)
+        assert 1 == commands.nsq_to_http(words)
 
     said = capsys.readouterr().err
     assert said.startswith(f"nsq_to_http: {reason}")

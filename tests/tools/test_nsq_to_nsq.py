@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from sparq.program.flags import flags_of
-from sparq.tools import nsq_to_nsq, relay
+from sparq.tools import commands, nsq_to_nsq, relay
 from tests.client.scripted import Peer, ScriptedNsqd, scripted
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd
 from tests.tools.forwarding import (
@@ -302,7 +302,7 @@ async def test_status_lines(
 def test_as_a_program(source: NsqdServer, target: NsqdServer) -> None:
     """SIGINT ends it in order, with status 0."""
     words = told(source, target, new_topic(), "--status-every=99")
-    command = [sys.executable, "-m", "sparq.tools.nsq_to_nsq", *words]
+    command = [sys.executable, "-m", "sparq.tools", "nsq_to_nsq", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert re.match(r"\[nsq_to_nsq\] .* WARNING: --status-ev", process.stderr.readline())
@@ -364,7 +364,7 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     """With status 1 and one line that names the flag."""
     with log_kept():
-        assert 1 == nsq_to_nsq.main(words)
+        assert 1 == commands.nsq_to_nsq(words)
 
     said = capsys.readouterr().err
     assert said.startswith(f"nsq_to_nsq: {reason}")

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from sparq.program.logging import set_up
-from sparq.tools.progress_line import CLEAR, show_progress
+from sparq.tools.terminal import CLEAR, show_progress
 from tests.waiting import until
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.tools.records import Records, RecordTooLongError
+from sparq.tools.to_nsq import Records, RecordTooLongError
 
 
 @given(

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from sparq.tools import timings
+from sparq.tools import relay
 from sparq.tools.command_line import UsageError
-from sparq.tools.timings import Timings, check_every
+from sparq.tools.relay import Timings, check_every
 
 
 def test_a_line_at_every_so_many() -> None:
@@ -38,7 +38,7 @@ def test_no_lines() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However rare the lines are."""
-    monkeypatch.setattr(timings, "KEPT_MAX", 10)
+    monkeypatch.setattr(relay, "KEPT_MAX", 10)
     lines: list[str] = []
     times = Timings(1000, "", lines.append)
     for number in range(1000):

@@ -16,13 +16,13 @@ import pytest
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools.command_line import Failed, UsageError, parse
+from sparq.tools.commands import to_nsq as main
 from sparq.tools.pipes import Input
-from sparq.tools.records import Records
-from sparq.tools.to_nsq import Options, Publisher, follow, main, publish_all, runs
+from sparq.tools.to_nsq import Options, Publisher, Records, follow, publish_all, runs
 from tests.servers import NsqdServer, free_port, spawn_nsqd
 from tests.waiting import until
 
-COMMAND = (sys.executable, "-m", "sparq.tools.to_nsq")
+COMMAND = (sys.executable, "-m", "sparq.tools", "to_nsq")
 
 FLAGS = {
     "topic": "test_records_become_messages",

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from sparq.client.config import Config
-from sparq.client.lookup import ANSWER_SIZE_MAX
+from sparq.protocol.lookup import ANSWER_BYTES_MAX, LISTED_MAX
 from sparq.protocol.patterns import Pattern
-from sparq.tools.topics import TOPICS_MAX, Topics, question, topics_in
+from sparq.tools.nsq_to_file import Topics, topics_in
 
 
 @asynccontextmanager
@@ -44,21 +44,8 @@ def listing(*topics: object, status: int = 200) -> web.Response:
 def asking(*lookupds: str, pattern: str = "", config: Config | None = None) -> Topics:
     """Asks these nsqlookupds."""
     return Topics(
-        lookupds, Pattern(pattern), config or Config(), connect_seconds=5, request_seconds=5
+        lookupds, Pattern(pattern), config or Config(), connect_seconds=60, request_seconds=60
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "asked"),
-    [
-        ("h:4161", "http://h:4161/topics"),
-        ("http://h:4161/", "http://h:4161/topics"),
-        ("https://h/nsq/lookup?key=1", "https://h/nsq/topics?key=1"),
-    ],
-)
-def test_what_is_asked(given: str, asked: str) -> None:
-    """A path is that of `/lookup`, as consumers are told it; a query is kept."""
-    assert asked == str(question(given))
 
 
 async def test_answers_are_united_and_picked() -> None:
@@ -95,10 +82,10 @@ async def test_the_secret_is_shown() -> None:
         (web.Response(body=b'["a"]'), "without a list of topics"),
         (web.Response(body=b'{"topics": {"a": 1}}'), "without a list of topics"),
         (
-            web.Response(body=b'{"topics": ["a"]}' + b" " * ANSWER_SIZE_MAX),
-            f"more than {ANSWER_SIZE_MAX}",
+            web.Response(body=b'{"topics": ["a"]}' + b" " * ANSWER_BYTES_MAX),
+            f"more than {ANSWER_BYTES_MAX}",
         ),
-        (listing(*map(str, range(TOPICS_MAX + 1))), f"more than {TOPICS_MAX} topics"),
+        (listing(*map(str, range(LISTED_MAX + 1))), f"more than {LISTED_MAX} topics"),
         (
             web.Response(body=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"}),
             "can't decode",

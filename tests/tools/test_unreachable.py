@@ -27,7 +27,7 @@ SOON_SECONDS = 15.0
 
 def started(tool: str, *words: str) -> subprocess.Popen[bytes]:
     """The tool as a process of its own, with one record to read."""
-    command = [sys.executable, "-m", f"sparq.tools.{tool}", *WORDS[tool], *words]
+    command = [sys.executable, "-m", "sparq.tools", tool, *WORDS[tool], *words]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
     assert process.stdin is not None

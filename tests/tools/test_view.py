@@ -9,10 +9,9 @@ import re
 import pytest
 from rich.console import Console
 
-from sparq.tools.channel_page import ChannelFacts
-from sparq.tools.keyboard import keys_in
 from sparq.tools.overview import Overview, Row
-from sparq.tools.screen import COMPLAINTS_MAX, Screen, fitting
+from sparq.tools.screen import COMPLAINTS_MAX, ChannelFacts, Screen, fitting
+from sparq.tools.terminal import keys_in
 from sparq.tools.view import (
     BY_NAME,
     COLUMNS,

@@ -35,18 +35,16 @@ from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
 from sparq.pipeline.checkpoints import PARTITIONS, next_batch, shuffle_partitions
 from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.first_look import check_cluster, cluster_options
-from sparq.pipeline.folders import write_json
+from sparq.pipeline.folders import Places, write_json
 from sparq.pipeline.hadoop_files import HadoopFiles
 from sparq.pipeline.listener import WRITTEN, ProgressListener, observed
 from sparq.pipeline.messages import messages
-from sparq.pipeline.metrics_server import MetricsServer
 from sparq.pipeline.minutes_state import processor as minutes_processor
 from sparq.pipeline.open_visits import processor as visits_processor
 from sparq.pipeline.packing import bucket_count
-from sparq.pipeline.places import Places
-from sparq.pipeline.query_metrics import QueryMetrics
-from sparq.pipeline.result_topics import ResultTopics
-from sparq.pipeline.samples import Timeline
+from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
+from sparq.pipeline.query_progress import Timeline
+from sparq.pipeline.results import ResultTopics
 from sparq.pipeline.session import register_nsq, session
 from sparq.pipeline.settings import SettingsError
 from sparq.program.mistakes import Mistake

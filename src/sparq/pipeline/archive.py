@@ -42,21 +42,17 @@ ARCHIVE_COLUMNS = (
     *(name for name in click.CLICK_COLUMNS if name != "reason"),
     "body",
 )
-READ_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("address", pa.string()),
-        ("user_agent", pa.string()),
-        ("page", pa.string()),
-        ("status", pa.int32()),
-        ("bytes", pa.int64()),
-        ("body", pa.binary()),
-    ]
-)
 PARTITIONS = ("date", "hour")
+_TYPES = {"index": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "body": pa.binary()}
+_TYPES |= {field.name: field.type for field in click.CLICK_SCHEMA}
+FILE_SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in ARCHIVE_COLUMNS])
+ARCHIVE_SCHEMA = pa.schema([*FILE_SCHEMA, *zip(PARTITIONS, (pa.date32(), pa.int32()), strict=True)])
+# What readers of a local archive are given.
+_READ = ("id", "address", "user_agent", "page", "status", "bytes", "body")
+READ_SCHEMA = pa.schema([FILE_SCHEMA.field(name) for name in _READ])
 
 _QUERY_ID = "sql.streaming.queryId"
-_QUERY_ID_CHARACTERS = 8
+QUERY_ID_CHARACTERS = 8
 
 
 def archived(messages: DataFrame) -> DataFrame:
@@ -91,7 +87,8 @@ class ArchiveSink:
         spark = clicks.sparkSession
         files = HadoopFiles(spark)
         log = ArchiveLog(files, self._root)
-        prefix = f"{_query_id(spark)}-{batch_id}-"
+        query = query_id(spark, "the archive")
+        prefix = f"{query[:QUERY_ID_CHARACTERS]}-{batch_id}-"
         before = log.read()
         if not any(one.name.startswith(prefix) for one in before.files):
             written, left = self._write(clicks, files, prefix)
@@ -140,16 +137,16 @@ def _delete(files: HadoopFiles, left: list[FileStatus], log: ArchiveLog) -> None
             files.delete(files.path_of(one.uri))
 
 
-def _query_id(spark: SparkSession) -> str:
-    """The beginning of the query's id, which its checkpoint keeps.
+def query_id(spark: SparkSession, what: str) -> str:
+    """The id of the streaming query, which its checkpoint keeps.
 
     Raises:
         RuntimeError: this is not called by a streaming query.
     """
     found: str | None = spark.sparkContext.getLocalProperty(_QUERY_ID)
     if not found:
-        raise RuntimeError("the archive is written by a streaming query's foreachBatch alone")
-    return found[:_QUERY_ID_CHARACTERS]
+        raise RuntimeError(f"{what} is written by a streaming query's foreachBatch alone")
+    return found
 
 
 def frame(spark: SparkSession, root: str) -> DataFrame:
@@ -157,25 +154,17 @@ def frame(spark: SparkSession, root: str) -> DataFrame:
 
     No rows before the first batch.
     """
-    schema = _spark_schema()
+    schema = spark_schema()
     if ArchiveLog(HadoopFiles(spark), root).read().files:
         return spark.read.schema(schema).parquet(root)
     return spark.createDataFrame([], schema)
 
 
-def _spark_schema() -> StructType:
-    from pyspark.sql import types as T  # noqa: PLC0415 - reading by Arrow needs no Spark
+def spark_schema() -> StructType:
+    """ARCHIVE_SCHEMA with Spark's types."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - reading needs no Spark
 
-    clicks = [name for name in click.CLICK_COLUMNS if name in ARCHIVE_COLUMNS]
-    types = {"index": T.LongType(), "timestamp": T.TimestampType(), "body": T.BinaryType()}
-    types |= {field.name: field.dataType for field in click.spark_fields(clicks)}
-    types |= {"date": T.DateType(), "hour": T.IntegerType()}
-    return T.StructType(
-        [
-            T.StructField(name, types.get(name, T.StringType()))
-            for name in (*ARCHIVE_COLUMNS, *PARTITIONS)
-        ]
-    )
+    return from_arrow_schema(ARCHIVE_SCHEMA)
 
 
 def committed_files(directory: Path) -> list[Path]:

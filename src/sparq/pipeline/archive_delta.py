@@ -28,20 +28,29 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sparq.pipeline.archive import PARTITIONS, READ_SCHEMA
+from sparq.pipeline.archive import (
+    ARCHIVE_SCHEMA,
+    FILE_SCHEMA,
+    PARTITIONS,
+    QUERY_ID_CHARACTERS,
+    READ_SCHEMA,
+    query_id,
+    spark_schema,
+)
 from sparq.pipeline.archive_log import FOLDER as PARQUET_LOG
 from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.delta_compaction import SIZES, DeltaCompaction, add_action, files_of
-from sparq.pipeline.delta_files import ADDED_DDL, FILE_SCHEMA, TABLE_SCHEMA, write_hours
-from sparq.pipeline.delta_package import (
+from sparq.pipeline.delta_files import ADDED_DDL, write_hours
+from sparq.pipeline.delta_place import (
     AddAction,
     CommitFailedError,
     CommitProperties,
     DeltaTable,
     Schema,
+    TablePlace,
     Transaction,
+    place_of,
 )
-from sparq.pipeline.delta_place import TablePlace, place_of
 from sparq.pipeline.hadoop_files import HadoopFiles
 
 if TYPE_CHECKING:
@@ -53,17 +62,6 @@ PROPERTIES = {
     "delta.deletedFileRetentionDuration": f"interval {SIZES.keep_s} seconds",
 }
 COMMIT_ATTEMPTS = 3
-
-_QUERY_ID = "sql.streaming.queryId"
-_QUERY_ID_CHARACTERS = 8
-_DDL = {
-    pa.string(): "STRING",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.timestamp("us", "UTC"): "TIMESTAMP",
-    pa.binary(): "BINARY",
-    pa.date32(): "DATE",
-}
 
 
 class DeltaSink:
@@ -96,10 +94,10 @@ class DeltaSink:
             deltalake.exceptions.CommitFailedError: others keep changing the table.
         """
         spark = clicks.sparkSession
-        query = _query_id(spark)
+        query = query_id(spark, "a Delta archive")
         place, table = self._table(spark)
         if not has_batch(table, query, batch_id):
-            added = self._write(clicks, place, f"{query[:_QUERY_ID_CHARACTERS]}-{batch_id}-")
+            added = self._write(clicks, place, f"{query[:QUERY_ID_CHARACTERS]}-{batch_id}-")
             if added:
                 _commit(table, added, query, batch_id)
         if self._compaction is not None:
@@ -130,14 +128,14 @@ class DeltaSink:
 
 
 def opened(place: TablePlace) -> DeltaTable:
-    """The table of a folder, made if there is none, with all columns of TABLE_SCHEMA.
+    """The table of a folder, made if there is none, with all columns of ARCHIVE_SCHEMA.
 
     Raises:
         ValueError: one of its columns has another type, or it is partitioned otherwise.
     """
     table = DeltaTable.create(
         place.address,
-        schema=TABLE_SCHEMA,
+        schema=ARCHIVE_SCHEMA,
         mode="ignore",
         partition_by=list(PARTITIONS),
         name="clicks",
@@ -150,7 +148,7 @@ def opened(place: TablePlace) -> DeltaTable:
             " name another folder"
         )
     found = {field.name: field for field in table.schema().fields}
-    wanted = Schema.from_arrow(TABLE_SCHEMA).fields
+    wanted = Schema.from_arrow(ARCHIVE_SCHEMA).fields
     for field in wanted:
         known = found.get(field.name)
         if known is not None and known.type != field.type:
@@ -206,14 +204,6 @@ def refuse_parquet(spark: SparkSession, root: str) -> None:
         )
 
 
-def _query_id(spark: SparkSession) -> str:
-    """The query's id, which its checkpoint keeps."""
-    found: str | None = spark.sparkContext.getLocalProperty(_QUERY_ID)
-    if not found:
-        raise RuntimeError("a Delta archive is written by a streaming query's foreachBatch alone")
-    return found
-
-
 def frame(
     spark: SparkSession, root: str, storage_options: Mapping[str, str] | None = None
 ) -> DataFrame:
@@ -224,7 +214,7 @@ def frame(
     root = root.rstrip("/")
     place = place_of(spark, root, storage_options)
     files = files_of(place.table()) if place.exists() else []
-    schema = ", ".join(f"`{field.name}` {_DDL[field.type]}" for field in TABLE_SCHEMA)
+    schema = spark_schema()
     if not files:
         return spark.createDataFrame([], schema)
     reader = spark.read.schema(schema).option("basePath", root)

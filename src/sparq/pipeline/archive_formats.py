@@ -35,7 +35,7 @@ def check_packages(archive_format: str) -> None:
     """
     if archive_format == DELTA:
         try:
-            import_module("sparq.pipeline.delta_package")
+            import_module("sparq.pipeline.delta_place")
         except ImportError as error:
             raise SettingsError(f"--archive-format=delta: {error}") from error
 

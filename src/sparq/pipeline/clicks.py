@@ -88,15 +88,9 @@ def spark_fields(columns: Collection[str] = CLICK_COLUMNS) -> list[StructField]:
     Raises:
         ValueError: a column is none of CLICK_COLUMNS.
     """
-    from pyspark.sql import types as T  # noqa: PLC0415 - executors need not load it
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - the same
 
-    types = {
-        pa.string(): T.StringType(),
-        pa.int32(): T.IntegerType(),
-        pa.int64(): T.LongType(),
-        pa.timestamp("us", "UTC"): T.TimestampType(),
-    }
-    return [T.StructField(field.name, types[field.type]) for field in _fields(columns)]
+    return list(from_arrow_schema(pa.schema(_fields(columns))))
 
 
 def readable(clicks: DataFrame) -> DataFrame:

@@ -22,8 +22,7 @@ from sparq.pipeline import setting_kinds as kinds
 from sparq.pipeline.settings import Settings, SettingsError, flags, settled
 from sparq.program import command_line, config_file, mistakes
 from sparq.program.flags import CONFIG, HELP, VERSION, Flag
-from sparq.program.saying import said
-from sparq.program.version import version_line
+from sparq.program.saying import said, version_line
 
 PROGRAM: Final = "sparq pipeline"
 APPLICATION: Final = "sparq.pipeline.app"

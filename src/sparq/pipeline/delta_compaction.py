@@ -28,15 +28,15 @@ import pyarrow as pa
 from sparq.pipeline.archive import PARTITIONS
 from sparq.pipeline.compaction import Compacted, Sizes, due
 from sparq.pipeline.delta_files import ADDED_DDL, merge_files, partition_of
-from sparq.pipeline.delta_package import (
+from sparq.pipeline.delta_place import (
     AddAction,
     CommitFailedError,
     CommitProperties,
     DeltaTable,
     RemoveAction,
+    TablePlace,
     Transaction,
 )
-from sparq.pipeline.delta_place import TablePlace
 from sparq.pipeline.hadoop_files import FileStatus
 
 if TYPE_CHECKING:

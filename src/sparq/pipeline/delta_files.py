@@ -26,17 +26,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from sparq.pipeline import clicks as click
-from sparq.pipeline.archive import ARCHIVE_COLUMNS, PARTITIONS
+from sparq.pipeline.archive import FILE_SCHEMA
 from sparq.pipeline.delta_place import TablePlace
 
 BUFFER_BYTES = 128 << 20
 COMPRESSION = "zstd"
-
-_TYPES = {"index": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "body": pa.binary()}
-_TYPES |= {field.name: field.type for field in click.CLICK_SCHEMA}
-FILE_SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in ARCHIVE_COLUMNS])
-TABLE_SCHEMA = pa.schema([*FILE_SCHEMA, *zip(PARTITIONS, (pa.date32(), pa.int32()), strict=True)])
 
 # What the log keeps of each file: readers of a time or of an index leave other files out.
 BOUNDED = ("index", "timestamp", "time")
@@ -202,7 +196,10 @@ class Stats:
     def text(self) -> str:
         """As JSON, in the form of the log."""
         shown = {
-            name: [_as_text(end) if pa.types.is_timestamp(_TYPES[name]) else end for end in ends]
+            name: [
+                _as_text(end) if pa.types.is_timestamp(FILE_SCHEMA.field(name).type) else end
+                for end in ends
+            ]
             for name, ends in self._ends.items()
         }
         known = {

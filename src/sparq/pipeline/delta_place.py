@@ -1,4 +1,9 @@
-"""Where a Delta table lies: the address and the storage options that `deltalake` opens it with.
+"""What sparq uses of the package `deltalake` (the extra `sparq[delta]`), and where a table lies.
+
+All other modules import its names from here. So a machine without the package, or with one that is
+too old, is told so in one sentence, be it the driver's or an executor's. Versions before NEEDED
+drop the application transaction of a commit that adds files, silently: a batch that Spark repeats
+would then be in the table twice.
 
 `deltalake` has clients of its own for S3, GCS, Azure and HDFS. They take credentials from the
 environment and from options. What Spark has been told of S3 (`spark.hadoop.fs.s3a.*`) is handed on
@@ -11,6 +16,7 @@ to them, so that one set of options serves both.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,10 +24,51 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSystem, PyFileSystem
 
-from sparq.pipeline.delta_package import DeltaStorageHandler, DeltaTable
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+try:
+    import deltalake
+    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+    from deltalake.exceptions import CommitFailedError
+    from deltalake.fs import DeltaStorageHandler
+    from deltalake.transaction import AddAction, RemoveAction
+except ImportError as missing:
+    raise ImportError(
+        "a Delta table needs the package deltalake: pip install 'sparq[delta]'"
+    ) from missing
+
+__all__ = [
+    "AddAction",
+    "CommitFailedError",
+    "CommitProperties",
+    "DeltaTable",
+    "RemoveAction",
+    "Schema",
+    "TablePlace",
+    "Transaction",
+    "place_of",
+]
+
+NEEDED = (1, 6, 6)
+
+
+def check_version(found: str) -> None:
+    """Refuse a version that loses a batch's transaction.
+
+    Raises:
+        ImportError: it is older than NEEDED.
+    """
+    parts = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
+    if parts < NEEDED:
+        needed = ".".join(map(str, NEEDED))
+        raise ImportError(
+            f"deltalake {found} is too old, a Delta table needs {needed}:"
+            " pip install --upgrade 'sparq[delta]'"
+        )
+
+
+check_version(deltalake.__version__)
 
 S3_SCHEMES = ("s3", "s3a")
 _S3_OPTIONS = {

@@ -1,11 +1,21 @@
-"""What a run keeps where in its data folder, which lies on a local disk.
+"""What lies where below a data folder, and the lock and mark that keep two runs apart there.
 
-    archive metrics late rejected spam_analysis evicted    the output, Parquet (`places`)
-    report.html report.json labels.json                    at the end of a run
-    checkpoint/<query>                                     Spark's
-    nsqd-1 nsqd-2 logs                   the daemons' data paths, what programs printed
-    run                                  what is going on: state.json, app.json, samples.json
-    .lock                                held by the run that is at work
+    archive               every click that could be read
+    metrics               minutes, by the query `metrics` like the next two
+    late                  clicks of minutes that had closed, by minute
+    rejected              messages that could not be read
+    spam_analysis         findings, by the query `spam_analysis` like the next
+    evicted               how much it has dropped for lack of room
+    checkpoint/<query>    Spark's: how far a query has come, and its state
+
+The queries know these alone (`Places`), on any Hadoop file system; what `metrics` and
+`spam_analysis` write lies in a folder for each batch (`results`). A run, whose data folder lies
+on a local disk, keeps beside them (`Folders`):
+
+    report.html report.json labels.json    at the end
+    nsqd-1 nsqd-2 logs                     the daemons' data paths, what programs printed
+    run                                    what is going on: state.json, app.json, samples.json
+    .lock                                  held by the run that is at work
 
 A file is written aside and renamed: a reader sees it whole or not at all.
 """
@@ -20,14 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-OUTPUT = (
-    *("archive", "metrics", "late", "rejected", "spam_analysis", "evicted"),
-    *("report.html", "report.json", "labels.json"),
-)
+RESULTS = ("archive", "metrics", "late", "rejected", "spam_analysis", "evicted")
+OUTPUT = (*RESULTS, "report.html", "report.json", "labels.json")
 WORKING = ("checkpoint", "nsqd-1", "nsqd-2", "logs", "run")
 LOCK = ".lock"
-
-
 MARK = "run/state.json"
 """Where this stands, what lies beside it is a run's, and the next run may clear it."""
 
@@ -109,3 +115,20 @@ def write_json(path: Path, value: Any) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     aside.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The addresses below a data folder: a path or a URI, without a slash at its end."""
+
+    data: str
+
+    def __getattr__(self, name: str) -> str:
+        """`places.archive` is `<data>/archive`; the names are those of RESULTS."""
+        if name not in RESULTS:
+            raise AttributeError(name)
+        return f"{self.data}/{name}"
+
+    def checkpoint_of(self, query: str) -> str:
+        """Where Spark keeps how far a query has come, and its state."""
+        return f"{self.data}/checkpoint/{query}"

@@ -26,8 +26,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from sparq.pipeline.query_metrics import QueryMetrics
-from sparq.pipeline.query_progress import COUNTS, NEWEST_PUBLISHED, parse, time_of
-from sparq.pipeline.samples import Timeline
+from sparq.pipeline.query_progress import COUNTS, NEWEST_PUBLISHED, Timeline, parse, time_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

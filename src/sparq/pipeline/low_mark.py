@@ -19,35 +19,33 @@ others had still to send. It also makes jumps of the clock harmless.
 
 from __future__ import annotations
 
-from typing import TypedDict
+from dataclasses import dataclass, field
 
 QUIET_S = 30
 STEP_S = 10
 
 
-class LowMarkBooks(TypedDict):
-    """A low mark as JSON: what `LowMark` takes to go on."""
-
-    low_s: int
-    newest_s: dict[str, int]  # of each nsqd that is not quiet
-    seen_ms: dict[str, int]  # when it last sent a click, on the clock below
-    clock_ms: int  # time that passed in batches, each step at most STEP_S
-    batch_ms: int  # time of the newest batch
-
-
+@dataclass(slots=True)
 class LowMark:
-    """The low mark of event time.
+    """The low mark of event time; its fields, as JSON, are its books: all that it needs to go on.
 
     Attributes:
         low_s: seconds since 1970; 0 before the first click.
+        newest_s: the newest event time of each nsqd that is not quiet.
+        seen_ms: when each of these last sent a click, on the clock below.
+        clock_ms: time that passed in batches, each step at most STEP_S.
+        batch_ms: time of the newest batch.
     """
 
-    def __init__(self, books: LowMarkBooks | None = None) -> None:
-        self._newest_s = dict(books["newest_s"]) if books else {}
-        self._seen_ms = dict(books["seen_ms"]) if books else {}
-        self._clock_ms = books["clock_ms"] if books else 0
-        self._batch_ms = books["batch_ms"] if books else 0
-        self.low_s = books["low_s"] if books else 0
+    low_s: int = 0
+    newest_s: dict[str, int] = field(default_factory=dict)
+    seen_ms: dict[str, int] = field(default_factory=dict)
+    clock_ms: int = 0
+    batch_ms: int = 0
+
+    def __post_init__(self) -> None:
+        # The books of a state stay as they are while this goes on from them.
+        self.newest_s, self.seen_ms = dict(self.newest_s), dict(self.seen_ms)
 
     def advance(self, marks: dict[str, int], batch_ms: int) -> None:
         """Take in one batch.
@@ -58,26 +56,13 @@ class LowMark:
             batch_ms: the batch's time, in milliseconds since 1970, equal when the batch is
                 replayed (Spark's `current_timestamp()` is).
         """
-        self._clock_ms += min(max(batch_ms - self._batch_ms, 0), STEP_S * 1000)
-        self._batch_ms = batch_ms
+        self.clock_ms += min(max(batch_ms - self.batch_ms, 0), STEP_S * 1000)
+        self.batch_ms = batch_ms
         for nsqd, newest in marks.items():
-            self._newest_s[nsqd] = max(newest, self._newest_s.get(nsqd, 0))
-            self._seen_ms[nsqd] = self._clock_ms
-        self._forget_quiet()
-        if self._newest_s:
-            self.low_s = max(self.low_s, min(self._newest_s.values()))
-
-    def _forget_quiet(self) -> None:
-        quiet_before = self._clock_ms - QUIET_S * 1000
-        for nsqd in [name for name, seen in self._seen_ms.items() if seen < quiet_before]:
-            del self._seen_ms[nsqd], self._newest_s[nsqd]
-
-    def books(self) -> LowMarkBooks:
-        """What `LowMark` takes to go on from here."""
-        return {
-            "low_s": self.low_s,
-            "newest_s": dict(self._newest_s),
-            "seen_ms": dict(self._seen_ms),
-            "clock_ms": self._clock_ms,
-            "batch_ms": self._batch_ms,
-        }
+            self.newest_s[nsqd] = max(newest, self.newest_s.get(nsqd, 0))
+            self.seen_ms[nsqd] = self.clock_ms
+        quiet_before = self.clock_ms - QUIET_S * 1000
+        for nsqd in [name for name, seen in self.seen_ms.items() if seen < quiet_before]:
+            del self.seen_ms[nsqd], self.newest_s[nsqd]
+        if self.newest_s:
+            self.low_s = max(self.low_s, min(self.newest_s.values()))

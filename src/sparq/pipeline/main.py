@@ -28,15 +28,22 @@ from typing import Any
 from sparq.pipeline import archive_formats, metrics, spam_analysis
 from sparq.pipeline.audit import Published as Written
 from sparq.pipeline.audit import audit
-from sparq.pipeline.cluster import HOST, Cluster, ClusterError, any_free_port, is_free
-from sparq.pipeline.console import Console
+from sparq.pipeline.cluster import (
+    ADMIN_START_SECONDS,
+    HOST,
+    Cluster,
+    ClusterError,
+    Console,
+    free_port,
+    spawn,
+)
 from sparq.pipeline.folders import Folders, write_json
 from sparq.pipeline.generator import generate
 from sparq.pipeline.progress import Progress
 from sparq.pipeline.publisher import Published, publish, read_hashes, read_lines
+from sparq.pipeline.query_progress import Sample, from_json
 from sparq.pipeline.report import Labels, Output, Run, report_of, text_of
 from sparq.pipeline.report_page.page import page_of
-from sparq.pipeline.samples import Sample, from_json
 
 TOPIC = "clicks"
 CHANNELS = ("archive", "metrics", "spam_analysis")
@@ -98,8 +105,7 @@ class App:
     logged: int = 0
 
     def __post_init__(self) -> None:
-        port = METRICS_PORT if is_free(METRICS_PORT) else any_free_port()
-        self.flags = (f"--metrics-address={HOST}:{port}", *self.flags)
+        self.flags = (f"--metrics-address={HOST}:{free_port(METRICS_PORT)}", *self.flags)
 
     @property
     def log(self) -> Path:
@@ -108,16 +114,11 @@ class App:
 
     def start(self) -> None:
         """Start it, or start it again from its checkpoint."""
-        command = [sys.executable, "-m", APPLICATION, "--data", str(self.folders.data)]
-        command += ["--lookupd-http-address", self.lookupd, "--topic", TOPIC]
-        command += ["--run-dir", str(self.folders.run), *self.flags]
+        flags = ["--data", str(self.folders.data), "--lookupd-http-address", self.lookupd]
+        flags += ["--topic", TOPIC, "--run-dir", str(self.folders.run), *self.flags]
         self.folders.logs.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self.logged = log.tell()
-            # A session of its own: Ctrl-C reaches the runner, which ends the application in order.
-            self.process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        self.logged = self.log.stat().st_size if self.log.exists() else 0
+        self.process = spawn(APPLICATION, flags, self.log)
 
     def figures(self) -> dict[str, Any]:
         """What it last said of itself; empty before it has said anything."""
@@ -459,7 +460,11 @@ def _finish(runner: Runner) -> None:
 
 def _where_console(console: Console) -> str:
     """Where nsqadmin is, or why it is not there."""
-    return console.url if console.is_ready() else f"does not answer; its log: {console.log}"
+    return (
+        console.url
+        if console.is_ready(ADMIN_START_SECONDS)
+        else f"does not answer; its log: {console.log}"
+    )
 
 
 def _where(cluster: Cluster, data: Path, console: str) -> str:

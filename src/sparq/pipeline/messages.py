@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
+
+from sparq.pipeline.clicks import parse_arrow
+from sparq.pipeline.packing import PACKED_DDL, pack_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,3 +40,28 @@ def with_batch_time(rows: DataFrame) -> DataFrame:
     Spark keeps that time in its offset log: it is the same when the batch is run again.
     """
     return rows.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
+
+
+def packed_messages(
+    messages: DataFrame,
+    columns: Collection[str],
+    prepared: Callable[[pa.Table], pa.Table],
+    blobs_of: Callable[[pa.Table, int], list[bytes]],
+    buckets: int,
+) -> DataFrame:
+    """A stream of messages as packed rows: one pass over their text, on the executors.
+
+    Args:
+        messages: streaming; the columns of MESSAGE_DDL.
+        columns: of CLICK_COLUMNS, what `prepared` needs.
+        prepared: makes of parsed messages the rows that `blobs_of` takes.
+        blobs_of: see `packing.pack_partition`.
+        buckets: `packing.bucket_count` of the query's shuffle partitions; the same in each start.
+    """
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tables = (prepared(parse_arrow(batch, columns)) for batch in batches)
+        rows = (batch for table in tables for batch in table.to_batches())
+        return pack_partition(rows, blobs_of, buckets)
+
+    return with_batch_time(messages).mapInArrow(pack, PACKED_DDL)

@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from sparq.pipeline import batch_folders
-from sparq.pipeline.checkpoints import readable_as_state
-from sparq.pipeline.hadoop_files import HadoopFiles
+from sparq.pipeline import results
 from sparq.pipeline.minutes_state import output, processor
 from sparq.pipeline.minutes_state.minutes import STATUS_CLASSES
 from sparq.pipeline.minutes_state.output import (
@@ -35,13 +33,12 @@ from sparq.pipeline.minutes_state.output import (
     MINUTE_SCHEMA,
     REJECTED,
 )
-from sparq.pipeline.result_topics import ResultTopics, as_bodies
+from sparq.pipeline.results import Sink, Writer, written_as_bodies
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from sparq.pipeline.folders import Folders
-    from sparq.pipeline.places import Places
 
 QUERY = "metrics"
 # Of a rejected message on its topic: JSON may make six bytes of one, and nsqd takes 1 MiB.
@@ -51,70 +48,42 @@ LATE_SCHEMA = pa.schema([("minute", pa.timestamp("us", "UTC")), ("clicks", pa.in
 REJECTED_SCHEMA = pa.schema([("id", pa.string()), ("reason", pa.string()), ("body", pa.binary())])
 
 
-class MetricsSink:
-    """What foreachBatch calls: a batch's output rows (`output.DDL`) onto disk and topics.
+class MetricsSink(Sink):
+    """A batch's output rows (`output.DDL`) onto disk and topics."""
 
-    Args:
-        places: where the files go.
-        topics: where results are published; None: nowhere.
-    """
+    query = QUERY
 
-    def __init__(self, places: Places, topics: ResultTopics | None = None) -> None:
-        self._places = places
-        self._topics = topics
+    def writers(self) -> dict[str, tuple[str, Writer]]:
+        """Of minutes, late clicks and rejected messages."""
+        return {
+            MINUTE: (self._places.metrics, self._write_minutes),
+            LATE: (self._places.late, self._write_late),
+            REJECTED: (self._places.rejected, self._write_rejected),
+        }
 
-    def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Take in one micro-batch, or the same one once more."""
-        rows = rows.persist()
-        try:
-            counts = _counts(rows)
-            self._write_minutes(rows, batch_id, counts[MINUTE])
-            self._write_late(rows, batch_id, counts[LATE])
-            self._write_rejected(rows, batch_id, counts[REJECTED])
-        finally:
-            rows.unpersist()
+    def closing(self, spark: SparkSession, checkpoint: str) -> DataFrame:
+        """The last row of every open minute."""
+        return processor.closing_rows(spark, checkpoint)
 
-    def close(self, spark: SparkSession, next_batch: int) -> None:
-        """Write the last row of every open minute, as the batch that would come next.
-
-        Args:
-            spark: the session; the query has stopped.
-            next_batch: its number.
-        """
-        with readable_as_state(self._places.checkpoint_of(QUERY)) as checkpoint:
-            self(processor.closing_rows(spark, checkpoint), next_batch)
-
-    def _write_minutes(self, rows: DataFrame, batch_id: int, count: int) -> None:
-        place = self._places.metrics
-        if not count:
-            batch_folders.discard(HadoopFiles(rows.sparkSession), place, batch_id)
-            return
+    def _write_minutes(self, rows: DataFrame, place: str, batch_id: int) -> None:
         # One task, one file: a row a minute and bucket is little, however many the clicks.
-        minutes = rows.where(F.col("kind") == MINUTE).coalesce(1)
-        batch_folders.write(minutes.mapInArrow(_whole_minutes, MINUTE_DDL), place, batch_id)
+        minutes = rows.coalesce(1).mapInArrow(_whole_minutes, MINUTE_DDL)
+        results.write(minutes, place, batch_id)
         if self._topics is not None:
-            written = _written(rows.sparkSession, place, batch_id, MINUTE_DDL)
-            self._topics.publish(self._topics.minutes, as_bodies(written, as_json))
+            folder = results.folder_of(place, batch_id)
+            bodies = written_as_bodies(rows.sparkSession, folder, MINUTE_DDL, as_json)
+            self._topics.publish(self._topics.minutes, bodies)
 
-    def _write_late(self, rows: DataFrame, batch_id: int, count: int) -> None:
-        if not count:
-            files = HadoopFiles(rows.sparkSession)
-            batch_folders.discard(files, self._places.late, batch_id)
-            return
-        late = rows.where(F.col("kind") == LATE).groupBy("minute").agg(F.sum("clicks"))
-        batch_folders.write(late.toDF("minute", "clicks").coalesce(1), self._places.late, batch_id)
+    def _write_late(self, rows: DataFrame, place: str, batch_id: int) -> None:
+        late = rows.groupBy("minute").agg(F.sum("clicks"))
+        results.write(late.toDF("minute", "clicks").coalesce(1), place, batch_id)
 
-    def _write_rejected(self, rows: DataFrame, batch_id: int, count: int) -> None:
-        place = self._places.rejected
-        if not count:
-            batch_folders.discard(HadoopFiles(rows.sparkSession), place, batch_id)
-            return
-        kept = rows.where(F.col("kind") == REJECTED).select(output.REJECTED_SCHEMA.names)
-        batch_folders.write(kept, place, batch_id)
+    def _write_rejected(self, rows: DataFrame, place: str, batch_id: int) -> None:
+        kept = rows.select(output.REJECTED_SCHEMA.names)
+        results.write(kept, place, batch_id)
         if self._topics is not None:
-            self._topics.publish(
-                self._topics.rejected, kept.select(_rejected_as_json().alias("body"))
-            )
+            bodies = kept.select(_rejected_as_json().alias("body"))
+            self._topics.publish(self._topics.rejected, bodies)
 
 
 def counts_to_observe() -> dict[str, Column]:
@@ -127,14 +96,6 @@ def counts_to_observe() -> dict[str, Column]:
     }
 
 
-def _counts(rows: DataFrame) -> dict[str, int]:
-    """How many rows of each kind there are."""
-    kinds = (MINUTE, LATE, REJECTED)
-    found = rows.agg(*(F.count_if(F.col("kind") == kind).alias(kind) for kind in kinds)).first()
-    assert found is not None
-    return {kind: int(found[kind]) for kind in kinds}
-
-
 def _whole_minutes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The minutes of a batch, of the rows of all its buckets."""
     held = list(batches)
@@ -142,23 +103,19 @@ def _whole_minutes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         yield from output.read(pa.Table.from_batches(held).cast(output.SCHEMA)).to_batches()
 
 
-def _written(spark: SparkSession, place: str, batch_id: int, ddl: str) -> DataFrame:
-    return spark.read.schema(ddl).parquet(batch_folders.folder_of(place, batch_id))
-
-
 def read(folders: Folders) -> pa.Table:
     """All revisions of all minutes on a local disk, columns of MINUTE_SCHEMA."""
-    return batch_folders.local_rows(folders.metrics, MINUTE_SCHEMA)
+    return results.local_rows(folders.metrics, MINUTE_SCHEMA)
 
 
 def read_late(folders: Folders) -> pa.Table:
     """The clicks of minutes that had closed, on a local disk, columns of LATE_SCHEMA."""
-    return batch_folders.local_rows(folders.late, LATE_SCHEMA)
+    return results.local_rows(folders.late, LATE_SCHEMA)
 
 
 def read_rejected(folders: Folders) -> pa.Table:
     """The messages on a local disk that could not be read, columns of REJECTED_SCHEMA."""
-    return batch_folders.local_rows(folders.rejected, REJECTED_SCHEMA)
+    return results.local_rows(folders.rejected, REJECTED_SCHEMA)
 
 
 def _rejected_as_json() -> Column:

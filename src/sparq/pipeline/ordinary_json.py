@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline.click_reader import ALL_KEYS, JSON_KEYS
-from sparq.pipeline.click_requests import pages, read_requests
 from sparq.pipeline.click_times import CLF_BYTES, clf_times, epoch_times, iso_times
 from sparq.pipeline.lenient_json import DIGITS_MAX, NotJson, read_object
+from sparq.pipeline.ordinary_lines import pages, read_requests
 from sparq.pipeline.text_spans import (
     ADDRESS_BYTES_MAX,
     ADDRESS_SIGNS,

@@ -9,6 +9,8 @@ The quotes and spaces of all lines are found at once; where they stand says wher
 1. A line is ordinary only if it is certain to give what `click_reader` gives. With anything odd
    about it, such as a backslash or a method in small letters, it is not.
 2. Nothing is copied here: what is found are places in the text.
+3. A request, here or in JSON, is ordinary if it has a method of capital letters, a path that begins
+   with a slash, and after it nothing or the protocol, with one space between each.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from sparq.pipeline.click_requests import pages, read_requests
 from sparq.pipeline.click_times import CLF_BYTES, clf_times
 from sparq.pipeline.text_spans import (
     ADDRESS_BYTES_MAX,
     ADDRESS_SIGNS,
     DASH,
     DIGITS,
+    QUESTION_MARK,
     SIZE_BYTES_MAX,
     SPACE,
     STATUS_BYTES,
@@ -33,9 +35,75 @@ from sparq.pipeline.text_spans import (
     Mask,
     Spans,
     Text,
+    bytes_table,
     next_place,
     numbered_place,
 )
+
+_SLASH, _POINT = b"/."
+_CAPITALS = bytes_table(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_PROTOCOL = b"HTTP/"
+_WITH_MINOR, _MAJOR_ALONE = len("HTTP/1.1"), len("HTTP/2")
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The parts of some requests, as stretches of the text, and which are ordinary."""
+
+    method: Spans
+    path: Spans
+    protocol: Spans
+    ordinary: Mask
+
+
+def read_requests(text: Text, requests: Spans) -> Requests:
+    """The parts of some requests; every row must have one."""
+    starts, ends = requests.starts, requests.ends
+    first = np.searchsorted(text.spaces, starts)
+    count = np.searchsorted(text.spaces, ends) - first
+    method_ends = np.where(count > 0, numbered_place(text.spaces, first), starts)
+    three = count == 2
+    path_ends = np.where(three, numbered_place(text.spaces, first + 1), ends)
+    path = Spans(method_ends + 1, path_ends)
+    protocol = Spans(np.where(three, path_ends + 1, -1), ends)
+    method = Spans(starts, method_ends)
+    ordinary = (
+        ((count == 1) | three)
+        & (method_ends > starts)
+        & (path_ends > path.starts)
+        & text.is_byte(path.starts, _SLASH)
+        & (~three | _are_protocols(text, protocol))
+    )
+    if not ordinary.all():  # what is not ordinary may have stretches that go backwards
+        method, path, protocol = (one.only(ordinary) for one in (method, path, protocol))
+    ordinary &= text.made_of(method, _CAPITALS)
+    return Requests(method, path, protocol, ordinary)
+
+
+def pages(text: Text, paths: Spans) -> Spans:
+    """Paths without their queries."""
+    first = next_place(text.places(QUESTION_MARK), paths.starts)
+    return Spans(paths.starts, np.minimum(first, paths.ends))
+
+
+def _are_protocols(text: Text, spans: Spans) -> Mask:
+    """Whether a stretch is HTTP/ and a digit, or two with a point between."""
+    size = spans.ends - spans.starts
+    ok: Mask = (size == _WITH_MINOR) | (size == _MAJOR_ALONE)
+    grid = text.grid(np.where(ok, spans.starts, 0), _MAJOR_ALONE)
+    for row, sign in zip(grid, _PROTOCOL, strict=False):
+        ok &= row == sign
+    ok &= grid[len(_PROTOCOL)] - np.uint8(48) < 10
+    long = ok & (size == _WITH_MINOR)
+    ok &= ~long | _ends_in_point_and_digit(text, spans.ends)
+    return ok
+
+
+def _ends_in_point_and_digit(text: Text, ends: Integers) -> Mask:
+    point, digit = text.grid(np.maximum(ends - 2, 0), 2)
+    found: Mask = (point == _POINT) & (digit - np.uint8(48) < 10)
+    return found
+
 
 _BEFORE_SIZE = len('" 200 ')
 

@@ -14,24 +14,29 @@
 2. Spark may shuffle the rows of a bucket in any order: `receive` puts the blobs in order.
 3. The number of buckets follows from the number of shuffle partitions, which Spark freezes in the
    checkpoint at the first start; never from the cores of today.
+4. State and buckets know visitors and pages as 64 bits (`hashes_of`).
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
+
+Ints = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
 
 BUCKETS_PER_PARTITION = 8
 PACKED_SCHEMA = pa.schema(
@@ -75,9 +80,29 @@ def bucket_count(shuffle_partitions: int) -> int:
     return BUCKETS_PER_PARTITION * shuffle_partitions
 
 
-def buckets_of(hashes: NDArray[np.int64], buckets: int) -> NDArray[np.int64]:
+def buckets_of(hashes: Ints, buckets: int) -> Ints:
     """The bucket of each 64-bit hash: Spark's `pmod(hash, buckets)`."""
     return hashes % buckets
+
+
+def pack_partition(
+    batches: Iterable[pa.RecordBatch],
+    blobs_of: Callable[[pa.Table, int], list[bytes]],
+    buckets: int,
+) -> Iterator[pa.RecordBatch]:
+    """What `mapInArrow` runs.
+
+    Args:
+        batches: the rows of one partition and batch, with the columns that `header_of` reads.
+        blobs_of: makes the blob of each bucket, of these rows and the number of buckets.
+        buckets: the number of buckets of the query.
+
+    Yields:
+        One RecordBatch of PACKED_SCHEMA with a row for each bucket; nothing for an empty partition.
+    """
+    messages = gather(batches)
+    if messages is not None:
+        yield pack(header_of(messages), blobs_of(messages, buckets))
 
 
 def gather(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
@@ -107,7 +132,7 @@ def header_of(messages: pa.Table) -> Header:
     )
 
 
-def split(table: pa.Table, buckets: NDArray[np.int64], count: int) -> list[pa.Table]:
+def split(table: pa.Table, buckets: Ints, count: int) -> list[pa.Table]:
     """The rows of each bucket, in their order: `count` tables.
 
     Args:
@@ -185,3 +210,14 @@ def _stream(table: pa.Table) -> bytes:
         writer.write_table(table.combine_chunks())
     stream: bytes = out.getvalue().to_pybytes()
     return stream
+
+
+def hashes_of(texts: pa.Array) -> Ints:
+    """The hash of each text; equal in all processes and versions.
+
+    Args:
+        texts: strings, none of them null. Give each text once, such as the dictionary of a
+            dictionary-encoded column: hashing goes text by text.
+    """
+    digests = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
+    return np.array(digests, np.uint64).view(np.int64)

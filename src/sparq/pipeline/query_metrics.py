@@ -1,13 +1,15 @@
 """Metrics of the streaming queries for Prometheus (docs/monitoring.md lists them).
 
 `QueryMetrics` takes the events of queries and returns metric families from `collect`. It needs
-neither Spark nor a network: `listener` feeds it, `metrics_server` serves it.
+neither Spark nor a network: `listener` feeds it. `MetricsServer` answers `GET /metrics` with them
+and with the metrics of this process.
 
 1. Counters start at 0 with the process. A batch is counted once, even if Spark reports it twice.
 2. Labels are a query's name, a part of a batch or an operator: never text from clicks, and never
    more of them because there are more clicks.
 3. Events arrive on threads of Spark's gateway, scrapes on threads of the HTTP server. A lock keeps
    them apart.
+4. The server has no authentication, so it listens on loopback unless it is given another address.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from prometheus_client import start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -26,7 +29,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from sparq.daemon.address import join, split
+from sparq.daemon.exposition import process_registry
 from sparq.pipeline.query_progress import COUNTS, QueryProgress, StateFigures
+from sparq.program.mistakes import Mistake
 
 PREFIX: Final = "sparq_query_"
 DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
@@ -209,34 +215,17 @@ class QueryMetrics(Collector):
 
 
 def _families(queries: dict[str, Query]) -> Iterator[Metric]:
-    for shown in _COUNTERS:
-        yield _filled(
-            CounterMetricFamily(PREFIX + shown.name, shown.text, labels=["query"]),
-            queries,
-            shown.value,
-        )
-    for shown in _GAUGES:
-        yield _filled(
-            GaugeMetricFamily(PREFIX + shown.name, shown.text, labels=["query"]),
-            queries,
-            shown.value,
-        )
+    for kind, figures in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+        for shown in figures:
+            family = kind(PREFIX + shown.name, shown.text, labels=["query"])
+            for name, query in queries.items():
+                if (value := shown.value(query)) is not None:
+                    family.add_metric([name], value)
+            yield family
     yield _durations(queries)
     yield _parts(queries)
     yield from _counts(queries)
     yield from _states(queries)
-
-
-def _filled(
-    family: CounterMetricFamily | GaugeMetricFamily,
-    queries: dict[str, Query],
-    value: Callable[[Query], float | None],
-) -> Metric:
-    for name, query in queries.items():
-        found = value(query)
-        if found is not None:
-            family.add_metric([name], found)
-    return family
 
 
 def _durations(queries: dict[str, Query]) -> Metric:
@@ -277,12 +266,53 @@ def _states(queries: dict[str, Query]) -> Iterator[Metric]:
         family = GaugeMetricFamily(f"{PREFIX}state_{suffix}", text, labels=labels)
         for name, query in queries.items():
             for state in query.newest.states if query.newest else ():
-                _add_state(family, name, state, value(state))
+                if (found := value(state)) is not None:
+                    family.add_metric([name, state.operator, str(state.place)], found)
         yield family
 
 
-def _add_state(
-    family: GaugeMetricFamily, query: str, state: StateFigures, value: float | None
-) -> None:
-    if value is not None:
-        family.add_metric([query, state.operator, str(state.place)], value)
+DEFAULT_ADDRESS: Final = "127.0.0.1:4180"
+
+
+class MetricsAddressError(Mistake):
+    """Nothing can listen on the address; the text names the option, the address and the reason."""
+
+
+class MetricsServer:
+    """Serves figures until it is closed.
+
+    Args:
+        figures: what to show.
+        address: `host:port`; port 0 takes any free one.
+        option: what the address is called by who gives it, for errors.
+    Raises:
+        MetricsAddressError: it is not an address, or nothing can listen there.
+    """
+
+    def __init__(
+        self, figures: Collector, address: str = DEFAULT_ADDRESS, option: str = "--metrics-address"
+    ) -> None:
+        place = split(address)
+        if place is None or not place[0]:
+            raise MetricsAddressError(
+                f"{option}: expected host:port, such as {DEFAULT_ADDRESS}, not {address!r}"
+            )
+        registry = process_registry()
+        registry.register(figures)
+        try:
+            self._server, self._thread = start_http_server(place[1], place[0], registry)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise MetricsAddressError(f"{option}: cannot listen on {address}: {reason}") from error
+        self.address = join(place[0], self._server.server_port)
+
+    @property
+    def url(self) -> str:
+        """Where the figures are."""
+        return f"http://{self.address}/metrics"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,6 +1,7 @@
-"""Spark's progress of a batch as rate, duration, lag, state and counts.
+"""Spark's progress of a batch as rate, duration, lag, state and counts; samples of it during a run.
 
-Pure: the JSON of a `StreamingQueryProgress` in, a `QueryProgress` out.
+Pure: the JSON of a `StreamingQueryProgress` in, a `QueryProgress` out. After each batch the
+listener adds a `Sample` of it to a `Timeline`, which the report's page draws.
 
 1. *Lag in messages*: what the logs held when the batch was planned, beyond the batch: the source's
    `latestOffset` minus its `endOffset`, counted in ordinals, never in indexes. A log that only one
@@ -12,16 +13,96 @@ Pure: the JSON of a `StreamingQueryProgress` in, a `QueryProgress` out.
 3. Event times say what the clicks say, and may be years old in a log that is read again: they are
    shown as they are, and no lag is made of them.
 4. Counts (late clicks, ...) are what a query observed under a name of COUNTS, in this batch alone.
+5. At most LIMIT samples of a query are kept. When there are more, neighbours become one sample with
+   their mean rate and their greater lag: a peak survives, and what is recent keeps its detail.
+6. Samples go through a JSON file from the Spark driver to the process that writes the report. They
+   are for people only: no query needs them to go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from sparq.pipeline.samples import Sample
+Number = TypeVar("Number", int, float)
+
+LIMIT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One query after one batch.
+
+    Attributes:
+        time_s: when the batch was done, in seconds since 1970.
+        query: its name.
+        rows_per_second: messages of the batch divided by its duration.
+        lag_messages: messages that the logs held beyond this batch; None: not known.
+        lag_seconds: how old its newest message was when the batch was done, since it was published;
+            None: not known.
+    """
+
+    time_s: float
+    query: str
+    rows_per_second: float
+    lag_messages: int | None = None
+    lag_seconds: float | None = None
+
+
+class Timeline:
+    """The samples of all queries, bounded."""
+
+    def __init__(self, samples: Iterable[Sample] = (), limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._kept: dict[str, list[Sample]] = defaultdict(list)
+        for sample in samples:
+            self.add(sample)
+
+    def add(self, sample: Sample) -> None:
+        """Take in one more."""
+        kept = self._kept[sample.query]
+        kept.append(sample)
+        if len(kept) > self._limit:
+            self._kept[sample.query] = thinned(kept)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All that is kept, by query and then in the order in which they came."""
+        return [sample for kept in self._kept.values() for sample in kept]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """All that is kept, for a JSON file."""
+        return [asdict(sample) for sample in self.samples]
+
+
+def from_json(value: Iterable[dict[str, Any]]) -> list[Sample]:
+    """The samples of `Timeline.as_json`."""
+    return [Sample(**fields) for fields in value]
+
+
+def thinned(samples: list[Sample]) -> list[Sample]:
+    """Each two neighbours of one query as one; the newest stays alone if their number is odd."""
+    pairs = zip(samples[::2], samples[1::2], strict=False)
+    return [_merged(*pair) for pair in pairs] + samples[len(samples) // 2 * 2 :]
+
+
+def _merged(first: Sample, second: Sample) -> Sample:
+    return Sample(
+        second.time_s,
+        second.query,
+        (first.rows_per_second + second.rows_per_second) / 2,
+        _greater(first.lag_messages, second.lag_messages),
+        _greater(first.lag_seconds, second.lag_seconds),
+    )
+
+
+def _greater(one: Number | None, other: Number | None) -> Number | None:
+    known = [value for value in (one, other) if value is not None]
+    return max(known) if known else None
+
 
 NEWEST_PUBLISHED = "newest_published_s"
 """Of an observation: the greatest publish time of the messages read, in seconds since 1970."""

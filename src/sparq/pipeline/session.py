@@ -13,19 +13,18 @@ with the pipeline's own options, which `session_options` lists with their reason
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from sparq.pipeline import jvm_folder
+from sparq.pipeline import jvm
 from sparq.pipeline import session_options as options
-from sparq.pipeline.java_options import check_java_options
 from sparq.pipeline.masters import ask_master, check_master, java_reason, log_level
-from sparq.pipeline.memory import default_heap, machine_bytes
 from sparq.pipeline.settings import Settings, SettingsError
-from sparq.pipeline.workers_python import use_this_python
 from sparq.program.mistakes import Mistake
 from sparq.spark.java import JavaNotFoundError, ensure_java
 
@@ -76,10 +75,9 @@ def session(settings: Settings) -> SparkSession:
             option comes too late to have an effect.
         SessionError: Spark does not start.
     """
-    jvm = _jvm_for(settings)
-    found = jvm.found
+    was_running, found = _jvm_for(settings)
     sentence = options.other_master(settings, found)
-    if jvm.was_running:
+    if was_running:
         sentence = sentence or options.too_late(settings, found)
     if sentence:
         raise SettingsError(sentence)
@@ -98,15 +96,8 @@ def session(settings: Settings) -> SparkSession:
     return spark
 
 
-class _Jvm(NamedTuple):
-    """The driver's JVM: whether it was already running, and the options found there."""
-
-    was_running: bool
-    found: dict[str, str]
-
-
-def _jvm_for(settings: Settings) -> _Jvm:
-    """Find the driver's JVM, or start it.
+def _jvm_for(settings: Settings) -> tuple[bool, dict[str, str]]:
+    """Find the driver's JVM, or start it: whether it was running, and the options found there.
 
     Raises:
         SettingsError: the master does not answer, or Spark Connect is asked for.
@@ -125,8 +116,8 @@ def _jvm_for(settings: Settings) -> _Jvm:
             java = ensure_java()
         except JavaNotFoundError as error:
             raise SessionError(str(error)) from error
-        check_java_options(java, launch)
-        heap = default_heap(machine_bytes())
+        jvm.check_java_options(java, launch)
+        heap = jvm.default_heap(jvm.machine_bytes())
         os.environ.update(options.variables(launch, os.environ, heap))
         choose_python(launch)
         os.environ[DRIVER_PYTHON] = NO_PYTHON
@@ -142,7 +133,7 @@ def _jvm_for(settings: Settings) -> _Jvm:
     # Where Java has started slowly, a master may answer as slowly.
     master, patience = SparkConf().get(options.MASTER, ""), time.monotonic() - begun
     ask_master(SparkContext._jvm, master, patience)
-    return _Jvm(was_running, dict(SparkConf().getAll()))
+    return was_running, dict(SparkConf().getAll())
 
 
 def _start_jvm(conf: SparkConf, settings: Settings) -> None:
@@ -154,9 +145,9 @@ def _start_jvm(conf: SparkConf, settings: Settings) -> None:
     from pyspark import SparkContext  # noqa: PLC0415 - needs Java's place first
     from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
 
-    folder = jvm_folder.new_folder()
-    before = os.environ.get(jvm_folder.VARIABLE, "")
-    os.environ[jvm_folder.VARIABLE] = jvm_folder.options_with(folder, before)
+    folder = jvm.new_folder()
+    before = os.environ.get(jvm.VARIABLE, "")
+    os.environ[jvm.VARIABLE] = jvm.options_with(folder, before)
     try:
         # PySpark's only way to start a JVM without a session, after which options are fixed.
         SparkContext._ensure_initialized(conf=conf)
@@ -168,9 +159,28 @@ def _start_jvm(conf: SparkConf, settings: Settings) -> None:
             f"Spark's JVM ended while it started: see its own messages above{blame}"
         ) from error
     finally:
-        os.environ[jvm_folder.VARIABLE] = before  # an empty one counts for nothing
+        os.environ[jvm.VARIABLE] = before  # an empty one counts for nothing
     # Java removes what is registered in the reverse order: the folder comes last, and is empty.
     getattr(SparkContext._jvm, "java.io.File")(str(folder)).deleteOnExit()
+
+
+def use_this_python() -> None:
+    """Set PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON and if need be PATH for a session made later.
+
+    Spark takes the program that PYSPARK_PYTHON names for its workers, else the system's python3,
+    which knows neither sparq nor Arrow. It starts that itself, with no shell, so that the whole
+    path serves whatever is in it, also on another machine that has the same folder.
+
+    Before the driver looks for data sources it asks a shell whether the program is there that
+    PYSPARK_DRIVER_PYTHON names, `sh -c "command -v <program>"`, without quotes. A path that a shell
+    would split, such as one with a space, is never found so, and the format `nsq` would be unknown.
+    There the driver's program is given by its name, and its folder comes first on the PATH.
+    """
+    program = os.environ[PYTHON] = sys.executable
+    if shlex.quote(program) != program:
+        folder, program = os.path.split(program)
+        os.environ["PATH"] = os.pathsep.join((folder, os.environ.get("PATH", os.defpath)))
+    os.environ[DRIVER_PYTHON] = program
 
 
 def choose_python(given: Mapping[str, str]) -> None:

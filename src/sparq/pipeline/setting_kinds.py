@@ -91,7 +91,7 @@ def lookupd(text: str) -> list[str]:
     found = [one.strip() for one in text.split(",") if one.strip()]
     for one in found or [text]:
         try:
-            import_module("sparq.client.address").lookupd_url(one)
+            import_module("sparq.protocol.address").lookupd_url(one)
         except ValueError:
             raise ValueError("is not an address: write host:port, such as 127.0.0.1:4161") from None
     return found

@@ -12,7 +12,6 @@ Flags and a TOML file make the same object (`sparq.pipeline.command`). Nothing h
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -177,18 +176,12 @@ class Settings:
     spark: tuple[tuple[str, str], ...] = option(
         (), "an option of Spark, such as spark.executor.cores=2", kind=kinds.SPARK
     )
-    source: tuple[tuple[str, str], ...] = dataclasses.field(
-        default=(),
-        repr=False,
-        metadata=dict(
-            text="an option of the source nsq, such as tls_root_ca_file=ca.pem; put secrets into"
-            " the file of --config",
-            kind=kinds.SOURCE,
-            name="",
-            key="",
-            least=None,
-            most=None,
-        ),
+    source: tuple[tuple[str, str], ...] = option(
+        (),
+        "an option of the source nsq, such as tls_root_ca_file=ca.pem; put secrets into the file of"
+        " --config",
+        kind=kinds.SOURCE,
+        secret=True,
     )
     metrics_address: str = option(
         METRICS_ADDRESS, 'host:port where Prometheus finds metrics; "": none', kind=kinds.LISTENING
@@ -220,8 +213,9 @@ class Settings:
         for query, channel in self.channels.items():
             other = owners.setdefault(channel, query)
             if other != query:
+                flag = f"--{query.replace('_', '-')}-channel"
                 raise SettingsError(
-                    f"{_flag_of_channel(query)}={channel} is also the channel of {other}: give each"
+                    f"{flag}={channel} is also the channel of {other}: give each"
                     " query its own channel"
                 )
         for result, topic in self.result_topics.items():
@@ -263,10 +257,6 @@ class Settings:
     def archive_file_bytes(self) -> int:
         """`archive_file_size` in bytes; 0: files are never merged."""
         return kinds.size_bytes(self.archive_file_size)
-
-
-def _flag_of_channel(query: str) -> str:
-    return f"--{query.replace('_', '-')}-channel"
 
 
 @cache

@@ -182,11 +182,7 @@ def known(attached: Attached | None) -> Attached:
 
 
 def reached(member: Member, place: Place | None) -> Place:
-    """An nsqd's answer.
-
-    Raises:
-        ConnectionError: it gave none.
-    """
+    """An nsqd's answer. Raises ConnectionError: it gave none."""
     if place is None:
         raise ConnectionError(f"nsqd {member.address} went away")
     return place

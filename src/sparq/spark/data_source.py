@@ -10,9 +10,9 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from sparq.spark.batch_source import NsqBatchReader, NsqFilteredReader
 from sparq.spark.options import OptionError, SinkOptions, check_names
 from sparq.spark.ports import check
+from sparq.spark.reader import NsqBatchReader, NsqFilteredReader
 from sparq.spark.sink import NsqStreamWriter, NsqWriter, body_column
 from sparq.spark.source import NsqStreamReader, RefusedStreamReader
 from sparq.spark.source_options import SourceOptions

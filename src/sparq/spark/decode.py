@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparq.protocol import batch
-from sparq.protocol.frames import ATTEMPTS_OFFSET, FRAME_OVERHEAD, ID_OFFSET, ID_SIZE
+from sparq.protocol.layout import ATTEMPTS_OFFSET, FRAME_OVERHEAD, ID_OFFSET, ID_SIZE
 
 ROWS_MAX: Final = 50_000
 """Rows of one record batch: enough to make its fixed cost small, few enough for the JVM's heap."""

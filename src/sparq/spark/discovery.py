@@ -8,15 +8,15 @@
 """
 
 import http.client
-import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
-from sparq.client.address import Address, lookupd_url
 from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
+from sparq.protocol import lookup
+from sparq.protocol.bounded import check_size
 from sparq.spark.options import Cluster
 from sparq.spark.ports import wrong_lookupd
 from sparq.spark.topics import Topics
@@ -24,7 +24,6 @@ from sparq.spark.topics import Topics
 INTERVAL_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 0.2
 TIMEOUT_SECONDS: Final = 5.0
-ANSWER_BYTES_MAX: Final = 16 << 20
 
 
 class TopicAt(NamedTuple):
@@ -39,14 +38,12 @@ class Discovery:
 
     Args:
         cluster: where to ask.
-        path: what to ask for.
         topics: what to look for; None: all nsqds, whatever their topics.
     """
 
-    def __init__(self, cluster: Cluster, path: str, topics: Topics | None) -> None:
+    def __init__(self, cluster: Cluster, topics: Topics | None) -> None:
         self._lookupds = cluster.lookupd_http_addresses
         self._layers = cluster.layers
-        self._path = path
         self._topics = topics
         names = ("",) if topics is None else topics.names
         self._found = {
@@ -55,18 +52,6 @@ class Discovery:
         self._ask_at = float("-inf")
         self._answered = False
         self._failure: OSError | None = None
-
-    @classmethod
-    def of_topics(cls, cluster: Cluster, topics: Topics) -> "Discovery":
-        """The nsqds that hold the topics."""
-        if len(topics.names) == 1:
-            return cls(cluster, f"/lookup?topic={quote(topics.names[0], safe='')}", topics)
-        return cls(cluster, "/nodes", topics)
-
-    @classmethod
-    def of_all(cls, cluster: Cluster) -> "Discovery":
-        """All nsqds."""
-        return cls(cluster, "/nodes", None)
 
     def addresses(self) -> tuple[str, ...]:
         """The nsqds, in the order in which they were found.
@@ -103,43 +88,59 @@ class Discovery:
         failures: list[str] = []
         for address in self._lookupds:
             try:
-                answer = _get(address, self._path, self._layers)
-                self._found |= dict.fromkeys(_told(answer, self._topics))
+                self._found |= dict.fromkeys(self._listed(self._ask(address)))
             except OSError as error:
+                failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
+            except (http.client.HTTPException, ValueError) as error:
+                if (mistake := wrong_lookupd(address)) is not None:
+                    raise mistake from None
+                if isinstance(error, lookup.NotLookupdError):
+                    raise WrongPeerError(f"{address} is no nsqlookupd: {error}") from None
                 failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
         if len(failures) < len(self._lookupds):
             return None
         return ConnectionError("; ".join(failures))
 
+    def _ask(self, address: str) -> Any:
+        """What an nsqlookupd answers.
 
-def _get(address: str, path: str, layers: LayerOptions) -> Mapping[str, Any]:
-    url = urlsplit(lookupd_url(address))
-    connection = _connection(url.scheme, url.hostname or "", url.port, layers)
-    headers = {"Accept": "application/vnd.nsq; version=1.0"}
-    sent = {name: value.encode() for name, value in (headers | layers.lookupd_headers()).items()}
-    try:
-        if url.path not in ("", "/"):
-            path = f"{url.path}?{path.partition('?')[2]}"
-        connection.request("GET", path, headers=sent)
-        response = connection.getresponse()
-        body = response.read(ANSWER_BYTES_MAX)
-    except http.client.HTTPException as error:
-        raise wrong_lookupd(address) or ConnectionError(error or type(error).__name__) from None
-    finally:
-        connection.close()
-    if response.status == 404 and b"TOPIC_NOT_FOUND" in body:
-        return {}  # nothing was published to it yet
-    if response.status != 200:
-        status = f"HTTP status {response.status}: {body[:200]!r}"
-        raise wrong_lookupd(address) or ConnectionError(status)
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        said = f"{address} is no nsqlookupd: it answered {body[:80]!r}"
-        raise wrong_lookupd(address) or WrongPeerError(said)
-    return answer
+        Raises:
+            OSError, HTTPException, ValueError: as the connection and `lookup.answer` do.
+        """
+        if (one := self._one_topic) is None:
+            url = urlsplit(lookup.question(address, "nodes"))
+        else:
+            url = urlsplit(lookup.question(address, "lookup", topic=one))
+        connection = _connection(url.scheme, url.hostname or "", url.port, self._layers)
+        headers = {**lookup.HEADERS, **self._layers.lookupd_headers()}
+        sent = {name: value.encode() for name, value in headers.items()}
+        try:
+            target = url._replace(scheme="", netloc="").geturl()
+            connection.request("GET", target, headers=sent)
+            response = connection.getresponse()
+            body = response.read(lookup.ANSWER_BYTES_MAX + 1)
+        finally:
+            connection.close()
+        check_size(len(body), lookup.ANSWER_BYTES_MAX)
+        return lookup.answer(response.status, body)
+
+    @property
+    def _one_topic(self) -> str | None:
+        """The topic, where a single one is looked for by its name."""
+        names = () if self._topics is None else self._topics.names
+        return names[0] if len(names) == 1 else None
+
+    def _listed(self, answer: Any) -> Iterator[TopicAt]:
+        """What is looked for of what an nsqlookupd lists."""
+        for producer in lookup.producers(answer).found:
+            if self._topics is None:
+                yield TopicAt(producer.address, "")
+            elif (one := self._one_topic) is not None:
+                yield TopicAt(producer.address, one)
+            else:
+                for name, is_hidden in producer.topics:
+                    if not is_hidden and self._topics.has(name):
+                        yield TopicAt(producer.address, name)
 
 
 def _connection(
@@ -149,26 +150,3 @@ def _connection(
         return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
     context = layers.tls_context()
     return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=context)
-
-
-def _told(answer: Mapping[str, Any], topics: Topics | None) -> Iterator[TopicAt]:
-    """What nsqlookupd says."""
-    for producer in answer.get("producers") or answer.get("data", {}).get("producers") or ():
-        address = str(Address(producer["broadcast_address"], int(producer["tcp_port"])))
-        for name in _names(producer, topics):
-            yield TopicAt(address, name)
-
-
-def _names(producer: Mapping[str, Any], topics: Topics | None) -> Iterable[str]:
-    """Those of a producer's topics that are looked for."""
-    if topics is None:
-        return ("",)
-    if len(topics.names) == 1:
-        return topics.names  # the question was for this one
-    listed = producer.get("topics") or ()
-    hidden = producer.get("tombstones") or [False] * len(listed)
-    return [
-        name
-        for name, is_hidden in zip(listed, hidden, strict=False)
-        if not is_hidden and topics.has(name)
-    ]

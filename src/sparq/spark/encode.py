@@ -2,9 +2,14 @@
 
 Joining each row's length, as four bytes, with its body gives one Arrow array whose data are the
 messages of an MPUB as they stand on the wire; its offsets tell where it may be cut.
+
+A sink publishes nothing of a partition before it knows that every row can be published: `Spool`
+keeps the rows until then.
 """
 
+import os
 import struct
+import tempfile
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +25,9 @@ MPUB_BYTES: Final = 1 << 20
 
 ARROW_BYTES_MAX: Final = 1 << 30
 """More than this is not joined at once: Arrow's offsets have 31 bits."""
+
+MEMORY_BYTES_MAX: Final = 64 << 20
+"""What a task's spool keeps in memory; Spark's own tasks have some hundred MiB each."""
 
 _COUNT: Final = struct.Struct(">i")
 _PREFIX_SIZE: Final = 4
@@ -133,3 +141,37 @@ def by_topic(topics: Any, bodies: Any) -> Iterator[tuple[str, Any]]:
     """The bodies of each topic, in order within a topic."""
     for topic in pc.unique(topics):
         yield topic.as_py(), bodies.filter(pc.equal(topics, topic))
+
+
+class Spool:
+    """Record batches, written once and read once; `close` deletes them.
+
+    They are kept as Arrow writes them, in memory up to a limit and in a temporary file beyond it.
+    """
+
+    def __init__(self) -> None:
+        # Spark's executors have folders of their own for what does not fit into memory.
+        folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+        self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by close()
+            MEMORY_BYTES_MAX, dir=folder if os.path.isdir(folder) else None
+        )
+        self._writer: Any = None
+
+    def add(self, rows: Any) -> None:
+        """Keeps a record batch; all have the same columns."""
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(self._file, rows.schema)
+        self._writer.write_batch(rows)
+
+    def batches(self) -> Iterator[Any]:
+        """The record batches, in order."""
+        if self._writer is None:
+            return
+        self._writer.close()
+        self._file.seek(0)
+        with pa.ipc.open_stream(self._file) as reader:
+            yield from reader
+
+    def close(self) -> None:
+        """Deletes what was kept."""
+        self._file.close()

@@ -28,9 +28,9 @@ from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import Discovery, TopicAt
 from sparq.spark.errors import SupersededError, may_pass
 from sparq.spark.offsets import Key, LogPosition, parse_key
-from sparq.spark.patience import Patience
 from sparq.spark.ports import wrong_nsqd
 from sparq.spark.source_options import SourceOptions
+from sparq.spark.worker import Patience
 
 USER_AGENT: Final = "sparq spark source"
 RETRY_FIRST_SECONDS: Final = 0.1
@@ -116,7 +116,7 @@ class Fleet:
         self._cluster = options.cluster
         name = options.query_name
         self._user_agent = f"{name} ({USER_AGENT})" if name else USER_AGENT
-        self._discovery = Discovery.of_topics(options.cluster, options.topics)
+        self._discovery = Discovery(options.cluster, options.topics)
         self._members: dict[TopicAt, Member] = {}
         self._found: frozenset[TopicAt] = frozenset()
         self._by_log: dict[str, Member] = {}

@@ -5,7 +5,7 @@ this place of that log has been read. `<log>` is the log's id, which no other lo
 says what the index means. `<address>` is where the log was first found: the log is looked for there
 first, and readers of the checkpoint see it as the nsqd's name. A source of several topics has keys
 ``"<address>/<topic>:<log>"``. The entry ``"cut"`` says how the batch that ends at this offset is
-cut into partitions (`cut.Cut`).
+cut into partitions (`Cut`).
 
 1. A key never leaves the map, and its index never falls.
 2. A log joins the map in a step of its own, with the index at which it will be read first: so both
@@ -16,6 +16,12 @@ cut into partitions (`cut.Cut`).
    exactly when a log begins at a higher ordinal than the offset has.
 4. Checkpoints of earlier versions have an index alone, ``{"<address>/<log>": 17}``. They are read,
    and get their ordinals as soon as the nsqd is asked.
+5. How a batch is cut depends on its two offsets and on options only: never on the machine's cores,
+   nor on which nsqds answer right now. A batch that is run again has the same partitions. The
+   numbers that decide it stand in the offset at which the batch ends, so that options or a version
+   that changed before a restart do not change a batch that was planned before.
+6. Spark does not tell a source written in Python how many cores its executors have. The option
+   `minPartitions` says it; without the option the number of messages decides alone.
 """
 
 import json
@@ -24,7 +30,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sparq.spark.cut import CUT, Cut
+CUT: Final = "cut"
+"""The cut's name in an offset; keys of logs have a slash."""
+
+MESSAGES_PER_PARTITION: Final = 50_000
+"""With fewer messages for each, more tasks cost more time than they save."""
+
+PARTITIONS_MAX: Final = 64
+"""The most partitions without options: each costs a question to nsqd and some 15 ms of a task."""
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -73,6 +86,54 @@ class LogPosition:
             return self.index
         gone = {GONE: True} if self.gone else {}
         return {"index": self.index, "ordinal": self.ordinal, **gone}
+
+
+class Cut(NamedTuple):
+    """What decides into which partitions a batch is cut.
+
+    Attributes:
+        parts: how many partitions there should be in all, about; each log's range is one at least.
+        records_max: how many messages a partition has at most.
+    """
+
+    parts: int
+    records_max: int
+
+    @classmethod
+    def parse(cls, given: object) -> "Cut":
+        """Reads the cut of an offset. Raises ValueError, KeyError: it is not one."""
+        if not isinstance(given, Mapping):
+            raise ValueError(given)
+        cut = cls(int(str(given["parts"])), int(str(given["records_max"])))
+        if min(cut) < 1:
+            raise ValueError(given)
+        return cut
+
+    @classmethod
+    def of(cls, messages: int, parts: int, records_max: int) -> "Cut":
+        """The cut of a batch of so many messages.
+
+        Args:
+            messages: how many the batch has.
+            parts: the option minPartitions; 0: by the number of messages.
+            records_max: the option maxRecordsPerPartition.
+        """
+        by_count = min(max(messages // MESSAGES_PER_PARTITION, 1), PARTITIONS_MAX)
+        return cls(parts or by_count, records_max)
+
+    def counts(self, messages: Mapping[str, int]) -> dict[str, list[int]]:
+        """Into how many messages each log's range is cut, for tasks of about equal size.
+
+        Args:
+            messages: the messages in each range, by key.
+        """
+        total = sum(messages.values())
+        cut: dict[str, list[int]] = {}
+        for key, count in messages.items():
+            wanted = round(count * self.parts / total) if total else 0
+            number = max(1, min(count, max(wanted, -(-count // self.records_max))))
+            cut[key] = [count * (at + 1) // number - count * at // number for at in range(number)]
+        return cut
 
 
 class Offset(NamedTuple):

@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
-from sparq.client.address import lookupd_url, parse_addresses, split_texts
+from sparq.client.address import parse_addresses, split_texts
 from sparq.client.layer_options import PLAIN, LayerOptions
+from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import is_valid_name, quote
 
 NSQD_TIMEOUT_MS: Final = 60_000
@@ -191,11 +192,7 @@ class Given:
 
 
 def _legal(text: str, kind: str) -> str:
-    """A name.
-
-    Raises:
-        ValueError: NSQ does not allow it.
-    """
+    """A name. Raises ValueError: NSQ does not allow it."""
     if not is_valid_name(text):
         raise ValueError(f"not a legal {kind} name: {quote(text)}")
     return text
@@ -275,11 +272,7 @@ class SinkOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """Reads the options.
-
-        Raises:
-            OptionError: one is missing or wrong.
-        """
+        """Reads the options. Raises OptionError: one is missing or wrong."""
         given = Given(options)
         return cls(
             cluster=Cluster.of(given),

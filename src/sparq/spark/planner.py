@@ -10,13 +10,12 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from sparq.client.range_reader import Place
-from sparq.spark.cut import Cut
 from sparq.spark.fleet import Fleet
 from sparq.spark.losses import Losses
-from sparq.spark.offsets import LogPosition, Offset, parse_key
-from sparq.spark.patience import Patience
+from sparq.spark.offsets import Cut, LogPosition, Offset, parse_key
 from sparq.spark.ranges import Range
 from sparq.spark.source_options import SourceOptions
+from sparq.spark.worker import Patience
 
 
 class Span(NamedTuple):

@@ -11,10 +11,11 @@ import struct
 import time
 from typing import Final, NamedTuple
 
-from sparq.client.address import Address, lookupd_url, parse_address, parse_nsqd
+from sparq.client.address import parse_nsqd
+from sparq.client.blocking.connection import Connection
 from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import RangeReader
-from sparq.client.socket_connection import SocketConnection
+from sparq.protocol.address import Address, lookupd_url, parse_address
 from sparq.protocol.errors import RemoteError
 from sparq.spark.options import Cluster
 
@@ -155,7 +156,7 @@ def check(cluster: Cluster, topic: str = "") -> None:
 def _connect(address: str, topic: str, cluster: Cluster) -> None:
     """Connects to an nsqd as the query will."""
     if not topic:
-        SocketConnection(address, user_agent="sparq spark check", layers=cluster.layers).close()
+        Connection(address, user_agent="sparq spark check", layers=cluster.layers).close()
         return
     reader = RangeReader(address, user_agent="sparq spark check", layers=cluster.layers)
     try:

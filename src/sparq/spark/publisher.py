@@ -8,13 +8,13 @@
 
 from typing import Final
 
-from sparq.client.socket_connection import SocketConnection
+from sparq.client.blocking.connection import Connection
 from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import Discovery
 from sparq.spark.encode import MultiPublish
 from sparq.spark.errors import may_pass
 from sparq.spark.options import Cluster
-from sparq.spark.patience import Patience
+from sparq.spark.worker import Patience
 
 _SIZE_BYTES: Final = 4
 _REFUSED_BY_ITSELF: Final = frozenset({"E_MPUB_FAILED", "E_PUB_FAILED"})
@@ -29,9 +29,9 @@ class Publisher:
     """
 
     def __init__(self, cluster: Cluster, turn: int = 0) -> None:
-        self._discovery = Discovery.of_all(cluster)
+        self._discovery = Discovery(cluster, None)
         self._layers = cluster.layers
-        self._connections: dict[str, SocketConnection] = {}
+        self._connections: dict[str, Connection] = {}
         self._turn = turn
         self._accepted = False
         self._patience = Patience("every nsqd", cluster.timeout_ms)
@@ -82,8 +82,8 @@ class Publisher:
         self._accepted = True
         return None
 
-    def _connect(self, address: str) -> SocketConnection:
-        connection = SocketConnection(address, user_agent="sparq spark sink", layers=self._layers)
+    def _connect(self, address: str) -> Connection:
+        connection = Connection(address, user_agent="sparq spark sink", layers=self._layers)
         self._connections[address] = connection
         return connection
 

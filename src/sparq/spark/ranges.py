@@ -14,8 +14,7 @@ from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.client.range_reader import RangeData, RangeReader
 from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import DataLossError, may_pass
-from sparq.spark.patience import Patience
-from sparq.spark.worker import settle
+from sparq.spark.worker import Patience, settle
 
 _LOG = getLogger("sparq.spark")
 
@@ -54,11 +53,7 @@ class Loss:
         self._fail = fail
 
     def report(self, what: str) -> None:
-        """Messages are gone.
-
-        Raises:
-            DataLossError: the query is to fail then.
-        """
+        """Messages are gone. Raises DataLossError: the query is to fail then."""
         if self._fail:
             raise DataLossError(
                 f"{what}. To go on without them, set the option failOnDataLoss to false"

@@ -78,8 +78,7 @@ class _Writer:
             RowError: a row cannot become a message; then none of the partition was published.
         """
         # Only executors need Arrow, and importing it takes a while.
-        from sparq.spark.encode import Rows  # noqa: PLC0415 - executors only
-        from sparq.spark.spool import Spool  # noqa: PLC0415 - executors only
+        from sparq.spark.encode import Rows, Spool  # noqa: PLC0415 - executors only
 
         settle()
         context = TaskContext.get()

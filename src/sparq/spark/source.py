@@ -14,10 +14,10 @@ executors, on a copy of the reader that has never been connected.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from logging import getLogger
-from typing import Any, Final
+from typing import Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -28,14 +28,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sparq.client.range_reader import Ends
-from sparq.spark.admission import Limits, admit
-from sparq.spark.backlog import Reach
-from sparq.spark.cut import Cut
+from sparq.spark.admission import Reach, admit
 from sparq.spark.errors import UnreachableError
-from sparq.spark.offsets import Key, LogPosition, Offset, parse_key
+from sparq.spark.offsets import Cut, Key, LogPosition, Offset, parse_key
 from sparq.spark.options import OptionError
 from sparq.spark.reader import NsqReader
-from sparq.spark.source_options import SourceOptions
+from sparq.spark.source_options import Limits, SourceOptions
 
 NEWS_WAIT_SECONDS: Final = 0.3
 """How long an idle query waits in `latestOffset` for news; Spark would ask again at once."""
@@ -314,18 +312,8 @@ class RefusedStreamReader(DataSourceStreamReader):  # type: ignore[misc] # mypy 
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, object]:
-        """Raises the error: of a query without a checkpoint."""
+    def _refuse(self, *_: object) -> NoReturn:
+        """Raises the error, whatever Spark asks of a query that begins, goes on or is run again."""
         raise self._error
 
-    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
-        """Raises the error: of a query that goes on."""
-        raise self._error
-
-    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
-        """Raises the error: of a batch that is run again."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raises the error."""
-        raise self._error
+    initialOffset = latestOffset = partitions = read = _refuse

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sparq.protocol.names import is_ephemeral
-from sparq.spark.admission import NO_LIMIT, Limits
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions, parse_positions
 from sparq.spark.options import Cluster, Given, OptionError
 from sparq.spark.topics import Topics
@@ -24,6 +23,25 @@ NAME_CHARACTERS_MAX: Final = 200
 
 TRIGGER_DELAY_MS: Final = 15 * 60_000
 """Spark's Kafka source has the same."""
+
+NO_LIMIT: Final = 1 << 53
+"""More than any log will hold; and every reader of JSON keeps this number exactly."""
+
+
+class Limits(NamedTuple):
+    """What a micro-batch may be.
+
+    Attributes:
+        messages_max: the most messages.
+        messages_min: with fewer messages a batch waits.
+        delay_seconds: how long it waits, counted from the batch before.
+        bytes_max: the most bytes, as they are stored; 0: any number.
+    """
+
+    messages_max: int = NO_LIMIT
+    messages_min: int = 0
+    delay_seconds: float = 0.0
+    bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +64,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, stream: bool) -> "SourceOptions":
-        """Reads the options.
-
-        Raises:
-            OptionError: one is missing or wrong.
-        """
+        """Reads the options. Raises OptionError: one is missing or wrong."""
         found = cls.checked(options, stream=stream)
         if not stream:
             if COMMITTED in (found.starting.elsewhere, *found.starting.named.values()):
@@ -129,22 +143,14 @@ def _topics(given: Given) -> Topics:
 
 
 def _shown(text: str) -> str:
-    """A text for people.
-
-    Raises:
-        ValueError: it is too long, or not one line.
-    """
+    """A text for people. Raises ValueError: it is too long, or not one line."""
     if len(text) > NAME_CHARACTERS_MAX or not text.isprintable():
         raise ValueError(f"expected at most {NAME_CHARACTERS_MAX} printable characters")
     return text
 
 
 def _pattern(text: str) -> str:
-    """A regular expression.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A regular expression. Raises ValueError: it is none."""
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:

@@ -15,27 +15,28 @@ import asyncio
 import contextlib
 import functools
 import math
-import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from sparq.client.address import lookupd_url, parse_nsqd
+from sparq.client.address import parse_nsqd
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
+from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND, format_duration
 from sparq.protocol.errors import RemoteError
-from sparq.tools.columns import aligned
 from sparq.tools.command_line import Failed, UsageError
-from sparq.tools.commands.bench import PARTS, PROGRAM, Options, main
-from sparq.tools.common import QUITTING, check_address, client_config, run
-from sparq.tools.interruption import unless_stopped
+from sparq.tools.commands import PARTS
+from sparq.tools.commands import BenchOptions as Options
+from sparq.tools.common import QUITTING, check_address, client_config, run, unless_stopped
 from sparq.tools.pipes import Output
-from sparq.tools.progress_line import show_progress
 from sparq.tools.scratch_topic import ScratchTopic
+from sparq.tools.table import aligned
+from sparq.tools.terminal import progress_shown
 from sparq.tools.workloads import Latency, Measurement, Publishing, consume
 
+PROGRAM: Final = "sparq bench"
 BATCH_TASKS: Final = 4
 """Tasks that publish batches: enough to have the next one on its way."""
 
@@ -74,7 +75,8 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
     async with topic, producer:
         measuring = Bench(options, config, topic, producer)
         try:
-            await unless_stopped(measuring.run_shown(), stop)
+            async with progress_shown(lambda: measuring.now):
+                await unless_stopped(measuring.run(), stop)
         except (RemoteError, SparqClientError) as error:
             raise Failed(str(error)) from error
         finally:
@@ -83,11 +85,7 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
 
 
 def check(options: Options) -> None:
-    """Hold the options to what can be measured.
-
-    Raises:
-        UsageError: one asks for what cannot be.
-    """
+    """Hold the options to what can be measured. Raises UsageError: one asks for what cannot be."""
     for flag, read in (("tcp", parse_nsqd), ("http", lookupd_url)):
         check_address(f"nsqd-{flag}-address", getattr(options, f"nsqd_{flag}_address"), read)
     for name in ("size", "tasks", "batch", "backlog", "max_in_flight", "rate"):
@@ -120,15 +118,6 @@ class Bench:
         self._producer = producer
         self._seconds = options.duration_ns / SECOND
         self._body = (bytes(range(256)) * (options.size // 256 + 1))[: options.size]
-
-    async def run_shown(self) -> None:
-        """The same as `run`; a terminal sees what is being measured."""
-        showing = asyncio.create_task(show_progress(lambda: self.now))
-        try:
-            await self.run()
-        finally:
-            showing.cancel()
-            await asyncio.gather(showing, return_exceptions=True)
 
     async def run(self) -> None:
         """All of them, or those that are asked for.
@@ -233,7 +222,3 @@ def _row(measurement: Measurement) -> tuple[str, ...]:
         f"{measurement.mib_rate:,.1f}",
         *("-" if math.isnan(time) else f"{time:,.2f}" for time in times),
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 from sparq.program import flags
-from sparq.program.flags import option
-from sparq.program.kinds import DURATION, STRING
-from sparq.program.version import version_line
+from sparq.program.kinds import STRING
+from sparq.program.saying import version_line
 from sparq.protocol.durations import SECOND
+from sparq.protocol.option import option
 
 T = TypeVar("T")
 
@@ -45,13 +45,10 @@ class SourceOptions:
     """Where a tool consumes from; the options of a tool that consumes begin with these."""
 
     nsqd_tcp_addresses: tuple[str, ...] = option(
-        (), "nsqd to consume from: host:port or a unix socket", kind=STRING, name="nsqd-tcp-address"
+        (), "nsqd to consume from: host:port or a unix socket", name="nsqd-tcp-address"
     )
     lookupd_http_addresses: tuple[str, ...] = option(
-        (),
-        "nsqlookupd that knows the nsqds: host:port or URL",
-        kind=STRING,
-        name="lookupd-http-address",
+        (), "nsqlookupd that knows the nsqds: host:port or URL", name="lookupd-http-address"
     )
     consumer_opt: tuple[str, ...] = option(
         (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
@@ -63,26 +60,13 @@ class HttpOptions:
     """Which cluster a tool asks over HTTP, and how long it waits for an answer."""
 
     nsqd_http_addresses: tuple[str, ...] = option(
-        (), "nsqd to ask: host:port or URL", kind=STRING, name="nsqd-http-address"
+        (), "nsqd to ask: host:port or URL", name="nsqd-http-address"
     )
     lookupd_http_addresses: tuple[str, ...] = option(
-        (),
-        "nsqlookupd that knows the nsqds: host:port or URL",
-        kind=STRING,
-        name="lookupd-http-address",
+        (), "nsqlookupd that knows the nsqds: host:port or URL", name="lookupd-http-address"
     )
-    http_client_connect_timeout_ns: int = option(
-        2 * SECOND,
-        "time that a connection may take",
-        kind=DURATION,
-        name="http-client-connect-timeout",
-    )
-    http_client_request_timeout_ns: int = option(
-        5 * SECOND,
-        "time that an answer may take",
-        kind=DURATION,
-        name="http-client-request-timeout",
-    )
+    http_client_connect_timeout_ns: int = option(2 * SECOND, "time that a connection may take")
+    http_client_request_timeout_ns: int = option(5 * SECOND, "time that an answer may take")
 
 
 def wait_for_nsqd() -> Any:
@@ -91,17 +75,11 @@ def wait_for_nsqd() -> Any:
         0,
         "time that a given nsqd may be down at the start before this ends with status 1; later,"
         " a lost connection is made again for as long as it takes",
-        kind=DURATION,
-        name="wait-for-nsqd",
         least=0,
     )
 
 
-def parse(
-    options_class: type[T],
-    program: str,
-    arguments: Sequence[str] | None,
-) -> T:
+def parse(options_class: type[T], program: str, arguments: Sequence[str] | None) -> T:
     """A tool's options from its command line (``sys.argv`` for None).
 
     Raises:

@@ -15,17 +15,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import uvloop
 
-from sparq.client.address import lookupd_url, parse_nsqd, split_texts
+from sparq.client.address import parse_nsqd, split_texts
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.client.producer import Producer
 from sparq.program.logging import set_up
+from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name, quote
@@ -40,6 +41,10 @@ ONCE_SECONDS = 0.5
 
 QUITTING = (*STOPPING, signal.SIGQUIT)
 """What stops a tool that has something to put in order: a terminal, a topic of its own."""
+
+TOGETHER_COUNT: Final = 1000
+TOGETHER_BYTES: Final = 256 << 10
+"""Of one publish, far below nsqd's default of 5 MiB; a longer message is published alone."""
 
 
 def client_config(
@@ -86,10 +91,7 @@ def check_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
     Raises:
         UsageError: neither is given, or both are, or one is no address.
     """
-    if not any(nsqds) and not any(lookupds):
-        raise UsageError("--nsqd-tcp-address or --lookupd-http-address required")
-    if nsqds and lookupds:
-        raise UsageError("use --nsqd-tcp-address or --lookupd-http-address not both")
+    _check_one_kind("nsqd-tcp-address", nsqds, lookupds)
     check_addresses("nsqd-tcp-address", nsqds, parse_nsqd)
     check_addresses("lookupd-http-address", lookupds, lookupd_url)
 
@@ -116,6 +118,34 @@ def check_address(flag: str, text: str, read: Callable[[str], object]) -> None:
         raise UsageError(f"--{flag} {error}") from None
 
 
+def check_positive(options: Any, *fields: str) -> None:
+    """Hold numbers and durations of the command line to be positive; None is not given.
+
+    Raises:
+        UsageError: one is not; the text names the flag.
+    """
+    for field in fields:
+        value = getattr(options, field)
+        if value is not None and value <= 0:
+            raise UsageError(f"--{field.removesuffix('_ns').replace('_', '-')} should be positive")
+
+
+def check_http_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
+    """Hold a tool to nsqds or nsqlookupds that it asks over HTTP, and not both, as NSQ's do.
+
+    Raises:
+        UsageError: neither is given, or both are.
+    """
+    _check_one_kind("nsqd-http-address", nsqds, lookupds)
+
+
+def _check_one_kind(flag: str, nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
+    if not any(nsqds) and not any(lookupds):
+        raise UsageError(f"--{flag} or --lookupd-http-address required")
+    if nsqds and lookupds:
+        raise UsageError(f"use --{flag} or --lookupd-http-address not both")
+
+
 def check_names(topics: Iterable[str], channel: str) -> None:
     """Hold topics and a channel to names that NSQ allows.
 
@@ -125,6 +155,18 @@ def check_names(topics: Iterable[str], channel: str) -> None:
     for flag, name in (*(("topic", topic) for topic in topics), ("channel", channel)):
         if not is_valid_name(name):
             raise UsageError(f"--{flag} {quote(name)} is not a valid name")
+
+
+def runs(bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[Sequence[bytes]]:
+    """Bodies in runs for one publish each: bounded in bytes, unless one alone is larger."""
+    first, size = 0, 0
+    for at, body in enumerate(bodies):
+        if at > first and (size + len(body) > bytes_max or at - first == TOGETHER_COUNT):
+            yield bodies[first:at]
+            first, size = at, 0
+        size += len(body)
+    if first < len(bodies):
+        yield bodies[first:]
 
 
 async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
@@ -179,6 +221,23 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
     except BrokenPipeError:
         pass
     return 1
+
+
+async def unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Do the work, or cancel what is left of it when the event is set.
+
+    Raises:
+        Exception: whatever the work raises.
+    """
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        stopping.cancel()
+        outcome, _ = await asyncio.gather(working, stopping, return_exceptions=True)
+    if isinstance(outcome, Exception):
+        raise outcome
 
 
 def _occupy_closed_descriptors() -> None:

@@ -15,10 +15,11 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from sparq.program.mistakes import suggestion
 from sparq.tools.command_line import UsageError
+from sparq.tools.commands import MODES
 
 FIRST_RETRY_SECONDS: Final = 30.0
 RETRY_SECONDS_MAX: Final = 900.0
@@ -34,35 +35,22 @@ QUICKEST_SECONDS: Final = 0.0001
 """Whoever answers faster is no better for it: below, only the clock is measured."""
 
 
-class Hosts(Protocol):
-    """A way to choose among hosts, which are named by text."""
-
-    def choose(self, now: float, tried: Collection[str] = ()) -> str:
-        """The host to try next; there is one that is not in ``tried``."""
-
-    def succeeded(self, host: str, now: float, seconds: float) -> None:
-        """A host took a message, within so many seconds."""
-
-    def failed(self, host: str, now: float) -> None:
-        """A host did not take a message."""
-
-
 class RoundRobin:
-    """All hosts in turn, whatever becomes of the messages."""
+    """All hosts in turn, whatever becomes of the messages. Hosts are named by text."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = list(dict.fromkeys(names))
         self._next = 0
 
     def choose(self, now: float, tried: Collection[str] = ()) -> str:
-        """The next in turn."""
+        """The host to try next: the next in turn. There is one that is not in ``tried``."""
         return self.first_in_turn(lambda name: name not in tried) or self.names[0]
 
     def succeeded(self, host: str, now: float, seconds: float) -> None:
-        """Nothing changes."""
+        """A host took a message, within so many seconds; here nothing changes."""
 
     def failed(self, host: str, now: float) -> None:
-        """Nothing changes."""
+        """A host did not take a message; here nothing changes."""
 
     def first_in_turn(self, fits: Callable[[str], bool]) -> str | None:
         """The first host in turn that fits; the turn then goes on behind it."""
@@ -124,20 +112,20 @@ class Host:
         return 1 / max(self.seconds / self.weight, QUICKEST_SECONDS)
 
 
-class HostPool:
+class HostPool(RoundRobin):
     """Sound hosts in turn; one that failed is tried again later, and ever more rarely."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._turn = RoundRobin(names)
-        self.hosts: dict[str, Host] = {name: Host() for name in self._turn.names}
+        super().__init__(names)
+        self.hosts: dict[str, Host] = {name: Host() for name in self.names}
 
     def choose(self, now: float, tried: Collection[str] = ()) -> str:
         """The next in turn that is sound, or due to be tried again."""
-        host = self._turn.first_in_turn(
+        host = self.first_in_turn(
             lambda name: name not in tried and self.hosts[name].may_be_tried(now)
         )
         if host is None:
-            return self._turn.choose(now, tried)
+            return super().choose(now, tried)
         self.hosts[host].chosen(now)
         return host
 
@@ -184,19 +172,14 @@ class EpsilonGreedy(HostPool):
         return {name: quickest if speed is None else speed for name, speed in found.items()}
 
 
-MODES: Final = ("round-robin", "hostpool", "epsilon-greedy")
-
-
-def hosts_of(mode: str, names: Iterable[str], rng: random.Random) -> Hosts:
+def hosts_of(mode: str, names: Iterable[str], rng: random.Random) -> RoundRobin:
     """The way to choose that ``--mode`` names; there is at least one name.
 
     Raises:
         UsageError: there is no such mode.
     """
-    if mode == "round-robin":
-        return RoundRobin(names)
-    if mode == "hostpool":
-        return HostPool(names)
+    if mode not in MODES:
+        raise UsageError(f"--mode {mode!r} is none of {', '.join(MODES)}{suggestion(mode, MODES)}")
     if mode == "epsilon-greedy":
         return EpsilonGreedy(names, rng)
-    raise UsageError(f"--mode {mode!r} is none of {', '.join(MODES)}{suggestion(mode, MODES)}")
+    return HostPool(names) if mode == "hostpool" else RoundRobin(names)

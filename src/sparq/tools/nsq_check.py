@@ -20,8 +20,8 @@ from sparq.log.check import Findings, Progress, Row, check, size_of
 from sparq.log.disk import DiskError, LookingDisk
 from sparq.program.saying import said
 from sparq.protocol.instant import Instant
-from sparq.tools.columns import aligned
-from sparq.tools.commands.nsq_check import FAILED, Wish, main
+from sparq.tools.commands import CHECK_FAILED, CheckOptions
+from sparq.tools.table import aligned
 
 SOUND, DAMAGED = 0, 1
 MIB = 1 << 20
@@ -38,16 +38,16 @@ class Failed(Exception):
     """It could not look; the text says why."""
 
 
-def start(wish: Wish) -> int:
+def start(options: CheckOptions) -> int:
     """Run the program; the exit status."""
     try:
-        findings = look(wish.data_path)
+        findings = look(options.data_path)
     except Failed as failure:
         sys.stderr.write(f"nsq_check: {failure}\n")
-        return FAILED
-    text = as_json(findings) if wish.json else as_text(wish.data_path, findings)
+        return CHECK_FAILED
+    text = as_json(findings) if options.json else as_text(options.data_path, findings)
     if not said(text):
-        return FAILED
+        return CHECK_FAILED
     return DAMAGED if findings.all_damage() else SOUND
 
 
@@ -131,7 +131,3 @@ def _cells(row: Row) -> tuple[str, ...]:
         "yes" if row.paused else "no",
         str(len(row.damage)) if row.damage else "-",
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

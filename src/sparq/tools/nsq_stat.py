@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sparq.client.address import parse_address
+from sparq.protocol.address import parse_address
 from sparq.protocol.durations import SECOND
-from sparq.tools.cluster import Cluster
+from sparq.tools.cluster import Cluster, opened
 from sparq.tools.command_line import Failed, UsageError
-from sparq.tools.commands.nsq_stat import PROGRAM, Options, main
-from sparq.tools.common import run
+from sparq.tools.commands import NsqStatOptions as Options
+from sparq.tools.common import check_http_sources, check_positive, run, unless_stopped
 from sparq.tools.pipes import Output
 
+PROGRAM: Final = "nsq_stat"
 ROWS_PER_HEADING: Final = 25
 GROUPS: Final = f"{'-' * 6}rate{'-' * 6}+{'-' * 16}depth{'-' * 16}+{'-' * 14}metadata{'-' * 15}"
 ROW: Final = "{:>7} {:>7} | {:>7} {:>7} {:>7} {:>5} {:>5} | {:>7} {:>7} {:>12} {:>7}"
@@ -47,14 +47,7 @@ async def stat(options: Options, output: Output, stop: asyncio.Event) -> int:
         Failed, BrokenPipeError: a row cannot be had, or not written.
     """
     check(options)
-    reporting = asyncio.create_task(_report(options, output))
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait([reporting, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if reporting.done():
-        await reporting
-    reporting.cancel()
-    await asyncio.gather(reporting, stopping, return_exceptions=True)
+    await unless_stopped(_report(options, output), stop)
     return 0
 
 
@@ -66,19 +59,13 @@ def check(options: Options) -> None:
     """
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
-    for flag, value in (
-        ("interval", options.interval_ns),
-        ("http-client-connect-timeout", options.http_client_connect_timeout_ns),
-        ("http-client-request-timeout", options.http_client_request_timeout_ns),
-        ("count", 1 if options.count is None else options.count),
-    ):
-        if value <= 0:
-            raise UsageError(f"--{flag} should be positive")
+    check_positive(
+        options,
+        *("interval_ns", "http_client_connect_timeout_ns", "http_client_request_timeout_ns"),
+        "count",
+    )
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    if not nsqds and not lookupds:
-        raise UsageError("--nsqd-http-address or --lookupd-http-address required")
-    if nsqds and lookupds:
-        raise UsageError("use --nsqd-http-address or --lookupd-http-address not both")
+    check_http_sources(nsqds, lookupds)
     for flag, addresses in (("nsqd", nsqds), ("lookupd", lookupds)):
         for address in addresses:
             _check_address(flag, address)
@@ -155,7 +142,7 @@ def _number(stats: dict[str, Any], name: str) -> int:
 async def _report(options: Options, output: Output) -> None:
     interval, clock = options.interval_ns / SECOND, asyncio.get_running_loop().time
     before: Sample | None = None
-    async with _cluster(options) as cluster:
+    async with opened(options, options.topic, options.channel) as cluster:
         due = clock()
         for number in itertools.count():
             sample = await _sample(cluster, options)
@@ -172,28 +159,17 @@ async def _report(options: Options, output: Output) -> None:
             await asyncio.sleep(due - clock())
 
 
-def _cluster(options: Options) -> Cluster:
-    return Cluster(
-        options.nsqd_http_addresses,
-        options.lookupd_http_addresses,
-        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
-        request_seconds=options.http_client_request_timeout_ns / SECOND,
-        topic=options.topic,
-        channel=options.channel,
-    )
-
-
 async def _sample(cluster: Cluster, options: Options) -> Sample:
     answers = await cluster.stats()
     topic, channel = options.topic, options.channel
-    lookupds = {str(parse_address(text)) for text in options.lookupd_http_addresses}
+    lookupds = set(options.lookupd_http_addresses)
     failed = {at: why for at, why in cluster.errors.items() if at not in lookupds}
     if failed:
         raise Failed(f"ERROR: failed to get nsqd stats - {_said(failed)}")
     if lookupds and lookupds <= cluster.errors.keys():
         raise Failed(f"ERROR: failed to get topic producers - {_said(cluster.errors)}")
     try:
-        sample = sample_of(answers.values(), topic, channel)
+        sample = sample_of((each.figures for each in answers.values()), topic, channel)
     except ValueError as error:
         raise Failed(f"ERROR: failed to get nsqd stats - {error}") from None
     if sample is None:
@@ -206,7 +182,3 @@ async def _sample(cluster: Cluster, options: Options) -> Sample:
 
 def _said(errors: dict[str, str]) -> str:
     return "; ".join(f"{address}: {reason}" for address, reason in errors.items())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import sys
 from functools import partial
 from typing import Final
 
@@ -22,10 +21,11 @@ from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.tools.command_line import Failed, UsageError
-from sparq.tools.commands.nsq_tail import PROGRAM, Options, main
+from sparq.tools.commands import NsqTailOptions as Options
 from sparq.tools.common import check_names, check_sources, consumer_config, missing, run
 from sparq.tools.pipes import Output
 
+PROGRAM: Final = "nsq_tail"
 STOP_SECONDS: Final = 2.0
 """For the line that is being written when it ends; a paused reader may never take it."""
 
@@ -61,11 +61,7 @@ async def tail(options: Options, output: Output, stop: asyncio.Event) -> int:
 
 
 def _consumers(options: Options) -> list[Consumer]:
-    """A consumer a topic.
-
-    Raises:
-        UsageError: the options ask for what cannot be.
-    """
+    """A consumer a topic. Raises UsageError: the options ask for what cannot be."""
     check_sources(options.nsqd_tcp_addresses, options.lookupd_http_addresses)
     if not options.topics:
         raise UsageError("--topic required")
@@ -137,7 +133,3 @@ class Printer:
         for message in batch[count:] if count < len(batch) else ():
             message.requeue(0, backoff=False)
         await batch.finish()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,11 @@ It has the flags of NSQ's `nsq_to_file`, and differs from it where that loses or
    and no symbolic link below them is followed.
 3. What a killed run has left in `--work-dir` is moved to `--output-dir` at the next start; so it is
    for sparq's `nsq_to_file` alone, of any number of processes.
-4. With `--topic-pattern` the topics are looked for at once, and then every `--topic-refresh`.
+4. With `--topic-pattern` the topics are looked for at once, and then every `--topic-refresh`, at
+   all nsqlookupds; one that fails costs its own answer only, and is told of when it begins to fail.
+
+A recorder that fails ends all: the others sync and finish what they hold. A topic that was found
+but can have no file below the folder is told of once, and left to nsqd.
 
 SIGHUP: sync, finish and leave the files. SIGINT and SIGTERM: the same, then exit status 0. A file
 that cannot be written ends the program with status 1.
@@ -22,35 +26,35 @@ import asyncio
 import logging
 import os
 import signal
-import sys
-from typing import Final
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import aiohttp
 
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
+from sparq.client.lookup import Asker
+from sparq.client.pool import background
 from sparq.program.logging import set_up
 from sparq.protocol.durations import SECOND
+from sparq.protocol.lookup import names, question, shown
 from sparq.protocol.names import quote
 from sparq.protocol.patterns import Pattern, PatternError
 from sparq.tools import common
-from sparq.tools.archive import Archive
-from sparq.tools.command_line import UsageError, refuse
-from sparq.tools.commands.nsq_to_file import PROGRAM, Options, main
+from sparq.tools.command_line import Failed, UsageError, refuse
+from sparq.tools.commands import NsqToFileOptions as Options
 from sparq.tools.filename import FilenameError, template
 from sparq.tools.folder import Folder
 from sparq.tools.output import Output, Rotation
 from sparq.tools.recorder import Recorder
-from sparq.tools.topics import Topics
+from sparq.tools.terminal import show_progress
+
+PROGRAM: Final = "nsq_to_file"
 
 log = logging.getLogger(__name__)
 
-
-POSITIVE: Final = {
-    "topic-refresh": "topic_refresh_ns",
-    "sync-interval": "sync_interval_ns",
-    "http-client-connect-timeout": "http_client_connect_timeout_ns",
-    "http-client-request-timeout": "http_client_request_timeout_ns",
-}
-NOT_NEGATIVE: Final = {"rotate-size": "rotate_size", "rotate-interval": "rotate_interval_ns"}
+MIB: Final = 1 << 20
 
 
 def start(options: Options) -> int:
@@ -58,7 +62,7 @@ def start(options: Options) -> int:
     try:
         check(options)
         set_up(options.log_prefix, options.log_level)
-        archive = archive_of(options)
+        archive = Archive(options)
     except UsageError as error:
         refuse(PROGRAM, str(error))
     except FilenameError as error:
@@ -72,20 +76,18 @@ def start(options: Options) -> int:
 
 
 def check(options: Options) -> None:
-    """Hold the options to what can be done.
-
-    Raises:
-        UsageError: the text names the flag.
-    """
+    """Hold the options to what can be done. Raises UsageError: the text names the flag."""
     if not options.channel:
         raise UsageError("--channel is required")
     common.check_sources(options.nsqd_tcp_addresses, options.lookupd_http_addresses)
-    for flag, field in POSITIVE.items():
-        if getattr(options, field) <= 0:
-            raise UsageError(f"--{flag} should be positive")
-    for flag, field in NOT_NEGATIVE.items():
-        if getattr(options, field) < 0:
-            raise UsageError(f"--{flag} should not be negative")
+    common.check_positive(
+        options,
+        *("topic_refresh_ns", "sync_interval_ns"),
+        *("http_client_connect_timeout_ns", "http_client_request_timeout_ns"),
+    )
+    for flag, value in (("size", options.rotate_size), ("interval", options.rotate_interval_ns)):
+        if value < 0:
+            raise UsageError(f"--rotate-{flag} should not be negative")
     if not 1 <= options.gzip_level <= 9:
         raise UsageError(f"invalid --gzip-level value ({options.gzip_level}), should be 1-9")
     if not options.topics and not options.topic_pattern:
@@ -95,73 +97,210 @@ def check(options: Options) -> None:
     common.check_names(options.topics, options.channel)
 
 
-def archive_of(options: Options) -> Archive:
-    """What the options ask for, ready to run.
+class Archive:
+    """Recorders by topic: of those that are given, or that are found and match the pattern.
+
+    Topics are looked for again every `topic_refresh`; one that vanishes keeps its recorder, for it
+    may come back.
+
+    Args:
+        options: checked.
 
     Raises:
         UsageError: it cannot be made; the text names the flag.
-        FilenameError: a topic can have no file.
+        FilenameError: a given topic can have no file.
     """
-    config = common.consumer_config(PROGRAM, options, options.max_in_flight)
-    pattern = _pattern(options)
-    topics = [topic for topic in dict.fromkeys(options.topics) if pattern.search(topic)]
-    if options.topics and not topics:
-        raise UsageError("--topic-pattern matches no --topic")
-    if left_out := [topic for topic in options.topics if topic not in topics]:
-        log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
-    work, finished = _folders(options)
-    return Archive(
-        topics,
-        None if topics else _topics(options, pattern, config),
-        options.topic_refresh_ns / SECOND,
-        lambda topic: recorder_of(topic, options, config, work, finished),
-    )
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._config = common.consumer_config(PROGRAM, options, options.max_in_flight)
+        self._pattern = _pattern(options)
+        self._work, self._finished = _folders(options)
+        self._recorders = {topic: self._recorder(topic) for topic in self._given()}
+        self._refused: set[str] = set()
+        self._running: list[asyncio.Task[None]] = []
+        self._status = 0
+        self._shown = (0, time.monotonic())
+
+    def _given(self) -> list[str]:
+        """The topics that are given and match the pattern."""
+        topics = self._options.topics
+        picked = [topic for topic in dict.fromkeys(topics) if self._pattern.search(topic)]
+        if topics and not picked:
+            raise UsageError("--topic-pattern matches no --topic")
+        if left_out := [topic for topic in topics if topic not in picked]:
+            log.warning("skipping topics that the pattern does not match: %s", ", ".join(left_out))
+        return picked
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Record until the event is set or something fails; the exit status."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reopen)
+        for recorder in self._recorders.values():
+            self._start(recorder, stop)
+        beside = [background(show_progress(self.progress), "progress")]
+        if not self._recorders:
+            beside.append(background(self._look_for_topics(stop), "topics"))
+        await stop.wait()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
+        await asyncio.gather(*self._running)
+        return self._status
+
+    def reopen(self) -> None:
+        """Have every recorder sync and leave its file."""
+        for recorder in self._recorders.values():
+            recorder.reopen()
+
+    def progress(self) -> str:
+        """How far it has come, for a person; the rate is that since the last time."""
+        recorders = self._recorders.values()
+        count = sum(recorder.consumer.counters.finished for recorder in recorders)
+        size = sum(recorder.output.written_bytes for recorder in recorders)
+        files = sum(recorder.output.files for recorder in recorders)
+        now = time.monotonic()
+        (before, at), self._shown = self._shown, (count, now)
+        rate = (count - before) / max(now - at, 0.001)
+        return (
+            f"topics {len(recorders)}, messages {count:,} ({rate:,.0f}/s), {size / MIB:,.1f} MiB,"
+            f" files {files:,}"
+        )
+
+    def _start(self, recorder: Recorder, stop: asyncio.Event) -> None:
+        self._running.append(asyncio.create_task(self._record(recorder, stop)))
+
+    async def _record(self, recorder: Recorder, stop: asyncio.Event) -> None:
+        try:
+            await recorder.run()
+        except Failed as failure:
+            log.critical("%s", failure)
+            self._status = 1
+        finally:
+            stop.set()
+
+    async def _look_for_topics(self, stop: asyncio.Event) -> None:
+        options = self._options
+        found = Topics(
+            options.lookupd_http_addresses,
+            self._pattern,
+            self._config,
+            connect_seconds=options.http_client_connect_timeout_ns / SECOND,
+            request_seconds=options.http_client_request_timeout_ns / SECOND,
+        )
+        while True:
+            for topic in await found.known():
+                if topic not in self._recorders and topic not in self._refused:
+                    self._begin(topic, stop)
+            await asyncio.sleep(options.topic_refresh_ns / SECOND)
+
+    def _begin(self, topic: str, stop: asyncio.Event) -> None:
+        try:
+            recorder = self._recorder(topic)
+        except FilenameError as error:
+            log.error("topic %s is not recorded: %s", quote(topic), error)
+            self._refused.add(topic)
+        else:
+            log.info("found topic %s", topic)
+            self._recorders[topic] = recorder
+            self._start(recorder, stop)
+
+    def _recorder(self, topic: str) -> Recorder:
+        """The recorder of a topic, which has a legal name.
+
+        Raises:
+            FilenameError: it can have no file.
+        """
+        options, finished = self._options, self._finished
+        rotation = Rotation(options.rotate_size, options.rotate_interval_ns)
+        made = template(
+            options.filename_format,
+            options.datetime_format,
+            topic,
+            options.host_identifier,
+            is_revised=options.gzip or any((rotation.size, rotation.interval_ns, finished)),
+            is_gzip=options.gzip,
+        )
+        consumer = Consumer(
+            topic,
+            options.channel,
+            nsqd_tcp_addresses=options.nsqd_tcp_addresses,
+            lookupd_http_addresses=options.lookupd_http_addresses,
+            config=self._config,
+        )
+        output = Output(
+            made,
+            self._work,
+            finished,
+            rotation,
+            gzip_level=options.gzip_level if options.gzip else 0,
+            label=f"[{topic}/{options.channel}]",
+        )
+        return Recorder(
+            consumer,
+            output,
+            sync_interval=options.sync_interval_ns / SECOND,
+            skip_empty_files=options.skip_empty_files,
+        )
 
 
-def recorder_of(
-    topic: str, options: Options, config: Config, work: Folder, finished: Folder | None
-) -> Recorder:
-    """A topic's recorder.
+class Topics:
+    """Asks which topics there are.
 
     Args:
-        topic: a legal name.
-        options: checked.
-        config: the client's options.
-        work: where files are written.
-        finished: where they go then; None: they stay.
+        lookupds: the nsqlookupds, ``host:port`` or URL.
+        pattern: which topics count.
+        config: TLS, and the secret that nsqlookupds are shown.
+        connect_seconds: for each connection.
+        request_seconds: for each question as a whole.
+
     Raises:
-        FilenameError: it can have no file.
+        ValueError: an address is not one.
     """
-    rotation = Rotation(options.rotate_size, options.rotate_interval_ns)
-    made = template(
-        options.filename_format,
-        options.datetime_format,
-        topic,
-        options.host_identifier,
-        is_revised=options.gzip or any((rotation.size, rotation.interval_ns, finished)),
-        is_gzip=options.gzip,
-    )
-    consumer = Consumer(
-        topic,
-        options.channel,
-        nsqd_tcp_addresses=options.nsqd_tcp_addresses,
-        lookupd_http_addresses=options.lookupd_http_addresses,
-        config=config,
-    )
-    output = Output(
-        made,
-        work,
-        finished,
-        rotation,
-        gzip_level=options.gzip_level if options.gzip else 0,
-        label=f"[{topic}/{options.channel}]",
-    )
-    return Recorder(
-        consumer,
-        output,
-        sync_interval=options.sync_interval_ns / SECOND,
-        skip_empty_files=options.skip_empty_files,
-    )
+
+    def __init__(
+        self,
+        lookupds: Iterable[str],
+        pattern: Pattern,
+        config: Config,
+        *,
+        connect_seconds: float,
+        request_seconds: float,
+    ) -> None:
+        self._questions = [question(lookupd, "topics") for lookupd in lookupds]
+        self._pattern = pattern
+        self._config = config
+        self._timeout = aiohttp.ClientTimeout(total=request_seconds, connect=connect_seconds)
+        self._failing: set[str] = set()
+
+    async def known(self) -> list[str]:
+        """The topics that count, in alphabetical order; those of the nsqlookupds that answer."""
+        async with Asker(self._config, self._timeout) as asker:
+            answers = await asyncio.gather(*(self._ask(asker, url) for url in self._questions))
+        return sorted(filter(self._pattern.search, set().union(*answers)))
+
+    async def _ask(self, asker: Asker, url: str) -> set[str]:
+        try:
+            found = topics_in(await asker.ask(url))
+        except (ConnectionError, ValueError) as error:
+            if url not in self._failing:
+                log.error("nsqlookupd %s: %s", shown(url), error)
+            self._failing.add(url)
+            return set()
+        self._failing.discard(url)
+        return found
+
+
+def topics_in(answer: Any) -> set[str]:
+    """The topics that an answer to ``/topics`` lists.
+
+    Raises:
+        ValueError: the answer has another form, or lists too many.
+    """
+    found, left_out = names(answer, "topics")
+    if left_out:
+        log.warning("left out %d topics without a legal name", left_out)
+    return set(found)
 
 
 def _pattern(options: Options) -> Pattern:
@@ -195,17 +334,3 @@ def _reason(error: OSError) -> str:
     reason = os.strerror(error.errno)
     more = "" if error.strerror in (None, reason) else f": {error.strerror}"
     return f"{reason.lower()}{more}"
-
-
-def _topics(options: Options, pattern: Pattern, config: Config) -> Topics:
-    return Topics(
-        options.lookupd_http_addresses,
-        pattern,
-        config,
-        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
-        request_seconds=options.http_client_request_timeout_ns / SECOND,
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

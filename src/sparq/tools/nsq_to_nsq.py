@@ -10,8 +10,11 @@ It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses mes
    stored: it is requeued, and may come twice.
 3. What a filter does not let pass is finished; what is no JSON object, too, with an error in the
    log. With `--require-json-value`, a message without the field is a failure and requeued.
-4. A value equals a string with the same characters or a number with the same value. White-listed
-   fields are encoded anew, their keys in order; a number written as an integer keeps every digit.
+4. A value equals a string with the same characters or a number with the same value; no other kind
+   of value equals anything. White-listed fields are encoded anew, their keys in order, without
+   spaces; a number without a fraction is written as an integer, and one that was keeps every digit.
+   What is no JSON by the book (NaN, a byte order mark, nesting that cannot be followed) is no JSON
+   here; bytes that are no UTF-8 count as U+FFFD.
 5. `--mode=round-robin` asks the hosts in turn, publish by publish. `hostpool` does so, too, but
    passes one that failed over for 30 s, and for twice as long with each further failure, up to
    15 min. `epsilon-greedy` prefers those that answer quickly.
@@ -25,12 +28,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import math
 import random
-import sys
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from sparq.client.address import parse_addresses
 from sparq.client.batch import Batch
@@ -46,9 +51,9 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools import common
 from sparq.tools.command_line import UsageError
-from sparq.tools.commands.nsq_to_nsq import PROGRAM, Options, main
+from sparq.tools.commands import NsqToNsqOptions as Options
+from sparq.tools.common import TOGETHER_BYTES, TOGETHER_COUNT, runs
 from sparq.tools.hostpool import hosts_of
-from sparq.tools.json_filter import FieldMissingError, JsonFilter, NotAnObjectError
 from sparq.tools.relay import (
     NotSentError,
     NotTakenError,
@@ -56,11 +61,11 @@ from sparq.tools.relay import (
     Refusal,
     Relay,
     Told,
+    check_every,
     consumer_of,
 )
-from sparq.tools.timings import check_every
-from sparq.tools.together import TOGETHER_BYTES, TOGETHER_COUNT, runs
 
+PROGRAM: Final = "nsq_to_nsq"
 AT_A_TIME_MAX: Final = 1000
 """Publishes that are tried again at a time; more make nothing faster."""
 
@@ -68,6 +73,119 @@ OF_ONE_OF_THEM: Final = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
 """Refusals of several messages that need not be refused one by one: one or all are too large."""
 
 logger = logging.getLogger(__name__)
+
+INTEGER_MAX: Final = 1 << 63
+"""Larger numbers with an exponent stay in that form: 1e300 is not written with 300 zeros."""
+
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+class NotAnObjectError(Exception):
+    """A body is no JSON object; the text says why."""
+
+
+class FieldMissingError(Exception):
+    """The field whose value was asked for is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFilter:
+    """What a message needs in order to pass, and what passes of it.
+
+    Attributes:
+        required: a field that it must have; "": none.
+        value: the value that this field must have; "": any.
+        kept: the only fields that pass; (): all, and the body passes as it is.
+    """
+
+    required: str = ""
+    value: str = ""
+    kept: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        """Whether bodies have to be looked into at all."""
+        return bool(self.required or self.kept)
+
+    def passed(self, body: bytes) -> bytes | None:
+        """What is to be handed on of a body; None: nothing.
+
+        Raises:
+            NotAnObjectError: it is no JSON object.
+            FieldMissingError: there is no such field, though a value is asked for.
+        """
+        if not self:
+            return body
+        fields = parsed(body)
+        if self.required and not self._wanted(fields):
+            return None
+        if not self.kept:
+            return body
+        return encoded({name: fields[name] for name in self.kept if name in fields})
+
+    def _wanted(self, fields: dict[str, Any]) -> bool:
+        if not self.value:
+            return self.required in fields
+        if self.required not in fields:
+            raise FieldMissingError(f"no field {self.required!r}")
+        return equals(fields[self.required], self.value)
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """A body's fields. Raises NotAnObjectError: it is no JSON object."""
+    try:
+        found = _DECODER.decode(body.decode("utf-8", "replace"))
+    except RecursionError:
+        raise NotAnObjectError("it is nested too deep") from None
+    except ValueError as error:
+        raise NotAnObjectError(str(error)) from None
+    if not isinstance(found, dict):
+        raise NotAnObjectError("it is JSON, but no object")
+    return found
+
+
+def encoded(fields: dict[str, Any]) -> bytes:
+    """Fields as a body. Raises NotAnObjectError: they are nested too deep."""
+    try:
+        return _ENCODER.encode(fields).encode()
+    except RecursionError:
+        raise NotAnObjectError("it is nested too deep") from None
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say and UTF-8 cannot
+        return _ASCII_ENCODER.encode(fields).encode()
+
+
+def equals(value: object, text: str) -> bool:
+    """Whether a field's value is what the text says."""
+    if isinstance(value, str):
+        return value == text
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return _NUMBER.fullmatch(text) is not None and value == _number(text)
+    except ValueError:
+        return False  # too large: no body has such a number
+
+
+def _number(text: str) -> float:
+    """A number; one without a fraction as an integer.
+
+    Raises:
+        ValueError: it is too large for a number.
+    """
+    if text.lstrip("+-").isdigit():
+        return int(text)
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"number too large: {text:.40}")
+    return int(value) if value.is_integer() and abs(value) < INTEGER_MAX else value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=_number, parse_constant=_no_constant)
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+_ASCII_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def check(options: Options) -> None:
@@ -257,11 +375,7 @@ class NsqToNsq:
 
 
 def destinations_of(options: Options) -> dict[str, Destination]:
-    """Where to publish, by address.
-
-    Raises:
-        UsageError: an address or an option is not valid.
-    """
+    """Where to publish, by address. Raises UsageError: an address or an option is not valid."""
     # Each publish is sent once: who gets it next is chosen here.
     config = common.client_config(PROGRAM, options.producer_opt, "producer-opt", publish_attempts=1)
     try:
@@ -293,7 +407,3 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
 def start(options: Options) -> int:
     """Run the program; the exit status."""
     return common.run(PROGRAM, lambda stop: serve(options, stop))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,9 +11,13 @@
    or where the file will go, the revision counts on. Otherwise an existing file is continued; when
    a kill has left it without a newline at its end, one is written first, so that nothing is glued
    to the torn message.
-5. A finished file is moved to the folder `finished`, if that is another one than it was written in;
-   what a killed run has left behind is, too (`left_over`).
-6. Calls block, and only one may run at a time. After an error the output is of no more use.
+5. A finished file is moved to the folder `finished`, if that is another one than it was written in,
+   under its name or the next revision that is free there.
+6. What a killed run has left is made whole and moved there, too: files with a name of the template
+   that no process has open (`Folder`'s owner). What was synced stays, and with it every message
+   that was finished. A torn message of a plain file gets a newline; a gzip file is cut behind its
+   last whole member, where its last sync ended; a file that nothing was synced to is removed.
+7. Calls block, and only one may run at a time. After an error the output is of no more use.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import time
 import zlib
 from collections.abc import Sequence
@@ -30,13 +35,15 @@ from itertools import accumulate
 from typing import Final
 
 from sparq.protocol.durations import format_duration
-from sparq.tools.filename import REVISION, Template, entries, with_revision
-from sparq.tools.folder import Folder
-from sparq.tools.left_over import GZIP_WINDOW_BITS, finish_left_over
+from sparq.tools.filename import REVISION, FilenameError, Template, entries, with_revision
+from sparq.tools.folder import Entries, Folder
 
 log = logging.getLogger(__name__)
 
 NEWLINE: Final = b"\n"
+CHUNK_SIZE: Final = 1 << 20
+GZIP_WINDOW_BITS: Final = 31
+"""zlib's word for a gzip header and trailer around the largest window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +102,42 @@ class Output:
         self._member: zlib._Compress | None = None
 
     def finish_left_over(self) -> None:
-        """Finish the files that a killed run has left where files are written."""
-        if self._finished is not None:
-            finish_left_over(
-                self._template,
-                self._folder,
-                self._finished,
-                is_gzip=bool(self._gzip_level),
-                label=self._label,
-            )
+        """Make whole what a killed run has left where files are written, and move it (rule 6)."""
+        if self._finished is None:
+            return
+        pattern = self._template.pattern()
+        for name in sorted(self._folder.names()):
+            if (found := pattern.fullmatch(name)) is None or (fd := self._taken(name)) is None:
+                continue
+            try:
+                if not self._is_whole(fd):
+                    self._folder.remove(entries(name))
+                    continue
+                log.warning("%s %s was left over", self._label, self._folder.shown([name]))
+                self._deliver(entries(name), unrevised(found), int(found[1].removeprefix("-")))
+            finally:
+                os.close(fd)
+
+    def _taken(self, name: str) -> int | None:
+        """A file that was left over, if it is nobody's."""
+        try:
+            return self._folder.existing(entries(name))
+        except (FileExistsError, FileNotFoundError):
+            return None
+        except (OSError, FilenameError) as error:
+            log.error("%s a file is left where it is: %s", self._label, error)
+            return None
+
+    def _is_whole(self, fd: int) -> bool:
+        """Have a file end with whole messages; False: there are none in it."""
+        if self._gzip_level:
+            size = whole_gzip(fd)
+            os.ftruncate(fd, size)
+        else:
+            size = os.fstat(fd).st_size
+            _end_line(fd, size)
+        os.fdatasync(fd)
+        return size > 0
 
     # Writing
 
@@ -161,7 +195,7 @@ class Output:
         fd, self._fd = self._fd, None
         os.close(fd)
         if self._finished is not None:
-            self._deliver(self._finished)
+            self._deliver(self._entries, self._name, self._revision)
 
     def _append(self, data: bytes) -> None:
         assert self._fd is not None
@@ -213,7 +247,7 @@ class Output:
         self._opened_ns = time.monotonic_ns()
         first = self._revision
         while (fd := self._try_to_open()) is None:
-            self._revision = self._next_revision(self._revision)
+            self._revision = self._next_revision(self._name, self._revision)
         if self._revision > first:
             log.warning(
                 "%s %s: the %d revisions before this are in use",
@@ -239,30 +273,36 @@ class Output:
         if 0 < self._rotation.size < self._size:
             os.close(fd)
             return None
-        if self._size and os.pread(fd, 1, self._size - 1) != NEWLINE:
-            _write(fd, NEWLINE)
-            self._size += 1
+        self._size += _end_line(fd, self._size)
         return fd
 
     # Finished files
 
-    def _deliver(self, finished: Folder) -> None:
-        """Move the file that was closed; to the next revision that is free, if it must be."""
-        target, revision = self._entries, self._revision
+    def _deliver(self, source: Entries, name: str, revision: int) -> None:
+        """Move a file that is done; to the next revision that is free, if it must be.
+
+        Args:
+            source: the file.
+            name: what it is called, with the place of the revision still in it.
+            revision: that of the file.
+        """
+        assert self._finished is not None
+        target = source
         while True:
             try:
-                finished.move_in(self._folder, self._entries, target)
+                self._finished.move_in(self._folder, source, target)
             except FileExistsError:
-                log.warning("%s %s is there already", self._label, finished.shown(target))
-                revision = self._next_revision(revision)
-                target = entries(with_revision(self._name, revision))
+                log.warning("%s %s is there already", self._label, self._finished.shown(target))
+                revision = self._next_revision(name, revision)
+                target = entries(with_revision(name, revision))
             else:
                 break
-        log.info("%s moved %s to %s", self._label, self.shown(), finished.shown(target))
+        moved = self._folder.shown(source), self._finished.shown(target)
+        log.info("%s moved %s to %s", self._label, *moved)
 
-    def _next_revision(self, revision: int) -> int:
-        if REVISION not in self._name:
-            raise FileExistsError(errno.EEXIST, "its name is in use", self.shown())
+    def _next_revision(self, name: str, revision: int) -> int:
+        if REVISION not in name:
+            raise FileExistsError(errno.EEXIST, "its name is in use", self._folder.shown([name]))
         return revision + 1
 
     def shown(self) -> str:
@@ -275,3 +315,36 @@ def _write(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def _end_line(fd: int, size: int) -> int:
+    """Write a newline behind a torn message at the end of a file; how many bytes that were."""
+    if not size or os.pread(fd, 1, size - 1) == NEWLINE:
+        return 0
+    _write(fd, NEWLINE)
+    return len(NEWLINE)
+
+
+def unrevised(found: re.Match[str]) -> str:
+    """The name of a file that `Template.pattern` has matched, with the places of its revision."""
+    name = found[0]
+    for group in range(len(found.groups()), 0, -1):
+        start, end = found.span(group)
+        name = f"{name[:start]}{REVISION}{name[end:]}"
+    return name
+
+
+def whole_gzip(fd: int) -> int:
+    """The size of the whole members that a gzip file begins with."""
+    at = whole = 0
+    member = zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
+    while data := os.pread(fd, CHUNK_SIZE, at):
+        try:
+            member.decompress(data, CHUNK_SIZE)
+        except zlib.error:
+            break
+        at += len(data) - len(member.unused_data if member.eof else member.unconsumed_tail)
+        if member.eof:
+            whole = at
+            member = zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
+    return whole

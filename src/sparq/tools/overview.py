@@ -8,7 +8,23 @@
 3. How many messages were finished is what sparq's nsqd says; Go's has no such counter: there it is
    what is no longer there of those that came.
 4. An nsqd that answers no more keeps its last figures in the sums of what waits (`Row.gone` names
-   it, `Row.stranded` counts its part). It adds no rate and no clients: those are disconnected.
+   it, `Row.stranded` counts its part), until it answers again or somebody has it forgotten; also
+   when no nsqlookupd lists it any more. It adds no rate and no clients: those are disconnected.
+5. A channel has been idle since the last look at which it had finished something, or at which
+   nothing waited, or no rate was known.
+6. What is said of a channel in a word or two is the worst of what is true:
+
+| words | true when |
+|---|---|
+| `stuck` | consumers are connected, messages wait, and none was finished for `STUCK_SECONDS` |
+| `no consumers` | nobody is connected to read the channel |
+| `no channel` | the topic has no channel: its messages wait for the first one |
+| `behind` | messages are finished, but what waits is older than `BEHIND_SECONDS`, or takes longer |
+| `paused` | somebody paused it |
+| `ok` | none of these |
+
+`nsqd gone` stands there alone when no nsqd that has the channel answers any more, and after the
+word when some of them do not.
 """
 
 from __future__ import annotations
@@ -16,14 +32,40 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sparq.client.reasons import one_line
 from sparq.protocol.names import is_valid_name
-from sparq.tools.state import STUCK_SECONDS, State, state_of
+
+STUCK_SECONDS: Final = 10.0
+"""A handler that takes five seconds a message is slow, and not stuck."""
+
+READER_STUCK_SECONDS: Final = 120.0
+"""A Spark query finishes nothing between two of its batches, which may be a minute apart."""
+
+BEHIND_SECONDS: Final = 60.0
+GONE: Final = "nsqd gone"
+GONE_MAX: Final = 1000
+"""nsqds that are gone whose last figures are kept, at most."""
 
 Key = tuple[str, str]
 """Topic and channel; the topic itself has the channel ""."""
+
+
+class State(NamedTuple):
+    """How bad it is, from 0, and the words for it."""
+
+    severity: int
+    words: str
+
+
+OK: Final = State(0, "ok")
+PAUSED: Final = State(2, "paused")
+BEHIND: Final = State(4, "behind")
+NO_CHANNEL: Final = State(6, "no channel")
+NO_CONSUMERS: Final = State(8, "no consumers")
+STUCK: Final = State(10, "stuck")
+ALL_GONE: Final = State(12, GONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +221,25 @@ class Row:
     @property
     def state(self) -> State:
         """What is to be said of it in a word."""
-        return state_of(self)
+        if not self.nsqds:
+            return ALL_GONE
+        state = self._state_of_what_answers()
+        if not self.gone:
+            return state
+        return State(state.severity + 1, GONE if state is OK else f"{state.words}, {GONE}")
+
+    def _state_of_what_answers(self) -> State:
+        if self.is_paused:
+            return PAUSED
+        if not self.channel:
+            return OK if self.has_channels else NO_CHANNEL
+        if not self.clients and not self.readers:
+            return NO_CONSUMERS
+        patience = READER_STUCK_SECONDS if self.readers else self.patience_seconds
+        if self.waiting and self.idle_seconds is not None and self.idle_seconds >= patience:
+            return STUCK
+        waited = max(self.oldest_seconds or 0.0, self.lag_seconds or 0.0)
+        return BEHIND if waited >= BEHIND_SECONDS and self.out_rate else OK
 
     def take(self, now: Counts, before: Counts | None, seconds: float) -> None:
         """Add the part of one nsqd that answered."""
@@ -322,3 +382,70 @@ def gone_since(last: Look, at_seconds: float) -> Gone:
         sum(each.in_flight for each in counts),
         sum(each.deferred for each in counts),
     )
+
+
+class Part(NamedTuple):
+    """One nsqd's part of a channel; ``is_gone``: by its last figures."""
+
+    address: str
+    row: Row
+    is_gone: bool
+
+
+class History:
+    """The looks so far.
+
+    Args:
+        patience_seconds: for how long a channel may finish nothing before it is called stuck.
+    """
+
+    def __init__(self, patience_seconds: float = STUCK_SECONDS) -> None:
+        self._patience_seconds = patience_seconds
+        self._before: dict[str, Look] = {}
+        self._now: dict[str, Look] = {}
+        self._gone: dict[str, Look] = {}
+        self._busy_at: dict[Key, float] = {}
+
+    def add(self, now: Mapping[str, Look], at_seconds: float) -> Overview:
+        """Take what the nsqds said now; what that shows, with rates since their last answer.
+
+        Args:
+            now: each nsqd that answered, by its address.
+            at_seconds: the time now, on the monotonic clock.
+        """
+        before = {**self._gone, **self._now}
+        gone = {address: last for address, last in before.items() if address not in now}
+        latest = sorted(gone, key=lambda address: gone[address].at_seconds)[-GONE_MAX:]
+        self._before, self._now = before, dict(now)
+        self._gone = {address: gone[address] for address in sorted(latest)}
+        seen = overview(before, now, self._gone, at_seconds)
+        self._note_idle(seen, at_seconds)
+        return seen
+
+    def forget_gone(self) -> None:
+        """Keep no figures of nsqds that do not answer now."""
+        self._gone.clear()
+
+    def parts(self, key: Key) -> list[Part]:
+        """A channel's row for each nsqd that has it, by address; those that are gone marked."""
+        found = []
+        for address, now in self._now.items():
+            row = row_of(key, self._before.get(address), now)
+            if row is not None:
+                found.append(Part(address, row, False))
+        for address, last in self._gone.items():
+            row = row_of(key, None, last)
+            if row is not None:
+                found.append(Part(address, row, True))
+        return sorted(found)
+
+    def _note_idle(self, seen: Overview, at_seconds: float) -> None:
+        busy_at = {}
+        for row in seen.rows:
+            earlier = self._busy_at.get(row.key)
+            if row.out_rate is None or row.out_rate > 0 or not row.waiting or earlier is None:
+                earlier = at_seconds
+            busy_at[row.key] = earlier
+            row.patience_seconds = self._patience_seconds
+            row.idle_seconds = at_seconds - earlier or None
+        self._busy_at = busy_at

@@ -23,6 +23,7 @@ from sparq.client.consumer import Consumer
 from sparq.tools.command_line import Failed
 from sparq.tools.filename import FilenameError
 from sparq.tools.output import Output
+from sparq.tools.touching import halfway
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Recorder:
 
     async def _take(self, batch: Batch) -> None:
         if not self._held:
-            self._overdue_at = halfway(batch.expires_at, time.monotonic())
+            self._overdue_at = halfway(batch)
             if self._overdue_at < self._tick_at:
                 self._woken.set()
         self._held.append(batch)
@@ -153,11 +154,7 @@ class Recorder:
         self._woken.clear()
 
     async def _on_disk(self, call: Callable[[], T]) -> T:
-        """Call what blocks.
-
-        Raises:
-            Failed: it failed.
-        """
+        """Call what blocks. Raises Failed: it failed."""
         try:
             return await asyncio.to_thread(call)
         except (OSError, FilenameError) as error:
@@ -166,8 +163,3 @@ class Recorder:
             raise Failed(
                 f"{place} cannot write {where}: {error}; what was not finished comes again"
             ) from error
-
-
-def halfway(expires_at: float, now: float) -> float:
-    """When half of nsqd's patience is over, from when it ends."""
-    return expires_at if expires_at == NEVER else now + (expires_at - now) / 2

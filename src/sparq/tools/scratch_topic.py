@@ -7,26 +7,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
-import aiohttp
 from yarl import URL
 
-from sparq.client.address import lookupd_url
-from sparq.client.reasons import http_reason, one_line
+from sparq.client.reasons import one_line
+from sparq.cluster.upstream import Upstream, UpstreamError
+from sparq.protocol.address import lookupd_url
 from sparq.tools.command_line import Failed
 
 log = logging.getLogger(__name__)
 
 CHANNEL: Final = "bench"
-ANSWER_SIZE_MAX: Final = 8 << 20
 SECONDS_MAX: Final = 30.0
 """For one answer: an nsqd under load may take its time to delete."""
-
-FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
 class ScratchTopic:
@@ -48,34 +45,29 @@ class ScratchTopic:
         self.version = ""
         self._channels = 0
         self._address = http_address
-        self._base = URL(lookupd_url(http_address))
+        self._upstream = Upstream(request_seconds=SECONDS_MAX)
+        self._upstream.own((http_address,))
 
     async def __aenter__(self) -> Self:
-        """Make the topic.
-
-        Raises:
-            Failed: nsqd cannot be reached over HTTP, or refuses.
-        """
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=SECONDS_MAX), cookie_jar=aiohttp.DummyCookieJar()
-        )
+        """Make the topic. Raises Failed: nsqd cannot be reached over HTTP, or refuses."""
+        await self._upstream.__aenter__()
         try:
-            self.version = _version(await self._ask("GET", "info"))
-            await self._ask("POST", "topic/create")
+            self.version = _version(await self._ask(self._upstream.get, "info"))
+            await self._tell("topic/create")
         except BaseException:
-            await self._session.close()
+            await self._upstream.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Delete it."""
         try:
-            await self._ask("POST", "topic/delete")
+            await self._tell("topic/delete")
         except Failed as failure:
-            at = self._base / "topic" / "delete" % {"topic": self.name}
+            at = URL(lookupd_url(self._address)) / "topic" / "delete" % {"topic": self.name}
             log.warning("topic %s is left behind, POST %s deletes it: %s", self.name, at, failure)
         finally:
-            await self._session.close()
+            await self._upstream.__aexit__()
 
     async def new_channel(self) -> str:
         """An empty channel instead of the one before: what was under way there stays there.
@@ -87,56 +79,41 @@ class ScratchTopic:
             Failed: nsqd refuses.
         """
         if self._channels:
-            await self._ask("POST", "channel/delete", channel=f"{CHANNEL}_{self._channels}")
+            await self._tell("channel/delete", channel=f"{CHANNEL}_{self._channels}")
         await self.empty()
         self._channels += 1
         name = f"{CHANNEL}_{self._channels}"
-        await self._ask("POST", "channel/create", channel=name)
+        await self._tell("channel/create", channel=name)
         return name
 
     async def empty(self) -> None:
-        """Throw away what waits in the topic and is in no channel.
-
-        Raises:
-            Failed: nsqd refuses.
-        """
-        await self._ask("POST", "topic/empty")
+        """Throw away what waits in the topic and is in no channel. Raises Failed: nsqd refuses."""
+        await self._tell("topic/empty")
 
     async def message_count(self) -> int:
-        """How many messages were published to it.
-
-        Raises:
-            Failed: nsqd does not say.
-        """
-        answer = await self._ask("GET", "stats", format="json", include_clients="false")
+        """How many messages were published to it. Raises Failed: nsqd does not say."""
+        query = {"format": "json", "include_clients": "false"}
+        answer = await self._ask(self._upstream.get, "stats", **query)
         try:
-            (topic,) = json.loads(answer)["topics"]
+            (topic,) = answer["topics"]
             return int(topic["message_count"])
         except (KeyError, TypeError, ValueError):
             raise Failed(f"{self._address}: its /stats do not list {self.name}") from None
 
-    async def _ask(self, method: str, path: str, **query: str) -> bytes:
-        url = self._base / path % {"topic": self.name, **query}
+    async def _tell(self, path: str, **query: str) -> None:
+        await self._ask(self._upstream.post, path, **query)
+
+    async def _ask(self, call: Callable[..., Awaitable[Any]], path: str, **query: str) -> Any:
         try:
-            async with self._session.request(method, url, allow_redirects=False) as response:
-                answer = await response.content.read(ANSWER_SIZE_MAX)
-                status = response.status
-        except FAILURES as error:
-            raise Failed(f"--nsqd-http-address {self._address}: {http_reason(error)}") from None
-        if status != 200:
-            said = one_line(answer.decode(errors="replace"))
-            raise Failed(f"{self._address}: {method} /{path}: status {status} {said}")
-        return answer
+            return await call(self._address, f"/{path}", topic=self.name, **query)
+        except UpstreamError as error:
+            where = f"/{path}: " if error.status else ""
+            raise Failed(f"--nsqd-http-address {self._address}: {where}{error.reason}") from None
 
 
-def _version(answer: bytes) -> str:
-    """``nsqd v1.3.0``.
-
-    Raises:
-        Failed: this is no nsqd's answer.
-    """
+def _version(info: Any) -> str:
+    """``nsqd v1.3.0``. Raises Failed: this is no nsqd's answer."""
     try:
-        info: dict[str, Any] = json.loads(answer)
         return one_line(f"nsqd v{info['version']}")
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError):
         raise Failed("--nsqd-http-address: this is no nsqd's HTTP interface") from None

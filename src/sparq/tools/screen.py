@@ -1,13 +1,18 @@
 """The screen of `sparq top`: a head line, the rows that fit or one channel, complaints, the keys.
 
+An opened channel has its figures at each nsqd, and its clients, which are scrolled through. An nsqd
+that is gone keeps its row with its last figures, and is marked.
+
 What came from a peer is drawn as text and never read as markup: names are those that NSQ allows,
 other texts have no control characters (`cluster`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
@@ -16,11 +21,20 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sparq.tools import channel_page
-from sparq.tools.channel_page import ChannelFacts
-from sparq.tools.overview import Overview, Row
-from sparq.tools.state import BEHIND, NO_CHANNEL
-from sparq.tools.view import BY_NAME, COLUMNS, Column, View, cells, duration, rate
+from sparq.client.reasons import one_line
+from sparq.cluster.clients import Client
+from sparq.tools.overview import BEHIND, NO_CHANNEL, STUCK, Key, Overview, Part, Row
+from sparq.tools.view import (
+    BY_NAME,
+    COLUMNS,
+    UNKNOWN,
+    Column,
+    View,
+    cells,
+    count,
+    duration,
+    rate,
+)
 
 COMPLAINTS_MAX: Final = 3
 FRAME_LINES: Final = 4
@@ -32,6 +46,21 @@ KEYS: Final = (
 )
 FORGET_KEY: Final = "   x: forget what is gone"
 NOT_LISTED: Final = "no nsqlookupd lists it any more"
+CHANNEL_KEYS: Final = (
+    "q: quit   Esc: back   arrows, pages, home, end: scroll the clients   space: freeze"
+)
+FIGURES: Final = (
+    *("in", "out", "depth", "in_flight", "deferred", "lag", "oldest"),
+    *("requeued", "timed_out", "clients"),
+)
+CLIENT_HEADINGS: Final = (
+    *("NSQD", "HOST", "ADDRESS", "CLIENT", "USER AGENT"),
+    *("RDY", "IN FLIGHT", "FINISHED", "REQUEUED", "CONNECTED"),
+)
+CLIENT_TEXTS: Final = 5
+OTHER_LINES: Final = 4
+"""The first line, the headings of both tables, and one between them."""
+
 GAP: Final = 2
 ARROW: Final = 2
 """What a heading is longer by when rows are sorted by its column."""
@@ -42,6 +71,27 @@ NAME_WIDTH: Final = 12
 SPARED: Final = ("paused", "timed_out", "requeued", "deferred", "clients", "in_flight")
 SPARED_AT_LAST: Final = ("oldest", "in", "out", "lag", "state")
 """Columns that a narrow terminal does without, the first one first; not the one sorted by."""
+
+
+@dataclass(slots=True)
+class ChannelFacts:
+    """What is known of the channel that is opened.
+
+    Attributes:
+        row: the sum over its nsqds; None where nobody has it any more.
+        parts: its row at each nsqd.
+        clients: its clients by nsqd; None before an nsqd was asked.
+    """
+
+    row: Row | None = None
+    parts: list[Part] = field(default_factory=list)
+    clients: Mapping[str, list[Client]] | None = None
+
+    @property
+    def all_clients(self) -> list[tuple[str, Client]]:
+        """Each client with its nsqd's address."""
+        found = sorted((self.clients or {}).items())
+        return [(address, client) for address, clients in found for client in clients]
 
 
 class Screen:
@@ -90,8 +140,8 @@ class Screen:
         if self._view.opened is None:
             return self._table(seen, self.page_size())
         height = self.page_size() + 1
-        self._view.first = channel_page.clients_above(opened, self._view.first, 1)
-        return channel_page.channel_page(self._view.opened, opened, self._view.first, height)
+        self._view.first = clients_above(opened, self._view.first, 1)
+        return channel_page(self._view.opened, opened, self._view.first, height)
 
     def _last_line(self, seen: Overview) -> str:
         """The filter while it is written or holds, else the keys."""
@@ -99,7 +149,7 @@ class Screen:
         if view.is_typing:
             return f"filter: {view.filter}_   Enter: keep it   Esc: show all"
         if view.opened is not None:
-            return channel_page.KEYS
+            return CHANNEL_KEYS
         if view.filter:
             return f"filter: {view.filter}   {view.matching} of {len(seen.rows)} rows   Esc: all"
         return KEYS + (FORGET_KEY if seen.gone else "")
@@ -199,3 +249,93 @@ def _style(row: Row) -> str:
     if severity >= NO_CHANNEL.severity and (row.waiting or row.gone):
         return "red"
     return "yellow" if severity >= BEHIND.severity or row.gone else ""
+
+
+def channel_page(key: Key, facts: ChannelFacts, first: int, height: int) -> Group:
+    """What the screen shows of a channel.
+
+    Args:
+        key: topic and channel.
+        facts: what is known.
+        first: how many clients are above the screen.
+        height: lines that there are for all of it.
+    """
+    nodes = facts.parts[: max(1, height // 2)]
+    room = max(1, height - OTHER_LINES - len(nodes))
+    parts: list[RenderableType] = [_channel_head(key, facts), _nodes(nodes, len(facts.parts))]
+    if key[1]:
+        parts += [Text(), _clients(facts, first, room)]
+    return Group(*parts)
+
+
+def clients_above(facts: ChannelFacts, first: int, room: int) -> int:
+    """How many clients may be above the screen at most."""
+    return max(0, min(first, len(facts.all_clients) - room))
+
+
+def _channel_head(key: Key, facts: ChannelFacts) -> Text:
+    topic, channel = key
+    name = f"{topic} / {channel}" if channel else topic
+    if facts.row is None:
+        return Text(f"{name}   no nsqd has it any more", style="bold")
+    state = facts.row.state
+    told = state.words
+    if state.severity // 2 == STUCK.severity // 2 and facts.row.idle_seconds:
+        told = f"{told}: nothing finished for {duration(facts.row.idle_seconds)}"
+    readers = "   read by Spark" if facts.row.readers else ""
+    return Text(f"{name}   {told}{readers}", style="bold", no_wrap=True, overflow="ellipsis")
+
+
+def _table(headings: Sequence[str], texts: int) -> Table:
+    """An empty table; the first columns hold text, the others figures, which are never cut."""
+    table = Table(box=None, header_style="reverse", pad_edge=False, padding=(0, 1))
+    for heading in headings[:texts]:
+        table.add_column(heading, justify="left", no_wrap=True, overflow="ellipsis")
+    for heading in headings[texts:]:
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
+    return table
+
+
+def _nodes(parts: Sequence[Part], total: int) -> Table:
+    columns = [BY_NAME[name] for name in FIGURES]
+    heading = "NSQD" if len(parts) == total else f"NSQD ({len(parts)} of {total})"
+    table = _table([heading, *(column.heading for column in columns), ""], 1)
+    for address, row, is_gone in parts:
+        cells = [column.text(column.figure(row)) for column in columns]
+        mark = "gone: last figures" if is_gone else ""
+        style = "yellow" if is_gone else ""
+        table.add_row(*map(Text, [address, *cells, mark]), style=style)
+    return table
+
+
+def _clients(facts: ChannelFacts, first: int, room: int) -> RenderableType:
+    if facts.clients is None:
+        return Text("asking for its clients ...", style="dim")
+    found = facts.all_clients
+    if not found:
+        return Text("no clients", style="dim")
+    above = clients_above(facts, first, room)
+    table = _table(
+        [*CLIENT_HEADINGS[:-1], _connected_heading(above, room, len(found))], CLIENT_TEXTS
+    )
+    for address, client in found[above : above + room]:
+        table.add_row(*map(Text, _client_cells(address, client)))
+    return table
+
+
+def _connected_heading(above: int, room: int, total: int) -> str:
+    """The last heading, which says too which clients these are where there are more."""
+    if total <= room:
+        return CLIENT_HEADINGS[-1]
+    return f"{CLIENT_HEADINGS[-1]} ({above + 1}-{min(total, above + room)} of {total})"
+
+
+def _client_cells(address: str, client: Client) -> list[str]:
+    connected = time.time() - client.connect_ts if client.connect_ts else None
+    texts = (client.hostname, client.remote_address, client.client_id, client.user_agent or UNKNOWN)
+    return [
+        *(address, *map(one_line, texts)),
+        *map(count, (client.ready_count, client.in_flight_count)),
+        *map(count, (client.finish_count, client.requeue_count)),
+        duration(None if connected is None else max(0.0, connected)),
+    ]

@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Final
 
 from sparq.client.address import parse_addresses
 from sparq.client.config import Config
@@ -29,16 +29,21 @@ from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.bucket import Bucket
 from sparq.tools.command_line import Failed, UsageError
-from sparq.tools.commands.to_nsq import PROGRAM, Options, main
-from sparq.tools.common import client_config, reach, run
+from sparq.tools.commands import ToNsqOptions as Options
+from sparq.tools.common import TOGETHER_BYTES, client_config, reach, run, runs
 from sparq.tools.pipes import Input
-from sparq.tools.progress_line import show_progress
-from sparq.tools.records import Records, RecordTooLongError
-from sparq.tools.together import TOGETHER_BYTES, runs
+from sparq.tools.terminal import progress_shown
+
+PROGRAM: Final = "to_nsq"
 
 log = logging.getLogger(__name__)
+
+RECORD_BYTES_MAX: Final = 64 << 20
+"""Far more than any nsqd takes by default: 1 MiB."""
+
+ROUNDING: Final = 1e-6
+"""A sum of floats may be so much below the token that it means."""
 
 
 def start(options: Options) -> int:
@@ -60,10 +65,8 @@ async def publish_all(options: Options, source: Input, stop: asyncio.Event) -> i
         for producer in producers.values():
             stack.push_async_callback(producer.close)
         if not source.is_terminal:
-            showing = asyncio.create_task(
-                show_progress(lambda: f"{publisher.published:,} published")
-            )
-            stack.callback(showing.cancel)
+            shown = progress_shown(lambda: f"{publisher.published:,} published")
+            await stack.enter_async_context(shown)
         await follow(source, Records(os.fsencode(options.delimiter)), publisher, stop)
     return 0
 
@@ -234,5 +237,77 @@ class Destination:
         return Failed(f"{which} not published to {self._address}: {error}")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+class RecordTooLongError(Exception):
+    """No delimiter comes."""
+
+
+class Records:
+    """Cuts bytes, as they come, into records.
+
+    Empty ones are left out; the last one needs no delimiter behind it. A record is held in memory
+    until it is whole, so its size has a limit.
+
+    Attributes:
+        rest: what came behind the last delimiter.
+    """
+
+    def __init__(self, delimiter: bytes, bytes_max: int = RECORD_BYTES_MAX) -> None:
+        self._delimiter = delimiter
+        self._bytes_max = bytes_max
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take more bytes: the records that are whole now.
+
+        Raises:
+            RecordTooLongError: the record that has begun is longer than the limit.
+        """
+        head, *others = data.split(self._delimiter)
+        self._pieces.append(head)
+        self._size += len(head)
+        found = []
+        if others:
+            found = [self.rest, *others[:-1]]
+            self._pieces, self._size = [others[-1]], len(others[-1])
+        if self._size > self._bytes_max:
+            raise RecordTooLongError(f"no delimiter within {self._bytes_max} bytes")
+        return [record for record in found if record]
+
+    @property
+    def rest(self) -> bytes:
+        """The record that has begun and has no delimiter yet."""
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0] if self._pieces else b""
+
+
+class Bucket:
+    """Tokens: how many records may pass by now, at so many a second.
+
+    It begins with one token, gets ``rate`` a second and holds no more than one second's worth: who
+    was idle may pass so many at once. Time is an argument, in seconds.
+
+    Args:
+        rate: tokens a second, 1 or more.
+        now: the time at which it begins.
+    """
+
+    def __init__(self, rate: int, now: float) -> None:
+        self._rate = rate
+        self._tokens = 1.0
+        self._at = now
+
+    def take(self, count: int, now: float) -> int:
+        """Take up to so many tokens: how many there were."""
+        elapsed = max(0.0, now - self._at)
+        self._at = max(self._at, now)
+        self._tokens = min(self._tokens + elapsed * self._rate, self._rate)
+        taken = min(count, int(self._tokens + ROUNDING))
+        self._tokens -= taken
+        return taken
+
+    def seconds_until(self, count: int) -> float:
+        """How long after the last ``take`` there will be so many tokens, at most its size."""
+        missing = min(count, self._rate) - self._tokens
+        return max(0.0, missing / self._rate)

@@ -5,9 +5,9 @@
    `TERM` is `dumb`, each look is a block of lines that begin with the time, or with `--json` one
    line of JSON; with `--once` there is one table, or one document, and then the end.
 2. Rates need two looks. A screen shows the first one without them; lines begin with the second.
-3. STATE says what is wrong with a channel (`state`). With `--once` a channel is `stuck` if nothing
+3. STATE says what is wrong with a channel (`overview`). With `--once` it is `stuck` if nothing
    was finished in the one interval, else after 10 seconds, 2 minutes where Spark reads it.
-4. An nsqd that stops answering keeps its last figures, and is said to be gone (`history`).
+4. An nsqd that stops answering keeps its last figures, and is said to be gone.
 5. It asks over HTTP what any nsqd answers (`cluster`), sparq's and Go's, and changes nothing. Go's
    do not say how old the oldest message is: `-`.
 6. Exit status: 0 after `q`, after `--count` looks and after a signal; 1 when no nsqd answers a
@@ -27,26 +27,29 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from sparq.client.address import lookupd_url, split_texts
+from sparq.cluster.clients import clients_in
+from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.channel_page import ChannelFacts
-from sparq.tools.clients import clients_in
-from sparq.tools.cluster import Cluster
-from sparq.tools.columns import aligned
+from sparq.tools.cluster import Cluster, opened
 from sparq.tools.command_line import Failed, UsageError
-from sparq.tools.commands.top import PROGRAM, Options, main
-from sparq.tools.common import QUITTING, check_addresses, run
-from sparq.tools.history import History
-from sparq.tools.interruption import unless_stopped
-from sparq.tools.keyboard import keyboard
-from sparq.tools.overview import Look, Overview, Row, look
+from sparq.tools.commands import TopOptions as Options
+from sparq.tools.common import (
+    QUITTING,
+    check_addresses,
+    check_http_sources,
+    check_positive,
+    run,
+    unless_stopped,
+)
+from sparq.tools.overview import STUCK_SECONDS, History, Look, Overview, Row, look
 from sparq.tools.pipes import Output
-from sparq.tools.screen import Screen, complaints
-from sparq.tools.state import STUCK_SECONDS
-from sparq.tools.terminal import taken
+from sparq.tools.screen import ChannelFacts, Screen, complaints
+from sparq.tools.table import aligned
+from sparq.tools.terminal import keyboard, taken
 from sparq.tools.view import COLUMNS, View, cells
 
+PROGRAM: Final = "sparq top"
 LEFT: Final = [at for at, column in enumerate(COLUMNS) if column.is_left]
 
 
@@ -62,7 +65,8 @@ async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
         UsageError: the options ask for what cannot be.
         Failed: no nsqd answers, or what was seen cannot be written.
     """
-    async with _cluster(options) as cluster:
+    check(options)
+    async with opened(options, options.topic, options.channel) as cluster:
         watcher = Watcher(options, cluster, output, stop)
         if _fills_screen(options):
             await unless_stopped(watcher.fill_screen(), stop)
@@ -81,35 +85,18 @@ def _fills_screen(options: Options) -> bool:
     return os.isatty(1) and os.environ.get("TERM") != "dumb" and not to_read_back
 
 
-def _cluster(options: Options) -> Cluster:
-    """The cluster that is asked.
-
-    Raises:
-        UsageError: the options ask for what cannot be.
-    """
+def check(options: Options) -> None:
+    """Hold the options to what can be done. Raises UsageError: they ask for what cannot be."""
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
-    if not any(nsqds) and not any(lookupds):
-        raise UsageError("--nsqd-http-address or --lookupd-http-address required")
-    if nsqds and lookupds:
-        raise UsageError("use --nsqd-http-address or --lookupd-http-address not both")
+    check_http_sources(nsqds, lookupds)
     check_addresses("nsqd-http-address", nsqds, lookupd_url)
     check_addresses("lookupd-http-address", lookupds, lookupd_url)
-    for name in ("interval", "http_client_connect_timeout", "http_client_request_timeout"):
-        if getattr(options, f"{name}_ns") <= 0:
-            raise UsageError(f"--{name.replace('_', '-')} should be positive")
+    check_positive(options, "interval_ns")
     if options.count < 0:
         raise UsageError("--count should not be negative")
     for kind, name in (("topic", options.topic), ("channel", options.channel)):
         if name and not is_valid_name(name):
             raise UsageError(f"--{kind}: {quote(name)} is not a valid name")
-    return Cluster(
-        split_texts(nsqds),
-        split_texts(lookupds),
-        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
-        request_seconds=options.http_client_request_timeout_ns / SECOND,
-        topic=options.topic,
-        channel=options.channel,
-    )
 
 
 class Watcher:
@@ -137,9 +124,9 @@ class Watcher:
         stats = await self._cluster.stats()
         self.errors = dict(self._cluster.errors)
         now: dict[str, Look] = {}
-        for address, document in stats.items():
+        for address, (figures, at_seconds) in stats.items():
             try:
-                now[address] = look(document, self._cluster.answered_at[address])
+                now[address] = look(figures, at_seconds)
             except ValueError as error:
                 self.errors[address] = str(error)
         return self._history.add(now, time.monotonic())
@@ -276,7 +263,3 @@ def document_of(row: Row) -> dict[str, Any]:
         "paused": row.is_paused,
         "gone": list(row.gone),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,34 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Iterator
-from typing import Final, Protocol
+from collections.abc import Iterator
+from typing import Final
+
+from sparq.client.batch import Batch
+from sparq.client.message import Message
 
 TICK_SECONDS: Final = 0.2
 """Below half of a second, the shortest time that nsqd gives a message."""
 
 
-class Held(Protocol):
-    """A message, or a batch of them, that nobody has answered for yet."""
-
-    responded: bool
-
-    @property
-    def expires_at(self) -> float:
-        """When nsqd's patience ends, on the monotonic clock."""
-        ...
-
-    def finish(self) -> Awaitable[None]:
-        """FIN."""
-        ...
-
-    def requeue(self) -> Awaitable[None]:
-        """REQ, which the consumer may back off for."""
-        ...
-
-    def touch(self) -> Awaitable[None]:
-        """TOUCH."""
-        ...
+Held = Message | Batch
+"""What nobody has answered for yet."""
 
 
 class Touching:
@@ -47,7 +31,7 @@ class Touching:
 
     def hold(self, held: Held) -> None:
         """From now on, nsqd is kept waiting for this message."""
-        self._due[held] = _halfway(held)
+        self._due[held] = halfway(held)
 
     def release(self, held: Held) -> None:
         """And from now on no longer."""
@@ -73,10 +57,10 @@ class Touching:
         for held, due in list(self._due.items()):
             if due <= now < held.expires_at and not held.responded:
                 held.touch()
-                self._due[held] = _halfway(held)
+                self._due[held] = halfway(held)
 
 
-def _halfway(held: Held) -> float:
+def halfway(held: Held) -> float:
     """Half of the time from now to the end of nsqd's patience; never, when that is not known."""
     now = time.monotonic()
     return now + (held.expires_at - now) / 2

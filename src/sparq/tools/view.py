@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sparq.program.mistakes import suggestion
 
 if TYPE_CHECKING:
-    from sparq.tools.overview import Key, Row
-    from sparq.tools.state import State
+    from sparq.tools.overview import Key, Row, State
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 UNKNOWN = "-"
@@ -165,7 +164,7 @@ class View:
         """Do what a key asks for; False when it is none of the view's.
 
         Args:
-            key: a character, or one of the names in `keyboard.NAMES`.
+            key: a character, or one of the names in `terminal.NAMES`.
             page: rows that fit on the screen.
         """
         if self.is_typing:

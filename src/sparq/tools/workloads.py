@@ -195,11 +195,7 @@ async def _finished(consumer: Consumer, batch: int) -> AsyncGenerator[int, None]
 
 @asynccontextmanager
 async def patience(seconds: float) -> AsyncIterator[None]:
-    """Give the block so long.
-
-    Raises:
-        Failed: it took longer.
-    """
+    """Give the block so long. Raises Failed: it took longer."""
     try:
         async with asyncio.timeout(seconds):
             yield

@@ -7,7 +7,7 @@ import pyarrow as pa
 import xxhash
 
 from sparq.pipeline.minutes_state import bucket, output, packer
-from sparq.pipeline.packing import receive
+from sparq.pipeline.packing import pack_partition, receive
 
 INPUT = pa.schema(
     [
@@ -104,12 +104,13 @@ class Buckets:
         parts = [[] for _ in range(self.partitions)]
         for one in messages:
             self.random.choice(parts).append(one)
-        pack = packer.packer(self.count)
         rows = self.random.randint(1, 20)
         return [
             packed
             for part in parts
-            for packed in pack(table(part, batch_ms).to_batches(max_chunksize=rows))
+            for packed in pack_partition(
+                table(part, batch_ms).to_batches(max_chunksize=rows), packer.blobs_of, self.count
+            )
         ]
 
     def results(self, messages, batch_ms):

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.pipeline.minutes_state import bucket, output
-from sparq.pipeline.minutes_state.bucket import Limits
-from sparq.pipeline.minutes_state.bucket_state import early_of
+from sparq.pipeline.minutes_state.bucket import Limits, early_of
 from tests.pipeline.minutes.buckets import (
     Buckets,
     by_minute,

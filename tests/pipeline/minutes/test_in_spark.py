@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 from sparq.pipeline.messages import with_batch_time
 from sparq.pipeline.minutes_state import output
 from sparq.pipeline.minutes_state.bucket import Limits
-from sparq.pipeline.minutes_state.packer import packer
-from sparq.pipeline.minutes_state.prepare import prepared
+from sparq.pipeline.minutes_state.packer import blobs_of, prepared
 from sparq.pipeline.minutes_state.processor import closing_rows, minute_rows
-from sparq.pipeline.packing import PACKED_DDL, bucket_count
+from sparq.pipeline.packing import PACKED_DDL, bucket_count, pack_partition
 from tests.pipeline.minutes.buckets import by_minute, of_kind
 from tests.pipeline.minutes.test_against_twin import batches_of, generated
 from tests.pipeline.minutes.twin import Twin
@@ -49,7 +48,8 @@ def _time(second):
 def pack(batches):
     """What `processor.packed` runs on the executors, behind the reading of the text."""
     tables = (prepared(pa.Table.from_batches([batch])) for batch in batches)
-    return packer(bucket_count(2))(batch for table in tables for batch in table.to_batches())
+    rows = (batch for table in tables for batch in table.to_batches())
+    return pack_partition(rows, blobs_of, bucket_count(2))
 
 
 class Query:

@@ -109,7 +109,8 @@ def test_a_rejected_message_is_sent_whole_to_one_bucket():
 
 def test_a_partition_with_rejected_messages_alone_is_sent():
     """They must be kept, and its time moves the low mark's clock."""
-    rows = [*packer.packer(BUCKETS)(table([message(reason="why", published_s=9)], 7).to_batches())]
+    rejected = table([message(reason="why", published_s=9)], 7)
+    rows = [*packing.pack_partition(rejected.to_batches(), packer.blobs_of, BUCKETS)]
 
     assert [row.num_rows for row in rows] == [BUCKETS]
     received = packing.receive([rows[0].to_pandas()])
@@ -120,7 +121,7 @@ def test_a_partition_with_rejected_messages_alone_is_sent():
 
 def test_an_empty_partition_sends_nothing():
     """There is no batch time in it."""
-    assert [*packer.packer(BUCKETS)(table([], 7).to_batches())] == []
+    assert [*packing.pack_partition(table([], 7).to_batches(), packer.blobs_of, BUCKETS)] == []
 
 
 def test_a_bucket_without_clicks_is_sent_little():

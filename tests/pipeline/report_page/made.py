@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from sparq.pipeline.minutes_state.minutes import STATUS_CLASSES
 from sparq.pipeline.minutes_state.output import MINUTE_SCHEMA
-from sparq.pipeline.open_visits.output import FINDING_SCHEMA
-from sparq.pipeline.samples import Sample
+from sparq.pipeline.open_visits.findings import FINDING_SCHEMA
+from sparq.pipeline.query_progress import Sample
 from sparq.pipeline.visits import REASONS
 
 BEGIN = datetime(2026, 11, 21, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Markup that cannot be written wrong: what a click says is text."""
+"""What a click says is text on the page."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.report_page.markup import Html, element, joined, visible
+from sparq.pipeline.report_page.page import visible
 from tests.pipeline.report_page.made import HOSTILE
 
 
@@ -30,19 +30,13 @@ class Seen(HTMLParser):
 @given(st.one_of(st.sampled_from(HOSTILE), st.text()))
 def test_text_of_a_click_is_read_as_the_same_text(text):
     """Whatever it is, no tag and no attribute comes of it, and no character of it is lost."""
-    seen = Seen(element("p", visible(text, 10_000), title="x"))
+    seen = Seen(visible(text, 10_000))
 
-    assert ["p", "bdi"] == seen.tags
-    assert [("title", "x")] == seen.attributes
+    assert ["bdi"] == seen.tags
+    assert [] == seen.attributes
     assert all(character in seen.text for character in text if character.isalnum())
     if text.isprintable():
         assert text == seen.text
-
-
-@given(st.text(st.characters(exclude_categories=["C"])))
-def test_an_attribute_is_read_as_the_same_text(text):
-    """Quotes in it do not end it."""
-    assert [("title", text)] == Seen(element("p", title=text)).attributes
 
 
 @pytest.mark.parametrize(
@@ -63,17 +57,3 @@ def test_what_has_no_shape_is_shown_as_its_number(text, shown):
 def test_long_text_is_cut():
     """A page of a megabyte is a line in the report."""
     assert "<bdi>" + "x" * 197 + "...</bdi>" == visible("x" * 1_000_000)
-
-
-def test_parts_are_joined_in_their_order():
-    """Text is escaped, markup is not, nothing is nothing, numbers are written."""
-    assert Html("a&lt;<br>1<i></i>") == joined(
-        ["a<", element("br"), None, 1, (one for one in [element("i")])]
-    )
-
-
-def test_attributes_that_are_not_said_are_not_there():
-    """True is an attribute without a value; None and False are none."""
-    assert '<p hidden class="a" aria-label="b"></p>' == element(
-        "p", hidden=True, class_="a", aria_label="b", title=None, inert=False
-    )

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from sparq.pipeline.query_progress import Sample
 from sparq.pipeline.report_page.page import POLICY, page_of
-from sparq.pipeline.samples import Sample
 from tests.pipeline.report_page import made
 from tests.pipeline.report_page.test_markup import Seen
 

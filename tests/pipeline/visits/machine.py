@@ -11,16 +11,11 @@ import xxhash
 from sparq.pipeline import packing
 from sparq.pipeline.generator import generate
 from sparq.pipeline.open_visits.bucket import apply, close
-from sparq.pipeline.open_visits.findings import digest_of
-from sparq.pipeline.open_visits.kinds import OTHER_ENDINGS, RESOURCE_ENDINGS
-from sparq.pipeline.open_visits.limits import DEFAULT_LIMITS, Limits
-from sparq.pipeline.open_visits.names import Name
-from sparq.pipeline.open_visits.output import FINDING
-from sparq.pipeline.open_visits.pack import CLICKS, pack
-from sparq.pipeline.open_visits.parts import held_state
-from sparq.pipeline.open_visits.tiers import Base, Hot
-from sparq.pipeline.robots import declared_name
-from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT
+from sparq.pipeline.open_visits.findings import FINDING, digest_of
+from sparq.pipeline.open_visits.pack import CLICKS, OTHER_ENDINGS, RESOURCE_ENDINGS, blobs_of
+from sparq.pipeline.open_visits.rows import Name
+from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, Base, Hot, Limits, held_state
+from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT, declared_name
 from tests.pipeline import plain as plain_clicks
 from tests.pipeline.visits.plain import CLICK_SCHEMA, FindingBooks
 
@@ -126,7 +121,8 @@ class Machine:
         for number in range(self.partitions):
             mine = slice(number, None, self.partitions)
             table = table_of(rows[mine], nsqds[mine], batch_ms)
-            parts += pack(table.to_batches(max_chunksize=self.rows_max), self.buckets)
+            batches = table.to_batches(max_chunksize=self.rows_max)
+            parts += packing.pack_partition(batches, blobs_of, self.buckets)
         return pa.Table.from_batches(parts, packing.PACKED_SCHEMA).to_pandas()
 
     def apply(self, rows, nsqds, batch_ms=None, seed=0):

@@ -6,10 +6,8 @@ import pytest
 
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits.bucket import apply
-from sparq.pipeline.open_visits.limits import Limits
-from sparq.pipeline.open_visits.output import OUTPUT_SCHEMA
-from sparq.pipeline.open_visits.parts import held_state
-from sparq.pipeline.open_visits.tiers import Base, Element, Hot
+from sparq.pipeline.open_visits.findings import OUTPUT_SCHEMA
+from sparq.pipeline.open_visits.tiers import Base, Element, Hot, Limits, held_state
 from sparq.pipeline.visits import (
     BARE,
     BURST,
@@ -149,7 +147,7 @@ def test_suspects_out_of_order_give_what_the_plain_rules_find(seed):
 
 
 def contents(state):
-    return [state.hot.values, state.names.values, state.base.values, state.findings.values]
+    return {name: getattr(state, name).values for name in ("hot", "names", "base", "findings")}
 
 
 def test_a_replayed_batch_gives_equal_bytes():
@@ -158,7 +156,7 @@ def test_a_replayed_batch_gives_equal_bytes():
     machine = Machine(limits=Limits(batches_max=3))
     batches = list(batches_of(rows[:4000], 2, (0, 1), 200))
     for batch in batches[:-1]:
-        before = [held_state(*contents(state)) for state in machine.states]
+        before = [held_state(**contents(state)) for state in machine.states]
         machine.apply(*batch)
         frame = machine.packed(batch[0], batch[1], FIRST_BATCH_MS + (machine.batches - 1) * 1000)
         for bucket, state in enumerate(before):

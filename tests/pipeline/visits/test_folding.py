@@ -14,8 +14,8 @@ from sparq.pipeline.open_visits.folding import (
     windows_of,
     windows_table,
 )
-from sparq.pipeline.open_visits.limits import WINDOW_OVER_S
 from sparq.pipeline.open_visits.rows import Pages, take
+from sparq.pipeline.open_visits.tiers import WINDOW_OVER_S
 from sparq.pipeline.visits import PAGE, ROBOTS_TXT, UNDECLARED, VISIT_GAP_S
 
 TEXTS = {page: f"/{page % 3}{page}" for page in range(6)}  # in another order than the hashes

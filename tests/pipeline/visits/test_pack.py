@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.pipeline import packing
-from sparq.pipeline.open_visits.arrivals import Arrivals, robot_clicks
-from sparq.pipeline.open_visits.pack import ids_of, pack
+from sparq.pipeline.open_visits.batch import Arrivals, robot_clicks
+from sparq.pipeline.open_visits.pack import blobs_of, ids_of
 from sparq.pipeline.visits import IDS_KEPT, OTHER, PAGE, RESOURCE, ROBOTS_TXT
 from tests.pipeline.visits.machine import FIRST_BATCH_MS, PUBLISHED_S, click, table_of
 
@@ -28,10 +28,16 @@ CLICKS = st.lists(
 )
 
 
+def pack(batches, buckets):
+    """What `mapInArrow` runs."""
+    return packing.pack_partition(batches, blobs_of, buckets)
+
+
 def arrivals(clicks, buckets, rows_max=7):
     """What each bucket is given of one partition."""
     table = table_of(clicks, ["n"] * len(clicks), FIRST_BATCH_MS)
-    (rows,) = pack(table.to_batches(max_chunksize=rows_max), buckets)
+    batches = table.to_batches(max_chunksize=rows_max)
+    (rows,) = pack(batches, buckets)
     frame = rows.to_pandas()
     assert list(range(buckets)) == frame["bucket"].tolist()
     return [Arrivals.read(packing.receive([frame.iloc[at : at + 1]])) for at in range(buckets)]

@@ -4,9 +4,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from sparq.pipeline.open_visits.kinds import kinds_of
-from sparq.pipeline.open_visits.pack import CLICKS, pack
-from sparq.pipeline.open_visits.prepare import prepared
+from sparq.pipeline.open_visits.pack import CLICKS, blobs_of, kinds_of, prepared
+from sparq.pipeline.packing import pack_partition
 from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT
 from tests.pipeline.visits.machine import hash_of
 
@@ -57,7 +56,8 @@ def test_what_cannot_be_read_is_no_click():
 
     assert [5] == [row["second"] for row in clicks(broken, message(5), broken)]
     assert [] == clicks(broken)
-    assert [] == list(pack(prepared(pa.Table.from_pylist([broken], PARSED)).to_batches(), 4))
+    none = prepared(pa.Table.from_pylist([broken], PARSED))
+    assert [] == list(pack_partition(none.to_batches(), blobs_of, 4))
 
 
 def test_missing_agents_and_pages_are_dashes():

@@ -6,9 +6,8 @@ from functools import partial
 import pandas as pd
 import pyarrow as pa
 
-from sparq.pipeline.open_visits.limits import Limits
-from sparq.pipeline.open_visits.output import OUTPUT_SCHEMA
-from sparq.pipeline.open_visits.pack import CLICKS, pack
+from sparq.pipeline.open_visits.findings import OUTPUT_SCHEMA
+from sparq.pipeline.open_visits.pack import CLICKS, blobs_of
 from sparq.pipeline.open_visits.processor import (
     LISTS,
     VALUES,
@@ -17,7 +16,8 @@ from sparq.pipeline.open_visits.processor import (
     closed,
     found,
 )
-from sparq.pipeline.packing import PACKED_DDL
+from sparq.pipeline.open_visits.tiers import Limits
+from sparq.pipeline.packing import PACKED_DDL, pack_partition
 from tests.pipeline.visits.machine import (
     FIRST_BATCH_MS,
     Machine,
@@ -71,7 +71,9 @@ def test_missing_numbers_stay_missing():
 
 def packed(clicks):
     """Clicks as the query packs them, behind the reading of the text."""
-    return clicks.mapInArrow(partial(pack, buckets=BUCKETS), PACKED_DDL)
+    return clicks.mapInArrow(
+        partial(pack_partition, blobs_of=blobs_of, buckets=BUCKETS), PACKED_DDL
+    )
 
 
 def test_the_query_in_spark_tells_what_the_buckets_tell(spark, tmp_path):

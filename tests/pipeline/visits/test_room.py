@@ -6,10 +6,9 @@ import pytest
 
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits.bucket import apply, close
-from sparq.pipeline.open_visits.limits import Limits
-from sparq.pipeline.open_visits.output import FINDING
-from sparq.pipeline.open_visits.pack import CLICKS, pack
-from sparq.pipeline.open_visits.parts import held_state
+from sparq.pipeline.open_visits.findings import FINDING
+from sparq.pipeline.open_visits.pack import CLICKS, blobs_of
+from sparq.pipeline.open_visits.tiers import Limits, held_state
 from sparq.pipeline.visits import BARE, DECLARED, PAGE, REPEATS, RESOURCE
 from tests.pipeline.visits.machine import (
     FIRST_BATCH_MS,
@@ -57,7 +56,7 @@ def feed(states, table, limits):
     parts = [
         row
         for part in (table.slice(0, half), table.slice(half))
-        for row in pack(part.to_batches(), len(states))
+        for row in packing.pack_partition(part.to_batches(), blobs_of, len(states))
     ]
     frame = pa.Table.from_batches(parts).to_pandas()
     out = []

@@ -14,7 +14,7 @@ import pytest
 
 from sparq.tools.admin import completion
 from sparq.tools.admin.completion import candidates
-from sparq.tools.commands.admin import VERBS
+from sparq.tools.admin.verbs import VERBS
 from tests.tools.admin.conftest import Cluster, Run
 
 

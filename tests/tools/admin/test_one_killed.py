@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sparq.tools.commands.admin import VERBS
+from sparq.tools.admin.verbs import VERBS
 from tests.nsqadmin.pages.cluster import AdminServer
 from tests.servers import free_port
 from tests.tools.admin.conftest import Ran, call

@@ -8,41 +8,195 @@
    minute open, and the row is written with each batch that touches or closes it there), and never
    opens again. A click of a closed minute, or
    of one more than AHEAD_MAX_S ahead of the batch's newest publish time, is written as `late`.
+
+Spark's state store keeps of each bucket:
+
+    recent   ValueState (meta STRING, data BINARY): JSON, and the newest minutes in one blob
+    cold     MapState minute BIGINT -> data BINARY: older minutes, each alone
+
+`recent` is read and written in each batch, so it is kept small: beyond `recent_bytes_max` its
+oldest minutes go to `cold`, where a minute costs nothing until it is touched or closes. A blob has
+the same four tables in both, so whoever reads the state store reads them alike: minutes, the texts
+of their pages, the list of the cold minutes, and the last rows of minutes that closed early (the
+last two are empty in a cold one).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline.low_mark import LowMark
-from sparq.pipeline.minutes_state import output
-from sparq.pipeline.minutes_state.bucket_state import (
-    BucketState,
-    Counts,
-    Held,
-    Meta,
-    Writes,
-    early_of,
-    load,
-    minutes_of,
-    writes,
-)
+from sparq.pipeline.minutes_state import minutes, output, page_texts
 from sparq.pipeline.minutes_state.minutes import Minutes, added_up, joined
 from sparq.pipeline.minutes_state.output import MINUTE_SCHEMA
 from sparq.pipeline.minutes_state.packer import received
 from sparq.pipeline.minutes_state.page_texts import PageTexts
-from sparq.pipeline.packing import Received
+from sparq.pipeline.packing import Marks, Received, from_blob, to_blob
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+COLD_SCHEMA = pa.schema([("minute", pa.int64()), ("bytes", pa.int64())])
+BLOB_SCHEMAS = (minutes.SCHEMA, page_texts.SCHEMA, COLD_SCHEMA, MINUTE_SCHEMA)
+META_VERSION = 1
 
-    Numbers = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a bucket knows beside its minutes, as JSON.
+
+    Attributes:
+        low_mark: the books of a LowMark.
+        closed_before: minutes before this one are closed.
+        counts: since the first batch: clicks in minutes, late clicks, rejected messages, and
+            minutes that closed early.
+    """
+
+    version: int = META_VERSION
+    low_mark: dict[str, Any] = field(default_factory=dict)
+    closed_before: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class BucketState(Protocol):
+    """Reads the state of one bucket; each call is a round trip to the JVM."""
+
+    def recent(self) -> tuple[str, bytes] | None:
+        """Meta as JSON and the blob of the newest minutes; None for a new bucket."""
+
+    def cold(self, minute: int) -> bytes:
+        """The blob of a minute that the blob of `recent` lists as cold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What to write after a batch.
+
+    Attributes:
+        recent: to put in place of `recent`.
+        cold: blobs to put into `cold`, by minute.
+        gone: minutes to remove from `cold`.
+    """
+
+    recent: tuple[str, bytes]
+    cold: dict[int, bytes]
+    gone: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What `recent` says.
+
+    Attributes:
+        meta: what it knows beside its minutes.
+        minutes: those of `recent`.
+        texts: of their pages.
+        cold: of each minute in `cold`, the bytes of its blob.
+        early: the last rows, of MINUTE_SCHEMA, of minutes that closed early in this bucket: in
+            other buckets they may be open, and whoever adds up the buckets needs them again.
+    """
+
+    meta: Meta
+    minutes: Minutes
+    texts: PageTexts
+    cold: dict[int, int]
+    early: pa.Table
+
+
+def load(recent: tuple[str, bytes] | None) -> Held:
+    """A bucket as its last batch left it; an empty one at first.
+
+    Raises:
+        ValueError: another version of sparq wrote the state.
+    """
+    if recent is None:
+        early = MINUTE_SCHEMA.empty_table()
+        return Held(Meta(), minutes.EMPTY, page_texts.EMPTY, {}, early)
+    meta = json.loads(recent[0])
+    if meta["version"] != META_VERSION:
+        raise ValueError(
+            f"the state of metrics has version {meta['version']}, this sparq reads version "
+            f"{META_VERSION}: go on with the sparq that wrote it, or start with a new checkpoint"
+        )
+    open_minutes, texts, cold, early = from_blob(recent[1], BLOB_SCHEMAS)
+    sizes = zip(cold["minute"].to_pylist(), cold["bytes"].to_pylist(), strict=True)
+    return Held(
+        Meta(**meta),
+        minutes.from_table(open_minutes),
+        page_texts.from_table(texts),
+        dict(sizes),
+        early,
+    )
+
+
+def minutes_of(blobs: Iterable[bytes]) -> tuple[Minutes, PageTexts]:
+    """The minutes of blobs of one bucket, of `recent` or of `cold`, one after the other."""
+    parts = [from_blob(blob, BLOB_SCHEMAS) for blob in blobs]
+    tables = pa.concat_tables([minutes.EMPTY_TABLE, *(part[0] for part in parts)])
+    texts = page_texts.EMPTY.with_more([page_texts.from_table(part[1]) for part in parts])
+    return minutes.from_table(tables), texts
+
+
+def early_of(blobs: Iterable[bytes]) -> pa.Table:
+    """The last rows of minutes that closed early, of MINUTE_SCHEMA."""
+    tables = [from_blob(blob, BLOB_SCHEMAS)[3] for blob in blobs]
+    return pa.concat_tables([MINUTE_SCHEMA.empty_table(), *tables])
+
+
+def writes(
+    held: Held, touched_cold: Minutes, texts: PageTexts, gone: list[int], recent_bytes_max: int
+) -> Writes:
+    """What to write for a bucket.
+
+    Args:
+        held: the bucket after the batch; its `texts` have those of its minutes at least, its
+            `cold` is still as before the batch.
+        touched_cold: minutes that stay in `cold`, as they are now.
+        texts: those of `touched_cold` at least.
+        gone: minutes that leave `cold`.
+        recent_bytes_max: size of `recent` from which on its oldest minutes go to `cold`.
+    """
+    blobs = _cold_blobs(touched_cold, texts)
+    cold = {minute: size for minute, size in held.cold.items() if minute not in gone}
+    cold |= {minute: len(blob) for minute, blob in blobs.items()}
+    blob = _recent_blob(held.minutes, held.texts, cold, held.early)
+    if len(blob) > recent_bytes_max and len(held.minutes) > 1:
+        stays = _newest_half(held.minutes)
+        moved = _cold_blobs(held.minutes.where(~stays), held.texts)
+        blobs |= moved
+        cold |= {minute: len(blob) for minute, blob in moved.items()}
+        kept = held.minutes.where(stays)
+        blob = _recent_blob(kept, held.texts.only(kept.pages), cold, held.early)
+    return Writes((json.dumps(asdict(held.meta), sort_keys=True), blob), blobs, gone)
+
+
+def _newest_half(held: Minutes) -> np.ndarray:
+    """Marks the newest minutes that make up half of the bytes; the newest of all in any case."""
+    order = np.argsort(-held.minute)
+    size = held.bytes_each()[order]
+    stays = np.empty(len(held), np.bool_)
+    stays[order] = np.cumsum(size) <= size.sum() // 2
+    stays[order[0]] = True
+    return stays
+
+
+def _cold_blobs(held: Minutes, texts: PageTexts) -> dict[int, bytes]:
+    table, ends = held.table(), np.cumsum(held.page_counts)
+    blobs = {}
+    for at, minute in enumerate(held.minute.tolist()):
+        mine = texts.only(held.pages[ends[at] - held.page_counts[at] : ends[at]])
+        none = [schema.empty_table() for schema in (COLD_SCHEMA, MINUTE_SCHEMA)]
+        blobs[minute] = to_blob([table.slice(at, 1), mine.table(), *none])
+    return blobs
+
+
+def _recent_blob(held: Minutes, texts: PageTexts, cold: dict[int, int], early: pa.Table) -> bytes:
+    listed = {"minute": sorted(cold), "bytes": [cold[minute] for minute in sorted(cold)]}
+    return to_blob([held.table(), texts.table(), pa.table(listed, schema=COLD_SCHEMA), early])
+
 
 HORIZON_S = 86_400
 AHEAD_MAX_S = 86_400
@@ -82,7 +236,7 @@ class _Changed:
     minutes: Minutes
     texts: PageTexts
     cold: list[int]
-    rest: Flags
+    rest: Marks
 
 
 def apply(
@@ -102,14 +256,14 @@ def apply(
     held = load(state.recent())
     added, texts, refused = received(batch.blobs)
     touched = added.minute
-    is_late = _is_late(added, held.meta["closed_before"], batch.header.published_s)
+    is_late = _is_late(added, held.meta.closed_before, batch.header.published_s)
     late = added.where(is_late & (added.sum_of("clicks") > 0))
     added = added.where(~is_late)
     texts = texts.only(added.pages)  # of late clicks nothing stays
-    mark = LowMark(held.meta["low_mark"])
+    mark = LowMark(**held.meta.low_mark)
     mark.advance(batch.header.marks, batch.header.batch_ms)
     over = (mark.low_s - limits.horizon_s) // 60
-    due = max(held.meta["closed_before"], over)
+    due = max(held.meta.closed_before, over)
     closing = _closing(held, added, due, limits.bucket_bytes_max)
 
     changed = _changed(state, held, added, texts, closing)
@@ -125,12 +279,14 @@ def apply(
         output.counted_rows(output.CLOSED_EARLY, bucket, early),
         output.rejected_rows(bucket, refused),
     )
-    meta: Meta = {
-        "version": held.meta["version"],
-        "low_mark": mark.books(),
-        "closed_before": closing,
-        "counts": _counted(held.meta["counts"], added, late, len(refused), len(early)),
+    counted = {
+        "clicks": int(added.sum_of("clicks").sum()),
+        "late": int(late.sum_of("clicks").sum()),
+        "rejected": len(refused),
+        "closed_early": len(early),
     }
+    counts = {name: held.meta.counts.get(name, 0) + more for name, more in counted.items()}
+    meta = Meta(low_mark=asdict(mark), closed_before=closing, counts=counts)
     after = _after(held, changed, still_open, meta, output.since(last, over))
     cold = np.isin(still_open.minute, changed.cold)
     gone = [minute for minute in changed.cold if minute < closing]
@@ -157,9 +313,9 @@ def close(bucket: int, blobs: Iterable[bytes]) -> pa.Table:
     )
 
 
-def _is_late(added: Minutes, closed_before: int, published_s: int) -> Flags:
+def _is_late(added: Minutes, closed_before: int, published_s: int) -> Marks:
     ahead = (published_s + AHEAD_MAX_S) // 60
-    late: Flags = (added.minute < closed_before) | (added.minute > ahead)
+    late: Marks = (added.minute < closed_before) | (added.minute > ahead)
     return late
 
 
@@ -208,12 +364,3 @@ def _after(held: Held, changed: _Changed, still_open: Minutes, meta: Meta, early
     if changed.cold or len(still_open) < len(changed.minutes):
         texts = texts.only(recent.pages)
     return Held(meta, recent, texts, held.cold, early)
-
-
-def _counted(counts: Counts, added: Minutes, late: Minutes, refused: int, early: int) -> Counts:
-    return {
-        "clicks": counts["clicks"] + int(added.sum_of("clicks").sum()),
-        "late": counts["late"] + int(late.sum_of("clicks").sum()),
-        "rejected": counts["rejected"] + refused,
-        "closed_early": counts["closed_early"] + early,
-    }

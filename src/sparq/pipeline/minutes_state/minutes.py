@@ -21,18 +21,13 @@ share a hash, and so count as one, is 3 in 10^10; digests of 16 bytes would take
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.int64]
-    Flags = NDArray[np.bool_]
+from sparq.pipeline.packing import Ints, Marks
 
 STATUS_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 SUMS = ("revisions", "clicks", "bytes", *(f"status_{name}" for name in STATUS_CLASSES))
@@ -60,23 +55,23 @@ class Minutes:
         page_clicks: one for each of `pages`.
     """
 
-    minute: Numbers
-    sums: Numbers
-    visitor_counts: Numbers
-    visitors: Numbers
-    page_counts: Numbers
-    pages: Numbers
-    page_clicks: Numbers
+    minute: Ints
+    sums: Ints
+    visitor_counts: Ints
+    visitors: Ints
+    page_counts: Ints
+    pages: Ints
+    page_clicks: Ints
 
     def __len__(self) -> int:
         return len(self.minute)
 
-    def sum_of(self, name: str) -> Numbers:
+    def sum_of(self, name: str) -> Ints:
         """One of SUMS, for each minute."""
-        mine: Numbers = self.sums[SUMS.index(name)]
+        mine: Ints = self.sums[SUMS.index(name)]
         return mine
 
-    def where(self, mask: Flags) -> Minutes:
+    def where(self, mask: Marks) -> Minutes:
         """The minutes that the mask marks."""
         if mask.all():
             return self
@@ -97,17 +92,9 @@ class Minutes:
         """The same, each minute with one revision: what a batch adds."""
         sums = self.sums.copy()
         sums[SUMS.index("revisions")] = 1
-        return Minutes(
-            self.minute,
-            sums,
-            self.visitor_counts,
-            self.visitors,
-            self.page_counts,
-            self.pages,
-            self.page_clicks,
-        )
+        return replace(self, sums=sums)
 
-    def bytes_each(self) -> Numbers:
+    def bytes_each(self) -> Ints:
         """About the bytes that each minute takes in the state, without the text of its pages."""
         return 8 * (len(SCHEMA) + self.visitor_counts + 2 * self.page_counts)
 
@@ -134,10 +121,10 @@ def from_table(table: pa.Table) -> Minutes:
 
 
 def grouped(
-    minute: Numbers,
-    sums: Numbers,
-    visitors: tuple[Numbers, Numbers],
-    pages: tuple[Numbers, Numbers, Numbers],
+    minute: Ints,
+    sums: Ints,
+    visitors: tuple[Ints, Ints],
+    pages: tuple[Ints, Ints, Ints],
 ) -> Minutes:
     """Minutes of loose visitors and pages, in any order and more than once each.
 
@@ -195,7 +182,7 @@ def joined(parts: Sequence[Minutes]) -> Minutes:
     return Minutes(sums=sums, **{name: _joined(parts, name) for name in names})
 
 
-def saturated_sums(values: Numbers, firsts: Numbers) -> Numbers:
+def saturated_sums(values: Ints, firsts: Ints) -> Ints:
     """Sums of the groups that start at `firsts`, along the last axis, at most SUM_MAX each.
 
     Args:
@@ -206,11 +193,11 @@ def saturated_sums(values: Numbers, firsts: Numbers) -> Numbers:
         return values[..., :0]
     low = np.add.reduceat(values & _LOW_BITS, firsts, axis=-1)
     high = np.add.reduceat(values >> 32, firsts, axis=-1) + (low >> 32)
-    sums: Numbers = np.where(high >> 31, SUM_MAX, (high << 32) | (low & _LOW_BITS))
+    sums: Ints = np.where(high >> 31, SUM_MAX, (high << 32) | (low & _LOW_BITS))
     return sums
 
 
-def _groups(values: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+def _groups(values: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """The order by row, then value, and where in it each distinct pair begins."""
     order = np.lexsort((values, rows))
     values, rows = values[order], rows[order]
@@ -219,16 +206,16 @@ def _groups(values: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
     return order, np.flatnonzero(new)
 
 
-def _joined(parts: Sequence[Minutes], name: str) -> Numbers:
+def _joined(parts: Sequence[Minutes], name: str) -> Ints:
     return np.concatenate([getattr(part, name) for part in parts])
 
 
-def _numbers(column: pa.ChunkedArray) -> Numbers:
-    numbers: Numbers = column.to_numpy().astype(np.int64, copy=False)
+def _numbers(column: pa.ChunkedArray) -> Ints:
+    numbers: Ints = column.to_numpy().astype(np.int64, copy=False)
     return numbers
 
 
-def _offsets(counts: Numbers) -> pa.Array:
+def _offsets(counts: Ints) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
 
 

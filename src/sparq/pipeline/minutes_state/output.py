@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,7 @@ from sparq.pipeline.minutes_state.page_texts import (
     candidates,
     top_pages,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.int64]
+from sparq.pipeline.packing import Ints
 
 MINUTE, LATE, CLOSED_EARLY, REJECTED = "minute", "late", "closed_early", "rejected"
 FIGURES = ("clicks", "visitors", "bytes", *(f"status_{name}" for name in STATUS_CLASSES))
@@ -97,7 +93,7 @@ def rows_of(bucket: int, minutes: pa.Table) -> pa.Table:
     return _rows(MINUTE, bucket, len(minutes), filled)
 
 
-def last_rows(bucket: int, last: pa.Table, touched: Numbers, over: int) -> pa.Table:
+def last_rows(bucket: int, last: pa.Table, touched: Ints, over: int) -> pa.Table:
     """The last rows of closed minutes that a batch writes.
 
     Args:
@@ -167,7 +163,7 @@ def read(rows: pa.Table) -> pa.Table:
     return _over_buckets(minute[newest], rows)
 
 
-def _over_buckets(minute: Numbers, rows: pa.Table) -> pa.Table:
+def _over_buckets(minute: Ints, rows: pa.Table) -> pa.Table:
     """Rows of one revision a bucket, ascending by minute (in us), as one row a minute."""
     distinct, firsts, place = np.unique(minute, return_index=True, return_inverse=True)
     figures = np.array([rows[name].to_numpy() for name in FIGURES], np.int64)
@@ -199,7 +195,7 @@ def _top_pages(minutes: Minutes, texts: PageTexts) -> pa.Array:
     )
 
 
-def _as_time(minute: Numbers) -> pa.Array:
+def _as_time(minute: Ints) -> pa.Array:
     return pa.array(minute * 60_000_000, pa.timestamp("us", "UTC"))
 
 

@@ -12,16 +12,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.int64]
+from sparq.pipeline.packing import Ints, Marks
 
 PAGE_CHARACTERS_MAX = 500  # a longer page keeps its start, and a digest instead of the rest
 TOP_PAGES = 10
@@ -38,7 +34,7 @@ class PageTexts:
         texts: Arrow strings, one for each.
     """
 
-    pages: Numbers
+    pages: Ints
     texts: pa.Array
 
     def with_more(self, parts: Sequence[PageTexts]) -> PageTexts:
@@ -47,11 +43,11 @@ class PageTexts:
         new = [part for part in new if len(part.pages)]
         return of_pairs([self, *new]) if new else self
 
-    def only(self, pages: Numbers) -> PageTexts:
+    def only(self, pages: Ints) -> PageTexts:
         """The texts of these pages."""
         return self._where(np.isin(self.pages, pages))
 
-    def of(self, pages: Numbers) -> pa.Array:
+    def of(self, pages: Ints) -> pa.Array:
         """The text of each page, all of which are here."""
         return self.texts.take(pa.array(np.searchsorted(self.pages, pages)))
 
@@ -59,7 +55,7 @@ class PageTexts:
         """As Arrow: columns of SCHEMA."""
         return pa.Table.from_arrays([pa.array(self.pages), self.texts], schema=SCHEMA)
 
-    def _where(self, mask: NDArray[np.bool_]) -> PageTexts:
+    def _where(self, mask: Marks) -> PageTexts:
         if mask.all():
             return self
         return PageTexts(self.pages[mask], self.texts.filter(pa.array(mask)))
@@ -90,7 +86,7 @@ def _cut(page: str) -> str:
     return f"{page[: PAGE_CHARACTERS_MAX - 20]}...{digest}"
 
 
-def top_pages(rows: Numbers, clicks: Numbers, texts: pa.Array, count: int) -> pa.Array:
+def top_pages(rows: Ints, clicks: Ints, texts: pa.Array, count: int) -> pa.Array:
     """Each row's TOP_PAGES pages by clicks, equal ones by their text in UTF-8: of TOP_TYPE.
 
     Args:
@@ -112,7 +108,7 @@ def top_pages(rows: Numbers, clicks: Numbers, texts: pa.Array, count: int) -> pa
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pages, type=TOP_TYPE)
 
 
-def candidates(rows: Numbers, clicks: Numbers) -> Numbers:
+def candidates(rows: Ints, clicks: Ints) -> Ints:
     """Where in the arrays those pages are that may be among the TOP_PAGES of their row.
 
     They have at least as many clicks as the last of the row's top pages: so few texts are
@@ -123,7 +119,7 @@ def candidates(rows: Numbers, clicks: Numbers) -> Numbers:
     last = np.minimum(
         np.searchsorted(ordered, ordered) + TOP_PAGES, np.searchsorted(ordered, ordered, "right")
     )
-    found: Numbers = order[clicks[order] >= clicks[order][last - 1]]
+    found: Ints = order[clicks[order] >= clicks[order][last - 1]]
     return found
 
 

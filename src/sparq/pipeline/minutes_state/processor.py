@@ -19,14 +19,11 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from sparq.pipeline.clicks import parse_arrow
-from sparq.pipeline.messages import with_batch_time
+from sparq.pipeline.messages import packed_messages
 from sparq.pipeline.minutes_state import output
-from sparq.pipeline.minutes_state.bucket import LIMITS, Limits, apply, close
-from sparq.pipeline.minutes_state.bucket_state import Writes
-from sparq.pipeline.minutes_state.packer import packer
-from sparq.pipeline.minutes_state.prepare import PARSED_COLUMNS, prepared
-from sparq.pipeline.packing import PACKED_DDL, from_blob, receive, to_blob
+from sparq.pipeline.minutes_state.bucket import LIMITS, Limits, Writes, apply, close
+from sparq.pipeline.minutes_state.packer import PARSED_COLUMNS, blobs_of, prepared
+from sparq.pipeline.packing import from_blob, receive, to_blob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,18 +95,8 @@ class MinutesProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not
 
 
 def packed(messages: DataFrame, buckets: int) -> DataFrame:
-    """A stream of messages as packed rows: one pass over their text, on the executors.
-
-    Args:
-        messages: streaming; the columns of `messages.MESSAGE_DDL`.
-        buckets: `packing.bucket_count` of the query's shuffle partitions; the same in each start.
-    """
-
-    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tables = (prepared(parse_arrow(batch, PARSED_COLUMNS)) for batch in batches)
-        return packer(buckets)(batch for table in tables for batch in table.to_batches())
-
-    return with_batch_time(messages).mapInArrow(pack, PACKED_DDL)
+    """A stream of messages as packed rows."""
+    return packed_messages(messages, PARSED_COLUMNS, prepared, blobs_of, buckets)
 
 
 def minute_rows(packed_rows: DataFrame, limits: Limits = LIMITS) -> DataFrame:

@@ -12,24 +12,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline import packing
-from sparq.pipeline.open_visits import judge, room
-from sparq.pipeline.open_visits.arrivals import robot_clicks, touched
-from sparq.pipeline.open_visits.batch import Batch
-from sparq.pipeline.open_visits.findings import Findings, bounded, newest_of
+from sparq.pipeline.open_visits import judge
+from sparq.pipeline.open_visits.batch import Batch, robot_clicks, touched
+from sparq.pipeline.open_visits.findings import Evicted, Findings, bounded, newest_of, output
 from sparq.pipeline.open_visits.folding import FOLDS, WINDOWS, folds_table, windows_table
-from sparq.pipeline.open_visits.limits import BUSY_PAGES, DEFAULT_LIMITS, Limits
-from sparq.pipeline.open_visits.names import Names
-from sparq.pipeline.open_visits.output import Evicted, output
-from sparq.pipeline.open_visits.parts import State
 from sparq.pipeline.open_visits.recent import judged
 from sparq.pipeline.open_visits.rows import (
     TEXTS,
-    Ints,
+    Names,
     Pages,
     Visits,
     concat,
@@ -37,11 +33,28 @@ from sparq.pipeline.open_visits.rows import (
     take,
     to_table,
 )
-from sparq.pipeline.open_visits.tiers import Base, Element, Hot, Meta, read_findings, read_names
+from sparq.pipeline.open_visits.tiers import (
+    BUSY_PAGES,
+    DEFAULT_LIMITS,
+    Base,
+    Element,
+    Hot,
+    Limits,
+    Meta,
+    State,
+    read_findings,
+    read_names,
+)
 from sparq.pipeline.open_visits.whole import Whole
-from sparq.pipeline.packing import Received
-from sparq.pipeline.robots import declared_name
-from sparq.pipeline.visits import CLOCK_GAPS, DECLARED, ROBOTS_TXT, VISIT_GAP_S, Evidence
+from sparq.pipeline.packing import Ints, Received
+from sparq.pipeline.visits import (
+    CLOCK_GAPS,
+    DECLARED,
+    ROBOTS_TXT,
+    VISIT_GAP_S,
+    Evidence,
+    declared_name,
+)
 
 
 def apply(
@@ -108,7 +121,7 @@ def _element(hot: Hot, batch: Batch, findings: Findings, texts: dict[int, str]) 
     figures = Meta(
         batches=meta.batches + 1 if meta else 1,
         before_s=batch.before_s,
-        low_mark=batch.low_mark.books(),
+        low_mark=asdict(batch.low_mark),
         due_s=min(due_s, default=None),
         hot_bytes=(meta.hot_bytes if meta else 0) + size,
         has_base=meta.has_base if meta else False,
@@ -129,13 +142,13 @@ def _compacted(
     told = whole.judge(findings, lows, touched(batch.seconds))
     told += findings.tell()
     whole = whole.only(whole.over_in(lows) == len(lows))
-    whole = room.folded(whole, lows[-1], limits, evicted)
-    whole = room.bounded(whole, limits, evicted)
+    whole = whole.folded(lows[-1], limits, evicted)
+    whole = whole.bounded(limits, evicted)
     recent = _keep_findings(state, hot, findings, limits, evicted)
     meta = Meta(
         batches=hot.meta.batches + 1 if hot.meta else 1,
         before_s=0,
-        low_mark=batch.low_mark.books(),
+        low_mark=asdict(batch.low_mark),
         due_s=int(whole.visits.last_s.min()) + VISIT_GAP_S if len(whole.visits.visitor) else None,
         hot_bytes=0,
         has_base=True,
@@ -167,8 +180,8 @@ def _write(state: State, whole: Whole, meta: Meta, recent: pa.Table) -> None:
         to_table(take(whole.visits, visits)),
         to_table(hot_pages),
         _texts_table(judge.texts_of(hot_pages, whole.texts)),
-        folds_table(room.folds_in(whole)),
-        windows_table(room.windows_in(whole)),
+        folds_table(whole.all_folds()),
+        windows_table(whole.all_windows()),
         recent,
     )
     base = Base(
@@ -188,8 +201,10 @@ def _busy(whole: Whole) -> Ints:
         judge.busy(pages, BUSY_PAGES),
         pages.visitor[pages.kind == ROBOTS_TXT],
         visits.visitor[visits.pages > CLOCK_GAPS],  # see `recent`: what must wait for them
-        [fold.visitor for fold in room.folds_in(whole)],
-        [window.visitor for window in room.windows_in(whole)],
+        [
+            *(one.visitor for one in whole.all_folds()),
+            *(one.visitor for one in whole.all_windows()),
+        ],
     )
     return np.unique(np.concatenate([np.array(visitors, np.int64) for visitors in some]))
 

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparq.pipeline.open_visits.rows import Ints, Pages, empty, take
+from sparq.pipeline.open_visits.rows import Pages, empty, take
+from sparq.pipeline.packing import Ints
 from sparq.pipeline.visits import (
     BARE,
     BARE_PAGES,

@@ -16,7 +16,8 @@ from itertools import groupby
 
 import numpy as np
 
-from sparq.pipeline.open_visits.rows import Ints, Marks, Visits, concat, starts_of, take
+from sparq.pipeline.open_visits.rows import Visits, concat, starts_of, take
+from sparq.pipeline.packing import Ints, Marks
 from sparq.pipeline.visits import VISIT_GAP_S
 
 Row = tuple[int, ...]  # first_s, last_s, clicks, resources, pages

@@ -6,7 +6,7 @@ that is that of their texts wherever a rule may choose between two pages (`_numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from sparq.pipeline import visits as rules
 from sparq.pipeline.open_visits.folding import Fold, Window
-from sparq.pipeline.open_visits.rows import Ints, Pages, take
+from sparq.pipeline.open_visits.rows import Pages, take
+from sparq.pipeline.packing import Ints
 from sparq.pipeline.visits import (
     BURST_PAGES,
     BURST_S,
@@ -23,6 +24,7 @@ from sparq.pipeline.visits import (
     PAGES_MIN,
     REPEAT_CLICKS,
     REPEATS,
+    ROBOTS_TXT,
     UNDECLARED,
     Clicks,
     Evidence,
@@ -70,6 +72,19 @@ def of_visit(pages: Pages, resources: int, fold: Fold | None) -> list[Evidence]:
 def worth_judging(pages: Ints, resources: Ints) -> Any:
     """Which visits may give evidence, by the number of their pages and resources."""
     return (pages >= PAGES_MIN) & ((resources == 0) | (pages > CLOCK_GAPS))
+
+
+def worth_a_look(visitor: Ints, kind: Any, count: int, windows: Iterable[int]) -> Ints:
+    """Visitors about whom a rule that holds at once may say something.
+
+    Args:
+        visitor, kind: of each page that is held.
+        count: the number of pages that is enough for a rule.
+        windows: visitors of whom there are windows.
+    """
+    known, rank, counts = np.unique(visitor, return_inverse=True, return_counts=True)
+    asked = np.bincount(rank, kind == ROBOTS_TXT, len(known)) > 0
+    return np.union1d(known[(counts >= count) | asked], np.array([*windows], np.int64))
 
 
 def may_prove(pages: Pages, unseen: int) -> bool:

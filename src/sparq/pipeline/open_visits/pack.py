@@ -1,6 +1,8 @@
-"""A partition of clicks becomes one packed row a bucket: what `mapInArrow` runs on an executor.
+"""A partition of messages becomes one packed row a bucket: what `mapInArrow` runs on an executor.
 
-A row's blob has these tables, each with the visitors of its bucket alone:
+`prepared` makes clicks of parsed messages: what is the same for many clicks (a page, a visitor) is
+worked out once for each text. Of these `blobs_of` makes the tables of each bucket's blob, with the
+visitors of this bucket alone:
 
     seconds  VISITS  a row for each visitor and second: how many clicks, resources, pages
     pages    PAGES   a row for each click on a page, or on robots.txt by an undeclared visitor
@@ -14,11 +16,12 @@ them come too late depends on the low mark, which the state knows and an executo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits.rows import (
@@ -27,14 +30,98 @@ from sparq.pipeline.open_visits.rows import (
     PAGES,
     TEXTS,
     VISITS,
-    Ints,
     Pages,
     Visits,
     starts_of,
     to_table,
 )
-from sparq.pipeline.robots import declared_name
-from sparq.pipeline.visits import IDS_KEPT, PAGE, RESOURCE, ROBOTS_TXT
+from sparq.pipeline.packing import Ints, hashes_of
+from sparq.pipeline.visits import IDS_KEPT, OTHER, PAGE, RESOURCE, ROBOTS_TXT, declared_name
+
+# What a page loads by itself, by the ending of its name.
+# fmt: off
+RESOURCE_ENDINGS = (
+    "css", "js", "mjs", "map", "json", "png", "jpg", "jpeg", "gif", "svg", "ico", "webp", "avif",
+    "bmp", "woff", "woff2", "ttf", "otf", "eot", "mp4", "webm", "mp3", "ogg", "wasm",
+)
+# Neither page nor part of one: feeds and downloads.
+OTHER_ENDINGS = (
+    "rss", "rdf", "atom", "xml", "txt", "pdf", "zip", "gz", "tgz", "bz2", "xz", "rpm", "deb", "jar",
+    "exe", "dmg", "iso",
+)
+# fmt: on
+_ENDING = r"\.(?P<ending>[0-9A-Za-z]{2,5})$"
+_FEED = r"/(?:feed|rss|atom)/?$"
+
+
+def kinds_of(pages: pa.Array) -> npt.NDArray[np.int8]:
+    """PAGE, RESOURCE, ROBOTS_TXT or OTHER of each page.
+
+    Args:
+        pages: paths without queries; null where the request line was broken.
+    """
+    endings = pc.utf8_lower(pc.struct_field(pc.extract_regex(pages, _ENDING), "ending"))
+    kinds = np.full(len(pages), PAGE, np.int8)
+    kinds[_marks(pc.is_in(endings, pa.array(RESOURCE_ENDINGS)))] = RESOURCE
+    other = pc.is_in(endings, pa.array(OTHER_ENDINGS))
+    kinds[_marks(other) | _marks(pc.match_substring_regex(pages, _FEED))] = OTHER
+    kinds[_marks(pc.is_null(pages))] = OTHER
+    kinds[_marks(pc.equal(pages, "/robots.txt"))] = ROBOTS_TXT
+    return kinds
+
+
+def _marks(marks: pa.Array) -> npt.NDArray[np.bool_]:
+    """With null as false."""
+    found: npt.NDArray[np.bool_] = pc.fill_null(marks, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+# What `prepared` needs of a parsed message, beside nsqd, id, timestamp and batch_ms.
+PARSED_COLUMNS = ("time", "address", "page", "user_agent", "reason")
+TEXT_CHARACTERS_MAX = 400  # of a user agent or a page: a finding must fit into a message
+MICROSECONDS = 1_000_000
+
+
+def prepared(messages: pa.Table) -> pa.Table:
+    """The readable clicks of a table of messages, as CLICKS.
+
+    Args:
+        messages: columns nsqd STRING, id STRING, timestamp TIMESTAMP (when it was published),
+            batch_ms BIGINT (see `packing.PACKED_SCHEMA`) and those of PARSED_COLUMNS.
+    """
+    clicks = messages.filter(pc.is_null(messages["reason"])).combine_chunks()
+    agents = pc.fill_null(clicks["user_agent"].combine_chunks(), "-")
+    agents = pc.utf8_slice_codeunits(agents, 0, TEXT_CHARACTERS_MAX)
+    addresses = clicks["address"].combine_chunks()
+    visitors = pc.binary_join_element_wise(addresses, agents, "\n").dictionary_encode()
+    pages = clicks["page"].combine_chunks().dictionary_encode()
+    kinds = kinds_of(pages.dictionary)
+    texts = pc.utf8_slice_codeunits(pages.dictionary, 0, TEXT_CHARACTERS_MAX)
+    texts = pa.concat_arrays([texts, pa.array(["-"], pa.string())])  # the broken requests'
+    page = pc.fill_null(pages.indices, len(texts) - 1).to_numpy()
+    kinds = np.append(kinds, kinds_of(pa.nulls(1, pa.string())))
+    second, published_s = _seconds(clicks["time"]), _seconds(clicks["timestamp"])
+    columns = [
+        pa.array(hashes_of(visitors.dictionary)[visitors.indices.to_numpy()]),
+        addresses,
+        agents,
+        pa.array(second),
+        pa.array(kinds[page]),
+        texts.take(pa.array(page)),
+        pa.array(hashes_of(texts)[page]),
+        clicks["id"].combine_chunks(),
+        clicks["nsqd"].combine_chunks(),
+        pa.array(np.minimum(second, published_s)),
+        pa.array(published_s),
+        clicks["batch_ms"].combine_chunks(),
+    ]
+    return pa.Table.from_arrays(columns, schema=CLICKS)
+
+
+def _seconds(times: pa.ChunkedArray) -> Ints:
+    seconds: Ints = times.cast(pa.int64()).to_numpy() // MICROSECONDS
+    return seconds
+
 
 CLICKS = pa.schema(
     [
@@ -57,36 +144,20 @@ BLOB = (VISITS, PAGES, TEXTS, NAMES, FIRSTS)
 ID_CHARACTERS = 16
 
 
-def pack(batches: Iterable[pa.RecordBatch], buckets: int) -> Iterator[pa.RecordBatch]:
-    """Pack a partition.
+def blobs_of(clicks: pa.Table, buckets: int) -> list[bytes]:
+    """What each bucket is sent: tables of BLOB as `packing.to_blob` writes them.
 
     Args:
-        batches: the clicks of one partition and batch, columns of CLICKS; none of them null.
+        clicks: those of one partition and batch, columns of CLICKS; none of them null.
         buckets: the number of buckets of the query.
-
-    Yields:
-        One RecordBatch of PACKED_SCHEMA with a row for each bucket; nothing for an empty partition.
 
     Raises:
         ValueError: a message id has not 16 hex digits.
     """
-    clicks = packing.gather(batches)
-    if clicks is None:
-        return
-    sorted_clicks = _Sorted(clicks, buckets)
-    tables = [
-        (sorted_clicks.bucket[rows], table)
-        for rows, table in (
-            sorted_clicks.seconds(),
-            sorted_clicks.pages(),
-            sorted_clicks.texts(),
-            sorted_clicks.names(),
-            sorted_clicks.firsts(),
-        )
-    ]
-    by_bucket = [packing.split(table, owners, buckets) for owners, table in tables]
-    blobs = [packing.to_blob(of_one) for of_one in zip(*by_bucket, strict=True)]
-    yield packing.pack(packing.header_of(clicks), blobs)
+    found = _Sorted(clicks, buckets)
+    made = (found.seconds(), found.pages(), found.texts(), found.names(), found.firsts())
+    by_bucket = [packing.split(table, found.bucket[rows], buckets) for rows, table in made]
+    return [packing.to_blob(tables) for tables in zip(*by_bucket, strict=True)]
 
 
 class _Sorted:

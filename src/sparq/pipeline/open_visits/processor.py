@@ -9,7 +9,7 @@ a timer would fire.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -18,14 +18,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from sparq.pipeline import packing
-from sparq.pipeline.clicks import parse_arrow
-from sparq.pipeline.messages import with_batch_time
+from sparq.pipeline.messages import packed_messages
 from sparq.pipeline.open_visits.bucket import apply, close
-from sparq.pipeline.open_visits.limits import DEFAULT_LIMITS, Limits
-from sparq.pipeline.open_visits.output import OUTPUT_DDL
-from sparq.pipeline.open_visits.pack import pack
-from sparq.pipeline.open_visits.parts import State, held_state
-from sparq.pipeline.open_visits.prepare import PARSED_COLUMNS, prepared
+from sparq.pipeline.open_visits.findings import OUTPUT_DDL
+from sparq.pipeline.open_visits.pack import PARSED_COLUMNS, blobs_of, prepared
+from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, Limits, State, held_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,28 +54,17 @@ class ListPart:
         self._state.clear()
 
 
-class ValuePart:
-    """A Spark ValueState as a part of a state."""
-
-    def __init__(self, state: Any) -> None:
-        self._state = state
+class ValuePart(ListPart):
+    """A Spark ValueState as a part of a state, to which nothing is appended."""
 
     def get(self) -> list[bytes]:
         """Its value, if it has one."""
         row = self._state.get()
         return [] if row is None else [bytes(row[0])]
 
-    def append(self, value: bytes) -> None:
-        """Add the first value."""
-        self.put(value)
-
     def put(self, value: bytes) -> None:
         """Have this value."""
         self._state.update((value,))
-
-    def clear(self) -> None:
-        """Have no value."""
-        self._state.clear()
 
 
 class SpamProcessor(StatefulProcessor):  # type: ignore[misc] # - pyspark has no types here
@@ -112,18 +98,8 @@ def as_pandas(rows: pa.Table) -> pd.DataFrame:
 
 
 def packed(messages: DataFrame, buckets: int) -> DataFrame:
-    """A stream of messages as packed rows: one pass over their text, on the executors.
-
-    Args:
-        messages: streaming; the columns of `messages.MESSAGE_DDL`.
-        buckets: see `packing.bucket_count`; the same in all runs of a query.
-    """
-
-    def pack_messages(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tables = (prepared(parse_arrow(batch, PARSED_COLUMNS)) for batch in batches)
-        return pack((batch for table in tables for batch in table.to_batches()), buckets)
-
-    return with_batch_time(messages).mapInArrow(pack_messages, packing.PACKED_DDL)
+    """A stream of messages as packed rows."""
+    return packed_messages(messages, PARSED_COLUMNS, prepared, blobs_of, buckets)
 
 
 def found(packed_rows: DataFrame, limits: Limits = DEFAULT_LIMITS) -> DataFrame:

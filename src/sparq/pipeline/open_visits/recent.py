@@ -11,24 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparq.pipeline.open_visits import judge
-from sparq.pipeline.open_visits.arrivals import touched
-from sparq.pipeline.open_visits.batch import Batch
+from sparq.pipeline.open_visits.batch import Batch, touched
 from sparq.pipeline.open_visits.findings import Findings
 from sparq.pipeline.open_visits.folding import Window, windows_from
 from sparq.pipeline.open_visits.intervals import merged, visit_of
-from sparq.pipeline.open_visits.limits import BUSY_PAGES
-from sparq.pipeline.open_visits.rows import (
-    Ints,
-    Pages,
-    Visits,
-    concat,
-    only,
-    spans_of,
-    take,
-)
-from sparq.pipeline.open_visits.tiers import Hot
-from sparq.pipeline.open_visits.whole import grouped
-from sparq.pipeline.visits import CLOCK_GAPS, ROBOTS_TXT, UNDECLARED, VISIT_GAP_S, Evidence
+from sparq.pipeline.open_visits.rows import Pages, Visits, concat, only, slices_of, take
+from sparq.pipeline.open_visits.tiers import BUSY_PAGES, Hot
+from sparq.pipeline.open_visits.whole import by_time, grouped
+from sparq.pipeline.packing import Ints
+from sparq.pipeline.visits import CLOCK_GAPS, UNDECLARED, VISIT_GAP_S, Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,9 @@ def judged(hot: Hot, batch: Batch, findings: Findings) -> Judged | None:
     visitors = touched(batch.seconds)
     pages = _of(concat(Pages, [hot.pages, batch.pages]), visitors)
     windows = windows_from(only(hot.windows, np.isin(hot.windows["visitor"].to_numpy(), visitors)))
-    look = _worth_a_look(pages, windows)
+    # No rule needs fewer than 2 * BUSY_PAGES - 1 pages, and `base` may hold BUSY_PAGES - 1 of them.
+    folded = [window.visitor for window in windows]
+    look = judge.worth_a_look(pages.visitor, pages.kind, BUSY_PAGES, folded)
     if not len(look):
         return Judged([], {})
     pages = _of(pages, look)
@@ -91,14 +84,6 @@ def _of(pages: Pages, visitors: Ints) -> Pages:
     return take(pages, np.isin(pages.visitor, visitors))
 
 
-def _worth_a_look(pages: Pages, windows: list[Window]) -> Ints:
-    """Visitors with enough pages for any rule, counting those that may lie in `base`."""
-    known, rank, counts = np.unique(pages.visitor, return_inverse=True, return_counts=True)
-    asked = np.bincount(rank, pages.kind == ROBOTS_TXT, len(known)) > 0
-    folded = np.array([window.visitor for window in windows], np.int64)
-    return np.union1d(known[(counts >= BUSY_PAGES) | asked], folded)
-
-
 def _suspects(
     hot: Hot, batch: Batch, look: Ints, pages: Pages, windows: list[Window]
 ) -> list[_Suspect]:
@@ -107,9 +92,8 @@ def _suspects(
     low_s = np.append(hot_low_s, np.full(len(batch.seconds.visitor), batch.before_s))
     theirs = np.isin(parts.visitor, look)
     visits = merged(take(parts, theirs), low_s[theirs])
-    pages = take(pages, np.lexsort((pages.id, pages.second, pages.visitor)))
-    pages_at = {int(pages.visitor[a]): slice(a, z) for a, z in spans_of(pages.visitor)}
-    visits_at = {int(visits.visitor[a]): slice(a, z) for a, z in spans_of(visits.visitor)}
+    pages = by_time(pages)
+    pages_at, visits_at = slices_of(pages.visitor), slices_of(visits.visitor)
     by_visitor = grouped([window.visitor for window in windows], windows)
     busy = hot.busy()
     complete = np.ones(len(look), bool) if busy is None else np.isin(look, busy)

@@ -1,7 +1,8 @@
 """Rows as columns: numpy arrays to work on, Arrow tables to keep.
 
 Numbers are numpy arrays in a frozen dataclass a kind of row (`Visits`, `Pages`); what has text or
-is rare stays an Arrow table. Hashes are 64 bits (xxhash64), times whole seconds since 1970.
+is rare stays an Arrow table. Hashes are 64 bits (xxhash64), times whole seconds since 1970. `Names`
+says who the visitors are: address and agent of each hash.
 """
 
 from __future__ import annotations
@@ -9,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Ints = npt.NDArray[np.int64]
-Marks = npt.NDArray[np.bool_]
+from sparq.pipeline.packing import Ints, Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +126,11 @@ def starts_of(*sorted_columns: npt.NDArray[Any]) -> Ints:
     return np.flatnonzero(new)
 
 
-def spans_of(sorted_column: npt.NDArray[Any]) -> list[tuple[int, int]]:
-    """First row and end of each group of equal values."""
-    starts = starts_of(sorted_column).tolist()
-    return list(pairwise([*starts, len(sorted_column)]))
+def slices_of(sorted_column: npt.NDArray[Any]) -> dict[int, slice]:
+    """The rows of each value."""
+    starts = starts_of(sorted_column)
+    ends = [*starts[1:].tolist(), len(sorted_column)]
+    return dict(zip(sorted_column[starts].tolist(), map(slice, starts.tolist(), ends), strict=True))
 
 
 def only(table: pa.Table, marks: Marks) -> pa.Table:
@@ -148,3 +148,52 @@ def joined(schema: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:
     """Tables one after the other, without chunks."""
     filled = [table for table in tables if len(table)]
     return pa.concat_tables(filled).combine_chunks() if filled else empty(schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A visitor, and whether the agent says that it is a robot."""
+
+    address: str
+    agent: str
+    declared: bool
+
+
+class Names:
+    """Visitors by hash; `table` has each once, in order of the hashes, columns of NAMES."""
+
+    def __init__(self, tables: Sequence[pa.Table]) -> None:
+        table = joined(NAMES, [_plain(table) for table in tables])
+        visitor, first = np.unique(table["visitor"].to_numpy(), return_index=True)
+        self._visitor: Ints = visitor
+        self.table = table.take(pa.array(first)).combine_chunks()
+        self._declared: Marks = self.table["declared"].to_numpy()
+
+    def of(self, visitor: int) -> Name:
+        """The name of a visitor, who must be known."""
+        at = int(np.searchsorted(self._visitor, visitor))
+        assert self._visitor[at] == visitor, visitor
+        return Name(*(self.table[name][at].as_py() for name in NAMES.names[1:]))
+
+    def declared(self, visitors: Ints) -> Marks:
+        """Which of these visitors, all known, declare to be robots."""
+        if not len(visitors):
+            return np.empty(0, bool)
+        return self._declared[np.searchsorted(self._visitor, visitors)]
+
+    def only(self, visitors: Ints) -> pa.Table:
+        """The names of these visitors; agents as a dictionary, since few make up all."""
+        table = self.table.filter(pa.array(np.isin(self._visitor, visitors)))
+        at = NAMES.get_field_index("agent")
+        return table.set_column(at, "agent", table["agent"].dictionary_encode())
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """With agents as texts."""
+    return table if table.schema.equals(NAMES) else table.cast(NAMES)
+
+
+def texts_in(tables: Sequence[pa.Table]) -> dict[int, str]:
+    """The texts of pages by hash, of tables of TEXTS."""
+    table = joined(TEXTS, tables)
+    return dict(zip(table["page"].to_pylist(), table["text"].to_pylist(), strict=True))

@@ -1,9 +1,17 @@
-"""The two tiers in which a bucket keeps its visits: `hot`, read in each batch, and `base`.
+"""The state of a bucket: the parts in which Spark keeps it, what they hold, and how much.
+
+    hot       list   what ordinary batches read: an element for each batch since the last
+                     compaction; the first one has what the compaction left hot
+    names     list   the visitors of these batches, by name: read by a compaction only
+    base      value  what the last compaction put away: read by a compaction only
+    findings  value  all findings: read when one is looked up that is not in `hot`
+
+A list is a Spark ListState, a value a ValueState, each with one binary column.
 
 A compaction puts the visits, pages and names of all visitors into `base`, but those of busy ones
-(see `limits.BUSY_PAGES`), which become the first element of `hot`. Each batch until the next one
-appends an element to `hot`, and the names of its visitors to the part `names`. So an ordinary
-batch reads and writes some kilobytes, however many visits are open.
+(see BUSY_PAGES), which become the first element of `hot`. Each batch until the next one appends an
+element to `hot`, and the names of its visitors to `names`. So an ordinary batch reads and writes
+some kilobytes, however many visits are open.
 
 An element of `hot` is one line of JSON (`Meta`), filled up with spaces to a multiple of 64 bytes,
 and the tables HOT as `packing.to_blob` writes them; `base` is the tables BASE.
@@ -12,30 +20,138 @@ and the tables HOT as `packing.to_blob` writes them; `base` is the tables BASE.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from sparq.pipeline import packing
-from sparq.pipeline.low_mark import LowMarkBooks
 from sparq.pipeline.open_visits.findings import FINDINGS
 from sparq.pipeline.open_visits.folding import FOLDS, WINDOWS
-from sparq.pipeline.open_visits.parts import State
 from sparq.pipeline.open_visits.rows import (
     NAMES,
     PAGES,
     TEXTS,
     VISITS,
-    Ints,
     Pages,
     Visits,
     concat,
     empty,
     from_table,
     joined,
+    texts_in,
     to_table,
 )
+from sparq.pipeline.packing import Ints
+from sparq.pipeline.visits import BURST_PAGES, BURST_S, REPEAT_CLICKS, REPEAT_S, VISIT_GAP_S
+
+# A visitor who asked for one page so often, or for so many pages within BURST_S, is busy, and lies
+# in `hot`. The others lie in `base`, which ordinary batches do not read: what they have there is no
+# burst and no repetition without as many new clicks again, which are seen in `hot`.
+BUSY_PAGES = 8
+assert 2 * BUSY_PAGES - 1 <= REPEAT_CLICKS <= BURST_PAGES
+
+# A window that begins with an older page click can get no more clicks: what is so late is ignored.
+WINDOW_OVER_S = VISIT_GAP_S + max(BURST_S, REPEAT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one bucket.
+
+    Attributes:
+        batches_max: batches between two compactions.
+        hot_bytes_max: bytes of the batches since the last compaction; more lead to the next one.
+        overdue_s: event time by which a visit may be over before it is judged.
+        fold_pages: page clicks of a visit that are kept one by one however old they are.
+        pages_max: page clicks of a visit that are kept one by one however new they are.
+        state_bytes_max: bytes of all visits; beyond it, the oldest visits are dropped and counted.
+        findings_max: findings; beyond it, the older half is dropped and counted.
+    """
+
+    batches_max: int = 16
+    hot_bytes_max: int = 1 << 20
+    overdue_s: int = 60
+    fold_pages: int = 64
+    pages_max: int = 2_000
+    # Visits of half an hour at 5,000 clicks/s take 8 MB in each of 16 buckets.
+    state_bytes_max: int = 16 << 20
+    findings_max: int = 12_500
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Part(Protocol):
+    """One state variable of a bucket."""
+
+    def get(self) -> list[bytes]:
+        """All its values, in order of writing; a value state has one at most."""
+
+    def append(self, value: bytes) -> None:
+        """Add a value; of lists only."""
+
+    def put(self, value: bytes) -> None:
+        """Have this one value from now on."""
+
+    def clear(self) -> None:
+        """Have no value from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of one bucket."""
+
+    hot: Part
+    names: Part
+    base: Part
+    findings: Part
+
+
+class HeldPart:
+    """A part in memory: for the end of a run, where Spark's state is read as rows, and for tests.
+
+    Attributes:
+        values: what it holds.
+        calls: the methods called so far, by name.
+    """
+
+    def __init__(self, values: Iterable[bytes] = ()) -> None:
+        self.values = list(values)
+        self.calls: list[str] = []
+
+    def get(self) -> list[bytes]:
+        """All values."""
+        self.calls.append("get")
+        return list(self.values)
+
+    def append(self, value: bytes) -> None:
+        """Add a value."""
+        self.calls.append("append")
+        self.values.append(value)
+
+    def put(self, value: bytes) -> None:
+        """Have this one value."""
+        self.calls.append("put")
+        self.values = [value]
+
+    def clear(self) -> None:
+        """Have no value."""
+        self.calls.append("clear")
+        self.values = []
+
+
+def held_state(
+    hot: Iterable[bytes] = (),
+    names: Iterable[bytes] = (),
+    base: Iterable[bytes] = (),
+    findings: Iterable[bytes] = (),
+) -> State:
+    """A state in memory with the values of each part."""
+    return State(HeldPart(hot), HeldPart(names), HeldPart(base), HeldPart(findings))
+
 
 HOT = (VISITS, PAGES, TEXTS, FOLDS, WINDOWS, FINDINGS)
 BASE = (VISITS, PAGES, NAMES)
@@ -57,7 +173,7 @@ class Meta:
 
     batches: int
     before_s: int
-    low_mark: LowMarkBooks
+    low_mark: dict[str, Any]
     due_s: int | None
     hot_bytes: int
     has_base: bool
@@ -134,8 +250,7 @@ class Hot:
 
     def texts(self) -> dict[int, str]:
         """The texts of pages that a rule may name."""
-        table = joined(TEXTS, [one.texts for one in self.elements])
-        return dict(zip(table["page"].to_pylist(), table["text"].to_pylist(), strict=True))
+        return texts_in([one.texts for one in self.elements])
 
     def folds(self) -> pa.Table:
         """The folds, which a compaction alone makes."""

@@ -1,34 +1,37 @@
-"""All that a bucket holds, at a compaction and at the end of a run, and how it is judged then.
+"""All that a bucket holds, at a compaction and at the end of a run: how it is judged and bounded.
 
-`lows` are the low marks after each batch since the last compaction, so that visits are judged in
-the order in which they were over, as if each batch had judged its own: what is told of a visitor
-does not depend on when the state is compacted.
+1. `lows` are the low marks after each batch since the last compaction, so that visits are judged in
+   the order in which they were over, as if each batch had judged its own: what is told of a visitor
+   does not depend on when the state is compacted.
+2. A bucket stays within its bounds: old pages are folded, which loses nothing that a rule still
+   asks for, and the oldest visits are dropped, which is counted (`findings.Evicted`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sparq.pipeline.open_visits import judge
-from sparq.pipeline.open_visits.findings import Findings
-from sparq.pipeline.open_visits.folding import Fold, Window, folds_of, windows_from
-from sparq.pipeline.open_visits.intervals import merged, visit_of
-from sparq.pipeline.open_visits.names import Names
-from sparq.pipeline.open_visits.rows import (
-    Ints,
-    Marks,
-    Pages,
-    Visits,
-    concat,
-    spans_of,
-    take,
+from sparq.pipeline.open_visits.findings import Evicted, Findings
+from sparq.pipeline.open_visits.folding import (
+    Fold,
+    Window,
+    folds_of,
+    merged_windows,
+    windows_from,
+    windows_of,
 )
-from sparq.pipeline.open_visits.tiers import Base, Hot
-from sparq.pipeline.visits import PAGE, REPEAT_CLICKS, ROBOTS_TXT, VISIT_GAP_S
+from sparq.pipeline.open_visits.intervals import merged, visit_of
+from sparq.pipeline.open_visits.rows import Names, Pages, Visits, concat, slices_of, take, to_table
+from sparq.pipeline.open_visits.tiers import WINDOW_OVER_S, Base, Hot, Limits
+from sparq.pipeline.packing import Ints, Marks
+from sparq.pipeline.visits import PAGE, REPEAT_CLICKS, VISIT_GAP_S
+
+ROOM_LEFT = 0.9  # of what is allowed stays, so that not every compaction has to drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +125,20 @@ class Whole:
     def _judge_visitors(self, findings: Findings, open_visits: Marks, touched: Ints) -> None:
         """The rules that hold at once, for those who clicked and are worth a look."""
         held = np.flatnonzero(open_visits[self.visit])
-        visitor = self.pages.visitor[held]
-        known, rank, counts = np.unique(visitor, return_inverse=True, return_counts=True)
-        asked = np.bincount(rank, self.pages.kind[held] == ROBOTS_TXT, len(known)) > 0
-        windows = self._windows_by_visitor(open_visits)
-        folded = np.fromiter(windows, np.int64, len(windows))
-        look = np.union1d(known[(counts >= REPEAT_CLICKS) | asked], folded)
+        visitor, kind = self.pages.visitor[held], self.pages.kind[held]
+        open_windows = [one for at, some in self.windows.items() if open_visits[at] for one in some]
+        windows = grouped([one.visitor for one in open_windows], open_windows)
+        look = judge.worth_a_look(visitor, kind, REPEAT_CLICKS, windows)
         look = look[np.isin(look, touched)]
-        pages = _sorted(take(self.pages, held[np.isin(visitor, look)]))
-        by_visitor = {int(pages.visitor[a]): (a, z) for a, z in spans_of(pages.visitor)}
+        pages = by_time(take(self.pages, held[np.isin(visitor, look)]))
+        by_visitor = slices_of(pages.visitor)
         for one in look.tolist():
             name = self.names.of(one)
-            mine = take(pages, slice(*by_visitor.get(one, (0, 0))))
+            mine = take(pages, by_visitor.get(one, slice(0)))
             for evidence in judge.at_once(
                 mine, windows.get(one, []), self.texts, declared=name.declared
             ):
                 findings.hold(one, name, evidence)
-
-    def _windows_by_visitor(self, open_visits: Marks) -> dict[int, list[Window]]:
-        held = [one for at, some in self.windows.items() if open_visits[at] for one in some]
-        return grouped([one.visitor for one in held], held)
 
     def _judge_visits(self, findings: Findings, over: Marks) -> None:
         """The rules about whole visits, for the marked ones."""
@@ -152,9 +149,9 @@ class Whole:
         order = np.lexsort((self.pages.id[rows], self.pages.second[rows], self.visit[rows]))
         rows = rows[order]
         pages, visit = take(self.pages, rows), self.visit[rows]
-        by_visit = {int(visit[a]): (a, z) for a, z in spans_of(visit)}
+        by_visit = slices_of(visit)
         for one in at.tolist():
-            mine = take(pages, slice(*by_visit.get(one, (0, 0))))
+            mine = take(pages, by_visit.get(one, slice(0)))
             visitor = int(self.visits.visitor[one])
             resources = int(self.visits.resources[one])
             for evidence in judge.of_visit(mine, resources, self.folds.get(one)):
@@ -166,18 +163,88 @@ class Whole:
         rows = kept[self.visit]
         folds = {int(index[at]): one for at, one in self.folds.items() if kept[at]}
         windows = {int(index[at]): some for at, some in self.windows.items() if kept[at]}
-        return Whole(
-            take(self.visits, kept),
-            take(self.pages, rows),
-            index[self.visit[rows]],
-            folds,
-            windows,
-            self.names,
-            self.texts,
-        )
+        visits, pages = take(self.visits, kept), take(self.pages, rows)
+        visit = index[self.visit[rows]]
+        return replace(self, visits=visits, pages=pages, visit=visit, folds=folds, windows=windows)
+
+    def folded(self, low_s: int, limits: Limits, evicted: Evicted) -> Whole:
+        """These open visits with the old pages of long ones folded.
+
+        Args:
+            low_s: the low mark.
+            limits: which visits are long.
+            evicted: counts the pages that had to be folded though they are not old.
+        """
+        over_s = low_s - WINDOW_OVER_S
+        count = np.bincount(self.visit, minlength=len(self.visits.visitor))
+        old = np.bincount(self.visit, self.pages.second <= over_s, len(count))
+        long = ((count > limits.fold_pages) & (old > 0)) | (count > limits.pages_max)
+        if not long.any():
+            return self
+        whole = replace(self, folds=dict(self.folds), windows=dict(self.windows))
+        rows = np.flatnonzero(long[self.visit])
+        rows = rows[np.lexsort((self.pages.id[rows], self.pages.second[rows], self.visit[rows]))]
+        gone = [
+            whole._fold_one(rows[mine], over_s, limits, evicted)
+            for mine in slices_of(self.visit[rows]).values()
+        ]
+        kept = np.ones(len(self.visit), bool)
+        kept[np.concatenate(gone)] = False
+        return replace(whole, pages=take(self.pages, kept), visit=self.visit[kept])
+
+    def _fold_one(self, rows: Ints, over_s: int, limits: Limits, evicted: Evicted) -> Ints:
+        """Note the folds and windows of the old ones of a visit's pages; returns their rows."""
+        visit, pages = int(self.visit[rows[0]]), take(self.pages, rows)
+        old = int(np.searchsorted(pages.second, over_s, side="right"))
+        if len(rows) - old > limits.pages_max:
+            newer = len(rows) - old - int(limits.pages_max * ROOM_LEFT)
+            evicted.clicks += newer
+            old += newer
+        if not old:
+            return rows[:0]
+        declared = bool(self.names.declared(pages.visitor[:1])[0])
+        windows = windows_of(pages, old, self.texts, declared=declared)
+        windows = merged_windows([*self.windows.get(visit, []), *windows])
+        if windows:
+            self.windows[visit] = windows
+        asked = take(pages, np.flatnonzero(pages.kind[:old] == PAGE))
+        if len(asked.second) and not declared:
+            before = self.folds.get(visit)
+            self.folds[visit] = before.plus(asked) if before else Fold.of(asked)
+        return rows[:old]
+
+    def bounded(self, limits: Limits, evicted: Evicted) -> Whole:
+        """These open visits without the oldest, if there are more than a bucket may hold.
+
+        Args:
+            limits: what a bucket may hold.
+            evicted: counts what is dropped.
+        """
+        size = to_table(self.visits).nbytes + to_table(self.pages).nbytes
+        if size + self.names.table.nbytes <= limits.state_bytes_max:
+            return self
+        size += self.names.only(self.visits.visitor).nbytes  # less: each agent once
+        if size <= limits.state_bytes_max:
+            return self
+        count = len(self.visits.visitor)
+        room = int(count * ROOM_LEFT * limits.state_bytes_max / size)
+        order = np.lexsort((self.visits.visitor, self.visits.last_s))
+        kept: Marks = np.zeros(count, bool)
+        kept[order[count - room :]] = True
+        evicted.visits += count - room
+        evicted.clicks += int(self.visits.clicks[~kept].sum())
+        return self.only(kept)
+
+    def all_windows(self) -> list[Window]:
+        """In order of their visits."""
+        return [window for _, some in sorted(self.windows.items()) for window in some]
+
+    def all_folds(self) -> list[Fold]:
+        """In order of their visits."""
+        return [fold for _, fold in sorted(self.folds.items())]
 
 
-def _sorted(pages: Pages) -> Pages:
+def by_time(pages: Pages) -> Pages:
     """In order of visitor, time and id."""
     return take(pages, np.lexsort((pages.id, pages.second, pages.visitor)))
 

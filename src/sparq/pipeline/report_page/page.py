@@ -1,23 +1,34 @@
-"""The page: all parts in their order, the audit's result first.
+"""The page of a report: what the template `report.html` is given.
 
 Pure: equal input gives equal text. The page has no script and makes no request, and its policy
 allows neither, whatever the text of a click is.
+
+1. Jinja2 escapes everything. A template that names what it was not given fails instead of showing
+   nothing.
+2. Text of clicks is shown by `visible`: a character that has no shape of its own, or that turns the
+   direction of its surroundings, is shown as its number.
+3. Bars are cells of the tables that they illustrate, so their figures are text, also for screen
+   readers.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from sparq.pipeline.audit import newest_rows
+from sparq.pipeline.query_progress import Sample
 from sparq.pipeline.report import newest_findings
-from sparq.pipeline.report_page import sections
-from sparq.pipeline.report_page.markup import Html, Part, element, trusted, visible
-from sparq.pipeline.report_page.style import STYLE
-from sparq.pipeline.report_page.timeline import minutes_sections, run_sections
-from sparq.pipeline.samples import Sample
+from sparq.pipeline.report_page.timeline import minutes_charts, run_charts
+
+Report = Mapping[str, Any]
 
 POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
@@ -33,13 +44,43 @@ LINKS: Final = (
     ("rejected", "Rejected"),
     ("stages", "Stages"),
 )
+FINDINGS_SHOWN: Final = 20
+"""Of each reason, those with the most evidence."""
+
+WARNINGS: Final = (
+    ("late", "{:,} clicks came after their minute was closed: they are archived, and counted here"),
+    (
+        "evicted_visits",
+        "{:,} visits left the memory before they were over: not every rule saw them",
+    ),
+    ("evicted_clicks", "{:,} clicks were of such visits"),
+    ("evicted_findings", "{:,} findings were forgotten: seen again, they are told as new ones"),
+    ("closed_early", "{:,} minutes were closed before their time, for want of memory"),
+    ("resent", "{:,} messages were sent again after a send without an answer"),
+)
+REASONS: Final = {
+    "declared_robot": "says in its user agent that it is one",
+    "undeclared_robot": "does not say so, yet asks for robots.txt or clicks like clockwork",
+    "burst": "more pages within seconds than anyone opens by hand",
+    "no_resources": "a visit of many pages without any image, style or script",
+    "repeats": "the same page again and again",
+}
+SIZES: Final = ("bytes", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A part of the page that is a table of counts, the highest of which fills its bar."""
+
+    name: str
+    title: str
+    what: str
+    unit: str
+    counts: Mapping[str, float]
 
 
 def page_of(
-    report: Mapping[str, Any],
-    minutes: pa.Table,
-    findings: pa.Table,
-    samples: Sequence[Sample] = (),
+    report: Report, minutes: pa.Table, findings: pa.Table, samples: Sequence[Sample] = ()
 ) -> str:
     """The report of a run as HTML.
 
@@ -50,55 +91,101 @@ def page_of(
         findings: rows of FINDING_SCHEMA, all revisions.
         samples: the progress of the queries; empty where nobody listened.
     """
-    main = [
-        *minutes_sections(newest_rows(minutes)),
-        sections.top_pages(report),
-        sections.findings(report, newest_findings(findings)),
-        *run_sections(samples),
-        sections.rejected(report),
-        sections.stages(report),
-    ]
-    body = [
-        element("a", "Skip to the charts", href="#charts", class_="skip"),
-        element("header", *_top(report)),
-        _links(main),
-        element("main", *main, id="charts", tabindex=-1),
-    ]
-    whole = element("html", element("head", *_head(report)), element("body", *body), lang="en")
-    return f"<!DOCTYPE html>\n{whole}\n"
+    by_minute, by_run = minutes_charts(newest_rows(minutes)), run_charts(samples)
+    tops = {page["page"]: page["clicks"] for page in report["top_pages"]}
+    reasons = (report.get("rejected_by_reason") or {}).items()
+    ordered = dict(sorted(reasons, key=lambda item: (-item[1], item[0])))
+    seconds = {k: v for k, v in report.get("stage_seconds", {}).items() if k != "total"}
+    counted = (
+        Counted("pages", "Top pages", "Page", "Clicks", tops),
+        Counted("rejected", "Rejected messages", "Reason", "Messages", ordered),
+        Counted("stages", "Stages of the run", "Stage", "Seconds", seconds),
+    )
+    there = {"clicks", "findings"} | {one.name for one in (*by_minute, *by_run)}
+    there |= {one.name for one in counted if one.counts}
+    scores = report.get("scores")
+    heads = [("Reason", ""), ("Found", "number"), ("", "bar")]
+    if scores:
+        heads += [(title, "number") for title in ("Planted", "Precision", "Recall")]
+    newest = newest_findings(findings)
+    strongest = [_strongest(reason, newest) for reason in report["findings"]]
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            report=report,
+            policy=POLICY,
+            warnings=_warnings(report),
+            links=[(name, title) for name, title in LINKS if name in there],
+            minutes=by_minute,
+            run=by_run,
+            scores=scores,
+            reasons=REASONS,
+            finding_heads=heads,
+            strongest=[(name, shown) for name, shown in strongest if shown],
+            **{one.name: one for one in counted},
+        )
+    )
 
 
-def _head(report: Mapping[str, Any]) -> list[Part]:
-    result = "audit passed" if report["exactly_once"] else "AUDIT FAILED"
-    return [
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="referrer", content="no-referrer"),
-        # Without one, a browser would ask the server of the page for /favicon.ico.
-        element("link", rel="icon", href="data:,"),
-        element("title", f"Clicks: {result}"),
-        element("style", trusted(STYLE)),
-    ]
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("sparq.pipeline.report_page", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"visible": visible, "figure": figure, "size_text": size_text}
+    return environment
 
 
-def _top(report: Mapping[str, Any]) -> list[Part]:
-    return [
-        element("h1", "Report of the clicks pipeline"),
-        element("p", visible(str(report["source"])), class_="source"),
-        sections.verdict(report),
-        sections.warnings(report),
-        sections.figures(report),
-    ]
+def _warnings(report: Report) -> list[str]:
+    """What needs attention."""
+    said = [text.format(report[key]) for key, text in WARNINGS if report.get(key)]
+    if report.get("restarts"):
+        said.append(f"Started again during the run: {', '.join(report['restarts'])}")
+    return said
 
 
-def _links(main: Sequence[Html | None]) -> Html:
-    """To the parts that are there."""
-    there = "".join(part for part in main if part is not None)
-    links = [
-        element("li", element("a", title, href=f"#{name}"))
-        for name, title in LINKS
-        if f'<h2 id="{name}">' in there
-    ]
-    return element("nav", element("ul", *links), aria_label="Parts of this page")
+def _strongest(
+    reason: str, newest: Sequence[Mapping[str, Any]]
+) -> tuple[str, list[Mapping[str, Any]]]:
+    """The findings of a reason with the greatest amount, of equals the first by address."""
+    mine = [one for one in newest if one["reason"] == reason]
+    mine.sort(key=lambda one: (-one["amount"], one["address"], one["user_agent"]))
+    shown = mine[:FINDINGS_SHOWN]
+    if len(mine) > len(shown):
+        return f"{reason}: the {len(shown)} strongest of {len(mine):,} findings", shown
+    return f"{reason}: all {len(mine)} findings", shown
+
+
+def figure(value: float) -> str:
+    """A count, or a number with a decimal."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def size_text(count: float) -> str:
+    """Bytes in a unit of three digits."""
+    for unit in SIZES:
+        if count < 1_000 or unit == SIZES[-1]:
+            break
+        count /= 1_000
+    return f"{count:,.0f} {unit}" if unit == SIZES[0] else f"{count:,.1f} {unit}"
+
+
+def visible(text: str, characters_max: int = 200) -> Markup:
+    """Text of a click, isolated from the direction of what surrounds it, its end cut off."""
+    cut = text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
+    return Markup("<bdi>{}</bdi>").format("".join(map(_shown, cut)))
+
+
+def _shown(character: str) -> str:
+    """A character, or its number where it would not be seen: controls, marks of direction, halves
+    of pairs (a lone surrogate cannot even be written as UTF-8)."""
+    if unicodedata.category(character)[0] != "C":
+        return character
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

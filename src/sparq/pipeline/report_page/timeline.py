@@ -1,4 +1,4 @@
-"""The parts of the page that are charts over time, each with its figures as a table.
+"""The charts over time, each with its figures for a table.
 
 Pure. A chart is drawn twice, for wide and for narrow screens, with as many points as either can
 show; the figures under the pointer and those of the table are of TABLE_POINTS points at most.
@@ -7,11 +7,14 @@ show; the figures under the pointer and those of the table are of TABLE_POINTS p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from markupsafe import Markup
 
+from sparq.pipeline.query_progress import Sample
 from sparq.pipeline.report_page import times
 from sparq.pipeline.report_page.charts import (
     NARROW,
@@ -24,10 +27,7 @@ from sparq.pipeline.report_page.charts import (
     halved_between,
     stacked,
 )
-from sparq.pipeline.report_page.markup import Html, element, trusted
 from sparq.pipeline.report_page.points import POINTS_MAX, Floats, Points, points_of
-from sparq.pipeline.report_page.sections import number, row_head, section, table
-from sparq.pipeline.samples import Sample
 
 TABLE_POINTS: Final = 240
 NARROW_POINTS: Final = 300
@@ -38,26 +38,61 @@ STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "1xx", "other")
 """From the bottom of the chart to its top."""
 
 Draw = Callable[[Points], list[Layer]]
+Row = tuple[float, str, float]
+"""A sample of a run: seconds since its beginning, the query, and the value."""
 
 
-def minutes_sections(minutes: pa.Table) -> list[Html]:
-    """Clicks, visitors and statuses per minute."""
+class Drawn(NamedTuple):
+    """A chart for screens of one size, and what is said before it."""
+
+    size: str
+    svg: Markup
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """A part of the page.
+
+    Attributes:
+        legend: which line, or which area, is which: class in the style sheet and name.
+        filled: whether they are areas.
+        charts: the same for each size of screens.
+        table: the name of the table.
+        heads: of each of its columns: title, and class of its cells ("" for plain text).
+        rows: the cells of each row.
+        note: what is said of all charts.
+    """
+
+    name: str
+    title: str
+    legend: Sequence[tuple[str, str]]
+    filled: bool
+    charts: Sequence[Drawn]
+    table: str
+    heads: Sequence[tuple[str, str]]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
+
+
+def minutes_charts(minutes: pa.Table) -> list[Charts]:
+    """Clicks, visitors and statuses per minute; none where there are no minutes."""
     if not len(minutes):
-        return [section("clicks", "Clicks and visitors per minute", element("p", "No minutes."))]
+        return []
     names = [f"status_{status}" for status in STATUSES]
     used = [
         name for name in names if name in minutes.column_names and minutes[name].to_numpy().any()
     ]
-    found = [_by_minute("clicks", "Clicks and visitors per minute", minutes, _COUNTED, _lines)]
+    counted = ["clicks", "visitors"]
+    found = [_by_minute("clicks", "Clicks and visitors per minute", minutes, counted, _lines)]
     if used:
         found.append(_by_minute("statuses", "Statuses per minute", minutes, used, _areas))
     return found
 
 
-_COUNTED: Final = ["clicks", "visitors"]
-
-
-def _by_minute(name: str, title: str, minutes: pa.Table, columns: list[str], layers: Draw) -> Html:
+def _by_minute(
+    name: str, title: str, minutes: pa.Table, columns: list[str], layers: Draw
+) -> Charts:
     few = points_of(minutes, columns, TABLE_POINTS)
     charts = []
     for size, points_max in ((WIDE, POINTS_MAX), (NARROW, NARROW_POINTS)):
@@ -70,13 +105,21 @@ def _by_minute(name: str, title: str, minutes: pa.Table, columns: list[str], lay
             times.minute_ticks(*span, size.ticks),
             _hits(few, columns),
         )
-        charts += [element("p", _note(points), class_=f"note {size.name}"), draw(chart, size)]
+        charts.append(Drawn(size.name, draw(chart, size), _note(points)))
     keys = [_key(column) for column in columns]
-    return section(
+    rows = [
+        (times.span_text(start, few.step), *(rounded(few.values[one][at]) for one in columns))
+        for at, start in enumerate(few.starts.tolist())
+    ]
+    return Charts(
         name,
         title,
-        element("figure", legend(keys, keys, filled=layers is _areas), *charts),
-        _table(title, few, columns),
+        legend=[(key, key) for key in keys],
+        filled=layers is _areas,
+        charts=charts,
+        table=f"{title}, figures" if few.step == 1 else f"{title}, means of {_each(few.step)}",
+        heads=[("Time (UTC)", ""), *((key, "number") for key in keys)],
+        rows=rows,
     )
 
 
@@ -153,91 +196,57 @@ def _hits(points: Points, columns: list[str]) -> list[Hit]:
     ]
 
 
-def _table(title: str, points: Points, columns: list[str]) -> Html:
-    heads = [("Time (UTC)", ""), *((_key(name), "number") for name in columns)]
-    rows = (
-        element(
-            "tr",
-            row_head(times.span_text(start, points.step)),
-            *(number(rounded(points.values[name][at])) for name in columns),
-        )
-        for at, start in enumerate(points.starts.tolist())
-    )
-    name = f"{title}, figures" if points.step == 1 else f"{title}, means of {_each(points.step)}"
-    return element("details", element("summary", "Show as table"), table(name, heads, rows))
-
-
 def rounded(value: float) -> str:
     """A mean: whole where it is great, with a decimal where it is small."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
-def legend(keys: Sequence[str], names: Sequence[str], *, filled: bool = False) -> Html:
-    """Which line, or which area, is which."""
-    kind = " filled" if filled else ""
-    line = trusted(
-        '<svg viewBox="0 0 26 10" aria-hidden="true"><path class="line" d="M0 5h26"/></svg>'
-    )
-    entries = (
-        element("li", element("span", line, class_=f"layer layer-{key}{kind}"), name)
-        for key, name in zip(keys, names, strict=True)
-    )
-    return element("ul", *entries, class_="legend")
-
-
 # The run
 
 
-def run_sections(samples: Sequence[Sample]) -> list[Html]:
+def run_charts(samples: Sequence[Sample]) -> list[Charts]:
     """How fast the queries were and how far behind, by the time of the run."""
-    charts: tuple[tuple[str, str, str, Callable[[Sample], float | None]], ...] = (
-        ("rate", "Clicks per second during the run", "of the newest batch, by query", _rate),
-        ("lag", "Lag during the run, in messages", "in the logs beyond the newest batch", _lag),
-        ("age", "Lag during the run, in seconds", "age of the newest message read", _age),
+    kinds = (
+        ("rate", "Clicks per second during the run", "of the newest batch, by query"),
+        ("lag", "Lag during the run, in messages", "in the logs beyond the newest batch"),
+        ("age", "Lag during the run, in seconds", "age of the newest message read"),
     )
-    found = [_by_run(*chart[:3], samples, chart[3]) for chart in charts]
-    return [one for one in found if one is not None]
-
-
-def _rate(sample: Sample) -> float | None:
-    return sample.rows_per_second
-
-
-def _lag(sample: Sample) -> float | None:
-    return sample.lag_messages
-
-
-def _age(sample: Sample) -> float | None:
-    return sample.lag_seconds
+    values = (
+        [(sample, sample.rows_per_second) for sample in samples],
+        [(sample, sample.lag_messages) for sample in samples],
+        [(sample, sample.lag_seconds) for sample in samples],
+    )
+    known = ([(s, value) for s, value in some if value is not None] for some in values)
+    began = min((sample.time_s for sample in samples), default=0.0)
+    return [_by_run(*kind, began, some) for kind, some in zip(kinds, known, strict=True) if some]
 
 
 def _by_run(
-    name: str,
-    title: str,
-    what: str,
-    samples: Sequence[Sample],
-    value: Callable[[Sample], float | None],
-) -> Html | None:
-    known = [sample for sample in samples if value(sample) is not None]
-    queries = sorted({sample.query for sample in known})
-    if not queries:
-        return None
-    began = min(sample.time_s for sample in samples)
+    name: str, title: str, what: str, began: float, known: Sequence[tuple[Sample, float]]
+) -> Charts:
+    rows = sorted((sample.time_s - began, sample.query, float(value)) for sample, value in known)
+    queries = sorted({query for _, query, _ in rows})
     keys = [f"q{number % LAYERS_OF_QUERIES}" for number in range(len(queries))]
-    layers, rows = [], []
-    for key, query in zip(keys, queries, strict=True):
-        mine = sorted((s for s in known if s.query == query), key=lambda s: s.time_s)
-        xs = np.array([sample.time_s - began for sample in mine])
-        ys = np.array([float(value(sample) or 0.0) for sample in mine])
-        rows += [(x, query, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
-        layers.append(_drawn(key, xs, ys))
-    figure = element(
-        "figure",
-        legend(keys, queries),
-        [_run_chart(title, layers, queries, rows, size) for size in (WIDE, NARROW)],
+    layers = [
+        _drawn(key, *np.array([(x, y) for x, one, y in rows if one == query]).T)
+        for key, query in zip(keys, queries, strict=True)
+    ]
+    few = _few(rows)
+    charts = [
+        Drawn(one.name, _run_chart(title, layers, queries, few, one)) for one in (WIDE, NARROW)
+    ]
+    whole = len(few) == len(rows)
+    return Charts(
+        name,
+        title,
+        legend=list(zip(keys, queries, strict=True)),
+        filled=False,
+        charts=charts,
+        table=f"{title}, figures" if whole else f"{title}, {len(few)} of {len(rows)}",
+        heads=[("Time into the run", ""), ("Query", ""), ("Value", "number")],
+        rows=[(f"{at:,.1f} s", query, rounded(value)) for at, query, value in few],
+        note=f"Each batch of each query: {what}.",
     )
-    note = element("p", f"Each batch of each query: {what}.", class_="note")
-    return section(name, title, note, figure, _run_table(title, rows))
 
 
 def _drawn(key: str, xs: Floats, ys: Floats) -> Layer:
@@ -248,45 +257,25 @@ def _drawn(key: str, xs: Floats, ys: Floats) -> Layer:
 
 
 def _run_chart(
-    title: str,
-    layers: list[Layer],
-    queries: list[str],
-    rows: list[tuple[float, str, float]],
-    size: Size,
-) -> Html:
+    title: str, layers: list[Layer], queries: list[str], few: list[Row], size: Size
+) -> Markup:
     last = max(float(layer.xs[-1]) for layer in layers)
     said = [
         f"{query}: mean {layer.ys.mean():,.1f}, most {layer.ys.max():,.1f}"
         for query, layer in zip(queries, layers, strict=True)
     ]
     summary = f"{title}, {times.seconds_text(last)}. {'. '.join(said)}. The table has the figures."
-    ticks = times.second_ticks(last, size.ticks)
-    return draw(Chart(summary, (0.0, last), layers, ticks, _run_hits(rows)), size)
-
-
-def _few(rows: list[tuple[float, str, float]]) -> list[tuple[float, str, float]]:
-    """Not more than TABLE_POINTS samples, evenly chosen, by time."""
-    ordered = sorted(rows)
-    if len(ordered) <= TABLE_POINTS:
-        return ordered
-    return [ordered[at] for at in np.linspace(0, len(ordered) - 1, TABLE_POINTS).astype(int)]
-
-
-def _run_hits(rows: list[tuple[float, str, float]]) -> list[Hit]:
-    few = _few(rows)
     places = halved_between(np.array([at for at, _, _ in few]))
-    return [
+    hits = [
         Hit(begin, end, f"{times.seconds_text(at)}: {query} {rounded(value)}")
         for (begin, end), (at, query, value) in zip(places, few, strict=True)
     ]
+    ticks = times.second_ticks(last, size.ticks)
+    return draw(Chart(summary, (0.0, last), layers, ticks, hits), size)
 
 
-def _run_table(title: str, rows: list[tuple[float, str, float]]) -> Html:
-    few = _few(rows)
-    heads = [("Time into the run", ""), ("Query", ""), ("Value", "number")]
-    shown = (
-        element("tr", row_head(f"{at:,.1f} s"), element("td", query), number(rounded(value)))
-        for at, query, value in few
-    )
-    name = f"{title}, figures" if len(few) == len(rows) else f"{title}, {len(few)} of {len(rows)}"
-    return element("details", element("summary", "Show as table"), table(name, heads, shown))
+def _few(rows: list[Row]) -> list[Row]:
+    """Not more than TABLE_POINTS samples, evenly chosen, of rows by time."""
+    if len(rows) <= TABLE_POINTS:
+        return rows
+    return [rows[at] for at in np.linspace(0, len(rows) - 1, TABLE_POINTS).astype(int)]

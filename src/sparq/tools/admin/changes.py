@@ -6,18 +6,16 @@ such topic or channel has nothing to do, which is no failure.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from sparq.cluster import actions
 from sparq.cluster.actions import Outcome, Report
 from sparq.cluster.fleet import Fleet, UnknownNode
-from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.admin.confirm import confirm
-from sparq.tools.admin.job import Job
-from sparq.tools.admin.next_steps import has_nothing, next_steps
-from sparq.tools.admin.survey import Survey, known, survey, waiting_in
-from sparq.tools.command_line import Failed, UsageError
+from sparq.protocol.names import quote
+from sparq.tools.admin.job import Job, has_nothing
+from sparq.tools.admin.reading import Survey, known, survey, waiting_in
+from sparq.tools.command_line import Failed
 
 Act = Callable[[Fleet, str, str], Awaitable[Report]]
 NOTHING: Final = "nothing to do: it does not have this"
@@ -53,7 +51,7 @@ async def change(job: Job) -> int:
         UsageError: a name is none.
         Failed: nothing was done.
     """
-    check_names(job)
+    job.check_names()
     found = await _found(job)
     if job.options.dry_run:
         return await _say_plan(job, found)
@@ -62,26 +60,12 @@ async def change(job: Job) -> int:
         figures = {"waiting": f"{found.waiting:,}", "what": job.what, "topic": job.topic}
         sentence = doing.loses.format(**figures, node=job.channel)
         is_whole = job.verb == "tombstone" or not job.channel
-        await confirm(job, job.topic if is_whole else job.channel, f"this {sentence}")
+        await job.confirm(job.topic if is_whole else job.channel, f"this {sentence}")
     try:
         report = await doing.act(job.fleet, job.topic, job.channel)
     except UnknownNode:
         raise Failed(await _no_such_node(job)) from None
     return await say_report(job, report, doing.past)
-
-
-def check_names(job: Job) -> None:
-    """Hold the topic and the channel to names that NSQ allows.
-
-    Raises:
-        UsageError: one is none.
-    """
-    names = {"topic": job.topic}
-    if job.channel and job.verb != "tombstone":
-        names["channel"] = job.channel
-    for kind, name in names.items():
-        if not is_valid_name(name):
-            raise UsageError(f"{quote(name)} is not a valid name of a {kind}")
 
 
 async def _found(job: Job) -> Survey:
@@ -139,11 +123,11 @@ async def _say_plan(job: Job, found: Survey) -> int:
         ]
     if job.options.json:
         plan = {"verb": job.verb, "dry_run": True, "topic": job.topic, "channel": job.channel}
-        steps = next_steps(job, found.errors, lookupds=job.fleet.lookupds)
+        steps = job.next_steps(found.errors)
         await job.say_json({**plan, "plan": rows, "errors": found.errors, "next": steps})
         return int(bool(found.errors))
     await job.show(("daemon", "would", "messages"), rows, 2)
-    await say_errors(job, found.errors)
+    await job.say_errors(found.errors)
     return int(bool(found.errors))
 
 
@@ -151,25 +135,12 @@ def _planned(address: str, would: str, messages: int | None = None) -> dict[str,
     return {"daemon": address, "would": would, "messages": messages}
 
 
-async def say_errors(
-    job: Job, errors: dict[str, str], *, hint: str = "", words: Sequence[str] | None = None
-) -> None:
-    """Who could not be asked, and what to do next; as text."""
-    if not errors:
-        return
-    await job.say(*(f"{address}: {why}" for address, why in errors.items()), "", "what to do next:")
-    steps = next_steps(job, errors, lookupds=job.fleet.lookupds, hint=hint, words=words)
-    await job.say(*(f"  {line}" for line in steps))
-
-
 async def say_report(job: Job, report: Report, past: str) -> int:
     """What was done where; the exit status.
 
     Where nothing was to be done at any nsqd, the whole is a failure.
     """
-    failed = {one.address: one.error for one in report.errors if not has_nothing(one.error)}
-    failed = {**report.warnings, **failed}
-    failed = {at: why for at, why in failed.items() if not has_nothing(why)}
+    failed = failures(report)
     is_done = bool(report.done)
     result = "failed" if not is_done else "partly" if failed or report.failed else "done"
     hint = COMES_BACK if job.verb in ("delete", "tombstone") else ""
@@ -190,11 +161,13 @@ async def say_report(job: Job, report: Report, past: str) -> int:
     await job.show(("daemon", "step", "result"), rows, 3)
     if report.failed:
         await job.say(report.failed)
-    if failed:
-        await job.say("", "what to do next:")
-        steps = next_steps(job, failed, lookupds=job.fleet.lookupds, hint=hint)
-        await job.say(*(f"  {line}" for line in steps))
+    await job.say_next_steps(failed, hint=hint)
     return int(result != "done")
+
+
+def failures(report: Report) -> dict[str, str]:
+    """Why each daemon did not do its part; one that has nothing to be changed did."""
+    return known(report.warnings) | known({one.address: one.error for one in report.errors})
 
 
 def _about(job: Job) -> str:
@@ -230,5 +203,5 @@ def _document(
             for one in report.outcomes
         ],
         "errors": failed,
-        "next": next_steps(job, failed, lookupds=job.fleet.lookupds, hint=hint),
+        "next": job.next_steps(failed, hint=hint),
     }

@@ -24,8 +24,8 @@ from sparq.program.saying import said
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.main import token_of
+from sparq.tools.admin.verbs import PROGRAM, VERBS, Options, separated, with_environment
 from sparq.tools.command_line import UsageError
-from sparq.tools.commands.admin import PROGRAM, VERBS, Options, separated, with_environment
 
 SECONDS_MAX: Final = 1.0
 PLACES: Final = ("earliest", "latest", "-1h", "last:100")

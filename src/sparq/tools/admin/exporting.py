@@ -19,7 +19,6 @@ from typing import Any, Final
 from sparq.cluster.nodes import Node
 from sparq.tools.admin.finding import SEARCH, check_search
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.listing import say_missing
 from sparq.tools.admin.reading import (
     PAGE_MAX,
     Message,
@@ -66,7 +65,7 @@ async def export(job: Job) -> int:
         job.warn(f"{cut:,} bodies are cut after {job.options.body_bytes:,} bytes: they are marked")
     if job.errors:
         job.warn(f"{where} is not complete")
-    return max(say_missing(job), int(bool(cut)))
+    return max(job.warn_of_errors(), int(bool(cut)))
 
 
 async def _of_one(job: Job, node: Node) -> AsyncIterator[Message]:

@@ -1,20 +1,21 @@
-"""`find`: messages by id, text, a value of their JSON, attempts, state or time, at all nsqds.
+"""`find` and `peek`: messages of all nsqds, as rows of a table; nothing is taken.
 
-All nsqds are searched at once, each in bounded requests, until it has as many as are wanted or has
-come to its end; what they found is put together by time.
+`find` searches by id, text, a value of the JSON, attempts, state or time. All nsqds are searched at
+once, each in bounded requests, until it has as many as are wanted or has come to its end; what they
+found is put together by time. `peek` looks at those of a channel, or at the newest of a topic.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
 
+from sparq.client.reasons import one_line
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.tools.admin.changes import check_names
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.listing import say_missing
 from sparq.tools.admin.reading import (
     PAGE_MAX,
     Message,
@@ -26,10 +27,15 @@ from sparq.tools.admin.reading import (
     pages,
     search_query,
 )
-from sparq.tools.admin.showing import show_messages
 from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.terminal import progress_shown
+from sparq.tools.view import duration
 
-SEARCH = "/topic/search"
+SEARCH: Final = "/topic/search"
+LOG: Final = "/topic/messages"
+CHANNEL: Final = "/channel/messages"
+HEADINGS: Final = ("id", "node", "time", "state", "attempts", "size", "body")
+BODY_MAX: Final = 80
 
 
 async def find(job: Job) -> int:
@@ -45,19 +51,19 @@ async def find(job: Job) -> int:
         found = await asyncio.gather(*(_by_id(job, node) for node in nodes))
         messages = [one for one in found if one is not None]
         if not messages:
-            say_missing(job)
+            job.warn_of_errors()
             raise Failed(f"no nsqd that answered has a message {job.options.id} of {job.what}")
     else:
-        progress = Progress(len(nodes))
-        some = await asyncio.gather(*(_search(job, node, progress.note) for node in nodes))
-        progress.end()
+        parts = dict.fromkeys((node.address for node in nodes), 0.0)
+        async with progress_shown(partial(_progress, parts)):
+            some = await asyncio.gather(*(_search(job, node, parts) for node in nodes))
         messages = sorted((one for each in some for one in each), key=by_time)
         messages = messages[: job.options.limit]
     if job.options.ids:
         await job.say(*(str(message["id"]) for message in messages))
     else:
         await show_messages(job, messages)
-    return say_missing(job)
+    return job.warn_of_errors()
 
 
 def check_search(job: Job) -> None:
@@ -66,7 +72,7 @@ def check_search(job: Job) -> None:
     Raises:
         UsageError: the text names the flag.
     """
-    check_names(job)
+    job.check_names()
     if not job.channel and (job.options.attempts or job.options.state):
         raise UsageError("--attempts and --state are of a channel: name one after the topic")
 
@@ -81,39 +87,103 @@ async def _by_id(job: Job, node: Node) -> Message | None:
     return message_in(answer, node.address)
 
 
-async def _search(job: Job, node: Node, on_progress: Callable[[str, float], None]) -> list[Message]:
+async def _search(job: Job, node: Node, parts: dict[str, float]) -> list[Message]:
     limit = job.options.limit
     more = {"limit": str(min(limit, PAGE_MAX)), **bodies(job.options.body_bytes)}
     messages: list[Message] = []
-    async for page in pages(job, node, SEARCH, search_query(job, **more), on_progress):
+    async for page in pages(job, node, SEARCH, search_query(job, **more), parts):
         messages += page
         if len(messages) >= limit:
             break
     return messages[:limit]
 
 
-class Progress:
-    """How far a search is, on a terminal's stderr.
+def _progress(parts: Mapping[str, float]) -> str:
+    return f"searched {sum(parts.values()) / max(1, len(parts)):.0%}"
 
-    Args:
-        nodes: how many nsqds are searched.
+
+async def peek(job: Job) -> int:
+    """Print messages; the exit status.
+
+    Raises:
+        UsageError: flags that do not go together.
+        Failed: there is no such topic or channel.
     """
+    job.check_names()
+    options = job.options
+    if options.state == "finished" or (options.state and not job.channel):
+        raise UsageError("--state takes a channel, and is waiting, in_flight or deferred; see find")
+    if options.start and job.channel:
+        raise UsageError("--from is of a topic: leave out the channel, or see find")
+    nodes = await nodes_of(job)
+    found = await asyncio.gather(*(_peek_at(job, node) for node in nodes))
+    messages = sorted((one for some in found for one in some), key=_order(job))
+    is_newest = not job.channel and not options.start
+    chosen = messages[-options.limit :] if is_newest else messages[: options.limit]
+    await show_messages(job, chosen)
+    return job.warn_of_errors()
 
-    def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
-        self._parts: dict[str, float] = {}
-        self._is_shown = sys.stderr.isatty()
 
-    def note(self, address: str, part: float) -> None:
-        """One nsqd has searched this part of its log."""
-        self._parts[address] = min(1.0, max(0.0, part))
-        if self._is_shown:
-            done = sum(self._parts.values()) / max(1, self._nodes)
-            sys.stderr.write(f"\rsearched {done:.0%} ")
-            sys.stderr.flush()
+async def _peek_at(job: Job, node: Node) -> list[Message]:
+    """As many messages of one nsqd as all together may be."""
+    options, limit = job.options, job.options.limit
+    query = {"topic": job.topic, "limit": str(min(limit, PAGE_MAX)), **bodies(options.body_bytes)}
+    if job.channel:
+        query |= {"channel": job.channel, "state": options.state or "waiting"}
+    else:
+        query |= {"from": options.start or f"last:{limit}"}
+    messages: list[Message] = []
+    async for page in pages(job, node, CHANNEL if job.channel else LOG, query):
+        messages += page
+        # The end of a log has a `next`, for those who follow it.
+        if len(messages) >= limit or not page:
+            break
+    return messages[:limit]
 
-    def end(self) -> None:
-        """Take the line away."""
-        if self._is_shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+
+def _order(job: Job) -> Callable[[Message], tuple[Any, str]]:
+    return _by_due if job.options.state == "deferred" else by_time
+
+
+def _by_due(message: Message) -> tuple[str, str]:
+    return str(message.get("due")), str(message["id"])
+
+
+async def show_messages(job: Job, messages: Iterable[Message], **more: Any) -> None:
+    """Print messages as a table, or as a document with all that is known of them."""
+    messages = list(messages)
+    if job.options.json:
+        await job.say_json({"messages": messages, **more, "errors": job.errors})
+    else:
+        await job.show(HEADINGS, map(_row, messages), 4)
+
+
+def _row(message: Message) -> dict[str, Any]:
+    # A body stands to the right in the table; a short one is easier to find with its begin kept.
+    body = message.get("body")
+    text = one_line(body) if isinstance(body, str) else ""
+    cut = text[:BODY_MAX] + ("..." if len(text) > BODY_MAX or message.get("cut") is True else "")
+    return {
+        "id": message["id"],
+        "node": message["node"],
+        "time": message.get("time"),
+        "state": _state(message),
+        "attempts": message.get("attempts"),
+        "size": message.get("size"),
+        "body": f"{cut} (base64)" if message.get("encoding") == "base64" else cut,
+    }
+
+
+def _state(message: Message) -> str:
+    """The state, with who has it and for how long, or when it is due."""
+    state = str(message.get("state") or "")
+    if state == "in_flight":
+        client = message.get("client")
+        who = client.get("hostname") or client.get("client_id") if isinstance(client, dict) else ""
+        held = message.get("in_flight_seconds")
+        time = duration(float(held)) if isinstance(held, int | float) else ""
+        return " ".join(filter(None, ("in flight", time, f"at {who}" if who else "")))
+    due = message.get("due_seconds")
+    if state == "deferred" and isinstance(due, int | float):
+        return f"deferred, due in {duration(max(0.0, float(due)))}"
+    return state

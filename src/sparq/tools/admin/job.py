@@ -2,6 +2,10 @@
 
 Results go to standard output, as a table or as JSON; what is wrong goes to stderr in both forms.
 Everything that came from a daemon passes `table` or JSON before a terminal sees it.
+
+What is to be done next is said in a sentence and a command for each daemon that did not do its
+part. Reasons are those of `sparq.cluster`: what the system says of a connection, or what the daemon
+answered, with its code.
 """
 
 from __future__ import annotations
@@ -15,12 +19,42 @@ from typing import Any, Final
 
 from sparq.cluster.fleet import Fleet
 from sparq.program.flags import flags_of
-from sparq.tools.admin.table import table
-from sparq.tools.commands.admin import PROGRAM, Request
-from sparq.tools.pipes import Output
+from sparq.protocol.names import is_valid_name, quote
+from sparq.tools.admin.verbs import PROGRAM, Request
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.pipes import Input, Output
+from sparq.tools.table import table
 
+TYPED_BYTES_MAX: Final = 1024
 ADDRESSES: Final = ("lookupd-http-address", "nsqd-http-address", "expect-nodes", "output")
 """Flags that do not hold for one nsqd alone, or must not be given twice."""
+
+NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
+"""Codes of a daemon that has nothing to be changed: that is no failure."""
+
+NO_ROUTE: Final = "it cannot do this: Go's nsqd, or an older one (404 NOT_FOUND)"
+"""Of an nsqd that does not know the path."""
+
+UNREACHABLE: Final = (
+    *("refused", "no answer in time", "unreachable", "reset", "disconnected", "timed out"),
+    *("no route", "not known", "no address", "not resolve"),
+)
+
+
+def has_nothing(reason: str) -> bool:
+    """Whether the daemon says that it has no such topic or channel."""
+    return any(code in reason for code in NOT_THERE)
+
+
+def in_words(reason: str) -> str:
+    """A reason, where it is that the daemon does not know the path in words that say so."""
+    is_route = "404" in reason and "NOT_FOUND" in reason and not has_nothing(reason)
+    return NO_ROUTE if is_route else reason
+
+
+def _is_unreachable(reason: str) -> bool:
+    """Whether nothing is known of the daemon but that it did not answer."""
+    return any(words in reason.lower() for words in UNREACHABLE)
 
 
 @dataclass(slots=True)
@@ -67,11 +101,7 @@ class Job:
     @property
     def what(self) -> str:
         """`topic clicks`, or `channel archive of topic clicks`."""
-        return (
-            f"channel {self.channel} of topic {self.topic}"
-            if self.channel
-            else (f"topic {self.topic}")
-        )
+        return f"{f'channel {self.channel} of ' if self.channel else ''}topic {self.topic}"
 
     async def say(self, *lines: str) -> None:
         """Write lines to standard output."""
@@ -97,6 +127,29 @@ class Job:
         else:
             await self.say(*table(headings, rows, texts))
 
+    async def confirm(self, name: str, sentence: str) -> None:
+        """Have a name typed before something is lost; `--yes` spares that.
+
+        Args:
+            name: what is to be typed.
+            sentence: what would be lost.
+
+        Raises:
+            Failed: another name was typed, or nobody is there to type one.
+        """
+        if self.options.yes:
+            return
+        keys = Input()
+        if not keys.is_terminal:
+            raise Failed(f"{sentence}: nothing was done; --yes does it, --dry-run shows where")
+        sys.stderr.write(f"{sentence}.\nType {name} to do it: ")
+        sys.stderr.flush()
+        typed = b""
+        while b"\n" not in typed and len(typed) < TYPED_BYTES_MAX and (read := await keys.read()):
+            typed += read
+        if typed.decode("utf-8", "replace").strip() != name:
+            raise Failed("that is another name: nothing was done")
+
     def warn(self, text: str) -> None:
         """Write a line to stderr."""
         sys.stderr.write(f"{PROGRAM} {self.verb}: {text}\n")
@@ -118,3 +171,76 @@ class Job:
                 parts.append(f"--{flag.name}={shown}")
         parts.append(f"--nsqd-http-address={address}")
         return " ".join(map(shlex.quote, parts)).replace("'--token=@FILE'", "--token=@FILE")
+
+    def next_steps(
+        self, errors: Mapping[str, str], *, hint: str = "", words: Sequence[str] | None = None
+    ) -> list[str]:
+        """What to do next, line by line; none where nothing is wrong.
+
+        Args:
+            errors: why each daemon did not do it, by address.
+            hint: what else there is to know about an nsqd that is started again.
+            words: the words of the command that does it again; None: those of the job.
+        """
+        lookupds = set(self.fleet.lookupds)
+        lines = []
+        for address, reason in errors.items():
+            kind = "nsqlookupd" if address in lookupds else "nsqd"
+            lines.append(f"{kind} {address}: {_advice(kind, reason)}")
+            if kind == "nsqd" and lines[-1].endswith(":"):
+                lines.append(f"  {self.again_at(address, words=words)}")
+        if hint and any(_is_unreachable(why) for at, why in errors.items() if at not in lookupds):
+            lines.append(hint)
+        return lines
+
+    async def say_next_steps(
+        self, errors: Mapping[str, str], *, hint: str = "", words: Sequence[str] | None = None
+    ) -> None:
+        """Write to standard output what to do next, where something is wrong."""
+        if errors:
+            await self.say("", "what to do next:")
+            await self.say(
+                *(f"  {step}" for step in self.next_steps(errors, hint=hint, words=words))
+            )
+
+    async def say_errors(
+        self, errors: Mapping[str, str], *, words: Sequence[str] | None = None
+    ) -> None:
+        """Write to standard output who could not be asked, and what to do next."""
+        await self.say(*(f"{address}: {why}" for address, why in errors.items()))
+        await self.say_next_steps(errors, words=words)
+
+    def warn_of_errors(self) -> int:
+        """Say on stderr which daemons did not answer, and what to do next; the exit status."""
+        for address, reason in self.errors.items():
+            self.warn(f"{address}: {reason}")
+        if self.errors:
+            self.warn("what these have is not shown; what to do next:")
+        for step in self.next_steps(self.errors):
+            self.warn(f"  {step}")
+        return int(bool(self.errors))
+
+    def check_names(self) -> None:
+        """Hold the topic and the channel to names that NSQ allows.
+
+        Raises:
+            UsageError: one is none.
+        """
+        names = {"topic": self.topic}
+        if self.channel and self.verb != "tombstone":
+            names["channel"] = self.channel
+        for kind, name in names.items():
+            if not is_valid_name(name):
+                raise UsageError(f"{quote(name)} is not a valid name of a {kind}")
+
+
+def _advice(kind: str, reason: str) -> str:
+    if _is_unreachable(reason):
+        return f"start the {kind}, or see why it cannot be reached; then do it again there:"
+    if "401" in reason:
+        return "it wants a token: do it again with its --token=@FILE:"
+    if in_words(reason) == NO_ROUTE:
+        return "use sparq's nsqd there, or do without what it has"
+    if "503" in reason:
+        return "its disk or its state does not let it: ask GET /ping there, then do it again:"
+    return "see its log, then do it again there:"

@@ -1,6 +1,10 @@
-"""`list`: the topics, the channels of one, its channel at each nsqd, or the nsqds.
+"""`list` and `audit`: the topics, the channels of one, its channel at each nsqd, or the nsqds.
 
 Figures are sums over the nsqds that answered. A topic that only nsqlookupds know has no nsqd.
+
+`audit` lists who did what through nsqadmin, as its audit log has it, the newest first. nsqadmin is
+asked over its API; `--token` is one of its own tokens then. What is done with `sparq admin` itself
+goes to the daemons directly, and is in their logs.
 """
 
 from __future__ import annotations
@@ -8,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from yarl import URL
+
 from sparq.cluster.fleet import Gathered
+from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
+from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.next_steps import has_nothing, next_steps
-from sparq.tools.admin.survey import known, producers_of
+from sparq.tools.admin.reading import known, producers_of
 from sparq.tools.command_line import Failed, UsageError
 
 TOPIC: Final = ("topic", "channels", "depth", "messages", "paused", "nsqds")
@@ -30,6 +37,13 @@ COUNTERS: Final = {
     "clients": "client_count",
 }
 NODE: Final = ("address", "host", "version", "topics", "messages", "tcp_port")
+
+AUDIT: Final = (
+    *("time", "user", "via", "remote", "action", "topic", "channel", "node", "outcome"),
+    "detail",
+)
+AUDIT_PAGE_MAX: Final = 1000
+AUDIT_PATH: Final = "/api/v2/audit"
 
 Stats = Mapping[str, Mapping[str, Any]]
 
@@ -55,7 +69,7 @@ async def list_them(job: Job) -> int:
         await _channels(job, stats.value)
     else:
         await _topics(job, stats.value)
-    return say_missing(job)
+    return job.warn_of_errors()
 
 
 async def _stats(job: Job) -> Gathered[dict[str, dict[str, Any]]]:
@@ -67,22 +81,11 @@ async def _stats(job: Job) -> Gathered[dict[str, dict[str, Any]]]:
     return await job.fleet.stats(job.topic, job.channel, nodes=producers.value)
 
 
-def say_missing(job: Job) -> int:
-    """Say on stderr which daemons did not answer, and what to do next; the exit status."""
-    for address, reason in job.errors.items():
-        job.warn(f"{address}: {reason}")
-    if job.errors:
-        job.warn("what these have is not shown; what to do next:")
-        for line in next_steps(job, job.errors, lookupds=job.fleet.lookupds):
-            job.warn(f"  {line}")
-    return int(bool(job.errors))
-
-
 async def _topics(job: Job, stats: Stats) -> None:
     rows: dict[str, dict[str, Any]] = {}
-    known = await job.fleet.topics()
-    job.errors |= {at: why for at, why in known.errors.items() if not has_nothing(why)}
-    for name in known.value:
+    named = await job.fleet.topics()
+    job.errors |= known(named.errors)
+    for name in named.value:
         rows[name] = _topic_row(name)
     channels: dict[str, set[str]] = {}
     for document in stats.values():
@@ -183,3 +186,54 @@ def number(of: Mapping[str, Any], key: str) -> int:
     """A figure that a daemon says, or 0 for what is none."""
     value = of.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+async def audit(job: Job) -> int:
+    """Print entries; the exit status.
+
+    Raises:
+        UsageError: nsqadmin's address is none.
+        Failed: nsqadmin does not answer, or does not allow it.
+    """
+    address = job.options.nsqadmin_http_address
+    try:
+        path = URL(lookupd_url(address)).path.rstrip("/") + AUDIT_PATH
+    except ValueError as error:
+        raise UsageError(f"--nsqadmin-http-address {error}") from None
+    job.fleet.upstream.own((address,))
+    entries = await _entries(job, address, path)
+    if job.options.json:
+        await job.say_json({"entries": entries})
+    else:
+        await job.show(AUDIT, entries, len(AUDIT))
+    return 0
+
+
+async def _entries(job: Job, address: str, path: str) -> list[dict[str, Any]]:
+    options = job.options
+    filters = {name: getattr(options, name) for name in ("user", "action", "topic", "outcome")}
+    entries: list[dict[str, Any]] = []
+    before = ""
+    while len(entries) < options.limit:
+        limit = str(min(AUDIT_PAGE_MAX, options.limit - len(entries)))
+        try:
+            answer = await job.fleet.upstream.get(
+                address, path, before=before, limit=limit, **filters
+            )
+        except UpstreamError as error:
+            raise Failed(f"nsqadmin {address}: {error.reason}: {_advice(error.status)}") from None
+        found = answer if isinstance(answer, dict) else {}
+        entries += [one for one in found.get("entries") or () if isinstance(one, dict)]
+        following = found.get("next")
+        if not isinstance(following, str) or following == before:
+            break
+        before = following
+    return entries[: options.limit]
+
+
+def _advice(status: int) -> str:
+    if status in (401, 403):
+        return "give a token that may read: --token=@FILE"
+    if status:
+        return "is that sparq's nsqadmin? --nsqadmin-http-address names it"
+    return "start it, or name another one with --nsqadmin-http-address"

@@ -13,25 +13,25 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from sparq.client.address import lookupd_url, split_texts
+from sparq.client.address import split_texts
 from sparq.cluster.fleet import Fleet
-from sparq.cluster.upstream import Upstream
-from sparq.protocol.durations import SECOND
+from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
+from sparq.tools.admin.verbs import LOOKUPD_VARIABLE, PROGRAM, Request
+from sparq.tools.cluster import upstream_of
 from sparq.tools.command_line import Failed, UsageError
-from sparq.tools.commands.admin import LOOKUPD_VARIABLE, PROGRAM, Request
 from sparq.tools.common import check_addresses, run
 from sparq.tools.pipes import Output
 
 FUNCTIONS: Final = {
     "list": "listing.list_them",
     "seek": "seeking.seek",
-    "peek": "peeking.peek",
+    "peek": "finding.peek",
     "find": "finding.find",
     "export": "exporting.export",
-    "audit": "auditing.audit",
+    "audit": "listing.audit",
     "completion": "completion.completion",
     **dict.fromkeys(("requeue", "finish", "cancel", "copy"), "selecting.act"),
 }
@@ -90,11 +90,7 @@ async def _count(job: Job) -> int:
 
 @asynccontextmanager
 async def opened(request: Request) -> AsyncIterator[Fleet]:
-    """The cluster that the flags name.
-
-    Raises:
-        UsageError: they name none, or the token is none.
-    """
+    """The cluster that the flags name. Raises UsageError: they name none, or the token is none."""
     options = request.options
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
     check_addresses("nsqd-http-address", nsqds, lookupd_url)
@@ -107,24 +103,8 @@ async def opened(request: Request) -> AsyncIterator[Fleet]:
             )
         if any(nsqds) and any(lookupds):
             raise UsageError("use --lookupd-http-address or --nsqd-http-address, not both")
-    async with upstream_of(options) as upstream:
+    async with upstream_of(options, token_of(options.token)) as upstream:
         yield Fleet(upstream, nsqds=split_texts(nsqds), lookupds=split_texts(lookupds))
-
-
-def upstream_of(options: Any) -> Upstream:
-    """What calls daemons, with the times and the token of the flags.
-
-    Raises:
-        UsageError: a time is not positive, or the token is none.
-    """
-    for name in ("http_client_connect_timeout", "http_client_request_timeout"):
-        if getattr(options, f"{name}_ns") <= 0:
-            raise UsageError(f"--{name.replace('_', '-')} should be positive")
-    return Upstream(
-        connect_seconds=options.http_client_connect_timeout_ns / SECOND,
-        request_seconds=options.http_client_request_timeout_ns / SECOND,
-        token=token_of(options.token),
-    )
 
 
 def token_of(text: str) -> str:

@@ -11,12 +11,9 @@ from typing import Any, Final
 
 from sparq.cluster import actions
 from sparq.cluster.actions import Outcome, Report
-from sparq.tools.admin.changes import check_names, say_errors
-from sparq.tools.admin.confirm import confirm
-from sparq.tools.admin.job import Job
+from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.listing import number
-from sparq.tools.admin.next_steps import has_nothing, in_words, next_steps
-from sparq.tools.admin.survey import Survey, survey
+from sparq.tools.admin.reading import Survey, known, survey
 from sparq.tools.command_line import Failed
 
 HEADINGS: Final = (
@@ -34,7 +31,7 @@ async def seek(job: Job) -> int:
         UsageError: a name is none.
         Failed: nothing was done.
     """
-    check_names(job)
+    job.check_names()
     place = job.words[2]
     found = await survey(job.fleet, job.topic, job.channel)
     if not found.having and not found.errors:
@@ -44,7 +41,7 @@ async def seek(job: Job) -> int:
     if job.options.dry_run:
         return await _say(job, tried, found)
     if loses:
-        await confirm(job, job.channel, f"this {loses} of {job.what}")
+        await job.confirm(job.channel, f"this {loses} of {job.what}")
     where = [one.address for one in tried.done]
     if not where:
         return await _say(job, tried, found)
@@ -99,11 +96,11 @@ def _row(one: Outcome, figures: dict[str, Any]) -> dict[str, Any]:
 async def _say(job: Job, report: Report, found: Survey) -> int:
     """Where it landed, and where not; the exit status."""
     rows = rows_of(report, found)
-    failed = {one.address: one.error for one in report.errors if not has_nothing(one.error)}
-    failed = {at: in_words(why) for at, why in {**report.warnings, **failed}.items()}
+    failed = report.warnings | known({one.address: one.error for one in report.errors})
+    failed = {at: in_words(why) for at, why in failed.items()}
     is_dry = bool(job.options.dry_run)
     if job.options.json:
-        steps = next_steps(job, failed, lookupds=job.fleet.lookupds)
+        steps = job.next_steps(failed)
         result = "failed" if not rows else "partly" if failed else "done"
         names = {"verb": "seek", "topic": job.topic, "channel": job.channel, "to": job.words[2]}
         told = {"rows": rows, "errors": failed, "next": steps}
@@ -113,5 +110,5 @@ async def _say(job: Job, report: Report, found: Survey) -> int:
     await job.say(f"{words if rows else 'not moved'}: {job.what} to {job.words[2]}")
     if rows:
         await job.show(HEADINGS, rows, 4)
-    await say_errors(job, failed)
+    await job.say_errors(failed)
     return int(bool(failed) or not rows)

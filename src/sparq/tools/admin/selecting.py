@@ -17,10 +17,7 @@ from sparq.cluster.actions import IDS_MAX
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.admin.changes import check_names, say_errors
-from sparq.tools.admin.confirm import confirm
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.next_steps import next_steps
 from sparq.tools.admin.reading import nodes_of, note
 from sparq.tools.command_line import UsageError
 from sparq.tools.pipes import Input
@@ -57,24 +54,20 @@ async def act(job: Job) -> int:
         raise UsageError(f"--to takes the topic to copy to, not {quote(job.options.to)}")
     ids = await _ids(job.words[1 if is_copy else 2 :])
     job.request = job.request._replace(words=job.words[: 1 if is_copy else 2])
-    check_names(job)
+    job.check_names()
     nodes = await nodes_of(job)
     if job.options.dry_run:
         found = await _look(job, nodes, ids)
     else:
         if job.verb in ("finish", "cancel"):
             sentence = f"this drops {len(ids):,} messages of {job.what}, unread"
-            await confirm(job, job.channel, sentence)
+            await job.confirm(job.channel, sentence)
         found = await _tell(job, nodes, ids)
     return await _say(job, ids, found)
 
 
 async def _ids(words: tuple[str, ...]) -> list[str]:
-    """The ids, each once.
-
-    Raises:
-        UsageError: one is none, or there is none.
-    """
+    """The ids, each once. Raises UsageError: one is none, or there is none."""
     texts = list(words)
     if words == ("-",):
         data = b""
@@ -161,7 +154,7 @@ async def _say(job: Job, ids: list[str], found: Found) -> int:
         await job.say(f"  {one}  NOT DONE: {_why(found, one)}")
     if len(missing) > SHOWN_MAX:
         await job.say(f"  ... and {len(missing) - SHOWN_MAX:,} more")
-    await say_errors(job, job.errors, words=(*job.words, *(missing[:SHOWN_MAX] or ["-"])))
+    await job.say_errors(job.errors, words=(*job.words, *(missing[:SHOWN_MAX] or ["-"])))
     return int(is_failure)
 
 
@@ -177,5 +170,5 @@ def _document(job: Job, found: Found, missing: list[str]) -> dict[str, Any]:
         "done": found.done,
         "refused": {one: _why(found, one) for one in missing},
         "errors": job.errors,
-        "next": next_steps(job, job.errors, words=(*job.words, *(missing or ["-"]))),
+        "next": job.next_steps(job.errors, words=(*job.words, *(missing or ["-"]))),
     }

@@ -2,8 +2,7 @@
 
 import pyarrow as pa
 
-from sparq.pipeline import batch_folders
-from sparq.pipeline.hadoop_files import HadoopFiles
+from sparq.pipeline import results
 
 SCHEMA = pa.schema([("n", pa.int64())])
 DDL = "n BIGINT"
@@ -15,8 +14,8 @@ def numbers(spark, *values):
 
 def read(spark, folder):
     """By Arrow and by Spark, which must agree."""
-    local = sorted(batch_folders.local_rows(folder, SCHEMA)["n"].to_pylist())
-    frame = batch_folders.frame(spark, HadoopFiles(spark), str(folder), DDL)
+    local = sorted(results.local_rows(folder, SCHEMA)["n"].to_pylist())
+    frame = results.frame(spark, str(folder), DDL)
     assert sorted(row.n for row in frame.collect()) == local
     return local
 
@@ -26,22 +25,22 @@ def test_a_repeated_batch_replaces_its_rows(spark, tmp_path):
     place = tmp_path / "a place"
     assert read(spark, place) == []
 
-    batch_folders.write(numbers(spark, 1, 2), str(place), 1)
-    batch_folders.write(numbers(spark, 3), str(place), 2)
-    batch_folders.write(numbers(spark, 4), str(place), 1)
+    results.write(numbers(spark, 1, 2), str(place), 1)
+    results.write(numbers(spark, 3), str(place), 2)
+    results.write(numbers(spark, 4), str(place), 1)
 
     assert read(spark, place) == [3, 4]
 
     for _ in range(2):
-        batch_folders.discard(HadoopFiles(spark), str(place), 2)
+        results.discard(spark, str(place), 2)
 
     assert read(spark, place) == [4]
 
 
 def test_half_a_batch_is_not_read(spark, tmp_path):
     """Where a writer was killed, Spark's mark is missing."""
-    batch_folders.write(numbers(spark, 1), str(tmp_path), 1)
-    batch_folders.write(numbers(spark, 2), str(tmp_path), 2)
-    (tmp_path / "batch=2" / batch_folders.MARK).unlink()
+    results.write(numbers(spark, 1), str(tmp_path), 1)
+    results.write(numbers(spark, 2), str(tmp_path), 2)
+    (tmp_path / "batch=2" / results.MARK).unlink()
 
     assert read(spark, tmp_path) == [1]

@@ -14,10 +14,10 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from sparq.program import command_line, flags, mistakes
-from sparq.program.flags import HELP, VERSION, option
-from sparq.program.kinds import BOOL, INT, STRING, choice
-from sparq.program.saying import said
-from sparq.program.version import version_line
+from sparq.program.flags import HELP, VERSION
+from sparq.program.kinds import choice
+from sparq.program.saying import said, version_line
+from sparq.protocol.option import option
 from sparq.tools.command_line import HttpOptions, launch, refuse
 
 PROGRAM: Final = "sparq admin"
@@ -34,10 +34,10 @@ FORMAT: Final = choice("jsonl", "csv")
 class Options(HttpOptions):
     """Which cluster, and how it is asked: the flags of every verb."""
 
-    token: str = option("", "http token of the daemons; @FILE reads it from a file", kind=STRING)
-    json: bool = option(False, "print JSON instead of a table", kind=BOOL)
+    token: str = option("", "http token of the daemons; @FILE reads it from a file")
+    json: bool = option(False, "print JSON instead of a table")
     expect_nodes: int = option(
-        0, "exit with 1 if fewer nsqds than this are known; 0: any number", kind=INT, least=0
+        0, "exit with 1 if fewer nsqds than this are known; 0: any number", least=0
     )
 
 
@@ -45,14 +45,14 @@ class Options(HttpOptions):
 class ListOptions(Options):
     """Of `list`."""
 
-    nodes: bool = option(False, "list the nsqds", kind=BOOL)
+    nodes: bool = option(False, "list the nsqds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOptions(Options):
     """Of verbs that change something."""
 
-    dry_run: bool = option(False, "say what would be done, and do nothing", kind=BOOL)
+    dry_run: bool = option(False, "say what would be done, and do nothing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class DangerOptions(ChangeOptions):
     """Of verbs that lose messages."""
 
     yes: bool = option(
-        False, "do not ask for the name to be typed; needed where nobody can type it", kind=BOOL
+        False, "do not ask for the name to be typed; needed where nobody can type it"
     )
 
 
@@ -69,58 +69,49 @@ class PeekOptions(Options):
     """Of `peek`."""
 
     state: str = option("", "waiting, in_flight or deferred (default: waiting)", kind=STATE)
-    limit: int = option(10, "messages to show", kind=INT, least=1, most=10_000)
+    limit: int = option(10, "messages to show", least=1, most=10_000)
     start: str = option(
-        "",
-        "of a topic: place to begin at, as of seek (default: the newest messages)",
-        kind=STRING,
-        name="from",
+        "", "of a topic: place to begin at, as of seek (default: the newest messages)", name="from"
     )
-    body_bytes: int = option(4096, "bytes of each body to show", kind=INT, least=0, most=1_048_576)
+    body_bytes: int = option(4096, "bytes of each body to show", least=0, most=1_048_576)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions(Options):
     """Which messages: all that is given must hold."""
 
-    text: str = option("", "the body has this text", kind=STRING)
-    where: str = option(
-        "", """a value of a JSON body: 'user.id = "7"', 'status >= 500'""", kind=STRING
-    )
-    attempts: str = option("", "of a channel: how often delivered: 3, '>=3'", kind=STRING)
+    text: str = option("", "the body has this text")
+    where: str = option("", """a value of a JSON body: 'user.id = "7"', 'status >= 500'""")
+    attempts: str = option("", "of a channel: how often delivered: 3, '>=3'")
     state: str = option("", "of a channel: waiting, in_flight, deferred or finished", kind=STATE)
-    start: str = option("", "begin at this place, as of seek", kind=STRING, name="from")
-    end: str = option("", "end before this place", kind=STRING, name="to")
-    body_bytes: int = option(
-        65_536, "bytes of each body to show", kind=INT, least=0, most=1_048_576
-    )
+    start: str = option("", "begin at this place, as of seek", name="from")
+    end: str = option("", "end before this place", name="to")
+    body_bytes: int = option(65_536, "bytes of each body to show", least=0, most=1_048_576)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindOptions(SearchOptions):
     """Of `find`."""
 
-    id: str = option("", "the message with this id", kind=STRING)
-    ids: bool = option(False, "print ids alone, for requeue, finish, cancel and copy", kind=BOOL)
-    limit: int = option(50, "messages to find", kind=INT, least=1, most=100_000)
+    id: str = option("", "the message with this id")
+    ids: bool = option(False, "print ids alone, for requeue, finish, cancel and copy")
+    limit: int = option(50, "messages to find", least=1, most=100_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions(SearchOptions):
     """Of `export`."""
 
-    body_bytes: int = option(
-        1_048_576, "bytes of each body to write", kind=INT, least=0, most=1_048_576
-    )
+    body_bytes: int = option(1_048_576, "bytes of each body to write", least=0, most=1_048_576)
     format: str = option("jsonl", "jsonl or csv", kind=FORMAT)
-    output: str = option("", "new file to write to (default: standard output)", kind=STRING)
+    output: str = option("", "new file to write to (default: standard output)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOptions(ChangeOptions):
     """Of `copy`."""
 
-    to: str = option("", "topic to copy to", kind=STRING)
+    to: str = option("", "topic to copy to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +119,13 @@ class AuditOptions(Options):
     """Of `audit`."""
 
     nsqadmin_http_address: str = option(
-        "127.0.0.1:4171", "nsqadmin that keeps the log: host:port or URL", kind=STRING
+        "127.0.0.1:4171", "nsqadmin that keeps the log: host:port or URL"
     )
-    limit: int = option(50, "entries to show, the newest first", kind=INT, least=1, most=10_000)
-    user: str = option("", "only of this user", kind=STRING)
-    action: str = option("", "only this action, such as delete_channel", kind=STRING)
-    topic: str = option("", "only about this topic", kind=STRING)
-    outcome: str = option("", "only done, partly, failed or refused", kind=STRING)
+    limit: int = option(50, "entries to show, the newest first", least=1, most=10_000)
+    user: str = option("", "only of this user")
+    action: str = option("", "only this action, such as delete_channel")
+    topic: str = option("", "only about this topic")
+    outcome: str = option("", "only done, partly, failed or refused")
 
 
 class Verb(NamedTuple):
@@ -203,11 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read(name: str, arguments: Sequence[str]) -> Request:
-    """A verb's command line.
-
-    Raises:
-        SystemExit: 0 after ``--help``, 1 for a mistake.
-    """
+    """A verb's command line. Raises SystemExit: 0 after ``--help``, 1 for a mistake."""
     verb, program = VERBS[name], f"{PROGRAM} {name}"
     known = [*flags.flags_of(verb.options), HELP, VERSION]
     try:

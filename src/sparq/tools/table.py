@@ -1,12 +1,11 @@
-"""Tables of `sparq admin`: headings and rows as text, with nothing that a terminal would obey."""
+"""Tables as text, in aligned columns: for people, and for the tools that cut them up again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sparq.client.reasons import one_line
-from sparq.tools.columns import aligned
 from sparq.tools.view import UNKNOWN, duration
 
 SECONDS: Final = "_seconds"
@@ -14,8 +13,27 @@ TEXTS: Final = ("body", "detail", "result", "would")
 """Columns that are text wherever they stand."""
 
 
+def aligned(rows: Sequence[Sequence[str]], left: int | Container[int] = 2) -> list[str]:
+    """A line for each row, all columns as wide as their widest cell.
+
+    Args:
+        rows: cells; all rows have the same number of them.
+        left: the columns of text, which are aligned to the left: how many at the beginning, or
+            their indexes. The others are numbers.
+    """
+    texts = range(left) if isinstance(left, int) else left
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if at in texts else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def table(headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int) -> list[str]:
-    """The lines of a table.
+    """The lines of a table, with nothing in them that a terminal would obey.
 
     Args:
         headings: the keys of the rows in their order, as JSON has them (`in_flight`).

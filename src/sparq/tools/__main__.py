@@ -1,0 +1,15 @@
+"""`python -m sparq.tools PROGRAM ...`: one of NSQ's tools without its script."""
+
+import sys
+
+from sparq.tools import commands
+
+PROGRAMS = (
+    *("nsq_check", "nsq_stat", "nsq_tail"),
+    *("nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq"),
+)
+
+name, words = "".join(sys.argv[1:2]), sys.argv[2:]
+if name not in PROGRAMS:
+    sys.exit(f"python -m sparq.tools: {name or 'nothing'} is none of {', '.join(PROGRAMS)}")
+sys.exit(getattr(commands, name)(words))
