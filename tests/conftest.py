@@ -11,6 +11,7 @@ Two shared cores are sometimes many times slower than a test is used to; what ru
 """
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import behaviours
+from tests import behaviours, servers
+from tests.forked import ForkServer
 from tests.open_files import open_files
 from tests.security import rows
 
@@ -60,6 +62,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: -longest[item.path])
 
 
+@pytest.fixture(autouse=True, scope="session")
+def daemons_are_forked() -> Iterator[None]:
+    """An nsqd that a test starts has its modules already."""
+    servers.fork_server = ForkServer()
+    yield
+    servers.fork_server.close()
+    servers.fork_server = None
+
+
 @pytest.fixture(autouse=True, scope="module")
 def open_files_are_closed() -> Iterator[None]:
     """A file of tests leaves few files open: an ordinary user may have 1,024 in all.
@@ -76,6 +87,10 @@ def open_files_are_closed() -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Know the markers, and count what is marked."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        # How this process keeps its memory (see the Makefile) is nothing for those that it starts.
+        for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+            del os.environ[name]
     line = f"{behaviours.MARKER}(*names): asserts these lines of tests/behaviours.py"
     config.addinivalue_line("markers", line)
     config.pluginmanager.register(behaviours.Report(), "behaviours")

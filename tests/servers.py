@@ -9,6 +9,9 @@ a ``with`` block, or call ``close()``: what is still running then is killed.
    take one in between; at the first start others are chosen then.
 3. Waiting is always for a condition, with a deadline, never for a fixed time.
 
+4. In tests a daemon is forked from a process that has loaded it (see `tests.forked`), unless it is
+   started in another way than by its module's name.
+
 The calls block. In a test whose event loop must go on meanwhile, use
 ``await asyncio.to_thread(server.restart)``.
 """
@@ -27,6 +30,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Self
+
+from tests.forked import Forked, ForkServer, Job
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -55,6 +60,10 @@ def free_port() -> int:
             return port
 
 
+fork_server: ForkServer | None = None
+"""Forks daemons, where pytest runs; see `tests/conftest.py`."""
+
+
 class Server:
     """One daemon process: ``tcp`` and ``http`` are its addresses as ``host:port``.
 
@@ -69,7 +78,7 @@ class Server:
         self.flags = flags
         self.prefix = prefix
         self.log_path = folder / f"{module.rpartition('.')[2]}.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.choose_ports()
 
     def choose_ports(self) -> None:
@@ -106,12 +115,17 @@ class Server:
     def launch(self) -> None:
         """Start the process, and do not wait for anything."""
         assert self.process is None, f"{self.module} runs already"
-        command = [*self.program(), *self.address_flags(), *self.flags]
+        program, flags = self.program(), [*self.address_flags(), *self.flags]
+        environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
         with self.log_path.open("ab") as log:
+            if fork_server is not None and program == Server.program(self) and not self.prefix:
+                job = Job(self.module, flags, str(self.folder.absolute()), environment)
+                self.process = fork_server.start(job, log)
+                return
             self.process = subprocess.Popen(
-                command,
+                [*program, *flags],
                 cwd=self.folder,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -201,7 +215,7 @@ class Server:
         return answer
 
 
-def _abort(process: subprocess.Popen[bytes]) -> None:
+def _abort(process: subprocess.Popen[bytes] | Forked) -> None:
     """End a process that does not do what it should; its log tells what its threads were at."""
     process.send_signal(signal.SIGABRT)
     try:

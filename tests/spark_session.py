@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.workers_python import use_this_python
+from sparq.pipeline.session import use_this_python
 from sparq.spark.java import ensure_java
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

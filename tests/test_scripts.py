@@ -114,6 +114,17 @@ def test_ctrl_c_when_it_has_ended_is_no_traceback() -> None:
     assert (-signal.SIGINT, "to_nsq: --topic required\n") == (done.returncode, done.stderr)
 
 
+@pytest.mark.parametrize("words", [[], ["nsq_cat"], ["launch"]])
+def test_a_tool_that_is_none(words: list[str]) -> None:
+    """`python -m sparq.tools` says which there are."""
+    command = [sys.executable, "-m", "sparq.tools", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    name = words[0] if words else "nothing"
+    assert (1, "") == (done.returncode, done.stdout)
+    assert done.stderr.startswith(f"python -m sparq.tools: {name} is none of nsq_check, nsq_stat,")
+
+
 @pytest.mark.parametrize(("script", "words"), WORDS)
 def test_what_flags_alone_can_answer_loads_no_more_than_flags(script: str, words: str) -> None:
     """Help, version and mistakes come at once: what works is loaded behind them."""

@@ -152,6 +152,34 @@ def test_every_silenced_check_is_argued() -> None:
     none_of(offending_lines(code(*CODE), silenced))
 
 
+def bound_names(path: Path) -> Iterator[tuple[str, int]]:
+    """The names that a module's own statements give a value, with their lines."""
+    for node in tree(path).body:
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            for part in parts:
+                if isinstance(part, ast.Name):
+                    yield part.id, node.lineno
+
+
+def test_a_constant_has_one_value() -> None:
+    """A module that takes in another's constants must not give one of them a second meaning."""
+    twice: list[str] = []
+    for path in code("src"):
+        seen: set[str] = set()
+        for name, line in bound_names(path):
+            if name in seen:
+                twice.append(f"{place(path, line)} {name}")
+            seen.add(name)
+
+    none_of(twice)
+
+
 def test_only_the_disk_opens_files() -> None:
     """In protocol, log and broker nothing but log/disk.py calls open()."""
     openers = [

@@ -24,7 +24,7 @@ ABSENT_SECONDS = 0.05
 TURNS = 20
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
     """Wait until the condition holds; what it returns may have to be awaited first."""
     async with asyncio.timeout(seconds):
         while True:

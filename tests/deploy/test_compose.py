@@ -25,6 +25,7 @@ from sparq.program.flags import parse
 from tests.deploy import compose
 from tests.deploy.compose import Service
 from tests.deploy.namespace import Namespace
+from tests.options import value
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -112,16 +113,17 @@ def test_nsqds_are_told_apart(services: dict[str, Service]) -> None:
     found = of_program(services, "nsqd")
     taken = {name: options(one) for name, one in found.items()}
     lookupds = {
-        f"{name}:{options(one).tcp_address.rpartition(':')[2]}"
+        f"{name}:{value(options(one), 'tcp_address').rpartition(':')[2]}"
         for name, one in of_program(services, "nsqlookupd").items()
     }
 
     assert len({one.node_id for one in taken.values()}) == 3
     assert [[f"{name}:/var/lib/nsqd"] for name in found] == [o["volumes"] for o in found.values()]
     for name, one in taken.items():
-        own = {int(one.tcp_address.rpartition(":")[2]), int(one.http_address.rpartition(":")[2])}
-        assert (name, "/var/lib/nsqd") == (one.broadcast_address, one.data_path)
-        assert lookupds == set(one.lookupd_tcp_addresses)
+        addresses = one.listen.tcp_address, one.listen.http_address
+        own = {int(address.rpartition(":")[2]) for address in addresses}
+        assert (name, "/var/lib/nsqd") == (one.lookupd.broadcast_address, one.data_path)
+        assert lookupds == set(one.lookupd.tcp_addresses)
         assert {port: port for port in own} == compose.ports(found[name])
 
 
@@ -131,7 +133,7 @@ def test_no_port_is_taken_twice(services: dict[str, Service]) -> None:
 
     assert sorted(set(outside)) == sorted(outside)
     for name, one in services.items():
-        port = options(one).http_address.rpartition(":")[2]
+        port = value(options(one), "http_address").rpartition(":")[2]
         assert ["CMD", "healthcheck", port] == one["healthcheck"]["test"], name
         assert port in map(str, compose.ports(one)), name
 
@@ -143,7 +145,7 @@ def test_variables_are_for_other_machines() -> None:
     found = compose.services({**places, "NSQADMIN_ROLE": "operate"})
     nsqds = of_program(found, "nsqd").values()
 
-    assert {"broker.example"} == {options(one).broadcast_address for one in nsqds}
+    assert {"broker.example"} == {options(one).lookupd.broadcast_address for one in nsqds}
     assert all(entry.startswith("0.0.0.0:") for one in found.values() for entry in one["ports"])
     assert "operate" == options(found["nsqadmin"]).default_role
 

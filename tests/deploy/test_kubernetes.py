@@ -20,6 +20,7 @@ from sparq.nsqlookupd.options import Options as LookupOptions
 from sparq.program.flags import parse
 from tests.deploy import manifests
 from tests.deploy.manifests import Resource, of_kind, with_variables
+from tests.options import value
 from tests.servers import spawn_nsqd, spawn_nsqlookupd
 
 ROOT = Path(__file__).parents[2]
@@ -138,10 +139,10 @@ def test_the_command_lines_of_the_daemons_are_taken(resources: list[Resource], n
     taken: Any = parse(PROGRAMS[name], name, "", words)
 
     assert name == program
-    assert f"{name}-0.{name}.clicks.svc" == taken.broadcast_address
+    assert f"{name}-0.{name}.clicks.svc" == value(taken, "broadcast_address")
     if name == "nsqd":
         mounted = {one["mountPath"] for one in container["volumeMounts"]}
-        assert (lookupds, 0) == (list(taken.lookupd_tcp_addresses), taken.node_id)
+        assert (lookupds, 0) == (list(taken.lookupd.tcp_addresses), taken.node_id)
         assert {taken.data_path} == mounted
     else:
         assert ("*.nsqd.clicks.svc",) == taken.allow_broadcast_addresses

@@ -11,15 +11,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from sparq.pipeline.workers_python import use_this_python
+from sparq.pipeline.session import use_this_python
 from sparq.spark.java import ensure_java
 from tests.spark_session import JAVA_OPTIONS
+from tests.whole import run_whole
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
@@ -107,15 +107,8 @@ def run(text: str, folder: Path) -> str:
         AssertionError: it ended with another status than 0; the text is what it wrote to stderr.
     """
     (folder / "program.py").write_text(text, encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_SECONDS,
-        check=False,
-    )
+    program = [sys.executable, "program.py"]
+    ran = run_whole(program, cwd=folder, env=environment(), seconds=PROGRAM_SECONDS)
     assert 0 == ran.returncode, ran.stderr[-4000:]
     return ran.stdout
 

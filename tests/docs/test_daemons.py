@@ -14,7 +14,7 @@ from sparq.nsqd.options import Options
 from sparq.nsqlookupd.options import Options as LookupOptions
 from sparq.program.flags import flags_of, parse
 from sparq.program.logging import line as log_line
-from sparq.program.version import version_line
+from sparq.program.saying import version_line
 
 TEXT = (Path(__file__).parents[2] / "docs" / "daemons.md").read_text(encoding="utf-8")
 PROGRAMS = {"nsqd": Options, "nsqlookupd": LookupOptions}
@@ -56,8 +56,8 @@ def test_the_configuration_file_is_taken(tmp_path: Path) -> None:
     fields = {flag.key: flag.field for flag in flags_of(Options)}
 
     assert set(tomllib.loads(example)) - set(fields) == set()
-    assert len(taken.lookupd_tcp_addresses) == 2
-    assert taken.msg_timeout_ns == 90_000_000_000
+    assert len(taken.lookupd.tcp_addresses) == 2
+    assert taken.broker.limits.msg_timeout_ms == 90_000
 
 
 def test_the_samples_have_the_form_of_the_real_lines() -> None:

@@ -24,7 +24,7 @@ import pytest
 from bench.peers import go_nsqd
 
 from sparq.client import Consumer, Message, Producer
-from sparq.tools import nsq_check
+from sparq.tools.commands import nsq_check
 from tests.docs.examples import command_lines, is_taken
 from tests.nsqd.line import OK, Line, pub
 from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, start_first
@@ -273,7 +273,7 @@ def test_a_copy_of_a_frozen_nsqd_goes_on_elsewhere(cluster: Cluster, tmp_path: P
         publishing.stop()
         given = ids(server)
 
-    assert 0 == nsq_check.main([str(tmp_path / "copy")])
+    assert 0 == nsq_check([str(tmp_path / "copy")])
     with spawn_nsqd(tmp_path, lookupds=lookupds, name="copy") as restored:
         restored.post("/pub?topic=t", b"new")
         wait_for(lambda: [{restored.tcp_port}] * 2 == cluster.listed("/lookup?topic=t"))

@@ -23,9 +23,9 @@ from sparq.pipeline import low_mark, metrics, packing, settings, visits
 from sparq.pipeline.command import parse as parse_pipeline
 from sparq.pipeline.folders import Folders
 from sparq.pipeline.minutes_state import bucket as minutes_bucket
-from sparq.pipeline.open_visits.limits import DEFAULT_LIMITS
+from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS
 from sparq.program.flags import parse
-from sparq.spark.cut import MESSAGES_PER_PARTITION
+from sparq.spark.offsets import MESSAGES_PER_PARTITION
 from sparq.tools import to_nsq
 from sparq.tools.command_line import parse as parse_tool
 from tests.docs import pipeline_page as page
@@ -164,7 +164,7 @@ class Reader:
         """By the page's command."""
         (line,) = page.command_lines("to_nsq")
         line = page.with_addresses(line.partition(" <")[0], {"127.0.0.1:4150": self.nsqd.tcp})
-        command = [sys.executable, "-m", "sparq.tools.to_nsq", *shlex.split(line)[1:]]
+        command = [sys.executable, "-m", "sparq.tools", "to_nsq", *shlex.split(line)[1:]]
         subprocess.run(command, input=lines, check=True, cwd=self.folder, timeout=60)
 
     def pipeline(self, words: list[str], *done: str) -> int:

@@ -65,5 +65,5 @@ def test_every_scalar_path_has_its_pair() -> None:
         and not node.name.startswith("_")
     }
 
-    assert "protocol.frames.encode" in siblings
+    assert "protocol.batch.encode_frames" in siblings
     assert siblings - {pair.name for pair in PAIRS} == set()

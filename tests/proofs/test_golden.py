@@ -9,7 +9,7 @@ import pytest
 from proofs.outcome import Plan
 
 from proofs import golden, golden_write
-from sparq.program.version import sparq_version
+from sparq.program.saying import sparq_version
 from tests.open_files import files_closed_below
 
 

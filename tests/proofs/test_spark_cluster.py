@@ -266,7 +266,7 @@ def test_the_failing_commit_protocol_compiles(tmp_path: Path) -> None:
 
 WHO_WORKS = r"""
 import sys
-from sparq.pipeline.workers_python import use_this_python
+from sparq.pipeline.session import use_this_python
 use_this_python()
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master(sys.argv[1]).getOrCreate()

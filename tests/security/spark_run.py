@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from sparq.pipeline.workers_python import use_this_python
+from sparq.pipeline.session import use_this_python
 from sparq.spark.data_source import NsqDataSource
 from sparq.spark.java import ensure_java
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqadmin.access import CONTENT_SECURITY_POLICY, Right, right_of
+from sparq.nsqadmin.access.hosts import CONTENT_SECURITY_POLICY
+from sparq.nsqadmin.access.roles import Right, right_of
 from sparq.nsqadmin.server import routes
 from tests.nsqadmin.access.cluster import Cluster, cluster
 from tests.nsqadmin.access.walk import body, cases, guarded, target

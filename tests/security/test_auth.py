@@ -164,7 +164,7 @@ async def test_an_authd_that_is_slow_or_gone_lets_nobody_in(tmp_path: Path) -> N
         slow.open.clear()
         for number, place in enumerate([gone.address, slow.address, *places]):
             timeout = 300 * MILLISECOND_NS if place == slow.address else 20_000 * MILLISECOND_NS
-            changes = {"http_client_request_timeout_ns": timeout}
+            changes = {"http_client_request_timeout": timeout}
             folder = tmp_path / str(number)
             async with guarded(folder, place, **changes) as daemon, connected(daemon) as client:
                 client.send(c.auth(b"key") + ATTEMPTS["PUB"])

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from sparq.tools import nsq_to_http, nsq_to_nsq
-from sparq.tools.endpoint import Endpoint, UnsendableError, open_session
+from sparq.tools.nsq_to_http import Endpoint, UnsendableError, open_session
 from tests.servers import NsqdServer, spawn_nsqd
 from tests.tools.forwarding import (
     all_finished,

@@ -20,6 +20,7 @@ from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import instant
 from sparq.protocol.frames import Bodies
 from tests.nsqd.daemon import start, stop
+from tests.options import changed
 
 TOKEN = "s3cr3t-T0ken.~+/"
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
@@ -121,7 +122,7 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[House]:
 async def nsqlookupd(_folder: Path, **options: Any) -> AsyncIterator[House]:
     """An nsqlookupd that knows something."""
     free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-    made = LookupOptions(**{**free, **options})
+    made = changed(LookupOptions(), **{**free, **options})
     daemon = Nsqlookupd(made)
     await daemon.start()
     registry = daemon.registry
@@ -130,7 +131,7 @@ async def nsqlookupd(_folder: Path, **options: Any) -> AsyncIterator[House]:
     async def state() -> str:
         return repr(list(registry.registrations()))
 
-    endpoints = LookupEndpoints(registry, instant, debug_routes=made.debug_routes)
+    endpoints = LookupEndpoints(registry, instant, debug_routes=made.http.debug_routes)
     try:
         yield House(endpoints.routes(), daemon.http_port, state)
     finally:

@@ -4,24 +4,26 @@ import itertools
 import json
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from sparq.broker import permissions
 from sparq.broker.catalog import Catalog, CatalogError
-from sparq.client import handshake, lookup
 from sparq.client.errors import WrongPeerError
 from sparq.daemon.http import HttpError
 from sparq.log import go_queue
 from sparq.nsqd.config import read_addresses
 from sparq.nsqd.lookup_peers import channels_of
 from sparq.nsqlookupd.tcp import ClientError, read_producer
+from sparq.protocol import lookup
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import STRICT_BODY_BYTES, STRICT_DEPTH, Limits, negotiate
 from sparq.protocol.instant import Instant
 from sparq.protocol.parser import Parser
 from sparq.testing import MemoryDisk
+from sparq.wire import client as handshake
 
 NESTED = b"[" * 100_000
 NESTED_OBJECTS = b'{"a":' * 100_000
@@ -53,7 +55,7 @@ def survey_go(data: bytes) -> Any:
 
 
 def producers(data: bytes) -> Any:
-    return lookup.addresses_in(lookup._parsed(data))
+    return lookup.producers(lookup.answer(200, data))
 
 
 READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception]]] = {
@@ -61,7 +63,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception]]] = {
     "IDENTIFY to nsqlookupd": (introduce, ClientError),
     "an authd's answer": (permissions.read, permissions.AnswerError),
     "PUT /config": (read_addresses, HttpError),
-    "channels of an nsqlookupd": (channels_of, ValueError),
+    "channels of an nsqlookupd": (partial(channels_of, 200), ValueError),
     "producers of an nsqlookupd": (producers, ValueError),
     "IDENTIFY's answer": (handshake._facts, WrongPeerError),
     "sparq.json": (load_catalog, CatalogError),
@@ -97,7 +99,7 @@ def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
         producers = json.loads(f"[{producer}]")
     except ValueError:
         return  # more digits than Python reads
-    assert set() == lookup.addresses_in({"producers": producers})
+    assert [] == lookup.producers({"producers": producers}).found
 
 
 # IDENTIFY's body, its every key

@@ -16,6 +16,7 @@ import pytest
 from sparq.nsqd.options import Options
 from sparq.program.flags import flags_of
 from sparq.protocol import commands as c
+from tests import servers
 from tests.nsqd.layered import Certificates
 from tests.security.peers import FakeAuthd
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
@@ -48,6 +49,12 @@ def get(server: Server, path: str, *, token: str = TOKENS) -> bytes:
         return str(answer.getheaders()).encode() + answer.read()
     finally:
         connection.close()
+
+
+@pytest.fixture(autouse=True)
+def started_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user starts them: the process list shows what they were started with."""
+    monkeypatch.setattr(servers, "fork_server", None)
 
 
 def process_list(server: Server) -> bytes:

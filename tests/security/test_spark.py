@@ -9,7 +9,6 @@ import os
 import pickle
 import socket
 import struct
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,12 +19,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from sparq.client import Consumer
+from sparq.client.blocking.connection import FRAME_BYTES_MAX, Connection
 from sparq.client.layer_options import LayerOptions
-from sparq.client.socket_connection import FRAME_BYTES_MAX, SocketConnection
 from sparq.protocol import commands
 from tests.client.authd import SECRET, running_authd
 from tests.security.test_forwarding import HOSTILE
 from tests.servers import NsqdServer, spawn_nsqd
+from tests.whole import run_whole
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 600
@@ -40,7 +40,7 @@ def publish(server: NsqdServer, topic: str, bodies: list[bytes]) -> None:
     """With the secret, to a topic with a channel."""
     server.post(f"/topic/create?topic={topic}")
     server.post(f"/channel/create?topic={topic}&channel=copy")
-    connection = SocketConnection(server.tcp, layers=LayerOptions(auth_secret=SECRET))
+    connection = Connection(server.tcp, layers=LayerOptions(auth_secret=SECRET))
     assert connection.ask(commands.mpub(topic, bodies)) == b"OK"
     connection.close()
 
@@ -106,15 +106,12 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
         publish(server, "copied", [b"first"])
         options = {"topic": "clicks", "nsqd_tcp_addresses": server.tcp, "auth_secret": SECRET}
         options["nsqdTimeoutMs"] = "120000"
-        ran = subprocess.run(
+        ran = run_whole(
             [sys.executable, "-m", "tests.security.spark_run"],
-            input=json.dumps({"options": options, "folder": str(folder)}),
+            given=json.dumps({"options": options, "folder": str(folder)}),
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+            seconds=SECONDS,
         )
         assert 0 == ran.returncode, ran.stderr[-4000:]
         copied = asyncio.run(consume(server, "copied", 1 + len(bodies)))
@@ -217,7 +214,7 @@ def test_what_an_nsqd_sends_is_bounded(size: int) -> None:
     hello = struct.pack(">ii", len(granted) + 4, 0) + granted
     before = peak_bytes()
     with hostile(hello, struct.pack(">ii", size, 3) + b"x" * 1000) as address:
-        connection = SocketConnection(address)
+        connection = Connection(address)
         with pytest.raises(Exception, match=f"a frame of {size} bytes"):
             connection.ask(commands.ends("t"))
         connection.close()

@@ -12,6 +12,7 @@ import pytest
 from sparq.nsqd.options import Options
 from sparq.nsqd.tls import server_context
 from tests.nsqd.layered import Certificates
+from tests.options import changed
 from tests.servers import free_port, spawn_nsqd
 
 WEAK = ("NULL", "EXP", "RC4", "DES", "MD5", "ADH", "AECDH", "IDEA", "SEED", "RC2", "PSK", "SRP")
@@ -55,7 +56,7 @@ def shake_hands(server: ssl.SSLContext, context: ssl.SSLContext) -> ssl.SSLObjec
 
 
 def options(certificates: Certificates, **more: str) -> Options:
-    return Options(**certificates.options(**more))
+    return changed(Options(), **certificates.options(**more))
 
 
 @pytest.mark.security("N-10")
@@ -72,7 +73,7 @@ def test_old_versions_are_refused(certificates: Certificates, shows: Shows) -> N
             if shake_hands(server, context) is not None:
                 spoken.setdefault(oldest, []).append(version)
 
-    assert Options().tls_min_version == "tls1.2"
+    assert Options().tls.min_version == "tls1.2"
     assert {"tls1.2": ["TLSv1_2", "TLSv1_3"], "tls1.3": ["TLSv1_3"]} == spoken
     shows("TLS 1.0 and 1.1 accepted: no · 1.2 and 1.3: yes")
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from sparq.tools import nsq_tail, to_nsq
 from sparq.tools.command_line import parse
-from sparq.tools.endpoint import Endpoint, open_session
+from sparq.tools.nsq_to_http import Endpoint, open_session
 from sparq.tools.pipes import Input, Output
 from sparq.tools.relay import NotSentError, NotTakenError
 from tests.client.certificates import certificates, server_context

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from sparq.protocol.names import is_valid_name
-from sparq.tools import nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
+from sparq.tools import commands, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
 from sparq.tools.filename import FilenameError, entries, template, with_revision
 from sparq.tools.folder import Folder
 from sparq.tools.output import Output, Rotation
@@ -58,12 +58,13 @@ def test_every_tool_checks_names_again(
     tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before it connects or makes anything, and it says so in one line."""
+    run = getattr(commands, tool.__name__.rpartition(".")[2])
     for name in [name for name in NASTY if name and not is_valid_name(name)]:
         words = ["--nsqd-tcp-address=127.0.0.1:1", *TOOLS[tool]]
         if tool is nsq_to_file:
             words.append(f"--output-dir={tmp_path}/out")
         with pytest.raises(SystemExit) as ended:
-            raise SystemExit(tool.main([*words, f"--topic={name}"]))
+            raise SystemExit(run([*words, f"--topic={name}"]))
         said = capsys.readouterr().err
         assert (1, 1) == (ended.value.code, said.count("\n"))
         assert "name" in said

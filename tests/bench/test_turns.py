@@ -1,0 +1,38 @@
+"""bench.turns: each kind of turn does what its name says."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from bench.turns import KINDS, Kind, Line
+
+from bench import turns
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_turn_moves_its_messages(kind: Kind, tmp_path: Path) -> None:
+    """As many are published, or finished and delivered."""
+    line = Line(tmp_path)
+    begun = kind.turns(line)
+    assert next(begun) > 0
+    before = moved(line)
+    assert 5 == len(list(islice(begun, 5)))
+
+    assert 5 * kind.messages == moved(line) - before
+
+
+def moved(line: Line) -> int:
+    """Messages finished, or published where nobody consumes."""
+    topic = line.broker.topics["t"]
+    return line.session.finish_count if topic.channels else topic.message_count
+
+
+def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """A line for each kind that is asked for, with its time."""
+    monkeypatch.chdir(tmp_path)
+    assert 0 == turns.main(["--rounds", "1", "--only", "MPUB"])
+
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert ["us", "median", "a", "message", "lowest", "mean"] == head.split()
+    assert ["MPUB of 200 x 200 B", "MPUB of 200 x 1024 B"] == [line[:32].strip() for line in lines]
+    assert all(float(line[32:42]) > 0 for line in lines)

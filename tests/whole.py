@@ -1,0 +1,45 @@
+"""Programs that start others, as Spark's start a JVM: all of them end with the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def run_whole(
+    command: Sequence[str | Path], *, seconds: float, given: str | None = None, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; what it printed.
+
+    `subprocess.run` kills the program alone when its time is over, and then waits for whoever else
+    has its output open: a JVM that is left goes on, and takes the processor from the next tests.
+
+    Args:
+        command: the program and its arguments.
+        seconds: how long it may take.
+        given: its standard input; None: nothing.
+        more: for `subprocess.Popen`.
+
+    Raises:
+        TimeoutExpired: it took longer; it and all that it has started in its session are killed.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **more,
+    ) as process:
+        try:
+            output, error = process.communicate(given, seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(list(command), process.returncode, output, error)
