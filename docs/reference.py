@@ -24,7 +24,7 @@ from docs.docstrings import Docstring, code, read
 
 from sparq.client.config import RANGES
 from sparq.program.flags import Flag, flags_of
-from sparq.tools.commands import admin
+from sparq.tools.admin import verbs as admin
 
 HERE = Path(__file__).parent
 MODULES = ("sparq", "sparq.client", "sparq.client.telemetry", "sparq.client.range_reader")
@@ -208,7 +208,7 @@ def tools() -> list[str]:
     return sorted(
         path.stem
         for path in folder.glob("*.py")
-        if {"main", "Options"} <= names_in(path) and not path.stem.startswith("_")
+        if {"start", "Options"} <= names_in(path) and not path.stem.startswith("_")
     )
 
 
