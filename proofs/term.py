@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -120,7 +121,7 @@ class Proof:
         assert process is not None
         began, idle = time.monotonic(), waited(process.pid)
         waiting, own = 0.0, waited(threading.get_native_id())
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         while process.poll() is None and time.monotonic() - began < STOP_SECONDS_MAX:
             waiting = max(waiting, waited(process.pid) - idle)
             own = waited(threading.get_native_id())

@@ -3,7 +3,6 @@
 ELSEWHERE = {
     "broker.channel": "tests/broker/test_model.py",
     "broker.deferred": "tests/broker/test_deferred.py",
-    "broker.delivery": "tests/broker/test_model.py",
     "broker.intervention": "tests/broker/test_random_lives.py",
     "broker.latency": "tests/broker/test_percentiles.py",
     "inspection.picture": "tests/broker/test_random_lives.py",

@@ -50,14 +50,14 @@ def programs(built: Path) -> Path:
 
 
 def test_the_wheel_has_the_packages_whole_and_nothing_else(built: Path) -> None:
-    """Every module of `src`, the type marker, what nsqadmin's pages are made of, and no test."""
+    """Every module of `src`, the type marker, what pages are made of, and no test."""
     names = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
     source = built.parent / "source" / "src"
     modules = {str(path.relative_to(source)) for path in source.rglob("*.py")}
     pages = {
         str(path.relative_to(source))
-        for folder in ("templates", "static")
-        for path in (source / "sparq" / "nsqadmin" / folder).rglob("*")
+        for folder in ("nsqadmin/templates", "nsqadmin/static", "pipeline/report_page")
+        for path in (source / "sparq" / folder).rglob("*")
         if path.is_file()
     }
 

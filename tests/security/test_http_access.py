@@ -113,7 +113,7 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[House]:
         broker.create_channel("t", "c", daemon.nsqd.runner.now())
         await daemon.nsqd.publish("t", Bodies.of([b"1", b"2"]))
         await daemon.nsqd.settle()
-        yield House(Endpoints(daemon.nsqd).routes(), daemon.http.port, state)
+        yield House(Endpoints(daemon.nsqd, daemon.reloader).routes(), daemon.http.port, state)
     finally:
         await stop(daemon)
 

@@ -103,7 +103,7 @@ def test_damage_is_data_loss(server):
     wanted = range_of(server)._replace(messages=15)
     server.lost = 1
 
-    with pytest.raises(DataLossError, match=r"1 messages of .* are damaged"):
+    with pytest.raises(DataLossError, match=r"1 messages of .* are lost: damaged"):
         bodies(wanted)
 
 
@@ -121,7 +121,7 @@ def test_another_log_is_data_loss(server):
     wanted = range_of(server)
     server.log = "cd" * 16
 
-    with pytest.raises(DataLossError, match=r"10 messages of .* log that is gone"):
+    with pytest.raises(DataLossError, match=r"10 messages of .* are lost: their log is gone"):
         bodies(wanted)
     assert bodies(wanted, GO_ON) == []
 
@@ -132,7 +132,7 @@ def test_a_topic_that_is_gone_is_data_loss(server):
     gone = RemoteError("E_RANGE_FAILED", "failed topic clicks not found")
     server.refuse = {"Read": gone, "Ends": gone}
 
-    with pytest.raises(DataLossError, match=r"10 messages of .* log that is gone"):
+    with pytest.raises(DataLossError, match=r"10 messages of .* are lost: their log is gone"):
         bodies(wanted)
 
 
@@ -141,7 +141,7 @@ def test_deleted_messages_are_data_loss(server):
     wanted = range_of(server)
     server.first = 11
 
-    with pytest.raises(DataLossError, match=r"2 messages of .* are deleted"):
+    with pytest.raises(DataLossError, match=r"2 messages of .* are lost: deleted before"):
         bodies(wanted)
     assert bodies(wanted, GO_ON) == ALL[2:]
 

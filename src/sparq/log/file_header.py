@@ -35,16 +35,17 @@ class HeaderForm:
 
     Attributes:
         size: bytes of the header.
+        kind: what it begins with, up to the facts.
     """
 
     def __init__(self, magic: bytes, facts: str) -> None:
         self._facts = struct.Struct(f"<{facts}")
         self.size: Final = _KIND.size + self._facts.size + _CHECKSUM.size
-        self._kind = _KIND.pack(magic, self.size, VERSION, ALGORITHM_XXH3, 0)
+        self.kind: bytes = _KIND.pack(magic, self.size, VERSION, ALGORITHM_XXH3, 0)
 
     def pack(self, facts: Iterable[Any]) -> bytes:
         """The header with these facts."""
-        fields = self._kind + self._facts.pack(*facts)
+        fields = self.kind + self._facts.pack(*facts)
         return fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))
 
     def unpack(self, data: bytes, at: int = 0) -> tuple[Any, ...] | None:
@@ -52,6 +53,6 @@ class HeaderForm:
         copy = data[at : at + self.size]
         fields, checksum = copy[: -_CHECKSUM.size], copy[-_CHECKSUM.size :]
         is_whole = len(copy) == self.size and checksum == _CHECKSUM.pack(xxh3_64_intdigest(fields))
-        if not is_whole or not fields.startswith(self._kind):
+        if not is_whole or not fields.startswith(self.kind):
             return None
         return self._facts.unpack(fields[_KIND.size :])

@@ -55,7 +55,7 @@ SUFFIX: Final = ".log"
 NEXT: Final = ".next"
 """Ends the name of a file that was made in advance and has not got its own yet."""
 
-_HEADER: Final = HeaderForm(b"SPARQLOG", "Q16sH2xIqqqqqI28x")
+HEADER: Final = HeaderForm(b"SPARQLOG", "Q16sH2xIqqqqqI28x")
 
 
 class SegmentHeader(NamedTuple):
@@ -80,7 +80,7 @@ def key_of(header: SegmentHeader) -> BatchKey:
 
 def encode_header(header: SegmentHeader) -> bytes:
     """The bytes a file begins with, both copies: DATA_START of them."""
-    whole = _HEADER.pack(header)
+    whole = HEADER.pack(header)
     return whole.ljust(COPY_OFFSET, b"\0") + whole.ljust(DATA_START - COPY_OFFSET, b"\0")
 
 
@@ -91,7 +91,7 @@ def decode_header(data: bytes, name: str = "") -> SegmentHeader | None:
     the one that belongs to this name counts. None: neither is whole, or this version cannot read
     the file.
     """
-    copies = (_HEADER.unpack(data, at) for at in (0, COPY_OFFSET))
+    copies = (HEADER.unpack(data, at) for at in (0, COPY_OFFSET))
     headers = [SegmentHeader(*facts) for facts in copies if facts is not None]
     first = first_index_of(name)
     named = [header for header in headers if header.first_index == first]

@@ -91,7 +91,7 @@ def read_range(
                 yield rows
         reading.check_count()
     finally:
-        reading.close()
+        reader.close()
 
 
 class _Reading:
@@ -129,7 +129,7 @@ class _Reading:
         wanted = self._wanted
         for data in self._reader.read(wanted.topic, wanted.log, self._at, wanted.end):
             if data.lost:
-                self._missing(data.lost, "damaged")
+                self._missing(data.lost, f"damaged, before index {data.next}")
             yield self._at, data
             self._at = data.next
             self._patience.reset()
@@ -148,7 +148,7 @@ class _Reading:
             ends = None
         left = wanted.messages - self.rows - self._lost
         if ends is None or ends.log != wanted.log:
-            self._missing(left, f"of a log that is gone ({refusal})")
+            self._missing(left, f"their log is gone ({refusal})")
             self._at = wanted.end
             return
         if self._at >= ends.first:
@@ -160,12 +160,14 @@ class _Reading:
         # Before the log's first message there may be indexes that no message ever had.
         gone = ends.first_ordinal - (wanted.ordinal + self.rows + self._lost)
         if gone > 0:
-            self._missing(min(gone, left), f"deleted ({refusal})")
+            self._missing(min(gone, left), f"deleted before this query has read them ({refusal})")
         self._at = min(ends.first, wanted.end)
 
     def _missing(self, count: int, why: str) -> None:
         self._lost += count
-        self._loss.report(f"{count} messages of {self._wanted} are {why}")
+        wanted = self._wanted
+        place = f"topic {wanted.topic} at nsqd {wanted.address}"
+        self._loss.report(f"{count:,} messages of {place} are lost: {why}")
 
     def check_count(self) -> None:
         """All messages were there, once.
@@ -178,7 +180,3 @@ class _Reading:
                 f"{self._wanted} has {self.rows + self._lost} messages "
                 f"where {self._wanted.messages} are due"
             )
-
-    def close(self) -> None:
-        """Lets go of the connection."""
-        self._reader.close()

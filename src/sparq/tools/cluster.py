@@ -82,7 +82,7 @@ class Cluster:
         return Answer(figures, time.monotonic())
 
 
-def upstream_of(options: HttpOptions, token: str = "") -> Upstream:
+def upstream_of(options: HttpOptions, token: str) -> Upstream:
     """What calls daemons, with the times of the flags.
 
     Raises:
@@ -101,7 +101,7 @@ async def opened(options: HttpOptions, topic: str, channel: str) -> AsyncIterato
     """The cluster that flags name; they are checked."""
     nsqds = split_texts(options.nsqd_http_addresses)
     lookupds = split_texts(options.lookupd_http_addresses)
-    async with upstream_of(options) as upstream:
+    async with upstream_of(options, "") as upstream:
         # Who looks at figures asks every nsqd that is listed, on loopback too, as Go's tools do.
         anywhere = Reach(allowed=("0.0.0.0/0", "::/0"))
         fleet = Fleet(upstream, nsqds=nsqds, lookupds=lookupds, reach=anywhere)

@@ -272,7 +272,7 @@ async def test_the_keyboard_reaches_everything(tab, site):
     """Tab goes through links, tables and what can be opened; Enter opens it; focus is seen."""
     await tab.open(f"{site.url}/plain")
     here = (
-        "(e => [e.tagName, e.textContent.slice(0, 30),"
+        "(e => [e.tagName, e.textContent.trim().slice(0, 30),"
         " getComputedStyle(e).outlineStyle])(document.activeElement)"
     )
     visited = []
