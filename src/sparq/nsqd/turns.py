@@ -29,6 +29,14 @@ INLINE_ROUNDS_MAX = 4
 TURN_WAITS_NS = 20_000_000
 """A loop may read a socket many times before it goes on: so long one client may keep it."""
 
+AWAKE_NS = 100_000
+"""So long the loop polls before it sleeps, where requests follow each other at shorter gaps: a core
+that has slept takes as long to wake up as a request does."""
+
+SHORT_GAPS_MIN = 8
+SHORT_GAPS_MAX = 4096
+"""So many short gaps in a row begin it; each poll in vain doubles the number."""
+
 TICK_SECONDS_MIN = 0.001
 TICK_SECONDS_MAX = 0.1
 TICK_SLACK_NS = 1_000_000
@@ -74,7 +82,9 @@ class Turns:
         self.waiting: set[V2Connection] = set()
         self.on_changes: Callable[[], None] = broker.changes.clear
         self._is_due = self._stood_still = False
-        self._due_ns = 0
+        self._due_ns = self._ended_ns = 0
+        self._is_awake = False
+        self._short_gaps, self._gaps_wanted = 0, SHORT_GAPS_MIN
         self._tick_due_ns = self.runner.now().mono_ns
         self._tick_timer: asyncio.TimerHandle | None = None
 
@@ -107,6 +117,30 @@ class Turns:
             for connection in tuple(self.waiting):
                 connection.resume_reading()
         self._follow_up()
+        self._stay_awake()
+
+    def _stay_awake(self) -> None:
+        """Poll for the next request if the last ones have come soon enough."""
+        gap_ns = self._due_ns - self._ended_ns
+        self._ended_ns = time.monotonic_ns()
+        if gap_ns > AWAKE_NS:
+            self._short_gaps = 0
+        elif self._is_awake:
+            self._gaps_wanted = SHORT_GAPS_MIN
+        elif self._short_gaps < self._gaps_wanted:
+            self._short_gaps += 1
+        else:
+            self._is_awake = True
+            self.loop.call_soon(self._poll)
+
+    def _poll(self) -> None:
+        """Nothing to do yet: have the loop look again, for so long after the last turn."""
+        if time.monotonic_ns() - self._ended_ns < AWAKE_NS:
+            self.loop.call_soon(self._poll)
+            return
+        self._is_awake = False
+        self._short_gaps = 0
+        self._gaps_wanted = min(2 * self._gaps_wanted, SHORT_GAPS_MAX)
 
     def _run_tasks(self) -> None:
         """Take over the tasks that have run; run those that are next here, or hand them out."""
