@@ -169,17 +169,13 @@ def _statuses(rows: pa.Table) -> dict[str, int]:
 def text_of(report: Mapping[str, Any]) -> str:
     """The report as a page of text."""
     parts = [
-        _heading(report),
+        ["", f"  {report['source']}", "  " + "-" * (WIDTH - 4)],
         _figures(report),
         _findings(report),
         _pages(report),
         _verdict(report),
     ]
     return "\n".join("\n".join(part) for part in parts if part)
-
-
-def _heading(report: Mapping[str, Any]) -> list[str]:
-    return ["", f"  {report['source']}", "  " + "-" * (WIDTH - 4)]
 
 
 def _figures(report: Mapping[str, Any]) -> list[str]:

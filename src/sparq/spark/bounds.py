@@ -15,15 +15,7 @@ from collections.abc import Mapping
 from sparq.client.range_reader import Attached, Ends, Place
 from sparq.spark.fleet import Fleet, Member
 from sparq.spark.losses import Losses
-from sparq.spark.offsets import (
-    COMMITTED,
-    EARLIEST,
-    LATEST,
-    Key,
-    LogPosition,
-    Positions,
-    parse_key,
-)
+from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Key, LogPosition, Positions, parse_key
 from sparq.spark.options import OptionError
 from sparq.spark.source_options import SourceOptions
 
@@ -135,7 +127,7 @@ class Bounds:
         ends = known(member.attached).ends
         if self._options.ending_timestamp_ms >= 0:
             end = self.at_time(member, self._options.ending_timestamp_ms * NS_PER_MS)
-            return max(start, end, key=_index)
+            return end if end.index > start.index else start
         position = self._options.ending.of(_named(member))
         if not isinstance(position, LogPosition):
             return LogPosition(ends.end, ends.end_ordinal)
@@ -169,10 +161,6 @@ class Bounds:
 def _named(member: Member) -> Key:
     """A log's key with its topic, by which an option may name it."""
     return Key(member.address, member.log, member.topic)
-
-
-def _index(position: LogPosition) -> int:
-    return position.index
 
 
 def known(attached: Attached | None) -> Attached:
