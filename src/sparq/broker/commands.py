@@ -41,11 +41,7 @@ class Commands:
     """
 
     def __init__(
-        self,
-        topics: Topics,
-        turn: Turn,
-        options: BrokerOptions,
-        server_facts: Mapping[str, object],
+        self, topics: Topics, turn: Turn, options: BrokerOptions, server_facts: Mapping[str, object]
     ) -> None:
         self.subscriptions: dict[Session, tuple[Topic, Channel]] = {}
         self.ranges = Ranges(turn)

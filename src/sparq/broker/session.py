@@ -80,11 +80,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        session_id: int,
-        remote_address: str,
-        now: Instant,
-        options: BrokerOptions,
+        self, session_id: int, remote_address: str, now: Instant, options: BrokerOptions
     ) -> None:
         self.id = session_id
         self.remote_address = remote_address

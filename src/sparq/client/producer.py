@@ -148,12 +148,7 @@ class Producer(Connecting):
         return await self._told(command, len(bodies), timeout_seconds)
 
     async def publish_deferred(
-        self,
-        topic: str,
-        body: bytes,
-        delay_seconds: float,
-        *,
-        timeout_seconds: float | None = None,
+        self, topic: str, body: bytes, delay_seconds: float, *, timeout_seconds: float | None = None
     ) -> Receipt:
         """Publish a message that is to be delivered after a delay.
 

@@ -126,11 +126,7 @@ class RangeReader:
     """
 
     def __init__(
-        self,
-        address: str,
-        *,
-        user_agent: str = "sparq range reader",
-        layers: LayerOptions = PLAIN,
+        self, address: str, *, user_agent: str = "sparq range reader", layers: LayerOptions = PLAIN
     ) -> None:
         self.address = address
         self._user_agent = user_agent

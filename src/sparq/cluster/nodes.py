@@ -137,9 +137,7 @@ def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:
     newest = max((version_of(node.version) for node in by_tcp.values()), default=())
     found = [
         replace(
-            node,
-            remote_addresses=tuple(heard[key]),
-            out_of_date=version_of(node.version) < newest,
+            node, remote_addresses=tuple(heard[key]), out_of_date=version_of(node.version) < newest
         )
         for key, node in by_tcp.items()
     ]

@@ -31,14 +31,7 @@ from sparq.log.looking import Looking
 from sparq.log.reading import BlockRead, RangeRead, Rescan
 from sparq.log.recovery import Recovered, recover, scan_again, settle, sync_found
 from sparq.log.reserve import Reserve
-from sparq.log.segment import (
-    CEILING_SPAN,
-    DATA_START,
-    ActiveSegment,
-    Place,
-    Segment,
-    SegmentInfo,
-)
+from sparq.log.segment import CEILING_SPAN, DATA_START, ActiveSegment, Place, Segment, SegmentInfo
 from sparq.log.task import TaskKind
 from sparq.log.upkeep import Drop, Upkeep
 from sparq.protocol import batch

@@ -249,10 +249,7 @@ def _connections() -> int:
 
 
 async def serve(
-    options: Options,
-    listener: Listener,
-    read_again: Callable[[], Options],
-    stop: asyncio.Event,
+    options: Options, listener: Listener, read_again: Callable[[], Options], stop: asyncio.Event
 ) -> None:
     """Run one nsqadmin until the event is set; at SIGHUP its options are read again.
 

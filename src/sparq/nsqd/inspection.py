@@ -392,12 +392,7 @@ class Page:
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        picture: Picture,
-        state: State,
-        after: list[int] | None,
-        limit: int,
+        self, channel: Channel, picture: Picture, state: State, after: list[int] | None, limit: int
     ) -> None:
         """`after`: (key, index) of the last message before the page, as in `next`."""
         self.indexes: list[int] = []

@@ -50,8 +50,7 @@ COMMITS: Final = Histogram(
     "Time to write one batch of messages, and to sync it where the policy says so",
 )
 SYNCS: Final = Histogram(
-    "nsqd_fsync_duration_seconds",
-    "Time of one fdatasync, of a log or a ledger",
+    "nsqd_fsync_duration_seconds", "Time of one fdatasync, of a log or a ledger"
 )
 
 

@@ -76,10 +76,7 @@ _PREFIXES = tuple(
         (_AFTER_REQUEST, "the request is never closed"),
         (rf"{_AFTER_REQUEST}(?:\d{{3}}|-) ", BAD_STATUS),
         (rf"{_AFTER_SIZE}(?: |{_END})", "the size is not a number"),
-        (
-            rf'{_AFTER_SIZE}(?: [^"\s]+)*(?: {_QUOTED}|{_END})',
-            "the referer is never closed",
-        ),
+        (rf'{_AFTER_SIZE}(?: [^"\s]+)*(?: {_QUOTED}|{_END})', "the referer is never closed"),
         (rf'{_AFTER_SIZE} {_QUOTED} "', "the user agent is missing"),
         (rf"{_AFTER_SIZE} {_QUOTED} {_QUOTED}", "the user agent is never closed"),
     )

@@ -102,11 +102,7 @@ class _JavaListener:
 
 
 def observed(
-    rows: DataFrame,
-    name: str = READ,
-    *,
-    newest_published: Column | None = None,
-    **counts: Column,
+    rows: DataFrame, name: str = READ, *, newest_published: Column | None = None, **counts: Column
 ) -> DataFrame:
     """The same rows, with figures of each batch for the listener.
 

@@ -91,7 +91,7 @@ AT_START: Final = (
 
 ALWAYS: Final[Mapping[str, str]] = {
     # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
-    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.showConsoleProgress": "false"
 }
 """Defaults that override the JVM's options, but not `--spark`."""
 
@@ -142,14 +142,14 @@ ON_LOOPBACK: Final[Mapping[str, str]] = {
 ON_STANDALONE: Final[Mapping[str, str]] = {
     # Java unpacks native libraries (RocksDB's has 15 MB) into its temporary folder, where they stay
     # if it is killed. An executor's own working folder goes with its application. YARN does so.
-    "spark.executor.defaultJavaOptions": "-Djava.io.tmpdir=.",
+    "spark.executor.defaultJavaOptions": "-Djava.io.tmpdir=."
 }
 """For spark:// masters."""
 
 ON_A_LOCAL_DISK: Final[Mapping[str, str]] = {
     # Spark's default, Hadoop's FileContext, costs a third of a small batch's time on a local disk.
     # This manager relies on atomic renames, which S3A lacks; elsewhere Spark's default is kept.
-    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER
 }
 
 

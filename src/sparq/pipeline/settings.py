@@ -138,10 +138,7 @@ class Settings:
         most="archive_max_offsets",
     )
     archive_max_offsets: int = option(
-        OFFSETS,
-        "maximum number of messages in a batch of archive",
-        kind=kinds.WHOLE,
-        least=1,
+        OFFSETS, "maximum number of messages in a batch of archive", kind=kinds.WHOLE, least=1
     )
     archive_max_delay: str = option(
         "60 seconds", "maximum time that a batch of archive waits", kind=kinds.INTERVAL

@@ -26,11 +26,7 @@ from sparq.tools.table import aligned
 SOUND, DAMAGED = 0, 1
 MIB = 1 << 20
 STEP_SECONDS = 0.2
-KINDS = {
-    "go": "Go's nsqd (not imported yet)",
-    "sparq": "sparq",
-    "both": "sparq and Go's nsqd",
-}
+KINDS = {"go": "Go's nsqd (not imported yet)", "sparq": "sparq", "both": "sparq and Go's nsqd"}
 HEADINGS = ("TOPIC", "CHANNEL", "DEPTH", "DEFERRED", "ATTEMPTED", "MIB", "PAUSED", "DAMAGED")
 
 

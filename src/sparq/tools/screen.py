@@ -24,17 +24,7 @@ from rich.text import Text
 from sparq.client.reasons import one_line
 from sparq.cluster.clients import Client
 from sparq.tools.overview import BEHIND, NO_CHANNEL, STUCK, Key, Overview, Part, Row
-from sparq.tools.view import (
-    BY_NAME,
-    COLUMNS,
-    UNKNOWN,
-    Column,
-    View,
-    cells,
-    count,
-    duration,
-    rate,
-)
+from sparq.tools.view import BY_NAME, COLUMNS, UNKNOWN, Column, View, cells, count, duration, rate
 
 COMPLAINTS_MAX: Final = 3
 FRAME_LINES: Final = 4

@@ -23,13 +23,7 @@ from sparq.protocol import commands
 from sparq.protocol.compression import Compression, Deflate, Snappy
 from sparq.protocol.layout import FRAME_ERROR, FRAME_RESPONSE
 from sparq.protocol.receiver import FrameError, Receiver
-from sparq.wire.errors import (
-    AuthRequiredError,
-    LayerError,
-    TlsError,
-    WrongPeerError,
-    remote_error,
-)
+from sparq.wire.errors import AuthRequiredError, LayerError, TlsError, WrongPeerError, remote_error
 from sparq.wire.layers import Layers, Tls
 
 ANSWER_BYTES_MAX: Final = 64 << 10

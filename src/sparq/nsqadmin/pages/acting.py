@@ -218,12 +218,7 @@ def _name(order: Order, report: Report) -> str:
 
 
 def notice(
-    renderer: Renderer,
-    level: str,
-    sentence: str,
-    *,
-    lines: Sequence[str] = (),
-    status: int = 200,
+    renderer: Renderer, level: str, sentence: str, *, lines: Sequence[str] = (), status: int = 200
 ) -> web.Response:
     """A sentence for `#result`, with a line for each detail."""
     facts = {"level": level, "sentence": sentence.strip()}

@@ -57,12 +57,7 @@ async def _act(desk: Desk, call: Call, asked: Arguments) -> Any:
 
 
 @ENDPOINTS.add(
-    "POST",
-    "/seek",
-    "move a channel to a place of the log",
-    "Report",
-    body="Seek",
-    errors=UNWRITTEN,
+    "POST", "/seek", "move a channel to a place of the log", "Report", body="Seek", errors=UNWRITTEN
 )
 async def _seek(desk: Desk, call: Call, asked: Arguments) -> Any:
     body = asked["body"]

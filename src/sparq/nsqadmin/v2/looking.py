@@ -46,12 +46,7 @@ ANY_CHANNEL: Final = Parameter("channel", "says of each message what state it ha
 NODES: Final = Parameter("nodes", "only these nodes, with commas", "list", default=())
 SHOWN: Final = (
     Parameter(
-        "limit",
-        "messages",
-        "integer",
-        default=peeking.LIMIT,
-        minimum=1,
-        maximum=peeking.LIMIT_MAX,
+        "limit", "messages", "integer", default=peeking.LIMIT, minimum=1, maximum=peeking.LIMIT_MAX
     ),
     Parameter("bodies", "with bodies; by default if the role allows it", "flag", default=None),
     Parameter(

@@ -131,11 +131,7 @@ class Look:
         places = {int(number): place for place, number in enumerate(numbers)}
         readers = {places[n]: reader for n, reader in self.readers.items() if n in places}
         return replace(
-            self,
-            numbers=at,
-            counts=self.counts[:, here],
-            oldest=self.oldest[here],
-            readers=readers,
+            self, numbers=at, counts=self.counts[:, here], oldest=self.oldest[here], readers=readers
         )
 
 

@@ -323,11 +323,7 @@ def _closing(held: Held, added: Minutes, due: int, bytes_max: int) -> int:
     """The first minute that stays open: `due`, or a later one so that the rest fits."""
     minute = np.concatenate([held.minutes.minute, added.minute, np.array([*held.cold], np.int64)])
     size = np.concatenate(
-        [
-            held.minutes.bytes_each(),
-            added.bytes_each(),
-            np.array([*held.cold.values()], np.int64),
-        ]
+        [held.minutes.bytes_each(), added.bytes_each(), np.array([*held.cold.values()], np.int64)]
     )
     size = np.where(minute >= due, size, 0)
     if size.sum() <= bytes_max:

@@ -121,10 +121,7 @@ def from_table(table: pa.Table) -> Minutes:
 
 
 def grouped(
-    minute: Ints,
-    sums: Ints,
-    visitors: tuple[Ints, Ints],
-    pages: tuple[Ints, Ints, Ints],
+    minute: Ints, sums: Ints, visitors: tuple[Ints, Ints], pages: tuple[Ints, Ints, Ints]
 ) -> Minutes:
     """Minutes of loose visitors and pages, in any order and more than once each.
 

@@ -23,12 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparq.pipeline.minutes_state.minutes import STATUS_CLASSES, Minutes, saturated_sums
-from sparq.pipeline.minutes_state.page_texts import (
-    TOP_TYPE,
-    PageTexts,
-    candidates,
-    top_pages,
-)
+from sparq.pipeline.minutes_state.page_texts import TOP_TYPE, PageTexts, candidates, top_pages
 from sparq.pipeline.packing import Ints
 
 MINUTE, LATE, CLOSED_EARLY, REJECTED = "minute", "late", "closed_early", "rejected"

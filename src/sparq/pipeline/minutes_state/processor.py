@@ -79,10 +79,7 @@ class MinutesProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not
         )
 
     def handleInputRows(
-        self,
-        key: tuple[int],
-        rows: Iterator[pd.DataFrame],
-        timerValues: TimerValues,
+        self, key: tuple[int], rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         """Take in all rows of one bucket of a batch."""
         writes, table = apply(int(key[0]), self._state, receive(rows), self._limits)

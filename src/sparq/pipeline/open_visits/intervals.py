@@ -40,10 +40,7 @@ def merged(parts: Visits, low_s: Ints) -> Visits:
         return _summed(parts, begins)
     apart = np.isin(parts.visitor, parts.visitor[too_late])
     rest = take(parts, ~apart)
-    whole = [
-        _summed(rest, begins[~apart]),
-        _by_arrival(take(parts, apart), low_s[apart]),
-    ]
+    whole = [_summed(rest, begins[~apart]), _by_arrival(take(parts, apart), low_s[apart])]
     visits = concat(Visits, whole)
     return take(visits, np.lexsort((visits.first_s, visits.visitor)))
 

@@ -80,10 +80,7 @@ class SpamProcessor(StatefulProcessor):  # type: ignore[misc] # - pyspark has no
         self._state = State(*lists, *values)
 
     def handleInputRows(
-        self,
-        key: tuple[Any, ...],
-        rows: Iterator[pd.DataFrame],
-        timerValues: Any,
+        self, key: tuple[Any, ...], rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """One batch of one bucket: rows of PACKED_SCHEMA in, of OUTPUT_SCHEMA out."""
         yield as_pandas(apply(self._state, int(key[0]), packing.receive(rows), self._limits))

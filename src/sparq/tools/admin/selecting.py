@@ -22,12 +22,7 @@ from sparq.tools.admin.reading import nodes_of, note
 from sparq.tools.command_line import UsageError
 from sparq.tools.pipes import Input
 
-PAST: Final = {
-    "requeue": "requeued",
-    "finish": "finished",
-    "cancel": "cancelled",
-    "copy": "copied",
-}
+PAST: Final = {"requeue": "requeued", "finish": "finished", "cancel": "cancelled", "copy": "copied"}
 INPUT_BYTES_MAX: Final = 64 << 20
 LOOKUPS_AT_ONCE: Final = 16
 SHOWN_MAX: Final = 20
