@@ -1,0 +1,121 @@
+"""The loop polls before it sleeps, where requests have followed each other closely.
+
+A scripted loop and a manual clock: what is counted is how often the loop would look again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparq.broker.broker import Broker
+from sparq.broker.options import BrokerOptions
+from sparq.nsqd import turns
+from sparq.nsqd.turns import AWAKE_NS, SHORT_GAPS_MAX, SHORT_GAPS_MIN, Turns
+from sparq.protocol.instant import Instant
+from sparq.testing import MemoryDisk
+
+SHORT_NS = AWAKE_NS // 2
+LONG_NS = 10 * AWAKE_NS
+POLL_NS = AWAKE_NS // 10
+POLLS_IN_VAIN = AWAKE_NS // POLL_NS + 1
+
+
+class Loop:
+    """A loop that the test turns by hand; a turn and a poll take no time but what it is given."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10**12
+        self.ready: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.ready.append(call)
+
+    def call_later(self, _seconds: float, _call: Callable[[], None]) -> Any:
+        return SimpleNamespace(cancel=lambda: None)
+
+    def run(self, until_ns: int) -> int:
+        """Run what is ready, as long as there is time; how many polls that were, one a step."""
+        polls = 0
+        while self.ready and self.now_ns < until_ns:
+            self.ready.popleft()()
+            if self.ready:
+                polls += 1
+                self.now_ns += POLL_NS
+        self.now_ns = max(self.now_ns, until_ns)
+        return polls
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def taken(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+    """Turns of an empty broker, in the scripted loop."""
+    now = Instant(10**18, loop.now_ns)
+    clock = SimpleNamespace(monotonic_ns=lambda: loop.now_ns)
+    monkeypatch.setattr(turns, "time", clock)
+    made = Turns(Broker(BrokerOptions(), MemoryDisk(), "/data", now), loop)  # type: ignore[arg-type] # see Loop
+    yield made
+    made.runner.stop()
+
+
+def request(loop: Loop, taken: Turns, gap_ns: int) -> int:
+    """A request, and what passes until the next one; how often the loop polls meanwhile."""
+    taken.schedule()
+    return loop.run(loop.now_ns + gap_ns)
+
+
+def requests(loop: Loop, taken: Turns, count: int, gap_ns: int) -> list[int]:
+    return [request(loop, taken, gap_ns) for _ in range(count)]
+
+
+def test_requests_at_short_gaps_keep_it_awake(loop: Loop, taken: Turns) -> None:
+    """It begins after some of them, polls from one to the next, and sleeps soon after the last."""
+    polls = requests(loop, taken, 3 * SHORT_GAPS_MIN, SHORT_NS)
+
+    assert not any(polls[:SHORT_GAPS_MIN])
+    assert all(polls[SHORT_GAPS_MIN + 2 :])
+    assert request(loop, taken, LONG_NS) <= POLLS_IN_VAIN
+    assert not loop.ready
+
+
+def test_requests_at_long_gaps_cost_nothing(loop: Loop, taken: Turns) -> None:
+    """At 1,000 a second it never polls."""
+    assert not any(requests(loop, taken, 100 * SHORT_GAPS_MIN, 1_000_000))
+
+
+def test_it_learns_that_polls_are_in_vain(loop: Loop, taken: Turns) -> None:
+    """Bursts as long as begin it, each with nothing behind it: each has to be twice as long."""
+    wanted = []
+    for _ in range(12):
+        count = 0
+        while not request(loop, taken, SHORT_NS):
+            count += 1
+        wanted.append(count)
+        loop.run(loop.now_ns + LONG_NS)
+        request(loop, taken, LONG_NS)
+
+    assert wanted == sorted(wanted)
+    assert wanted[1] >= 2 * SHORT_GAPS_MIN
+    assert SHORT_GAPS_MAX <= wanted[-1] <= SHORT_GAPS_MAX + 2
+
+
+def test_a_poll_that_paid_makes_it_eager_again(loop: Loop, taken: Turns) -> None:
+    """A client that asks and asks is not held to what others have taught."""
+    for _ in range(3):
+        while not request(loop, taken, SHORT_NS):
+            pass
+        loop.run(loop.now_ns + LONG_NS)
+    requests(loop, taken, 100 * SHORT_GAPS_MIN, SHORT_NS)
+    request(loop, taken, LONG_NS)
+    request(loop, taken, LONG_NS)
+
+    assert not any(requests(loop, taken, SHORT_GAPS_MIN, SHORT_NS))
+    assert any(requests(loop, taken, 2 * SHORT_GAPS_MIN, SHORT_NS))
