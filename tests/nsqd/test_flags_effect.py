@@ -12,6 +12,7 @@ import pytest
 
 from sparq.nsqd.options import Options
 from sparq.program.flags import flags_of
+from tests import log_flags
 from tests.nsqd.effects import doors, limits, statsd, storage, strict, wire
 from tests.told import Row, Told, every, keys_are_right, told
 
@@ -41,6 +42,7 @@ OURS = {
     *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),
     *("go-compatible", "http-token", "debug-routes", "max-line-size", "first-command-timeout"),
     *("min-receive-rate", "http-request-timeout", "require-heartbeats", "strict-identify"),
+    *log_flags.NAMES,
 }
 
 

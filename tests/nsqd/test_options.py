@@ -78,8 +78,11 @@ DEFAULTS = {
     "worker_id": False,
     "queue_scan_worker_pool_max": 4,
     "queue_scan_selection_count": 20,
+    "log_format": "text",
     "log_level": 20,
     "log_prefix": "[nsqd] ",
+    "log_repeats": 0,
+    "log_utc": False,
     "verbose": False,
 }
 

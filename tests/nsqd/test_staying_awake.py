@@ -61,7 +61,8 @@ def taken(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
     now = Instant(10**18, loop.now_ns)
     clock = SimpleNamespace(monotonic_ns=lambda: loop.now_ns)
     monkeypatch.setattr(turns, "time", clock)
-    made = Turns(Broker(BrokerOptions(), MemoryDisk(), "/data", now), loop)  # type: ignore[arg-type] # see Loop
+    broker = Broker(BrokerOptions(), MemoryDisk(), "/data", now)
+    made = Turns(broker, loop)  # type: ignore[arg-type] # see Loop
     yield made
     made.runner.stop()
 

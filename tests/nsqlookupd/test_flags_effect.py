@@ -13,6 +13,7 @@ import pytest
 
 from sparq.nsqlookupd.options import Options
 from sparq.program.flags import flags_of
+from tests.log_flags import AS_JSON, BOUNDED, NAMES
 from tests.told import Row, Told, ToldServer, every, keys_are_right, told
 from tests.waiting import wait_for
 
@@ -278,6 +279,12 @@ GROUPS = {
         Row("max-connections-per-address", 3, max_connections_per_address),
         Row("max-registrations", 2, max_registrations),
         Row("http-request-timeout", "2s", http_request_timeout, toml=2000),
+        *AS_JSON,
+    ],
+    "bounded log": [
+        Row("tcp-address", "{tcp}", tcp_address),
+        Row("http-address", "{http}", http_address),
+        *BOUNDED,
     ],
 }
 
@@ -291,7 +298,7 @@ inactive-producer-timeout tombstone-lifetime
 OURS = {
     *("allow-broadcast-address", "max-connections", "max-connections-per-address"),
     *("max-registrations", "max-names", "http-token", "debug-routes", "http-request-timeout"),
-    "go-compatible",
+    *("go-compatible", *NAMES),
 }
 
 

@@ -8,12 +8,13 @@ import pytest
 from sparq.daemon.options import LogOptions
 from sparq.nsqlookupd.options import Options
 from sparq.program.flags import flags_of, parse
+from tests import log_flags
 
 SECOND = 1_000_000_000
 OURS = {
     *("allow-broadcast-address", "debug-routes", "http-request-timeout", "http-token"),
     *("max-connections", "max-connections-per-address", "max-names", "max-registrations"),
-    "go-compatible",
+    *("go-compatible", *log_flags.NAMES),
 }
 
 

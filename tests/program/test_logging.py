@@ -1,12 +1,17 @@
 """Log lines have NSQ's form."""
 
+import json
 import logging
 import re
+import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 import pytest
 
-from sparq.program.logging import level_name, parse_level, set_up
+from sparq.program import logging as log_lines
+from sparq.program.logging import KINDS_MAX, level_name, parse_level, set_up
+from tests.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +69,93 @@ def test_a_bug_brings_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ERROR: panic\n    Traceback" in text
     assert "    ZeroDivisionError: x\n    2026/01/01 FATAL: forged\\r\\x1b[2J\n" in text
     assert 1 == sum(not line.startswith("    ") for line in text.splitlines())
+
+
+def test_json_has_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Time in UTC, level, program and text; facts and a traceback where there are some."""
+    set_up("[nsqd] ", logging.INFO, "json")
+    logging.getLogger("x").warning("topic %s", "a\n\x1b\u2028\udc80", extra={"topic": "a"})
+    try:
+        raise ZeroDivisionError("y")
+    except ZeroDivisionError:
+        logging.getLogger("x").exception("panic")
+
+    first, second = map(json.loads, capsys.readouterr().err.split("\n")[:-1])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", first.pop("time"))
+    assert first == {
+        "level": "WARNING",
+        "program": "nsqd",
+        "text": "topic a\n\x1b\u2028\udc80",
+        "logger": "x",
+        "topic": "a",
+    }
+    assert "ZeroDivisionError: y" in second["traceback"]
+
+
+def test_time_is_local_or_utc(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Local, as NSQ's, unless it is asked for."""
+    monkeypatch.setenv("TZ", "XXX-5")
+    time.tzset()
+    try:
+        for utc in (False, True):
+            set_up("", logging.INFO, utc=utc)
+            logging.getLogger("x").info("y")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    local, utc = (
+        datetime.strptime(line[:26], "%Y/%m/%d %H:%M:%S.%f")
+        for line in capsys.readouterr().err.splitlines()
+    )
+    assert timedelta(hours=5, seconds=-10) < local - utc <= timedelta(hours=5)
+
+
+def test_what_repeats_is_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines of a kind, then their number; another kind is another line's, and so is a text."""
+    monkeypatch.setattr(log_lines, "REPEAT_SECONDS", 0.05)
+    set_up("", logging.INFO, repeats=2)
+    logger = logging.getLogger("x")
+    for number in range(1005):
+        logger.info("client %d", number)
+    for text in ("a", "b", "c"):
+        logger.info("%s", text)
+    logger.warning("client %d", 7)
+    told = capsys.readouterr().err
+    summary = "INFO: 1,003 more in a minute: client %d"
+
+    assert ["client 0", "client 1", "a", "b", "c", "client 7"] == [
+        line.split(": ", 1)[1] for line in told.splitlines()
+    ]
+    assert summary in wait_for(lambda: capsys.readouterr().err)
+    logger.info("client %d", 8)
+    assert "INFO: client 8" in capsys.readouterr().err
+
+
+def test_the_end_of_a_program_tells_what_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody waits for the minute to be over."""
+    set_up("", logging.INFO, repeats=1)
+    for number in range(3):
+        logging.getLogger("x").info("client %d", number)
+    logging.getLogger().handlers[0].close()
+
+    assert "INFO: 2 more in a minute: client %d" in capsys.readouterr().err
+
+
+def test_kinds_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Texts that a peer makes are counted together from some number on."""
+    set_up("", logging.INFO, repeats=1)
+    for number in range(KINDS_MAX + 10):
+        logging.getLogger("x").info("%s", f"text {number}")
+    logging.getLogger().handlers[0].close()
+    lines = capsys.readouterr().err.splitlines()
+
+    assert KINDS_MAX + 2 == len(lines)
+    assert lines[-1].endswith("INFO: 9 more in a minute: %s")
 
 
 def test_level_names_go_both_ways() -> None:

@@ -48,6 +48,18 @@ def check(server: Server) -> int:
     return sum(MARK.encode() in line for line in lines)
 
 
+def check_json(server: Server) -> int:
+    """Every line is an object that the daemon made; how many tell of what was said."""
+    lines = server.log_path.read_bytes().split(b"\n")
+    assert b"" == lines.pop()
+    for line in lines:
+        assert re.fullmatch(rb"[ -~]+", line), line
+        found = json.loads(line)
+        assert "nsqd" == found["program"]
+        assert found["level"] in ("DEBUG", "INFO", "WARNING", "ERROR")
+    return sum(MARK.encode() in line for line in lines)
+
+
 def say(port: int, *data: bytes) -> bytes:
     """Say it on a connection of its own; all that is answered."""
     answer = b""
@@ -130,6 +142,7 @@ def test_clients_write_no_log_lines(tmp_path: Path, shows: Callable[[str], None]
         with (
             spawn_nsqd(tmp_path, "--log-level=debug") as nsqd,
             spawn_nsqd(tmp_path, *flags, name="guarded") as guarded,
+            spawn_nsqd(tmp_path, "--log-level=debug", "--log-format=json", name="json") as as_json,
             spawn_nsqlookupd(tmp_path, "--log-level=debug") as lookupd,
         ):
             for poison in POISONS:
@@ -137,7 +150,8 @@ def test_clients_write_no_log_lines(tmp_path: Path, shows: Callable[[str], None]
                 for data in to_nsqd(poison):
                     say(nsqd.tcp_port, data)
                     say(guarded.tcp_port, data)
-                    said += 2
+                    say(as_json.tcp_port, data)
+                    said += 3
                 for data in to_nsqlookupd(poison):
                     say(lookupd.tcp_port, data)
                     said += 1
@@ -150,7 +164,8 @@ def test_clients_write_no_log_lines(tmp_path: Path, shows: Callable[[str], None]
             for server in (nsqd, lookupd):
                 wait_for(lambda server=server: check(server) > len(POISONS))
             assert check(guarded) >= len(POISONS) // 3  # of what an authd says one part is told
-            told = sum(map(check, (nsqd, guarded, lookupd)))
+            assert check_json(as_json) > len(POISONS)
+            told = sum(map(check, (nsqd, guarded, lookupd))) + check_json(as_json)
     shows(f"texts said {said:,}, log lines about them {told:,}, lines that are not the daemon's 0")
 
 

@@ -185,6 +185,11 @@ class Broker:
         self._commands.authorize(session, permissions)
         self.turn.sessions[session] = None
 
+    def names_subscribed(self, session: Session) -> tuple[str, str]:
+        """The topic and the channel that a session has subscribed to."""
+        topic, channel = self._commands.subscriptions[session]
+        return topic.name, channel.name
+
     def writable(self, session: Session) -> None:
         """The session takes messages again, or its output was taken."""
         subscription = self._commands.subscriptions.get(session)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparq.program.kinds import LEVEL
-from sparq.program.logging import LEVELS
+from sparq.program.kinds import LEVEL, choice
+from sparq.program.logging import FORMATS, LEVELS
 from sparq.protocol.option import option
 
 
@@ -14,7 +14,16 @@ class LogOptions:
     """What the log holds. Flags that begin with `log-`."""
 
     level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL, live="log")
-    prefix: str = option("", "text before each log line")
+    prefix: str = option("", "text before each log line; in JSON the program's name")
+    format: str = option(
+        "text", "text, or json: an object a line, with its time in UTC", kind=choice(*FORMATS)
+    )
+    utc: bool = option(False, "tell the time in UTC")
+    repeats: int = option(
+        0,
+        "lines of one kind in a minute; one more tells how many others there were; 0: any",
+        least=0,
+    )
     verbose: bool = option(
         False, "deprecated: the same as --log-level=debug", name="verbose", live="log"
     )

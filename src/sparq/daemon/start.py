@@ -46,7 +46,8 @@ def main(
     version = version_line(program)
     options = flags.parse(options_class, program, version, words)
     log: LogOptions = attrgetter("log")(options)
-    log_lines.set_up(log.prefix, log_lines.chosen_level(log.level, log.verbose))
+    level = log_lines.chosen_level(log.level, log.verbose)
+    log_lines.set_up(log.prefix, level, log.format, utc=log.utc, repeats=log.repeats)
     logger.info("%s", version)
     lifecycle.end_on_signals()
     try:

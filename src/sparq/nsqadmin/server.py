@@ -141,7 +141,7 @@ def routes(desk: Desk) -> list[Route]:
     """
     access = desk.access
     own = [
-        Route("GET", "/ping", lambda _call: "OK", plain=True),
+        Route("GET", "/ping", lambda _call: "OK", plain=True, log=False),
         Route("GET", "/metrics", lambda _call: exposition(desk), plain=True, log=False),
         Route("POST", "/signin", lambda call: access.sign_in(call.request)),
         Route("POST", "/signout", lambda call: access.sign_out(call.request)),

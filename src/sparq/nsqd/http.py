@@ -63,7 +63,7 @@ class Endpoints:
     def routes(self) -> list[Route]:
         """The table of endpoints."""
         return [
-            Route("GET", "/ping", self.ping, plain=True),
+            Route("GET", "/ping", self.ping, plain=True, log=False),
             Route("GET", "/info", self.info),
             Route("GET", "/stats", self.stats),
             Route("GET", "/metrics", self.metrics, plain=True, log=False),

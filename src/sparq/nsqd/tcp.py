@@ -27,6 +27,7 @@ from sparq.nsqd.pace import Pace
 from sparq.nsqd.tls import facts_of
 from sparq.nsqd.turns import NANOSECONDS, STALL_NS
 from sparq.protocol import layout
+from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.parser import LineTooLong
 from sparq.wire.errors import LayerError
@@ -126,6 +127,7 @@ class Connection(asyncio.Protocol):
         if self._admission is not None:
             self._admission.close()
         if self._wire.is_v2:
+            self._log("TCP: client(%s) has gone")
             self._turns.by_session.pop(self._session, None)
             self._broker.disconnect(self._session, self._turns.runner.now())
             self._turns.schedule()
@@ -194,6 +196,7 @@ class Connection(asyncio.Protocol):
         now = self._turns.runner.now()
         peer = peer_text(self._transport.get_extra_info("peername"))
         self._session = self._broker.connect(peer, now)
+        self._log("TCP: new client(%s)")
         self._turns.by_session[self._session] = self
         if (authenticator := self._clients.authenticator) is not None:
             self._admission = authenticator.admission(self._turns, self._session, self._carry_on)
@@ -202,7 +205,7 @@ class Connection(asyncio.Protocol):
     def _execute(self) -> None:
         session, parser, broker = self._session, self._parser, self._broker
         now = self._turns.runner.now()
-        admission, interval = self._admission, session.heartbeat_interval_ms
+        admission, interval, state = self._admission, session.heartbeat_interval_ms, session.state
         try:
             for _ in range(COMMANDS_PER_TURN):
                 if session.closing or parser.is_waiting:
@@ -226,6 +229,10 @@ class Connection(asyncio.Protocol):
         except LineTooLong:
             self.abort()
             return
+        if state != session.state and state == STATE_INIT:
+            text = "PROTOCOL(V2): [%s] SUB %s %s (client_id %s, user_agent %s)"
+            names = broker.names_subscribed(session)
+            self._log(text, *names, session.client_id, session.user_agent)
         if self._pace is not None and (self._last_command_ns == now.mono_ns or self._is_asking()):
             self._pace.moved()
         if session.heartbeat_interval_ms != interval:
@@ -234,6 +241,12 @@ class Connection(asyncio.Protocol):
         if self._must_wait() or self._turns.is_late(now.mono_ns):
             self._pause_reading()
         self._turns.schedule()
+
+    def _log(self, text: str, *named: str) -> None:
+        """An event of the connection at info; its address comes first."""
+        address = self._session.remote_address
+        facts = {"client": address, **dict(zip(("topic", "channel"), named, strict=False))}
+        logger.info(text, address, *named, extra=facts)
 
     def _is_asking(self) -> bool:
         """Whether a command waits for an authd, and all that follow wait behind it."""

@@ -178,6 +178,7 @@ class Turns:
         if (turn.topics or turn.tasks) and broker.busy:
             self.schedule()
         if turn.changes:
+            self._log_changes()
             self.on_changes()
         if turn.health.notes:
             self._log_notes()
@@ -186,6 +187,14 @@ class Turns:
             self._tick_sooner(due_ns)
         if runner.barriers:
             runner.open_barriers()
+
+    def _log_changes(self) -> None:
+        for what, topic, channel in self.broker.turn.changes:
+            facts = {"topic": topic, "channel": channel}
+            if channel is None:
+                logger.info("TOPIC(%s): %s", topic, what, extra=facts)
+            else:
+                logger.info("TOPIC(%s): channel %s %s", topic, channel, what, extra=facts)
 
     def _log_notes(self) -> None:
         for note in self.broker.notes:

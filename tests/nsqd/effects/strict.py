@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 
+from tests.log_flags import AS_JSON, BOUNDED
 from tests.nsqd.effects.common import ADDRESSES, WAIT_SECONDS, granted, identify, refused
 from tests.nsqd.line import OK, Line, pub
 from tests.told import Row, ToldServer
@@ -120,5 +121,7 @@ GROUPS = {
         Row("http-request-timeout", f"{REQUEST_SECONDS}s", http_request_timeout),
         Row("require-heartbeats", True, require_heartbeats),
         Row("strict-identify", True, strict_identify, toml="true"),
+        *AS_JSON,
     ],
+    "bounded log": [*ADDRESSES, *BOUNDED],
 }
