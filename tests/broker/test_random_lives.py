@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparq.broker.channel import SeekTarget
@@ -160,6 +160,8 @@ class Life:
         max_size=25,
     )
 )
+# Cancelled and due, while its topic is paused: once it was shown as waiting until a restart.
+@example([("pause", 0), ("defer", 0), ("cancel", 1), ("wait", 1)])
 def test_looking_takes_nothing_and_tells_what_is(steps: list[tuple[str, int]]) -> None:
     """After each step: nothing has changed by looking, the states are those of the figures, the
     pages list them, and a restart finds them again."""

@@ -83,7 +83,7 @@ class Picture:
         chunks: what waits once more, as it is kept.
         delays: (due, index, attempts) of what REQ has deferred.
         dues: (due, index) of the topic's deferred publishes.
-        apart: those of `dues` that the channel does not wait for.
+        apart: those of `dues` and `overdue` that the channel does not wait for.
         overdue: see `deferred`.
         skipped, skips: what the cursor will pass over: indexes, and ranges.
     """
@@ -127,7 +127,8 @@ class Picture:
         """Ahead of the cursor, but not for it: single indexes."""
         if self.is_range:
             return np.empty(0, np.int64)
-        return np.setdiff1d(_column(self.skipped), _column(self.overdue), assume_unique=True)
+        overdue = np.setdiff1d(_column(self.overdue), _column(self.apart), assume_unique=True)
+        return np.setdiff1d(_column(self.skipped), overdue, assume_unique=True)
 
     @cached_property
     def _skips(self) -> Indexes:
