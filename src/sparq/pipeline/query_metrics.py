@@ -18,7 +18,6 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from prometheus_client import start_http_server
@@ -116,10 +115,8 @@ class Shown(NamedTuple):
     value: Callable[[Query], float | None]
 
 
-def _newest(name: str, text: str, field: str = "") -> Shown:
-    """A figure of the newest batch: a field of `QueryProgress`, which may have another name."""
-    value = attrgetter(f"newest.{field or name}")
-    return Shown(name, text, lambda query: None if query.newest is None else value(query))
+def _of_newest(value: Callable[[QueryProgress], float | None]) -> Callable[[Query], float | None]:
+    return lambda query: None if query.newest is None else value(query.newest)
 
 
 _COUNTERS: Final = (
@@ -130,29 +127,38 @@ _COUNTERS: Final = (
     Shown("rows", "Messages read", lambda q: q.rows),
     Shown("rows_dropped", "Rows that Spark's watermark took away", lambda q: q.dropped),
 )
-_RATE: Final = _newest("rows_per_second", "")
 _GAUGES: Final = (
     Shown("active", "1 while the query runs", lambda q: int(q.active)),
     Shown("heard_timestamp_seconds", "When Spark last spoke of it", lambda q: q.heard_s or None),
-    _newest("batch_id", "Its newest batch"),
+    Shown("batch_id", "Its newest batch", _of_newest(lambda p: p.batch_id)),
     Shown(
         "rows_per_second",
         "Messages of the newest batch divided by its duration; 0 while there is nothing to read",
-        lambda q: 0.0 if q.idle else _RATE.value(q),
+        lambda q: 0.0 if q.idle else _of_newest(lambda p: p.rows_per_second)(q),
     ),
-    _newest(
-        "lag_messages", "Messages that the logs held beyond the newest batch when it was planned"
+    Shown(
+        "lag_messages",
+        "Messages that the logs held beyond the newest batch when it was planned",
+        _of_newest(lambda p: p.lag_messages),
     ),
-    _newest(
+    Shown(
         "lag_seconds",
         "Age of the newest message read when its batch was done; 0 while there is nothing to read",
+        _of_newest(lambda p: p.lag_seconds),
     ),
-    _newest(
+    Shown(
         "logs_out_of_reach",
         "Logs that are being read and whose nsqd did not answer: their lag is not known",
+        _of_newest(lambda p: p.logs_out_of_reach),
     ),
-    _newest("event_time_seconds", "The newest event time, since 1970", "event_time_s"),
-    _newest("watermark_seconds", "Spark's watermark, since 1970", "watermark_s"),
+    Shown(
+        "event_time_seconds",
+        "The newest event time, since 1970",
+        _of_newest(lambda p: p.event_time_s),
+    ),
+    Shown(
+        "watermark_seconds", "Spark's watermark, since 1970", _of_newest(lambda p: p.watermark_s)
+    ),
 )
 _STATE: Final[tuple[tuple[str, str, Callable[[StateFigures], float | None]], ...]] = (
     ("rows", "Rows of an operator's state", lambda s: s.rows),
