@@ -144,12 +144,15 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
     def sum_up(self) -> None:
         """A minute is over: tell what was left out of it."""
-        with self.lock or threading.RLock():
+        self.acquire()  # as whoever calls `emit` has: lines come from several threads
+        try:
             counts, self._counts = self._counts, Counter()
             for (name, level, text), count in counts.items():
                 if count > self._most:
                     said = f"{count - self._most:,} more in a minute: {text}"
                     super().emit(logging.LogRecord(name, level, "", 0, said, None, None))
+        finally:
+            self.release()
 
 
 def line(prefix: str, level: int, text: str) -> str:
