@@ -6,7 +6,7 @@ Nothing comes early by this, and nothing is lost: only the measure of lateness c
 import sys
 from typing import Any
 
-from sparq.broker.timers import Timers
+from sparq.broker.turn import Timers
 from sparq.nsqd import main
 
 LATE_NS = 250_000_000

@@ -16,7 +16,7 @@ import numpy as np
 
 from sparq.broker import delivery, in_flight
 from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, InFlight
-from sparq.broker.page import PAGE_SIZE
+from sparq.broker.slots import PAGE_SIZE
 from sparq.log import block, records
 from sparq.log.block import Block
 from sparq.protocol import batch, frames, mpub, parser, runs

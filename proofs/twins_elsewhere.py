@@ -2,14 +2,12 @@
 
 ELSEWHERE = {
     "broker.channel": "tests/broker/test_model.py",
-    "broker.deferred": "tests/broker/test_deferred.py",
-    "broker.intervention": "tests/broker/test_random_lives.py",
+    "broker.waiting": "tests/broker/test_deferred.py",
+    "broker.admin": "tests/broker/test_random_lives.py",
     "broker.latency": "tests/broker/test_percentiles.py",
     "inspection.picture": "tests/broker/test_random_lives.py",
-    "broker.ready_again": "tests/broker/test_ready_again.py",
     "broker.recovery": "tests/broker/test_restore.py",
-    "broker.page": "tests/broker/test_scattered.py",
-    "broker.scattered": "tests/broker/test_scattered.py",
+    "broker.slots": "tests/broker/test_scattered.py",
     "inspection.search": "tests/inspection/test_times.py",
     "broker.seeking": "tests/broker/test_seeking.py",
     "inspection.times": "tests/inspection/test_times.py",

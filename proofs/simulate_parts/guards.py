@@ -15,9 +15,9 @@ from unittest.mock import patch
 
 from sparq.broker import delivery, health
 from sparq.broker.in_flight import Expired, InFlight
-from sparq.broker.page import Page
 from sparq.broker.publishing import Publish, Publishing
 from sparq.broker.session import Slot
+from sparq.broker.slots import Page
 from sparq.broker.topic import Topic
 from sparq.broker.trimming import Trimming
 from sparq.log import journal, recovery

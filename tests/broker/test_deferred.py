@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.broker import deferred
-from sparq.broker.deferred import SWEPT_PER_TAKEN, Delays, DueList
+from sparq.broker import waiting
 from sparq.broker.options import NEVER
+from sparq.broker.waiting import SWEPT_PER_TAKEN, Delays, DueList
 
 
 @pytest.mark.behaviour("pqueue.TestPriorityQueue", "pqueue.TestUnsortedInsert")
@@ -82,7 +82,7 @@ def test_void_forgets_a_range() -> None:
 
 def test_compact_keeps_what_somebody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """What every cursor has passed goes, unless it is pending or held back."""
-    monkeypatch.setattr(deferred, "COMPACT_MIN", 4)
+    monkeypatch.setattr(waiting, "COMPACT_MIN", 4)
     due = DueList()
     for index in range(10):
         due.add(index, index)

@@ -18,7 +18,7 @@ from sparq.broker.in_flight import (
     ranges_of_few,
 )
 from sparq.broker.options import NEVER
-from sparq.broker.page import PAGE_SIZE
+from sparq.broker.slots import PAGE_SIZE
 
 BASE = 5 * PAGE_SIZE - 40
 """The runs of these tests cross the border of a page."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparq.broker import intervention
+from sparq.broker import admin
+from sparq.broker.admin import CANCELLED, FINISHED, GONE, NOT_DEFERRED, UNSEEN
 from sparq.broker.channel import Channel
-from sparq.broker.intervention import CANCELLED, FINISHED, GONE, NOT_DEFERRED, UNSEEN
 from sparq.broker.topic import Topic
 from sparq.inspection import picture
 from sparq.protocol import commands
@@ -312,7 +312,7 @@ def test_a_range_readers_channel_is_left_alone() -> None:
     house = House()
     house.publish("t", b"a")
     house.connect().say(commands.attach("t", "c"))
-    for action in intervention.ACTIONS:
+    for action in admin.ACTIONS:
         with pytest.raises(RemoteError, match="range reader"):
             act(house, action, stored(house)[0])
 

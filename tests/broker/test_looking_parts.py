@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.broker.deferred import Delays, DueList
 from sparq.broker.in_flight import InFlight
 from sparq.broker.options import NEVER
-from sparq.broker.page import PAGE_SIZE
-from sparq.broker.ready_again import ReadyAgain, among
-from sparq.broker.skips import Skips
+from sparq.broker.slots import PAGE_SIZE
+from sparq.broker.stream import Skips
+from sparq.broker.waiting import Delays, DueList, ReadyAgain, among
 from sparq.inspection import picture as pictures
 from tests.broker.house import House
 

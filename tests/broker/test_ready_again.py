@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.broker.ready_again import ReadyAgain
+from sparq.broker.waiting import ReadyAgain
 
 pairs = st.lists(st.tuples(st.integers(0, 1 << 53), st.integers(0, 65_535)), max_size=8)
 steps = st.lists(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, PAGES_KEPT, InFlight
 from sparq.broker.options import NEVER
-from sparq.broker.page import PAGE_SIZE
+from sparq.broker.slots import PAGE_SIZE
 
 BASE = 9 * PAGE_SIZE
 SPREAD = [BASE + page * PAGE_SIZE + at for page in range(6) for at in range(7)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparq.broker.options import NEVER
-from sparq.broker.skips import Skips
+from sparq.broker.stream import Skips
 
 
 def test_a_cursor_jumps_ranges_that_it_stands_before() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparq.broker.options import NEVER
-from sparq.broker.timers import STALE_MIN, Timers
+from sparq.broker.turn import STALE_MIN, Timers
 
 
 class Sleeper:

@@ -7,9 +7,16 @@
    `wait_for_sync`, and all who wait share one sync. `wait_for_write` waits for the turn's end only.
 3. One work is under way at a time: its end begins the next that is needed.
 4. Who waits is a record: `written` and `finish` return those that need not wait any more.
+
+An ephemeral channel has a `Forgetful` instead of a ledger.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sparq.broker.options import NEVER, SECOND_NS
 from sparq.log.disk import DiskError
@@ -18,6 +25,41 @@ from sparq.log.ledger_file import Checkpoint, LedgerSync
 from sparq.log.records import TopicState
 from sparq.log.reserve import Purpose
 from sparq.protocol.instant import Instant
+
+Indexes = Sequence[int] | NDArray[np.int64]
+
+
+class Forgetful:
+    """The ledger of ephemeral channels: it takes every note, and keeps none.
+
+    An ephemeral channel notes what a durable one does, but here, so that the code that delivers and
+    finishes has one path. Its methods are those of `log.ledger.Ledger` that a channel calls.
+    """
+
+    def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
+        """Forgotten, as all that follow."""
+
+    def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
+        """Forgotten."""
+
+    def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
+        """Forgotten."""
+
+    def seek(self, channel: str, index: int) -> None:
+        """Forgotten."""
+
+    def cursor(self, channel: str, index: int) -> None:
+        """Forgotten."""
+
+    def kept(self, channel: str, index: int | None) -> None:
+        """Forgotten."""
+
+    def paused(self, channel: str, flag: bool) -> None:
+        """Forgotten."""
+
+    def apart(self, channel: str, indexes: Indexes) -> None:
+        """Forgotten."""
+
 
 Waiter = object
 Ended = list[tuple[Waiter, DiskError | None]]

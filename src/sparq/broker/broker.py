@@ -19,14 +19,12 @@ from collections.abc import Mapping
 from sparq.broker import health
 from sparq.broker.admin import Admin
 from sparq.broker.books import Books
-from sparq.broker.catalog import Catalog
-from sparq.broker.checkpoints import Checkpoints
+from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.commands import Commands, due_after
 from sparq.broker.latency import Histogram
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
-from sparq.broker.outcome import Change
 from sparq.broker.permissions import Permissions
-from sparq.broker.publishing import Answered, Publish, Ticket, refusal
+from sparq.broker.publishing import Answered, Change, Publish, Ticket, refusal
 from sparq.broker.session import Buffer, Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics

@@ -18,15 +18,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.deferred import Delays
-from sparq.broker.forgetful import Forgetful
+from sparq.broker.books import Forgetful
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.latency import OFF, Latency, Outlook, Window, merged
 from sparq.broker.options import MILLISECOND_NS, NEVER
-from sparq.broker.ready_again import ReadyAgain
 from sparq.broker.session import Session
-from sparq.broker.skips import Skips
-from sparq.broker.stream import Stream
+from sparq.broker.stream import Skips, Stream
+from sparq.broker.waiting import Delays, ReadyAgain
 from sparq.log.ledger import Ledger
 from sparq.protocol.commands import Finish, Requeue, Touch
 from sparq.protocol.errors import RemoteError

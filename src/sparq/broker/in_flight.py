@@ -1,8 +1,8 @@
 """Which messages of a channel are with whom, and until when: arrays over pages of indexes.
 
 A page covers 4,096 indexes and exists only while one of them is in flight, so memory follows what
-is in flight and not the backlog. Pages with few messages are emptied into `scattered`, where a
-message costs 180 bytes and not 80 KiB. Owners are numbers that the channel gives its sessions; 0
+is in flight and not the backlog. Pages with few messages are emptied into `slots.Scattered`, where
+a message costs 180 bytes and not 80 KiB. Owners are numbers that the channel gives its sessions; 0
 is nobody. Invariants:
 
 1. `owner[i] != 0` exactly for what is in flight in a page; `count` is how many are in flight in
@@ -24,10 +24,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker import page as pages
+from sparq.broker import slots
 from sparq.broker.options import NEVER
-from sparq.broker.page import PAGE_BITS, PAGE_MASK, PAGE_SIZE, Page, page_groups
-from sparq.broker.scattered import Rows, Scattered
+from sparq.broker.slots import PAGE_BITS, PAGE_MASK, PAGE_SIZE, Page, Rows, Scattered, page_groups
 from sparq.protocol.frames import Run
 
 Indexes = NDArray[np.int64]
@@ -472,11 +471,11 @@ class InFlight:
 
     def rows(self, first: int, count: int) -> Rows:
         """The first `count` messages at or behind an index, with who has them until when."""
-        return pages.rows_from(self._pages, self._scattered, first, count)
+        return slots.rows_from(self._pages, self._scattered, first, count)
 
     def rows_of(self, indexes: Indexes) -> Rows:
         """Those of these ascending indexes that are in flight."""
-        return pages.rows_of(self._pages, self._scattered, indexes)
+        return slots.rows_of(self._pages, self._scattered, indexes)
 
     def indexes(self) -> Indexes:
         """Everything in flight, ascending."""

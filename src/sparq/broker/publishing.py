@@ -6,6 +6,10 @@
    the reason why none of them is stored.
 3. An ephemeral topic's log is memory: its commits are done at once, and what it has no room for is
    dropped without a word, as NSQ does.
+
+`Outcome` is what a topic has come to since the broker last looked, answered publishes among it:
+lists, taken at the turn's end. A topic calls nobody above it; `Broker.end_turn` does each thing
+once.
 """
 
 from __future__ import annotations
@@ -13,10 +17,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple, Protocol
 
+from sparq.broker.books import Ended
 from sparq.broker.options import BrokerOptions
 from sparq.broker.session import Session, Slot
 from sparq.log.commit import Commit
+from sparq.log.disk import DiskError
 from sparq.log.log import Log
+from sparq.log.task import Work
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import Instant
@@ -160,3 +167,54 @@ def _dues(batch: list[Publish]) -> list[tuple[int, int]] | None:
             dues += [(position + at, publish.due.wall_ns) for at in range(publish.messages)]
         position += publish.messages
     return dues or None
+
+
+Change = tuple[str, str, str | None]
+"""("created" | "deleted", topic, channel or None)."""
+
+
+class Failure(NamedTuple):
+    """The disk has refused something: a note for the operator, and the reason."""
+
+    note: str
+    error: DiskError
+
+
+class Outcome:
+    """What one topic has come to.
+
+    Attributes:
+        works: disk work to hand out.
+        answers: publishes that are kept or refused.
+        replies: who has waited for the ledger, and why it cannot be written; None: it is.
+        changes: channels that have come or gone.
+        notes: what an operator should read.
+        failures: what the disk has refused.
+        has_recovered: whether the disk has taken something.
+        journals_ended: commits have shown that nothing is added to journals up to this number.
+    """
+
+    __slots__ = (
+        "answers",
+        "changes",
+        "failures",
+        "has_recovered",
+        "journals_ended",
+        "notes",
+        "replies",
+        "works",
+    )
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+        self.answers: list[Answered] = []
+        self.replies: Ended = []
+        self.changes: list[Change] = []
+        self.notes: list[str] = []
+        self.failures: list[Failure] = []
+        self.has_recovered = False
+        self.journals_ended = 0
+
+    def fail(self, note: str, error: DiskError) -> None:
+        """The disk has refused something."""
+        self.failures.append(Failure(note, error))

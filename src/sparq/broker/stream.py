@@ -1,4 +1,6 @@
-"""What the channels of one topic read from: its log up to the mark P, and its due list.
+"""What the channels of one topic read from, and the ranges ahead that a channel leaves out.
+
+`Stream` is the topic's log up to the mark P, and its due list:
 
 1. `end` is P (decision 8): channels see what lies before it. It never falls, and never passes what
    the sync policy lets consumers see (decision 10).
@@ -8,18 +10,105 @@
    not keep the disk busy.
 3. Reads stand in `reads` until the topic hands them out. Channels are known here by their names: a
    new channel of an old name is woken once for nothing.
+
+`Skips` are ranges ahead of a channel's cursor that are voided, or finished already:
+
+1. Ranges are ascending and do not touch; all lie at or behind the cursor.
+2. Each range knows how many messages it holds, since indexes are not dense: depth needs the count.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
-from sparq.broker.deferred import DueList
+import numpy as np
+from numpy.typing import NDArray
+
 from sparq.broker.options import NEVER, SECOND_NS
+from sparq.broker.waiting import DueList
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
 from sparq.protocol.instant import Instant
+
+Indexes = NDArray[np.int64]
+
+
+class Skips:
+    """What the cursor will jump; `count` is how many messages that is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._ranges: deque[tuple[int, int, int]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def add(self, first: int, end: int, count: int) -> None:
+        """Add [first, end), which holds `count` messages, behind every range that is there."""
+        self.count += count
+        if self._ranges and self._ranges[-1][1] == first:
+            first, _, before = self._ranges.pop()
+            count += before
+        self._ranges.append((first, end, count))
+
+    def add_all(self, firsts: Indexes, ends: Indexes, counts: Indexes) -> None:
+        """Add ranges that ascend and do not touch, while there is none yet."""
+        assert not self._ranges
+        self.count = int(counts.sum())
+        self._ranges.extend(zip(firsts.tolist(), ends.tolist(), counts.tolist(), strict=True))
+
+    def insert(self, indexes: Sequence[int]) -> None:
+        """Add messages, ascending, none of which is in a range: each wherever it lies."""
+        self.count += len(indexes)
+        ranges = sorted([*self._ranges, *((index, index + 1, 1) for index in indexes)])
+        joined: list[tuple[int, int, int]] = []
+        for first, end, count in ranges:
+            if joined and joined[-1][1] == first:
+                begin, _, before = joined.pop()
+                joined.append((begin, end, before + count))
+            else:
+                joined.append((first, end, count))
+        self._ranges = deque(joined)
+
+    def end(self, default: int) -> int:
+        """The end of the last range."""
+        return self._ranges[-1][1] if self._ranges else default
+
+    def next_start(self) -> int:
+        """Where the next range begins; NEVER when there is none."""
+        return self._ranges[0][0] if self._ranges else NEVER
+
+    def jump(self, cursor: int) -> tuple[int, int]:
+        """(new cursor, messages jumped) of a cursor that may stand at a range's start."""
+        jumped = 0
+        while self._ranges and self._ranges[0][0] <= cursor:
+            _, end, count = self._ranges.popleft()
+            if end > cursor:
+                cursor, jumped = end, jumped + count
+            self.count -= count
+        return cursor, jumped
+
+    def end_at(self, index: int) -> int:
+        """Where the range ends that the index lies in; the index itself, if it lies in none."""
+        for first, end, _ in self._ranges:
+            if first > index:
+                break
+            if index < end:
+                return end
+        return index
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The ranges, ascending."""
+        return [(first, end) for first, end, _ in self._ranges]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._ranges.clear()
+        self.count = 0
+
 
 GATHER_BYTES_MAX: Final = 8 << 20
 GATHER_CACHE_PARTS: Final = 8

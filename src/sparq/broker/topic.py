@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from sparq.broker.books import Books, Ended
+from sparq.broker.books import Books, Ended, Forgetful
 from sparq.broker.channel import Channel
 from sparq.broker.delivery import Handout, Sampler, hand_out
-from sparq.broker.forgetful import Forgetful
 from sparq.broker.latency import Histogram, Window
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
-from sparq.broker.outcome import Outcome
-from sparq.broker.publishing import Answered, Publishing
+from sparq.broker.publishing import Answered, Outcome, Publishing
 from sparq.broker.recovery import recover_due, restore, seen_end, topic_state
 from sparq.broker.session import Session
 from sparq.broker.stream import Reads, Stream

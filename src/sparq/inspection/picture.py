@@ -26,7 +26,7 @@ from sparq.broker.options import NEVER
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
-    from sparq.broker.scattered import Rows
+    from sparq.broker.slots import Rows
     from sparq.protocol.instant import Instant
 
 Indexes = NDArray[np.int64]
@@ -84,7 +84,7 @@ class Picture:
         delays: (due, index, attempts) of what REQ has deferred.
         dues: (due, index) of the topic's deferred publishes.
         apart: those of `dues` and `overdue` that the channel does not wait for.
-        overdue: see `deferred`.
+        overdue: see `waiting.DueList`.
         skipped, skips: what the cursor will pass over: indexes, and ranges.
     """
 

@@ -2,7 +2,7 @@
 
 Commits of more than a few topics that wait together are written to their own files, as ever, and
 once more, all in one block, to ``journal-<number>`` in the data path, which alone is synced before
-their OKs. Their own files are synced later, many commits at once (see `broker.checkpoints`).
+their OKs. Their own files are synced later, many commits at once (see `broker.catalog`).
 
 1. A journal is a redo log of bytes: which file, where in it, what. What it holds is there for good
    once its block is synced; a start puts it back before anybody reads the files (`recover`).

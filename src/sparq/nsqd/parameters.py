@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.intervention import IDS_MAX
+from sparq.broker.admin import IDS_MAX
 from sparq.daemon.http import HttpError
 from sparq.inspection.json_path import FilterError, parse
 from sparq.inspection.picture import State

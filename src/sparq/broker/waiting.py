@@ -1,8 +1,14 @@
-"""What is not to be delivered yet: delays of one channel (REQ), and a topic's due list (DPUB).
+"""What waits to be delivered, beside the log ahead of a cursor: ready again, delayed, or due later.
 
-A deferred publish belongs to the topic, not to its channels (decision 9): cursors pass over it, and
-when it is due it joins the ready list of each channel that it was published for. Invariants of the
-due list, for every channel and every index of `skipped` that its cursor has not passed:
+`ReadyAgain` is a channel's FIFO of indexes with their deliveries so far: requeued, timed-out and
+due messages (decision 12), and those that a restart found unfinished. A burst is kept as the arrays
+it came in, single messages in plain lists until they are taken: half a million timeouts cost
+10 bytes each.
+
+`Delays` has what one channel is not to deliver yet (REQ), `DueList` a topic's deferred publishes
+(DPUB). A deferred publish belongs to the topic, not to its channels (decision 9): cursors pass over
+it, and when it is due it joins the ready list of each channel that it was published for. Invariants
+of the due list, for every channel and every index of `skipped` that its cursor has not passed:
 
 1. it is pending, or it has joined that channel's ready list, or it waits in `overdue` for P, or it
    was cancelled;
@@ -13,6 +19,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -20,6 +27,135 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.options import NEVER
+
+Indexes = NDArray[np.int64]
+Attempts = NDArray[np.uint16]
+Chunk = tuple[Indexes, Attempts]
+
+
+class ReadyAgain:
+    """First in, first out; `len` is how many wait."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[Chunk] = deque()
+        self._indexes: list[int] = []
+        self._attempts: list[int] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def push(self, index: int, attempts: int) -> None:
+        """Put one message at the end."""
+        self._indexes.append(index)
+        self._attempts.append(attempts)
+        self._count += 1
+
+    def push_many(self, indexes: Indexes, attempts: Attempts) -> None:
+        """Put a burst at the end, in its order."""
+        if len(indexes):
+            self._settle()
+            self._chunks.append((indexes, attempts))
+            self._count += len(indexes)
+
+    def push_front(self, indexes: Indexes, attempts: Attempts) -> None:
+        """Put back what was taken and could not be delivered."""
+        if len(indexes):
+            self._chunks.appendleft((indexes, attempts))
+            self._count += len(indexes)
+
+    def take(self, count: int) -> Chunk:
+        """Take the first `count` messages (fewer when fewer wait), in order of waiting."""
+        self._settle()
+        taken: list[Chunk] = []
+        while count > 0 and self._chunks:
+            indexes, attempts = self._chunks.popleft()
+            if len(indexes) > count:
+                self._chunks.appendleft((indexes[count:], attempts[count:]))
+                indexes, attempts = indexes[:count], attempts[:count]
+            taken.append((indexes, attempts))
+            count -= len(indexes)
+            self._count -= len(indexes)
+        return _joined(taken)
+
+    def having(self, indexes: Indexes) -> Indexes:
+        """Those of these ascending indexes that wait here, in no order."""
+        self._settle()
+        found = [waiting[among(waiting, indexes)] for waiting, _ in self._chunks]
+        return np.concatenate(found) if found else indexes[:0]
+
+    def remove(self, indexes: Indexes) -> Chunk:
+        """Take these ascending indexes out wherever they stand; returns those that were here."""
+        self._settle()
+        removed: list[Chunk] = []
+        kept: deque[Chunk] = deque()
+        for waiting, attempts in self._chunks:
+            goes = among(waiting, indexes)
+            if not goes.any():
+                kept.append((waiting, attempts))
+                continue
+            removed.append((waiting[goes], attempts[goes]))
+            if not goes.all():
+                kept.append((waiting[~goes], attempts[~goes]))
+        self._chunks = kept
+        gone = _joined(removed)
+        self._count -= len(gone[0])
+        return gone
+
+    def oldest(self) -> int | None:
+        """The lowest index that waits; None: none does."""
+        if not self._count:
+            return None
+        self._settle()
+        return min(int(indexes.min()) for indexes, _ in self._chunks)
+
+    def indexes(self) -> Indexes:
+        """All that wait, ascending."""
+        self._settle()
+        return np.sort(_joined(list(self._chunks))[0])
+
+    def all(self) -> Chunk:
+        """All that wait, in their order, with their deliveries so far."""
+        self._settle()
+        return _joined(list(self._chunks))
+
+    def chunks(self) -> list[Chunk]:
+        """All that wait, in their order; nobody changes these arrays."""
+        self._settle()
+        return list(self._chunks)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._chunks.clear()
+        self._indexes, self._attempts = [], []
+        self._count = 0
+
+    def _settle(self) -> None:
+        if self._indexes:
+            self._chunks.append(
+                (np.array(self._indexes, np.int64), np.array(self._attempts, np.uint16))
+            )
+            self._indexes, self._attempts = [], []
+
+
+def among(values: Indexes, ascending: Indexes) -> NDArray[np.bool_]:
+    """Which of many values, in any order, are among a few ascending ones."""
+    found = np.zeros(len(values), np.bool_)
+    if len(ascending):
+        near = np.flatnonzero((values >= ascending[0]) & (values <= ascending[-1]))
+        rows = np.searchsorted(ascending, values[near])
+        found[near] = ascending[rows] == values[near]
+    return found
+
+
+def _joined(chunks: list[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    if not chunks:
+        return np.empty(0, np.int64), np.empty(0, np.uint16)
+    indexes, attempts = zip(*chunks, strict=True)
+    return np.concatenate(indexes), np.concatenate(attempts)
+
 
 COMPACT_MIN = 1024
 """So many passed entries are kept before the list of skipped indexes is made anew."""
