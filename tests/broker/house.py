@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparq.broker import stats
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
+from sparq.broker.policies import NAMES
 from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.broker.turn import Task
 from sparq.protocol import commands, layout
@@ -57,6 +59,15 @@ class Clock:
         self.mono_ns += int(seconds * SECOND_NS)
 
 
+def changed(options: BrokerOptions, values: Mapping[str, Any]) -> BrokerOptions:
+    """Options with other values, of which some are settings of topics and channels."""
+    settings = {name: value for name, value in values.items() if name in NAMES}
+    others = {name: value for name, value in values.items() if name not in NAMES}
+    if settings:
+        others["settings"] = replace(options.settings, **settings)
+    return replace(options, **others)
+
+
 class Ticket:
     """Notes how a publish was answered."""
 
@@ -74,13 +85,13 @@ class House:
     def __init__(self, disk: MemoryDisk | None = None, **options: Any) -> None:
         self.disk = MemoryDisk() if disk is None else disk
         self.clock = Clock()
-        self.options = BrokerOptions(**options)
+        self.options = changed(BrokerOptions(), options)
         self.report: list[str] = []
         self.start()
 
     def start(self, **options: Any) -> None:
         """Open the data path with a broker of its own."""
-        self.options = replace(self.options, **options)
+        self.options = changed(self.options, options)
         self.clients: list[Client] = []
         self.tasks: list[Task] = []
         self.broker = Broker(self.options, self.disk, PATH, self.clock.now(), seed=1)

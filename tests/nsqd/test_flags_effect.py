@@ -42,6 +42,7 @@ OURS = {
     *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),
     *("go-compatible", "http-token", "debug-routes", "max-line-size", "first-command-timeout"),
     *("min-receive-rate", "http-request-timeout", "require-heartbeats", "strict-identify"),
+    "policies",
     *log_flags.NAMES,
 }
 
@@ -53,6 +54,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     with (
         told("sparq.nsqd", folder, GROUPS) as running,
         doors.neighbours(running, folder),
+        limits.neighbours(running, folder),
         statsd.neighbours(running),
     ):
         yield running

@@ -27,6 +27,7 @@ DEFAULTS = {
     "topology_region": "",
     "topology_zone": "",
     "data_path": "",
+    "policies": "",
     "id": None,
     "mem_queue_size": 10_000,
     "max_bytes_per_file": 104_857_600,

@@ -14,7 +14,7 @@ The shell's whole view of the broker. Its calls, in the order of a turn:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sparq.broker import health
 from sparq.broker.admin import Admin
@@ -24,6 +24,7 @@ from sparq.broker.commands import Commands, due_after
 from sparq.broker.latency import Histogram
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.permissions import Permissions
+from sparq.broker.policies import Policies, Policy
 from sparq.broker.publishing import Answered, Change, Publish, Ticket, refusal
 from sparq.broker.session import Buffer, Session
 from sparq.broker.topic import Topic
@@ -377,6 +378,23 @@ class Broker:
     def _next_trim_ns(self) -> int:
         every_ns = SHORT_TRIM_NS if self._topics.is_short else TRIM_EVERY_NS
         return self._trimmed_ns + every_ns
+
+    @property
+    def policies(self) -> Policies:
+        """What holds for topics and channels by their names."""
+        return self._topics.policies
+
+    def configure_policies(self, configured: Iterable[Policy]) -> None:
+        """Have the file's policies hold, before those that were set at run time."""
+        self._topics.take_policies(self._topics.policies.with_configured(configured))
+
+    def choose_policies(self, chosen: Iterable[Policy], ticket: Ticket) -> None:
+        """Have these policies hold instead of those that were set at run time before.
+
+        They do once they are written, and then outlive the process. `take_published` has the
+        ticket, with the reason if they could not be written: then nothing has changed.
+        """
+        self._topics.choose_policies(self._topics.policies.with_chosen(chosen), ticket)
 
     def set_has_lookupd(self, has_lookupd: bool) -> None:
         """Whether topics that are made from now on wait for `channels_known`."""

@@ -5,6 +5,8 @@ again: deleted topics retire theirs, lest a topic of the same name repeat an id 
 It is replaced as a whole: temporary file, sync, rename, sync of the folder. Until it is, the index
 stands in the name that a deleted topic's folder has in the trash: so deleting needs no space.
 
+`policies.json` has the policies that were set at run time, and is replaced in the same way.
+
 `Checkpoints` syncs the files of topics whose commits have shared a sync, so that old journals can
 go:
 
@@ -19,7 +21,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from sparq.broker import policies
 from sparq.broker.options import MILLISECOND_NS, NEVER
+from sparq.broker.policies import Policy
 from sparq.broker.topic import Topic
 from sparq.broker.turn import Turn
 from sparq.log.disk import Disk, DiskError, FileSystem
@@ -32,6 +36,7 @@ from sparq.protocol.names import directory_name, topic_of_directory
 
 TOPICS: Final = "topics"
 TRASH: Final = "trash"
+POLICIES: Final = "policies.json"
 
 
 class CatalogError(Exception):
@@ -44,6 +49,7 @@ class Catalog:
     Attributes:
         node_id: what stands in its message ids; the data path's own wins over the option.
         retired_index: no new log may give an index below this.
+        policies: those that were set at run time, as `load` has found them.
         reserve: space for a full disk, on which topics must be deletable above all.
     """
 
@@ -52,6 +58,7 @@ class Catalog:
         self.data_path = data_path
         self.node_id = node_id
         self.retired_index = 0
+        self.policies: tuple[Policy, ...] = ()
         self.reserve: Reserve | None = None
         self._trashed = 0
         self._are_folders_synced = False
@@ -72,21 +79,35 @@ class Catalog:
             self._read()
         else:
             self.save(self.facts())
+        if disk.exists(self._path(POLICIES)):
+            self._read_policies()
         for name in disk.listdir(self._path(TRASH)):
             self.retired_index = max(self.retired_index, retired_index_of(name))
 
     def _read(self) -> None:
-        file = self.disk.open(self._path(FACTS))
         try:
-            text = file.pread(file.size(), 0)
-        finally:
-            file.close()
-        try:
-            version, self.node_id, self.retired_index = decode(text)
+            version, self.node_id, self.retired_index = decode(self._contents(FACTS))
         except FactsError as error:
             raise CatalogError(f"{self._path(FACTS)} is damaged: {error}") from error
         if version != FORMAT:
             raise CatalogError(f"{self._path(FACTS)} has format {version}, this is {FORMAT}")
+
+    def _read_policies(self) -> None:
+        try:
+            self.policies = policies.decode(self._contents(POLICIES))
+        except policies.PolicyError as error:
+            # Without them a topic might lose what one of them keeps: nothing is guessed.
+            raise CatalogError(
+                f"{self._path(POLICIES)} cannot be used: {error}. Move it away to start without the"
+                " policies that were set at run time"
+            ) from error
+
+    def _contents(self, name: str) -> bytes:
+        file = self.disk.open(self._path(name))
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
 
     def facts(self) -> bytes:
         """What `sparq.json` is to hold."""
@@ -94,17 +115,24 @@ class Catalog:
 
     def save(self, facts: bytes) -> None:
         """Write the facts, all or nothing."""
-        disk, temporary = self.disk, self._path(FACTS + ".new")
+        self._replace(FACTS, facts)
+
+    def save_policies(self, text: bytes) -> None:
+        """Write the policies set at run time (`policies.encode`), all or nothing."""
+        self._replace(POLICIES, text)
+
+    def _replace(self, name: str, text: bytes) -> None:
+        disk, temporary = self.disk, self._path(name + ".new")
         if disk.exists(temporary):
             disk.unlink(temporary)
         reserve, purpose = self.reserve, Purpose.CATALOG
         file = with_reserve(lambda: disk.create(temporary), reserve, BLOCK_BYTES, purpose)
         try:
-            with_reserve(lambda: file.append([facts], 0), reserve, BLOCK_BYTES, purpose)
+            with_reserve(lambda: file.append([text], 0), reserve, BLOCK_BYTES, purpose)
             file.sync()
         finally:
             file.close()
-        disk.rename(temporary, self._path(FACTS))
+        disk.rename(temporary, self._path(name))
         disk.sync_directory(self.data_path)
 
     def topic_names(self) -> list[str]:
@@ -209,6 +237,24 @@ class Removal:
         catalog.disk.sync_directory(f"{catalog.data_path}/{TOPICS}")
         catalog.disk.sync_directory(f"{catalog.data_path}/{TRASH}")
         self.is_deleted = True
+
+
+class PolicySave:
+    """Work: the policies set at run time are written."""
+
+    kind = TaskKind.HOUSEKEEPING
+
+    def __init__(self, catalog: Catalog, chosen: tuple[Policy, ...]) -> None:
+        self.error: DiskError | None = None
+        self._catalog = catalog
+        self._text = policies.encode(chosen)
+
+    def run(self) -> None:
+        """Replace the file."""
+        try:
+            self._catalog.save_policies(self._text)
+        except DiskError as error:
+            self.error = error
 
 
 AT_A_TIME: Final = 8

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sparq.broker.books import Forgetful
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.latency import OFF, Latency, Outlook, Window, merged
-from sparq.broker.options import MILLISECOND_NS, NEVER
+from sparq.broker.options import MILLISECOND_NS, NEVER, Settings
 from sparq.broker.session import Session
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, ReadyAgain
@@ -56,6 +56,7 @@ class Channel:
             it has finished them, or has them elsewhere already.
         is_retired: whether it is deleted, and another of its name may be there.
         hold: the range reader that has this channel, if one does.
+        settings: what holds for it; whoever has the channel replaces them.
         kept: from where on the log keeps what one has read: the place of its commit before the last
             (see `commit`); None: nothing is kept for that.
         committed_mono_ns: when one has last committed; None: none has since nsqd started.
@@ -70,11 +71,18 @@ class Channel:
     """
 
     def __init__(
-        self, name: str, stream: Stream, ledger: Ledger | Forgetful, *, ephemeral: bool
+        self,
+        name: str,
+        stream: Stream,
+        ledger: Ledger | Forgetful,
+        settings: Settings,
+        *,
+        ephemeral: bool,
     ) -> None:
         self.name = name
         self.stream = stream
         self.ledger = ledger
+        self.settings = settings
         self.ephemeral = ephemeral
         self.start = self.cursor = self.noted_cursor = stream.end
         self.cursor_ordinal = self.base_ordinal = stream.ordinal

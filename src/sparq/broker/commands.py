@@ -121,7 +121,7 @@ class Commands:
         try:
             if topic is None:
                 topic = self._topics.get_or_create(publish.topic, now)
-            if self._options.max_topic_bytes:
+            if topic.settings.max_topic_bytes:
                 _check_room(topic, publish)
         except Leaving as leaving:
             self._refuse(publish, str(leaving), fatal=True)
@@ -184,7 +184,7 @@ class Commands:
             raise RemoteError(
                 "E_SUB_FAILED", f"SUB failed channel {name} is held by a range reader"
             )
-        most = self._options.max_channel_consumers
+        most = channel.settings.max_channel_consumers
         if 0 < most <= len(channel.sessions):
             raise RemoteError(
                 "E_SUB_FAILED", f"SUB failed consumers for {name} exceeds limit of {most}"
@@ -322,5 +322,5 @@ def _check_room(topic: Topic, publish: Publish) -> None:
     overhead = publish.messages * FRAME_OVERHEAD
     wanted = topic.publishing.pending_bytes + publish.size_bytes + overhead
     if not topic.trimming.has_room(wanted):
-        most = topic.options.max_topic_bytes
+        most = topic.settings.max_topic_bytes
         raise LimitReached(f"the limit of {most} bytes of topic {topic.name} is reached")

@@ -41,14 +41,58 @@ def check_limit(count: int, most: int, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for a topic or a channel: for all of them by flags, for some by policies.
+
+    Attributes:
+        max_channels, max_topic_bytes: limits of a topic, see above.
+        max_channel_consumers: limit of a channel.
+        max_channel_lag_bytes, max_channel_lag_time_ns: of a channel, decision 32.
+    """
+
+    max_channels: int = option(0, "channels that one topic may have", least=0)
+    max_topic_bytes: int = option(
+        0, "bytes of one topic's log that its channels may have unfinished", least=0
+    )
+    retention_bytes: int = option(
+        0, "bytes of each log that stay for replay though all channels have finished them", least=0
+    )
+    retention_time_ns: int = option(
+        0,
+        "how long messages stay for replay after their publish though all channels have finished"
+        " them",
+        least=0,
+    )
+    max_channel_consumers: int = option(
+        0, "consumers that one channel may have; 0: any number", least=0
+    )
+    max_channel_lag_bytes: int = option(
+        0,
+        "bytes of a log that a channel may have unread; beyond, whole files of its oldest are"
+        " voided for it and counted; 0: any number",
+        least=0,
+    )
+    max_channel_lag_time_ns: int = option(
+        0,
+        "how old a channel's unread messages may grow; older ones are voided for it, in whole"
+        " files, and counted; 0: any age",
+        least=0,
+    )
+
+
+TOPIC_SETTINGS: Final = ("max_channels", "max_topic_bytes", "retention_bytes", "retention_time_ns")
+"""Those that a channel does not have."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerOptions:
     """A broker's options: those that are flags of nsqd, and what nsqd or a test sets.
 
     Attributes:
         limits: what clients may ask for and send (also the parser's limits).
         mem_queue_size: also splits `depth` from `backend_depth` where there is a log.
-        max_topics, max_channels, max_topic_bytes: limits, see above.
-        max_channel_lag_bytes, max_channel_lag_time_ns: decision 32.
+        max_topics: a limit, see above.
+        settings: what holds for topics and channels that no policy says anything else of.
         node_id: the default node id (0..1023) of a data path that has none yet (decision 33).
         auth_required: whether clients must say AUTH before they publish or consume.
         topology_aware: whether clients of this nsqd's zone come first, then those of its region.
@@ -77,14 +121,7 @@ class BrokerOptions:
     requeue_on_disconnect: bool = option(
         False, "queue a dropped connection's messages again at once, instead of at their timeout"
     )
-    max_channel_consumers: int = option(
-        0, "consumers that one channel may have; 0: any number", least=0
-    )
     max_topics: int = option(0, "topics that there may be; 0: any number, here and below", least=0)
-    max_channels: int = option(0, "channels that one topic may have", least=0)
-    max_topic_bytes: int = option(
-        0, "bytes of one topic's log that its channels may have unfinished", least=0
-    )
     topology_region: str = option("", "region told to clients and nsqlookupd")
     topology_zone: str = option("", "zone told to clients and nsqlookupd")
     e2e_percentiles: tuple[float, ...] = option(
@@ -99,27 +136,7 @@ class BrokerOptions:
         name="e2e-processing-latency-window-time",
         least=MILLISECOND_NS,
     )
-    retention_bytes: int = option(
-        0, "bytes of each log that stay for replay though all channels have finished them", least=0
-    )
-    retention_time_ns: int = option(
-        0,
-        "how long messages stay for replay after their publish though all channels have finished"
-        " them",
-        least=0,
-    )
-    max_channel_lag_bytes: int = option(
-        0,
-        "bytes of a log that a channel may have unread; beyond, whole files of its oldest are"
-        " voided for it and counted; 0: any number",
-        least=0,
-    )
-    max_channel_lag_time_ns: int = option(
-        0,
-        "how old a channel's unread messages may grow; older ones are voided for it, in whole"
-        " files, and counted; 0: any age",
-        least=0,
-    )
+    settings: Settings = field(default_factory=Settings)
     node_id: int = 0
     auth_required: bool = False
     topology_aware: bool = False

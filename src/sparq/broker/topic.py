@@ -19,6 +19,7 @@ from sparq.broker.channel import Channel
 from sparq.broker.delivery import Handout, Sampler, hand_out
 from sparq.broker.latency import Histogram, Window
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
+from sparq.broker.policies import Scope
 from sparq.broker.publishing import Answered, Outcome, Publishing
 from sparq.broker.recovery import recover_due, restore, seen_end, topic_state
 from sparq.broker.session import Session
@@ -45,6 +46,7 @@ class Topic:
 
     Attributes:
         books: writes the ledger; None for an ephemeral topic.
+        scope: what holds for its channels and, `settings`, for itself.
         waits_for_lookup: whether nsqlookupd's channels are still awaited.
         flows: whether what is published goes on to the channels.
         had_channel: an ephemeral topic goes with its last channel, once it has had one.
@@ -55,15 +57,18 @@ class Topic:
         under_way: works that were handed out and are not finished.
     """
 
-    def __init__(self, name: str, log: Log, ledger: Ledger | None, options: BrokerOptions) -> None:
+    def __init__(
+        self, name: str, log: Log, ledger: Ledger | None, options: BrokerOptions, scope: Scope
+    ) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.options = options
+        self.scope, self.settings = scope, scope.topic
         self.stream = Stream(log, options.cache_bytes)
         self.channels: dict[str, Channel] = {}
         self.publishing = Publishing(options)
         self.books = None if ledger is None else Books(ledger, options.sync_timeout_ns)
-        self.trimming = Trimming(self.stream, self.channels, self.books, options)
+        self.trimming = Trimming(self.stream, self.channels, self.books, scope.topic)
         self.paused = self.waits_for_lookup = self.flows = False
         self.had_channel = self.is_deleted = self.is_closed = False
         self.message_count = self.message_bytes = 0
@@ -72,8 +77,6 @@ class Topic:
         self.due_ns = self.scheduled_ns = NEVER
         self.under_way = 0
         self._lookup_deadline_ns = NEVER
-
-    # Beginning
 
     def begin(self, now: Instant, *, wait_for_lookup: bool) -> None:
         """A new topic: nothing before its log's first index concerns it."""
@@ -253,7 +256,7 @@ class Topic:
         """
         channel = self.channels.get(name)
         if channel is None:
-            check_limit(len(self.channels), self.options.max_channels, "channels")
+            check_limit(len(self.channels), self.settings.max_channels, "channels")
             channel = self.channels[name] = self._make_channel(name)
             self.had_channel = True
             if self.books is not None and not channel.ephemeral:
@@ -266,7 +269,7 @@ class Topic:
         ephemeral = self.ephemeral or is_ephemeral(name)
         durable = self.books is not None and not ephemeral
         ledger = self.books.ledger if self.books is not None and durable else Forgetful()
-        channel = Channel(name, self.stream, ledger, ephemeral=ephemeral)
+        channel = Channel(name, self.stream, ledger, self.scope.channel(name), ephemeral=ephemeral)
         if quantiles := self.options.e2e_percentiles:
             channel.latencies = Window(quantiles, self.options.e2e_window_ns)
         return channel
@@ -291,16 +294,13 @@ class Topic:
         """nsqlookupd has answered: the channels that exist elsewhere exist here too."""
         if self.waits_for_lookup:
             for name in names:
-                if not is_ephemeral(name):
-                    self._create_known(name)
+                try:
+                    if not is_ephemeral(name):
+                        self.create_channel(name)
+                except LimitReached as limit:
+                    self.outcome.notes.append(f"channel {self.name}:{name} is not made: {limit}")
             self.waits_for_lookup = False
             self._open_or_close()
-
-    def _create_known(self, name: str) -> None:
-        try:
-            self.create_channel(name)
-        except LimitReached as limit:
-            self.outcome.notes.append(f"channel {self.name}:{name} is not made: {limit}")
 
     # Administration
 
@@ -314,6 +314,13 @@ class Topic:
         if paused:
             self._set_mark(self.stream.end)  # where it stands still: a restart must know
         self._open_or_close()
+
+    def take_scope(self, scope: Scope) -> None:
+        """Other policies are in force."""
+        self.scope = scope
+        self.settings = self.trimming.settings = scope.topic
+        for channel in self.channels.values():
+            channel.settings = scope.channel(channel.name)
 
     def empty(self) -> None:
         """Void what no channel sees yet."""
@@ -406,11 +413,10 @@ class Topic:
             self.outcome.works.append(work)
 
     def _take_ledger_work(self, work: LedgerSync | Checkpoint, now: Instant) -> None:
-        if self.books is None:
-            return
         if work.error is not None:
             self.outcome.fail(f"writing a ledger failed: {work.error}", work.error)
-        self._end_waits(self.books.finish(work), now)
+        if self.books is not None:
+            self._end_waits(self.books.finish(work), now)
 
     def shrink_ledger(self, now: Instant) -> bool:
         """Replace the ledger's records by their state at once; False: that cannot be."""
@@ -467,8 +473,6 @@ class Topic:
         self.stream.log.close()
         if self.books is not None:
             self.books.ledger.close()
-
-    # For others
 
     def state(self, now: Instant) -> TopicState:
         """What the ledger has to know, for a checkpoint."""

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from sparq.broker.catalog import Catalog, Removal
+from sparq.broker.catalog import Catalog, PolicySave, Removal
 from sparq.broker.health import SpaceWatch
-from sparq.broker.options import BrokerOptions, check_limit, file_bytes
+from sparq.broker.options import BrokerOptions, Settings, check_limit, file_bytes
+from sparq.broker.policies import Policies
+from sparq.broker.publishing import Ticket
 from sparq.broker.topic import Topic
 from sparq.broker.turn import Turn
 from sparq.log import journal as journals
@@ -28,6 +30,7 @@ from sparq.log.memory_log import MemoryLog
 from sparq.log.records import TopicState
 from sparq.log.reserve import Reserve, Room
 from sparq.log.task import TaskKind
+from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
@@ -109,6 +112,26 @@ class JournalEnded(NamedTuple):
         turn.journals_ended = max(turn.journals_ended, self.end.number)
 
 
+class PoliciesSaved(NamedTuple):
+    """What goes on when policies were written: they hold, or not one of them does."""
+
+    topics: Topics
+    policies: Policies
+    save: PolicySave
+    ticket: Ticket
+
+    def finish(self, turn: Turn, now: Instant) -> None:
+        """Whoever has set them is told."""
+        refused: RemoteError | None = None
+        if self.save.error is None:
+            # Those of the file may have changed meanwhile.
+            self.topics.take_policies(self.topics.policies.with_chosen(self.policies.chosen))
+        else:
+            turn.health.fail(f"writing policies failed: {self.save.error}", self.save.error)
+            refused = RemoteError("INTERNAL_ERROR", self.save.error.reason)
+        turn.published.append((self.ticket, refused))
+
+
 class Topics:
     """The topics by name.
 
@@ -117,6 +140,7 @@ class Topics:
         unopened: names whose data could not be opened, and why.
         has_lookupd: whether a new topic waits for what nsqlookupd says of it.
         journal: what commits that wait together are synced in.
+        policies: those in force.
     """
 
     def __init__(self, catalog: Catalog, turn: Turn, options: BrokerOptions) -> None:
@@ -124,6 +148,7 @@ class Topics:
         self.unopened: dict[str, str] = {}
         self.has_lookupd = options.has_lookupd
         self.journal = Journal(catalog.disk, catalog.data_path)
+        self.policies = Policies(options.settings)
         self._catalog = catalog
         self._turn = turn
         self._options = options
@@ -149,6 +174,7 @@ class Topics:
         """
         catalog, report = self._catalog, []
         catalog.load()
+        self.policies = self.policies.with_chosen(catalog.policies)
         reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
         enough_bytes = self._options.limits.max_body_size
         self._space = SpaceWatch(reserve, enough_bytes)
@@ -182,7 +208,7 @@ class Topics:
             return [f"topic {name} cannot be opened and is left alone: {opening.error}"]
         ledger, state, log = opening.found
         opening.found = None
-        topic = Topic(name, log, ledger, self._options)
+        topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
         topic.recover(state, now)
         self.by_name[name] = topic
         self._turn.touch(topic)
@@ -211,7 +237,7 @@ class Topics:
             folder,
             node_id=catalog.node_id,
             options=LogOptions(
-                max_bytes_per_file=file_bytes(options.max_bytes_per_file, options.max_topic_bytes),
+                max_bytes_per_file=self._file_bytes(self.policies.scope(name).topic),
                 sync_every=options.sync_every,
                 sync_timeout_ns=options.sync_timeout_ns,
             ),
@@ -241,17 +267,34 @@ class Topics:
         if name in self.unopened:
             raise Leaving(self.unopened[name])
         check_limit(len(self.by_name), self._options.max_topics, "topics")
+        ledger: Ledger | None = None
+        log: Log
         if is_ephemeral(name):
-            memory = MemoryLog(node_id=self._catalog.node_id, now=now)
-            topic = Topic(name, memory, None, self._options)
+            log = MemoryLog(node_id=self._catalog.node_id, now=now)
         else:
             ledger, _, log = self._open(name, now)
-            topic = Topic(name, log, ledger, self._options)
+        topic = Topic(name, log, ledger, self._options, self.policies.scope(name))
         topic.begin(now, wait_for_lookup=self.has_lookupd)
         self.by_name[name] = topic
         self._turn.touch(topic)
         self._turn.changes.append(("created", name, None))
         return topic
+
+    def choose_policies(self, policies: Policies, ticket: Ticket) -> None:
+        """Have the chosen ones of these written, and then hold; the ticket is answered once."""
+        save = PolicySave(self._catalog, policies.chosen)
+        self._turn.submit(save, None, PoliciesSaved(self, policies, save, ticket))
+
+    def take_policies(self, policies: Policies) -> None:
+        """From now on have these hold."""
+        self.policies = policies
+        for name, topic in self.by_name.items():
+            topic.take_scope(policies.scope(name))
+            if not topic.ephemeral:
+                topic.stream.log.limit_files(self._file_bytes(topic.settings))
+
+    def _file_bytes(self, settings: Settings) -> int:
+        return file_bytes(self._options.max_bytes_per_file, settings.max_topic_bytes)
 
     def all(self) -> list[Topic]:
         """Those that exist, and those whose files are on their way out."""

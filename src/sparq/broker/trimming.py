@@ -26,7 +26,7 @@ import numpy as np
 
 from sparq.broker.books import Books
 from sparq.broker.channel import Channel
-from sparq.broker.options import BrokerOptions
+from sparq.broker.options import Settings
 from sparq.broker.stream import Stream
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
@@ -52,21 +52,25 @@ class Decided(NamedTuple):
 
 
 class Trimming:
-    """The files of one topic, and what was decided of them."""
+    """The files of one topic, and what was decided of them.
+
+    Attributes:
+        settings: the topic's; whoever owns the topic replaces them.
+    """
 
     def __init__(
         self,
         stream: Stream,
         channels: dict[str, Channel],
         books: Books | None,
-        options: BrokerOptions,
+        settings: Settings,
     ) -> None:
         """For a topic's stream and its channels; `books` is None for an ephemeral topic, to which
-        the options on retention and lag do not apply."""
+        the settings on retention and lag do not apply."""
         self._stream = stream
         self._channels = channels
         self._books = books
-        self._options = options
+        self.settings = settings
         self._drops = 0
         self._is_waiting = False
         self._undecided = 0
@@ -138,7 +142,7 @@ class Trimming:
         if kept and not self.is_short:
             first_kept = min(kept)
             unneeded = [found for found in unneeded if found.end_index <= first_kept]
-        return expired(unneeded, segments, self._options, now)
+        return expired(unneeded, segments, self.settings, now)
 
     def unneeded(self, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
         """Those that lie before P and every cursor, without an unfinished message in them."""
@@ -181,7 +185,7 @@ class Trimming:
 
     def has_room(self, wanted_bytes: int) -> bool:
         """Whether the topic may grow by so many bytes (see `limits`)."""
-        most = self._options.max_topic_bytes
+        most = self.settings.max_topic_bytes
         log = self._stream.log
         if most <= 0 or self._books is None or log.size_bytes + wanted_bytes <= most:
             return True
@@ -190,11 +194,15 @@ class Trimming:
 
     def limit_lag(self, topic: str, now: Instant) -> list[str]:
         """Void what channels have not read within the limits; returns notes for an operator."""
-        floor = lag_floor(self._stream.log.segments(), self._options, now) if self._books else 0
         notes: list[str] = []
-        if not floor:
+        limited = [channel for channel in self._channels.values() if has_lag_limit(channel)]
+        if not limited or self._books is None:
             return notes
-        for channel in self._channels.values():
+        segments = self._stream.log.segments()
+        for channel in limited:
+            floor = lag_floor(segments, channel.settings, now)
+            if not floor:
+                continue
             voided = channel.overrun(floor)
             if channel.kept is not None and channel.kept < floor:
                 channel.keep(floor)
@@ -209,7 +217,7 @@ class Trimming:
 def expired(
     unneeded: Sequence[SegmentInfo],
     segments: Sequence[SegmentInfo],
-    options: BrokerOptions,
+    settings: Settings,
     now: Instant,
 ) -> list[SegmentInfo]:
     """Of the files that no channel needs those that retention does not keep either.
@@ -217,10 +225,10 @@ def expired(
     Args:
         unneeded: files of `segments`, ascending.
         segments: all files of the log, ascending.
-        options: `retention_bytes` and `retention_time_ns`; 0: keep nothing for that reason.
+        settings: `retention_bytes` and `retention_time_ns`; 0: keep nothing for that reason.
         now: the wall clock decides, since publish times are of the wall clock.
     """
-    keep_bytes, keep_ns = options.retention_bytes, options.retention_time_ns
+    keep_bytes, keep_ns = settings.retention_bytes, settings.retention_time_ns
     if not keep_bytes and not keep_ns:
         return list(unneeded)
     newer = _newer_bytes(segments)
@@ -231,17 +239,21 @@ def expired(
     ]
 
 
-def lag_floor(segments: Sequence[SegmentInfo], options: BrokerOptions, now: Instant) -> int:
+def has_lag_limit(channel: Channel) -> bool:
+    """Whether a channel may fall behind only so far."""
+    settings = channel.settings
+    return bool(settings.max_channel_lag_bytes or settings.max_channel_lag_time_ns)
+
+
+def lag_floor(segments: Sequence[SegmentInfo], settings: Settings, now: Instant) -> int:
     """The index before which no channel may have anything unread; 0: no limit is reached.
 
     Args:
         segments: all files of the log, ascending.
-        options: `max_channel_lag_bytes` and `max_channel_lag_time_ns`; 0: no limit.
+        settings: `max_channel_lag_bytes` and `max_channel_lag_time_ns`; 0: no limit.
         now: the wall clock decides.
     """
-    most_bytes, most_ns = options.max_channel_lag_bytes, options.max_channel_lag_time_ns
-    if not most_bytes and not most_ns:
-        return 0
+    most_bytes, most_ns = settings.max_channel_lag_bytes, settings.max_channel_lag_time_ns
     newer = _newer_bytes(segments)
     floor = 0
     for segment in segments:

@@ -18,7 +18,7 @@ as work, run in some thread and then handed back: commits to `finish`, block rea
 
 import secrets
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -224,6 +224,12 @@ class Log:
             is_due = unsynced.count + count >= options.sync_every
             sync = is_due or unsynced.size_bytes + size > options.unsynced_bytes_max
         return self._start(Batch(block, end, wall_ns, dues, size), sync)
+
+    def limit_files(self, max_bytes_per_file: int) -> None:
+        """From now on have files of this size at most (see `LogOptions`)."""
+        if max_bytes_per_file != self.options.max_bytes_per_file:
+            self.options = replace(self.options, max_bytes_per_file=max_bytes_per_file)
+            self.upkeep.prepare_at(max_bytes_per_file)
 
     def _start(self, appended: Batch | None, sync: bool) -> Commit:
         active, unsynced, segments = self.active, self.unsynced, self._index.segments

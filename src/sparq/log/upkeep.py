@@ -152,13 +152,19 @@ class Upkeep:
         self.spare: str | None = None
         self.spare_due_size = NEVER
         self._place = place
-        self._prepare_at = int(
-            PREPARE_AT * min(max_bytes_per_file, CEILING_SPAN * MESSAGE_BYTES_MIN)
-        )
+        self.prepare_at(max_bytes_per_file)
         self._leftovers = leftovers
         self._to_index: list[Segment] = []
         self._indexing: IndexWrite | None = None
         self._is_failing = False
+
+    def prepare_at(self, max_bytes_per_file: int) -> None:
+        """Have the next file made in time where files are of this size."""
+        self._prepare_at = int(
+            PREPARE_AT * min(max_bytes_per_file, CEILING_SPAN * MESSAGE_BYTES_MIN)
+        )
+        if self.spare_due_size != NEVER:
+            self.spare_due_size = self._prepare_at
 
     def add(self, segment: Segment) -> None:
         """A segment is there, whose index file may not have all of it."""

@@ -171,6 +171,7 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
         family = Family(f"nsqd_{name}", "gauge", text)
         family.add(value)
         yield family
+    yield _of_policies(broker)
 
 
 def _of_reserve(broker: Broker) -> tuple[tuple[str, str, int], ...]:
@@ -182,6 +183,13 @@ def _of_reserve(broker: Broker) -> tuple[tuple[str, str, int], ...]:
         ("reserve_target_bytes", "Space that should be held for them", room.target_bytes),
         ("reserve_finishes", "FINs that fit before a checkpoint makes room", room.finishes),
     )
+
+
+def _of_policies(broker: Broker) -> Family:
+    family = Family("nsqd_policies", "gauge", "Policies in force, of the file and set at run time")
+    family.add(len(broker.policies.configured), labels(source="configured"))
+    family.add(len(broker.policies.chosen), labels(source="run_time"))
+    return family
 
 
 def _free_bytes(nsqd: Nsqd) -> int:

@@ -186,6 +186,9 @@ class Options:
         " and TCP address",
         key="id",
     )
+    policies: str = option(
+        "", "TOML file of settings for topics and channels by pattern", live="policies"
+    )
     enable_experiment: tuple[str, ...] = option(
         (), "turn an experiment on: topology-aware-consumption", kind=choice(TOPOLOGY)
     )

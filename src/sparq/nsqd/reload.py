@@ -1,4 +1,4 @@
-"""What can be changed while nsqd runs: the log level, the nsqlookupds, the TLS certificates.
+"""What can be changed while nsqd runs: log level, nsqlookupds, TLS certificates, policies.
 
 SIGHUP changes them from the configuration file, `/config` over HTTP (docs/http.md) the first two.
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from sparq.daemon import reload as hangup
+from sparq.nsqd import policy_document
+from sparq.nsqd.policy_document import DocumentError
 from sparq.program import logging as log_lines
 from sparq.program.flags import replaced
 from sparq.program.lifecycle import StartError
@@ -56,9 +58,22 @@ class Reloader:
         wanted = None if self._nsqd.exiting else hangup.read_again(self._read)
         if wanted is None:
             return
-        live = ("log", "lookupds", *self._take_certificates(wanted))
+        live = ("log", "lookupds", *self._take_certificates(wanted), *self._take_policies(wanted))
         self._nsqd.options = hangup.take(self._nsqd.options, wanted, live)
         self._peers.set_addresses(wanted.lookupd.tcp_addresses)
+
+    def _take_policies(self, wanted: Options) -> tuple[str, ...]:
+        """Have the file's policies hold; which options count from now on."""
+        try:
+            found = policy_document.read_file(wanted.policies)
+        except DocumentError as error:
+            logger.error("SIGHUP: the policies stay as they are: %s", error)
+            return ()
+        broker = self._nsqd.broker
+        if found != broker.policies.configured:
+            broker.configure_policies(found)
+            logger.info("SIGHUP: policies of the file: %d", len(found))
+        return ("policies",)
 
     def _take_certificates(self, wanted: Options) -> tuple[str, ...]:
         """Which options of certificates count from now on, as their `live` says."""

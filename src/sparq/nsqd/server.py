@@ -16,6 +16,7 @@ from sparq.nsqd.turns import Turns
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
+    from sparq.broker.policies import Policy
     from sparq.broker.publishing import Ticket
     from sparq.broker.topic import Topic
     from sparq.daemon.address import Listener
@@ -82,6 +83,17 @@ class Nsqd:
         """Have work done that only looks into a topic; returns when it has run."""
         waiting = Waiting(self.loop)
         self.broker.inspect(topic, work, waiting)
+        self.turns.schedule()
+        await waiting.future
+
+    async def choose_policies(self, chosen: tuple[Policy, ...]) -> None:
+        """Have these policies hold instead of those set at run time before, once they are on disk.
+
+        Raises:
+            RemoteError: they could not be written; nothing has changed.
+        """
+        waiting = Waiting(self.loop)
+        self.broker.choose_policies(chosen, waiting)
         self.turns.schedule()
         await waiting.future
 

@@ -21,11 +21,13 @@ from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
 from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
+from sparq.nsqd import policy_document
 from sparq.nsqd.commit import instant
 from sparq.nsqd.go_import import ImportStopped
 from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import TOPOLOGY, Options, default_node_id
+from sparq.nsqd.policy_document import DocumentError
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
@@ -85,7 +87,7 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
     """Recover what the data path holds, and say what an operator should know of it.
 
     Raises:
-        LoadError: it cannot be read, or written.
+        LoadError: the file of policies cannot be used; or the data cannot be read, or written.
     """
     now = instant()
     try:
@@ -101,8 +103,11 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
                 "topology_zone": options.broker.topology_zone,
             },
         )
+        broker.configure_policies(policy_document.read_file(options.policies))
         for line in _load(broker, now):
             logger.info("%s", line)
+    except DocumentError as error:
+        raise lifecycle.LoadError(f"failed to load policies - {error}") from error
     except CatalogError as error:
         raise lifecycle.LoadError(f"failed to load metadata - {error}") from error
     except DiskError as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+from collections.abc import Iterator
+from pathlib import Path
 
 from tests.nsqd.effects.common import ADDRESSES, ERROR, refused
 from tests.nsqd.line import OK, Line, pub, sub
-from tests.told import Row, ToldServer
+from tests.told import Row, Told, ToldServer
 from tests.waiting import wait_for
 
 TOKEN = "s3cr3t-t0ken"
@@ -87,6 +89,18 @@ def max_connections(server: ToldServer) -> None:
             assert line.ask(pub("t0", b"x")) == OK
 
 
+def policies(server: ToldServer) -> None:
+    """A setting of one topic, in a file."""
+    make_topics(server)
+    with Line(server) as line:
+        assert line.ask(sub("t0", "alone")) == OK
+        refused(
+            server,
+            "E_SUB_FAILED SUB failed consumers for t0:alone exceeds limit of 1",
+            sub("t0", "alone"),
+        )
+
+
 def http_token(server: ToldServer) -> None:
     """Who changes something must show it."""
     assert ask(server, "POST", "/topic/create?topic=t0") == 401
@@ -107,6 +121,15 @@ def go_compatible(server: ToldServer) -> None:
     assert "(ignored because of --go-compatible)" in server.log_text
 
 
+@contextlib.contextmanager
+def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
+    """The file of policies that a row names."""
+    file = folder / "policies.toml"
+    file.write_text('[[policies]]\ntopic = "t0"\nchannel = "alone"\nmax_channel_consumers = 1\n')
+    daemons.places["policies"] = str(file)
+    yield
+
+
 GROUPS = {
     "as Go": [
         *ADDRESSES,
@@ -119,6 +142,7 @@ GROUPS = {
         Row("max-topics", TOPICS, max_topics),
         Row("max-channels", CHANNELS, max_channels),
         Row("max-topic-bytes", TOPIC_BYTES, max_topic_bytes),
+        Row("policies", "{policies}", policies),
         Row("max-connections", CONNECTIONS, max_connections),
         Row("http-token", TOKEN, http_token),
         Row("debug-routes", False, debug_routes),

@@ -1,0 +1,142 @@
+"""The document of policies, as a file has it and as `/policies` takes and shows it.
+
+    [[policies]]
+    topic = "clicks*"
+    channel = "archive"
+    max_channel_lag_time = "24h"
+
+1. It is TOML, or the same as JSON. The keys of settings are those of nsqd's configuration file,
+   and so are their types: a duration is a text such as "24h", or a number of milliseconds.
+2. A document is taken as a whole or not at all; what is wrong is told with the policy's number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from sparq.broker.options import Settings
+from sparq.broker.policies import Policy, PolicyError, check
+from sparq.program.flags import flags_of
+from sparq.program.kinds import Flag
+from sparq.program.mistakes import nearest, shown
+
+BYTES_MAX: Final = 256 << 10
+"""Of a document."""
+
+KEY: Final = "policies"
+FLAGS: Final = {flag.key: flag for flag in flags_of(Settings)}
+_BY_FIELD: Final = {flag.field: flag for flag in FLAGS.values()}
+FIELDS: Final = tuple(_BY_FIELD)
+"""The fields of `Settings`, in the order of their keys."""
+_PATTERNS: Final = ("topic", "channel")
+
+
+class DocumentError(ValueError):
+    """It is no document of policies; the text says what is wrong and what to write."""
+
+
+def read_file(path: str) -> tuple[Policy, ...]:
+    """The policies of a TOML file; no path: none. Raises DocumentError, which names the file."""
+    if not path:
+        return ()
+    try:
+        return read(Path(path).read_bytes(), is_toml=True)
+    except OSError as error:
+        raise DocumentError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except DocumentError as error:
+        raise DocumentError(f"{path}: {error}") from error
+
+
+def read(text: bytes, *, is_toml: bool) -> tuple[Policy, ...]:
+    """The policies of a document.
+
+    Raises:
+        DocumentError: it is none, or a policy is wrong.
+    """
+    if len(text) > BYTES_MAX:
+        raise DocumentError(f"it has {len(text)} bytes: {BYTES_MAX} may be")
+    try:
+        parse = import_module("tomllib").loads if is_toml else json.loads
+        document = parse(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(f"it is no {'TOML' if is_toml else 'JSON'}: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get(KEY, []), list):
+        raise DocumentError(f'it is no document of policies: {{"{KEY}": [{{"topic": "a*", ...}}]}}')
+    for name in document:
+        if name != KEY:
+            raise DocumentError(f"there is no {shown(name)}: write [[{KEY}]] for each policy")
+    policies = tuple(_policy(n, entry) for n, entry in enumerate(document.get(KEY, []), 1))
+    try:
+        check(policies)
+    except PolicyError as error:
+        raise DocumentError(str(error)) from error
+    return policies
+
+
+def _policy(number: int, entry: object) -> Policy:
+    where = f"policy {number}"
+    if not isinstance(entry, dict):
+        raise DocumentError(f"{where} is no table of a topic's pattern and settings")
+    patterns = {}
+    for key in _PATTERNS:
+        pattern = entry.get(key, "")
+        if not isinstance(pattern, str) or (key in entry and not pattern):
+            raise DocumentError(f"{where}: {key} is a name, or a pattern with * and ?")
+        patterns[key] = pattern
+    if not patterns["topic"]:
+        raise DocumentError(f'{where} has no topic: "*" stands for all')
+    keys = [key for key in entry if key not in _PATTERNS]
+    if not keys:
+        raise DocumentError(f"{where} sets nothing: {', '.join(FLAGS)} can be set")
+    settings = {FLAGS[key].field: _value(where, key, entry[key]) for key in keys if key in FLAGS}
+    for key in keys:
+        if key not in FLAGS:
+            found = nearest(key.replace("-", "_").lower(), (*FLAGS, *_PATTERNS))
+            raise DocumentError(
+                f"{where}: there is no setting {shown(key)}"
+                + (f": did you mean {found}?" if found else f": there are {', '.join(FLAGS)}")
+            )
+    return Policy(patterns["topic"], patterns["channel"], settings)
+
+
+def _value(where: str, key: str, given: object) -> int:
+    flag = FLAGS[key]
+    try:
+        value = flag.kind.coerce(given)
+        flag.kind.check(value)
+    except ValueError as error:
+        raise DocumentError(f"{where}: {key} = {shown(str(given))}: {error}") from error
+    if flag.least is not None and value < flag.least:
+        least = flag.kind.show(flag.least)
+        raise DocumentError(f"{where}: {key} = {flag.kind.show(value)}: use {least} or more")
+    return int(flag.kind.held(value))
+
+
+def entries(policies: Iterable[Policy]) -> list[dict[str, Any]]:
+    """Policies as a document has them."""
+    return [
+        {"topic": policy.topic}
+        | ({"channel": policy.channel} if policy.channel else {})
+        | values(policy.settings)
+        for policy in policies
+    ]
+
+
+def values(settings: Mapping[str, int]) -> dict[str, Any]:
+    """Settings by their keys, as a document has them."""
+    return {_BY_FIELD[name].key: value_of(name, value) for name, value in settings.items()}
+
+
+def key_of(field: str) -> str:
+    """The key of a field of `Settings`."""
+    return _BY_FIELD[field].key
+
+
+def value_of(field: str, value: int) -> int | str:
+    """A value as a document has it: a duration as a text."""
+    flag: Flag = _BY_FIELD[field]
+    return value if flag.kind.name == "int" else flag.kind.show(flag.kind.given(value))

@@ -1,0 +1,280 @@
+"""`/policies` and `--policies`: read, set, refused; in force at once, after SIGHUP and kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.nsqd import policy_document
+from sparq.nsqd.policy_document import BYTES_MAX, DocumentError, entries, read, read_file
+from tests.nsqd.daemon import Daemon, start, stop
+from tests.nsqd.test_start_failures import last_words
+from tests.servers import spawn_nsqd
+from tests.waiting import wait_for
+
+PATH = "/policies"
+TOML = b"""
+[[policies]]
+topic = "clicks*"
+retention_time = "26h"
+
+[[policies]]
+topic = "*"
+channel = "slow"
+max_channel_lag_time = 60000
+max_channel_consumers = 2
+"""
+ENTRIES = [
+    {"topic": "clicks*", "retention_time": "26h0m0s"},
+    {
+        "topic": "*",
+        "channel": "slow",
+        "max_channel_lag_time": "1m0s",
+        "max_channel_consumers": 2,
+    },
+]
+FLAGS = {
+    "max_channel_consumers": 0,
+    "max_channel_lag_bytes": 0,
+    "max_channel_lag_time": "0s",
+    "max_channels": 0,
+    "max_topic_bytes": 0,
+    "retention_bytes": 0,
+    "retention_time": "0s",
+}
+
+
+def document(*policies: dict[str, Any]) -> bytes:
+    return json.dumps({"policies": policies}).encode()
+
+
+async def put(nsqd: Daemon, body: bytes, query: str = "", kind: str = "") -> tuple[int, Any]:
+    """PUT a document; the status, and the answer read as JSON."""
+    head = f"PUT {PATH}{query} HTTP/1.1\r\nContent-Type: {kind or 'application/json'}"
+    length = f"Content-Length: {len(body)}\r\n\r\n".encode()
+    status, _, answer = await nsqd.raw(head, length + body)
+    return status, json.loads(answer)
+
+
+async def shown(nsqd: Daemon, query: str = "") -> Any:
+    status, answer = await nsqd.ask("GET", PATH + query)
+    assert 200 == status
+    return json.loads(answer)
+
+
+def test_toml_and_json_are_the_same() -> None:
+    """What is shown of policies reads as the same policies."""
+    policies = read(TOML, is_toml=True)
+
+    assert ENTRIES == entries(policies)
+    assert policies == read(document(*ENTRIES), is_toml=False)
+    assert () == read(b"", is_toml=True)
+    assert () == read(b"{}", is_toml=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "it is no JSON: "),
+        (b"[]", "it is no document of policies"),
+        (b"[" * 90_000, "it is no JSON: "),
+        (b"\xff", "it is no JSON: "),
+        (b'{"policies": 1}', "it is no document of policies"),
+        (b'{"rules": []}', "there is no rules: write [[policies]]"),
+        (document(1), "policy 1 is no table"),  # type: ignore[arg-type]  # that is the point
+        (document({"max_channels": 1}), "policy 1 has no topic"),
+        (document({"topic": "", "max_channels": 1}), "policy 1: topic is a name"),
+        (document({"topic": 7, "max_channels": 1}), "policy 1: topic is a name"),
+        (document({"topic": "a b", "max_channels": 1}), "policy 1: topic is a name of at most"),
+        (document({"topic": "a", "channel": ""}), "policy 1: channel is a name"),
+        (document({"topic": "a"}), "policy 1 sets nothing: "),
+        (
+            document({"topic": "a", "max_channels": 1}, {"topic": "a", "retention_tme": 1}),
+            "policy 2: there is no setting retention_tme: did you mean retention_time?",
+        ),
+        (document({"topic": "a", "sync_every": 1}), "policy 1: there is no setting sync_every"),
+        (
+            document({"topic": "a", "retention_time": "5 parsecs"}),
+            'policy 1: retention_time = "5 parsecs": ',
+        ),
+        (document({"topic": "a", "max_channels": -1}), "policy 1: max_channels = -1: use 0 or"),
+        (document({"topic": "a", "max_channels": True}), "policy 1: max_channels = "),
+        (document({"topic": "a", "max_channels": 1.5}), "policy 1: max_channels = "),
+        (document({"topic": "a", "max_channels": None}), "policy 1: max_channels = "),
+        (document({"topic": "a", "max_channels": 1 << 70}), "policy 1: max_channels = "),
+        (
+            document({"topic": "a", "channel": "c", "retention_bytes": 1}),
+            "policy 1: retention_bytes is a topic's: leave its channel pattern out",
+        ),
+        (document(*[{"topic": "a", "max_channels": 1}] * 1001), "at most 1000 may be"),
+    ],
+)
+async def test_what_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
+    """With the policy and the key, and what to write; nothing changes."""
+    assert 200 == (await put(nsqd, document({"topic": "kept", "max_channels": 9})))[0]
+
+    status, answer = await put(nsqd, text)
+    assert 400 == status
+    assert answer["message"].startswith("INVALID_POLICIES: ")
+    assert why in answer["message"]
+    with pytest.raises(DocumentError):
+        read(text, is_toml=False)
+    assert [{"topic": "kept", "max_channels": 9}] == (await shown(nsqd))["policies"]
+
+
+async def test_set_shown_and_dropped(nsqd: Daemon) -> None:
+    """As TOML or JSON; `dry_run` only says what would change; what changes is answered."""
+    for channel in ("slow", "quick"):
+        await nsqd.post("/topic/create?topic=clicks")
+        await nsqd.post(f"/channel/create?topic=clicks&channel={channel}")
+    assert {"policies": [], "configured": [], "flags": FLAGS} == await shown(nsqd)
+
+    changes = [
+        {
+            "topic": "clicks",
+            "channel": channel,
+            "setting": setting,
+            "before": before,
+            "after": after,
+        }
+        for channel, setting, before, after in (
+            (None, "retention_time", "0s", "26h0m0s"),
+            ("slow", "max_channel_consumers", 0, 2),
+            ("slow", "max_channel_lag_time", "0s", "1m0s"),
+        )
+    ]
+    answer = {"changed": 3, "changes": changes}
+    assert (200, answer) == await put(nsqd, TOML, "?dry_run=true", "application/toml")
+    assert [] == (await shown(nsqd))["policies"]
+    assert (200, answer) == await put(nsqd, TOML, kind="application/toml; charset=utf-8")
+    assert {"policies": ENTRIES, "configured": [], "flags": FLAGS} == await shown(nsqd)
+    assert (200, {"changed": 0, "changes": []}) == await put(nsqd, document(*ENTRIES))
+    back = [{**change, "before": change["after"], "after": change["before"]} for change in changes]
+    for query in ("?dry_run=true", ""):
+        status, text = await nsqd.ask("DELETE", PATH + query)
+        assert (200, {"changed": 3, "changes": back}) == (status, json.loads(text))
+    assert [] == (await shown(nsqd))["policies"]
+
+
+async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
+    """Each setting with what has decided it; also for one that is not there."""
+    file = tmp_path / "policies.toml"
+    file.write_bytes(TOML)
+    (tmp_path / "data").mkdir()
+    nsqd = await start(tmp_path / "data", policies=str(file), max_channels=5)
+    assert 200 == (await put(nsqd, document({"topic": "c*", "max_channel_consumers": 4})))[0]
+
+    topic = await shown(nsqd, "?topic=clicks")
+    assert ("clicks", None) == (topic["topic"], topic["channel"])
+    assert list(FLAGS) == list(topic["settings"])
+    assert {
+        "retention_time": {"value": "26h0m0s", "source": "configured", "number": 1},
+        "max_channels": {"value": 5, "source": "flags"},
+        "max_channel_consumers": {"value": 4, "source": "policies", "number": 1},
+        "max_channel_lag_time": {"value": "0s", "source": "flags"},
+    }.items() <= topic["settings"].items()
+    channel = await shown(nsqd, "?topic=clicks&channel=slow")
+    assert "slow" == channel["channel"]
+    assert {
+        "max_channel_lag_bytes": {"value": 0, "source": "flags"},
+        "max_channel_lag_time": {"value": "1m0s", "source": "configured", "number": 2},
+        "max_channel_consumers": {"value": 4, "source": "policies", "number": 1},
+    } == channel["settings"]
+    for query, code in (("?topic=a+b", "TOPIC"), ("?topic=a&channel=", "CHANNEL")):
+        status, answer = await nsqd.ask("GET", PATH + query)
+        assert (400, f"INVALID_ARG_{code}") == (status, json.loads(answer)["message"])
+    await stop(nsqd)
+
+
+async def test_a_document_that_is_too_large(nsqd: Daemon) -> None:
+    """It is refused as it comes."""
+    status, answer = await put(nsqd, b" " * (BYTES_MAX + 1))
+    assert (413, "BODY_TOO_BIG") == (status, answer["message"])
+    with pytest.raises(DocumentError, match="bytes: 262144 may be"):
+        read(b" " * (BYTES_MAX + 1), is_toml=True)
+
+
+async def test_a_disk_that_refuses(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer says so, and nothing has changed."""
+    (Path(nsqd.nsqd.options.data_path) / "policies.json.new").mkdir()
+
+    status, answer = await put(nsqd, document({"topic": "a", "max_channels": 1}))
+    assert 500 == status
+    assert answer["message"].startswith("INTERNAL_ERROR: ")
+    assert [] == (await shown(nsqd))["policies"]
+
+
+async def test_metrics(tmp_path: Path) -> None:
+    """How many are in force, by where they come from."""
+    file = tmp_path / "policies.toml"
+    file.write_bytes(TOML)
+    (tmp_path / "data").mkdir()
+    nsqd = await start(tmp_path / "data", policies=str(file))
+    assert 200 == (await put(nsqd, document({"topic": "a", "max_channels": 1})))[0]
+
+    _, text = await nsqd.ask("GET", "/metrics")
+    assert b'nsqd_policies{source="configured"} 2\n' in text
+    assert b'nsqd_policies{source="run_time"} 1\n' in text
+    await stop(nsqd)
+
+
+async def test_while_it_stops(nsqd: Daemon) -> None:
+    """As any change."""
+    nsqd.nsqd.exiting = True
+    status, answer = await put(nsqd, document({"topic": "a", "max_channels": 1}))
+    assert (503, "EXITING") == (status, answer["message"])
+    nsqd.nsqd.exiting = False
+
+
+def test_kill_and_restart(tmp_path: Path) -> None:
+    """What was set over HTTP holds after kill -9 and after an orderly stop."""
+    with spawn_nsqd(tmp_path) as server:
+        wanted = document({"topic": "t", "max_topic_bytes": 1})
+        assert 200 == server.request("PUT", PATH, wanted)[0]
+        why = "PUB_FAILED: the limit of 1 bytes of topic t is reached"
+        for end in (lambda: None, server.kill9, server.terminate):
+            if end() is not None or server.process is None:
+                server.start()
+            status, answer = server.request("POST", "/pub?topic=t", b"x")[:2]
+            assert (503, why) == (status, json.loads(answer)["message"])
+            assert 200 == server.request("POST", "/pub?topic=u", b"x")[0]
+
+
+def test_the_file_at_the_start_and_at_sighup(tmp_path: Path) -> None:
+    """It is read again; one that cannot be used leaves the policies, and says why."""
+    file = tmp_path / "policies.toml"
+    file.write_text('[[policies]]\ntopic = "t"\nmax_topic_bytes = 1\n')
+    with spawn_nsqd(tmp_path, f"--policies={file}") as server:
+        assert 503 == server.request("POST", "/pub?topic=t", b"x")[0]
+        file.write_text('[[policies]]\ntopic = "u"\nmax_topic_bytes = 1\n')
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: "SIGHUP: policies of the file: 1" in server.log_text)
+        assert 200 == server.request("POST", "/pub?topic=t", b"x")[0]
+        assert 503 == server.request("POST", "/pub?topic=u", b"x")[0]
+        file.write_text('[[policies]]\ntopic = "u"\n')
+        os.kill(server.pid, signal.SIGHUP)
+        why = f"SIGHUP: the policies stay as they are: {file}: policy 1 sets nothing"
+        wait_for(lambda: why in server.log_text)
+        assert 503 == server.request("POST", "/pub?topic=u", b"x")[0]
+
+
+def test_a_file_that_cannot_be_used_at_the_start(tmp_path: Path) -> None:
+    """nsqd does not start, and names the file and what is wrong."""
+    file = tmp_path / "mine.toml"
+    with pytest.raises(DocumentError, match=r"mine\.toml: no such file or directory"):
+        read_file(str(file))
+    file.write_text("[[policies]]\ntopic = 1\n")
+    here = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    assert last_words(*here, f"--policies={file}", folder=tmp_path) == (
+        f"failed to load policies - {file}: policy 1: topic is a name, or a pattern with * and ?"
+    )
+
+
+def test_each_setting_is_an_option_of_nsqd() -> None:
+    """One declaration: a policy's key, bounds and type are those of the configuration file."""
+    assert sorted(FLAGS) == list(policy_document.FLAGS)
