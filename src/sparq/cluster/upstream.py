@@ -14,6 +14,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final, Self
 
 import aiohttp
@@ -195,14 +196,36 @@ class Upstream:
         Raises:
             UpstreamError: it did not, or nobody knows.
         """
-        answer = await self._call("POST", address, _url(address, path, query), body)
+        return await self.send("POST", address, path, body, **query)
+
+    async def send(
+        self,
+        method: str,
+        address: str,
+        path: str,
+        body: bytes = b"",
+        /,
+        *,
+        content_type: str = "",
+        **query: str,
+    ) -> Any:
+        """As `post`, with another method, and perhaps with a type of the body."""
+        url = _url(address, path, query)
+        answer = await self._call(method, address, url, body, content_type=content_type)
         try:
             return _parsed(answer) if answer else None
         except (ValueError, RecursionError):
             return None
 
     async def _call(
-        self, method: str, address: str, url: URL, body: bytes = b"", size_max: int = 0
+        self,
+        method: str,
+        address: str,
+        url: URL,
+        body: bytes = b"",
+        *,
+        size_max: int = 0,
+        content_type: str = "",
     ) -> bytes:
         if address not in self._own and address not in self._found:
             raise UpstreamError(address, "it is no node of this cluster: it is not called")
@@ -210,10 +233,11 @@ class Upstream:
         size_max = size_max or ANSWER_BYTES_MAX
         try:
             async with self._room:
-                status, reason, answer = await self._exchange(method, url, body, size_max)
+                ask = partial(self._exchange, method, body=body, kind=content_type)
+                status, reason, answer = await ask(url, size_max=size_max)
                 if status == FORBIDDEN and url.scheme == "http" and (port := _https_port(answer)):
                     url = url.with_scheme("https").with_port(port)
-                    status, reason, answer = await self._exchange(method, url, body, size_max)
+                    status, reason, answer = await ask(url, size_max=size_max)
         except FAILURES as error:
             self.failures += 1
             raise UpstreamError(address, http_reason(error)) from None
@@ -225,11 +249,15 @@ class Upstream:
         return answer
 
     async def _exchange(
-        self, method: str, url: URL, body: bytes, size_max: int
+        self, method: str, url: URL, *, body: bytes, kind: str, size_max: int
     ) -> tuple[int, str, bytes]:
         session = self._questions if method == "GET" else self._orders
         async with session.request(
-            method, url, data=body or None, allow_redirects=False
+            method,
+            url,
+            data=body or None,
+            headers={"Content-Type": kind} if kind else None,
+            allow_redirects=False,
         ) as response:
             answer = await collected(response.content.iter_chunked(CHUNK_BYTES), size_max)
         return response.status, response.reason or "", answer

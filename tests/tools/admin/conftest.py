@@ -167,6 +167,9 @@ class OldNsqd(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.answer({} if path in ("/channel/pause", "/channel/unpause") else None)
 
+    def do_PUT(self) -> None:
+        self.do_POST()
+
     def answer(self, document: Any) -> None:
         body = json.dumps({"message": "NOT_FOUND"} if document is None else document).encode()
         self.send_response(404 if document is None else 200)

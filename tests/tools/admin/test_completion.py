@@ -25,7 +25,7 @@ def found(*words: str) -> list[str]:
 def test_verbs_and_flags() -> None:
     """Those that begin as the last word does; a flag with a value ends in `=`."""
     assert [*VERBS] == found("")
-    assert ["pause", "peek"] == found("p")
+    assert ["pause", "peek", "policies"] == found("p")
     assert ["--dry-run"] == found("pause", "--d")
     assert ["--lookupd-http-address="] == found("pause", "clicks", "--look")
     assert ["--state=deferred"] == found("peek", "--state=de")

@@ -54,6 +54,7 @@ LOOKS = (
     Row("find", CHANNEL, ("--where=n >= 2",)),
     Row("export", (TOPIC,)),
     Row("export", CHANNEL),
+    Row("policies", ("show", TOPIC)),
 )
 CHANGES = (
     Row("pause", (TOPIC,), (), {**BEFORE, "topic_paused": True}, "paused"),

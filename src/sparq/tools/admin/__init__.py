@@ -12,8 +12,8 @@
    they need `--yes`.
 5. `--json` prints one document, or with `export` one a line. Texts of others lose what a terminal
    would obey.
-6. `peek`, `find`, `export`, `seek` and what is done to single messages need sparq's nsqd: Go's is
-   named among what was not done. All else works with Go's.
+6. `peek`, `find`, `export`, `seek`, `policies` and what is done to single messages need sparq's
+   nsqd: Go's is named among what was not done. All else works with Go's.
 7. `sparq admin completion bash` (zsh, fish) prints a script for the shell that completes verbs,
    flags, and the names of topics, channels and nodes, which it asks the cluster for.
 """

@@ -29,6 +29,7 @@ from sparq.tools.command_line import UsageError
 
 SECONDS_MAX: Final = 1.0
 PLACES: Final = ("earliest", "latest", "-1h", "last:100")
+ACTIONS: Final = ("show", "export", "apply", "drop")
 SHELLS: Final = ("bash", "zsh", "fish")
 STATES: Final = ("waiting", "in_flight", "deferred", "finished")
 VALUES: Final = {"state": STATES, "format": ("jsonl", "csv")}
@@ -123,6 +124,10 @@ async def candidates(words: Sequence[str]) -> list[str]:
     if last.startswith("-") and not last[1:2].isdigit():
         return _flag(known, last)
     given, flag_words = separated(f"{PROGRAM} {verb}", before[1:], known)
+    if verb == "policies":
+        if not given:
+            return _beginning(ACTIONS, last)
+        verb, given = ("list", given[1:]) if given[0] == ACTIONS[0] else (verb, given)
     kind = _kind(verb, len(given))
     if kind in ("topic", "channel", "node"):
         async with asyncio.timeout(SECONDS_MAX):
@@ -134,8 +139,8 @@ async def candidates(words: Sequence[str]) -> list[str]:
 def _kind(verb: str, at: int) -> str:
     """What the word in this place is: a topic, a channel, a node; "" what has no names."""
     words = VERBS[verb].words.replace("[", "").replace("]", "").split()
-    if verb == "completion":
-        return "shell" if at == 0 else ""
+    if verb in ("completion", "policies"):
+        return "shell" if verb == "completion" and at == 0 else ""
     return words[at].lower() if at < len(words) else ""
 
 

@@ -32,6 +32,7 @@ FUNCTIONS: Final = {
     "find": "finding.find",
     "export": "exporting.export",
     "audit": "listing.audit",
+    "policies": "policies.policies",
     "completion": "completion.completion",
     **dict.fromkeys(("requeue", "finish", "cancel", "copy"), "selecting.act"),
 }

@@ -164,6 +164,13 @@ VERBS: Final = {
     "finish": Verb(IDS, "finish messages unread", DangerOptions, 3, MANY),
     "cancel": Verb(IDS, "drop deferred messages", DangerOptions, 3, MANY),
     "copy": Verb("TOPIC ID...|-", "publish messages again to --to", CopyOptions, 2, MANY),
+    "policies": Verb(
+        "[show TOPIC [CHANNEL]|export|apply FILE|-|drop]",
+        "settings of topics and channels by pattern",
+        DangerOptions,
+        0,
+        3,
+    ),
     "audit": Verb("", "who did what through nsqadmin", AuditOptions, 0, 0),
     "completion": Verb("bash|zsh|fish", "a script that completes names", Options, 1, 1),
 }

@@ -1,0 +1,163 @@
+"""`sparq admin policies`: shown, written as TOML, set and dropped at all nsqds that answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import NsqdServer
+from tests.tools.admin.conftest import Cluster, Run
+
+TOML = """[[policies]]
+topic = "limited*"
+max_channels = 2
+
+[[policies]]
+topic = "*"
+channel = "slow"
+max_channel_lag_time = "24h0m0s"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _none(cluster: Cluster) -> Iterator[None]:
+    """Each test begins and ends without policies."""
+    for nsqd in cluster.nsqds:
+        nsqd.request("DELETE", "/policies")
+    yield
+    for nsqd in cluster.nsqds:
+        nsqd.request("DELETE", "/policies")
+
+
+def alive(cluster: Cluster) -> list[str]:
+    """The flags that name the nsqds that answer."""
+    return [f"--nsqd-http-address={nsqd.http}" for nsqd in cluster.nsqds]
+
+
+def held(nsqd: NsqdServer) -> list[str]:
+    return [policy["topic"] for policy in nsqd.get_json("/policies")["policies"]]
+
+
+def test_a_file_is_set_at_all_nsqds_and_comes_back(
+    cluster: Cluster, admin: Run, tmp_path: Path
+) -> None:
+    """A dry run says what each nsqd would change; what is exported is what was applied."""
+    cluster.fresh("limited.policies", dead=False)
+    file = tmp_path / "policies.toml"
+    file.write_text(TOML)
+
+    ran = admin("policies", "apply", str(file), "--dry-run", *alive(cluster))
+    assert (0, "") == (ran.status, ran.err)
+    assert "would be set at 2 nsqds: 2 settings of topics and channels change" in ran.out
+    assert [[], []] == [held(nsqd) for nsqd in cluster.nsqds]
+    ran = admin("policies", "apply", str(file), *alive(cluster))
+    assert (0, "") == (ran.status, ran.err)
+    assert "set at 2 nsqds: 2 settings of topics and channels change" == ran.out.splitlines()[0]
+    changed = [row for row in ran.rows if "max_channels" in row]
+    assert [["limited.policies", "-", "max_channels", "0", "2"]] * 2 == [row[1:] for row in changed]
+    assert [["limited*", "*"]] * 2 == [held(nsqd) for nsqd in cluster.nsqds]
+    ran = admin("policies", "export", *alive(cluster))
+    assert (0, TOML, "") == (ran.status, ran.out, ran.err)
+    ran = admin("policies", "apply", str(file), "--json", *alive(cluster))
+    assert ("done", 0, []) == tuple(ran.document[key] for key in ("result", "changed", "changes"))
+
+
+def test_one_nsqd_is_dead(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
+    """The others take the document; the status is 1, and what to do next is said."""
+    file = tmp_path / "policies.json"
+    file.write_text('{"policies": [{"topic": "a", "max_channels": 1}]}')
+
+    ran = admin("policies", "apply", str(file))
+    assert 1 == ran.status
+    assert "set at 2 nsqds" in ran.out
+    assert f"sparq admin policies apply {file} --nsqd-http-address={cluster.dead}" in ran.out
+    assert [["a"]] * 2 == [held(nsqd) for nsqd in cluster.nsqds]
+
+
+def test_a_document_that_is_refused(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
+    """Nothing is done anywhere, and the reason names the policy."""
+    file = tmp_path / "policies.toml"
+    file.write_text('[[policies]]\ntopic = "a"\nmax_chanels = 1\n')
+
+    ran = admin("policies", "apply", str(file), *alive(cluster))
+    assert (1, "") == (ran.status, ran.out)
+    assert "nothing was done" in ran.err
+    assert "policy 1: there is no setting max_chanels: did you mean max_channels?" in ran.err
+    missing = admin("policies", "apply", str(tmp_path / "none"), *alive(cluster))
+    assert "none: no such file or directory" in missing.err
+    for words in (("apply",), ("show",), ("nonsense",), ("drop", "it"), ("show", "a b")):
+        assert 1 == admin("policies", *words, *alive(cluster)).status
+    assert [[], []] == [held(nsqd) for nsqd in cluster.nsqds]
+
+
+def test_the_list_tells_where_nsqds_differ(cluster: Cluster, admin: Run) -> None:
+    """Those with the same policies share a row; `export` does not guess which are meant."""
+    first, second = cluster.nsqds
+    same = b'{"policies": [{"topic": "a", "max_channels": 1}]}'
+    for nsqd in cluster.nsqds:
+        assert 200 == nsqd.request("PUT", "/policies", same)[0]
+
+    ran = admin("policies", *alive(cluster))
+    row = {"source": "run time", "topic": "a", "channel": "", "settings": "max_channels=1"}
+    both = [f"{first.http}, {second.http}"]
+    document = admin("policies", "--json", *alive(cluster)).document
+    assert [{"nsqds": both[0], **row, "number": 1}] == document["rows"]
+    assert "differs" not in ran.out
+    assert 200 == first.request("DELETE", "/policies")[0]
+    ran = admin("policies", *alive(cluster))
+    assert "what was set at run time differs" in ran.out
+    assert [second.http] == [line.split()[0] for line in ran.out.splitlines() if "=1" in line]
+    ran = admin("policies", "export", *alive(cluster))
+    assert (1, "") == (ran.status, ran.out)
+    assert "differs between the nsqds" in ran.err
+    ran = admin("policies", "export", alive(cluster)[1])
+    assert '[[policies]]\ntopic = "a"\nmax_channels = 1\n' == ran.out
+    assert (
+        "# no policies were set at run time\n" == admin("policies", "export", alive(cluster)[0]).out
+    )
+
+
+def test_what_holds_for_a_topic(cluster: Cluster, admin: Run) -> None:
+    """At each nsqd, with what has decided it."""
+    first = cluster.nsqds[0]
+    body = b'{"policies": [{"topic": "a*", "channel": "c", "max_channel_consumers": 3}]}'
+    assert 200 == first.request("PUT", "/policies", body)[0]
+
+    ran = admin("policies", "show", "abc", "c", "--json", *alive(cluster))
+    told = [r for r in ran.document["rows"] if r["setting"] == "max_channel_consumers"]
+    assert [(3, "run time", 1), (0, "flag", None)] == [
+        (row["value"], row["source"], row["number"]) for row in told
+    ]
+    assert "retention_time" in admin("policies", "show", "abc", *alive(cluster)).out
+
+
+def test_dropping_wants_a_word(cluster: Cluster, admin: Run) -> None:
+    """What they keep may be deleted: nobody drops them by mistake."""
+    body = b'{"policies": [{"topic": "a", "max_channels": 1}]}'
+    for nsqd in cluster.nsqds:
+        assert 200 == nsqd.request("PUT", "/policies", body)[0]
+
+    assert "would be dropped at 2" in admin("policies", "drop", "--dry-run", *alive(cluster)).out
+    ran = admin("policies", "drop", *alive(cluster))
+    assert 1 == ran.status
+    assert "this drops the policies that were set at run time" in ran.err
+    assert [["a"]] * 2 == [held(nsqd) for nsqd in cluster.nsqds]
+    ran = admin("policies", "drop", "--yes", *alive(cluster))
+    assert (0, "") == (ran.status, ran.err)
+    assert [[], []] == [held(nsqd) for nsqd in cluster.nsqds]
+
+
+def test_gos_nsqd_has_none(cluster: Cluster, admin: Run, tmp_path: Path, old_nsqd: str) -> None:
+    """It is named among what was not done."""
+    file = tmp_path / "policies.toml"
+    file.write_text(TOML)
+    given = [alive(cluster)[0], f"--nsqd-http-address={old_nsqd}"]
+    ran = admin("policies", "apply", str(file), *given)
+    assert 1 == ran.status
+    assert "set at 1 nsqds" in ran.out
+    assert f"{old_nsqd}: it cannot do this: Go's nsqd, or an older one" in ran.out
+    ran = admin("policies", *given)
+    assert 1 == ran.status
+    assert "it cannot do this" in ran.err
