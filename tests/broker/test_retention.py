@@ -197,6 +197,36 @@ def test_what_is_in_flight_or_deferred_is_not_voided() -> None:
     assert house.channel("t", "c").in_flight_count == 2
 
 
+@pytest.mark.parametrize("end", ["nothing", "crash", "restart", "checkpoint", "twice"])
+def test_what_is_deferred_is_delivered_though_its_file_is_voided(end: str) -> None:
+    """In its time, once, whatever happens to nsqd in between; what was unread stays voided."""
+    house = house_with(max_channel_lag_bytes=50_000)
+    house.consumer("t", "c").close()
+    for number in range(30):
+        house.publish("t", BODY)
+        if number % 5 == 0:
+            house.publish("t", b"later %d" % number, defer_ms=60_000)
+    trimmed(house)
+    depth = house.channel("t", "c").depth
+    assert 6 == house.channel("t", "c").deferred_count
+    assert 0 < depth < 15
+    if end == "checkpoint":
+        house.checkpoint("t")
+    if end != "nothing":
+        getattr(house, "crash" if end != "restart" else end)()
+    if end == "twice":
+        trimmed(house)
+        house.restart()
+
+    assert (depth, 6) == (house.channel("t", "c").depth, house.channel("t", "c").deferred_count)
+    consumer = house.consumer("t", "c", rdy=2_500)
+    unread = consumer.messages()
+    consumer.finish(unread)
+    house.pass_time(60)
+    wanted = sorted(b"later %d" % number for number in range(0, 30, 5))
+    assert (depth, wanted) == (len(unread), sorted(consumer.bodies()))
+
+
 def test_a_deferred_message_pins_its_file_and_not_the_log() -> None:
     """All files but the one that holds it, and the newest, go when they are finished."""
     house = house_with()

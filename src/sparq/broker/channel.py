@@ -13,6 +13,8 @@ but those in flight, ready again, delayed, or pending in the topic's due list. I
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -346,26 +348,47 @@ class Channel:
         """Drop everything that waits, is in flight or is delayed."""
         self.seek(self.stream.end)
 
-    def void(self, first: int, end: int) -> None:
-        """The messages [first, end), which the cursor has not reached, are not for this channel."""
+    def void(self, first: int, end: int, *, kept: Sequence[int] = ()) -> None:
+        """The messages [first, end), which the cursor has not reached, are not for this channel.
+
+        Args:
+            first: where they begin.
+            end: where they end.
+            kept: those that it has elsewhere already, or still waits for, ascending. The cursor
+                passes them too, but the ledger must not have them as finished: a restart would.
+        """
         log, due = self.stream.log, self.stream.due
         if self.cursor >= first:
             self._move(self.skips.jump(max(end, self.cursor))[0])
         else:
             count = log.ordinal_at(end) - log.ordinal_at(first) - due.count_between(first, end)
             self.skips.add(first, end, count)
-        self.ledger.voided(self.name, [first], [end])
+        gaps = [(a, b) for a, b in pairwise([first - 1, *kept, end]) if a + 1 < b]
+        if gaps:
+            self.ledger.voided(self.name, [a + 1 for a, _ in gaps], [b for _, b in gaps])
 
     def overrun(self, end: int) -> int:
-        """Give up what is unread before an index; returns how many messages those were."""
+        """Give up what is unread before an index; returns how many messages those were.
+
+        What waits once more, or for its time, stays.
+        """
         end = min(end, self.stream.end)
         if self.cursor >= end:
             return 0
         before = self.fresh_count()
-        self.void(self.cursor, end)
+        self.void(self.cursor, end, kept=self._apart_between(self.cursor, end))
         voided = before - self.fresh_count()
         self.voided_count += voided
         return voided
+
+    def _apart_between(self, first: int, end: int) -> list[int]:
+        """What the cursor, still before it, will not deliver, but the channel: ascending."""
+        if self.range_epoch:
+            return []
+        unfinished = self.unfinished()
+        unfinished = unfinished[(first <= unfinished) & (unfinished < end)]
+        found: list[int] = np.union1d(unfinished, self.pending_between(first, end)).tolist()
+        return found
 
     def bound(self, count_max: int) -> None:
         """Drop the newest unread messages beyond a number of them (decision 16)."""
