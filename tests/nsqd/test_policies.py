@@ -44,6 +44,7 @@ FLAGS = {
     "max_channel_lag_time": "0s",
     "max_channels": 0,
     "max_topic_bytes": 0,
+    "message_ttl": "0s",
     "retention_bytes": 0,
     "retention_time": "0s",
 }
@@ -184,6 +185,7 @@ async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
         "max_channel_lag_bytes": {"value": 0, "source": "flags"},
         "max_channel_lag_time": {"value": "1m0s", "source": "configured", "number": 2},
         "max_channel_consumers": {"value": 4, "source": "policies", "number": 1},
+        "message_ttl": {"value": "0s", "source": "flags"},
     } == channel["settings"]
     for query, code in (("?topic=a+b", "TOPIC"), ("?topic=a&channel=", "CHANNEL")):
         status, answer = await nsqd.ask("GET", PATH + query)

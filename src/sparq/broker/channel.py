@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.books import Forgetful
-from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
+from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight, ranges_of
 from sparq.broker.latency import OFF, Latency, Outlook, Window, merged
-from sparq.broker.options import MILLISECOND_NS, NEVER, Settings
+from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, Settings
 from sparq.broker.session import Session
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, ReadyAgain
@@ -37,6 +37,9 @@ from sparq.protocol.layout import INDEX_BITS, INDEX_LIMIT
 SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"], int]
 """A place in a log: an end of it, an index, the first message published at or after a wall time in
 ns, or the last so many messages."""
+
+EXPIRED_TOLD_NS: Final = 60 * SECOND_NS
+"""How long after a line about messages that were too old the next may follow."""
 
 
 class Hold(NamedTuple):
@@ -67,6 +70,7 @@ class Channel:
         latencies: of the messages finished lately; None: not measured.
         finish_count: messages finished by whoever has subscribed so far.
         voided_count: unread messages that a lag limit has taken from the channel.
+        expired_count: messages that nobody was given because they were too old.
         zone_local_count, region_local_count, global_count: deliveries by where the consumer is;
             without topology-aware consumption all are global.
         base_ordinal: messages before the first that was put to this channel (for message_count).
@@ -105,9 +109,10 @@ class Channel:
         self.timeout_count = 0
         self.latencies: Window | None = None
         self.outlook = Outlook()
-        self.finish_count = self.voided_count = 0
+        self.finish_count = self.voided_count = self.expired_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.due_ns = NEVER
+        self._told_ns = self._expired_told = 0
         self._last_owner = 0
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
@@ -370,16 +375,16 @@ class Channel:
     def overrun(self, end: int) -> int:
         """Give up what is unread before an index; returns how many messages those were.
 
-        What waits once more, or for its time, stays.
+        What waits once more, or for its time, stays; what a range reader has read does not.
         """
+        if self.kept is not None and self.kept < end:
+            self.keep(end)
         end = min(end, self.stream.end)
         if self.cursor >= end:
             return 0
         before = self.fresh_count()
         self.void(self.cursor, end, kept=self._apart_between(self.cursor, end))
-        voided = before - self.fresh_count()
-        self.voided_count += voided
-        return voided
+        return before - self.fresh_count()
 
     def _apart_between(self, first: int, end: int) -> list[int]:
         """What the cursor, still before it, will not deliver, but the channel: ascending."""
@@ -388,6 +393,19 @@ class Channel:
         unfinished = self.unfinished()
         unfinished = unfinished[(first <= unfinished) & (unfinished < end)]
         found: list[int] = np.union1d(unfinished, self.pending_between(first, end)).tolist()
+        return found
+
+    def expire(self, indexes: NDArray[np.int64]) -> None:
+        """Messages have come up for delivery that are too old: they are finished unread."""
+        self.expired_count += len(indexes)
+        self.ledger.finished(self.name, *ranges_of(indexes))
+
+    def tell_expired(self, now: Instant) -> int:
+        """How many were too old since this last told of some; 0: none, or it was a moment ago."""
+        if now.mono_ns < self._told_ns or self.expired_count == self._expired_told:
+            return 0
+        found, self._expired_told = self.expired_count - self._expired_told, self.expired_count
+        self._told_ns = now.mono_ns + EXPIRED_TOLD_NS
         return found
 
     def bound(self, count_max: int) -> None:

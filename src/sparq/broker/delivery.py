@@ -14,6 +14,11 @@
    are copied, since the number of attempts stands in each frame. The new number is told to the
    ledger: after a crash it must go on from there (decision 11). However many blocks a run comes
    from, it is one output, one note of what is in flight and one record of the ledger.
+7. With `message_ttl` nobody is given a message that was published longer ago, for the first time or
+   once more; it is finished instead. The time is that of its publish, also for a deferred one. It
+   is looked at where a message comes up for delivery; what nobody asks for goes in whole files
+   (see `trimming`). Of a run that is delivered for the first time its first message is looked at:
+   those behind it were published later, but for a clock that was set back.
 """
 
 from __future__ import annotations
@@ -76,6 +81,10 @@ class Handout(NamedTuple):
         deadline_ns = self.now.mono_ns + session.msg_timeout_ns
         channel.due_ns = min(channel.due_ns, deadline_ns)
         return deadline_ns
+
+    def oldest_ns(self) -> int:
+        """What was published (wall ns) before this is too old to be delivered."""
+        return self.now.wall_ns - self.channel.settings.message_ttl_ns
 
 
 def hand_out(handout: Handout) -> dict[Session, None]:
@@ -153,6 +162,8 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
                 continue
             channel.stream.want_next(first, channel.name)
             break
+        if channel.settings.message_ttl_ns and _pass_expired(handout, block, (first, end)):
+            continue
         end, frames = _run_within(block, first, min(end, first + count - given), session)
         if session.sample_rate:
             _send_sample(handout, session, block, (first, end))
@@ -167,6 +178,22 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
             _read_ahead(channel)
         given += end - first
     return given
+
+
+def _pass_expired(handout: Handout, block: Block, run: tuple[int, int]) -> bool:
+    """Have the cursor pass those messages at a run's beginning that are too old; False: none is."""
+    channel = handout.channel
+    oldest_ns = handout.oldest_ns()
+    first, end = run
+    if int.from_bytes(block.slice(first, first + 1)[TIMESTAMP]) >= oldest_ns:
+        return False
+    indexes = np.arange(first, min(end, block.end), dtype=np.int64)
+    alive = block.timestamps(indexes) >= oldest_ns
+    count = int(alive.argmax()) if alive.any() else len(indexes)
+    channel.expire(indexes[:count])
+    channel.cursor = first + count
+    channel.cursor_ordinal = block.ordinal + (channel.cursor - block.first)
+    return True
 
 
 def nearest(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
@@ -252,6 +279,8 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
     order = np.argsort(indexes)
     indexes, attempts = indexes[order], attempts[order]
     runs, waits = _collect(handout, session.room_bytes(), indexes, attempts)
+    if runs and channel.settings.message_ttl_ns:
+        runs = _without_expired(handout, runs)
     if runs:
         _send_again(handout, session, runs)
     channel.again.push_front(indexes[waits], attempts[waits])
@@ -346,6 +375,18 @@ def _send_again(handout: Handout, session: Session, runs: list[Run]) -> None:
         published = np.concatenate([run.block.timestamps(run.indexes) for run in runs])
         channel.in_flight.note_published(indexes, published)
     channel.ledger.requeued(channel.name, indexes, np.zeros(len(indexes), np.int64), raised)
+
+
+def _without_expired(handout: Handout, runs: list[Run]) -> list[Run]:
+    """The runs without what is too old, which is finished."""
+    kept = []
+    for run in runs:
+        alive = run.block.timestamps(run.indexes) >= handout.oldest_ns()
+        if not alive.all():
+            handout.channel.expire(run.indexes[~alive])
+        if alive.any():
+            kept.append(Run(run.block, run.indexes[alive], run.attempts[alive]))
+    return kept
 
 
 def _sample_again(handout: Handout, session: Session, runs: list[Run]) -> list[Run]:

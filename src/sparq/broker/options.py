@@ -48,6 +48,7 @@ class Settings:
         max_channels, max_topic_bytes: limits of a topic, see above.
         max_channel_consumers: limit of a channel.
         max_channel_lag_bytes, max_channel_lag_time_ns: of a channel, decision 32.
+        message_ttl_ns: of a channel; see `delivery`.
     """
 
     max_channels: int = option(0, "channels that one topic may have", least=0)
@@ -76,6 +77,12 @@ class Settings:
         0,
         "how old a channel's unread messages may grow; older ones are voided for it, in whole"
         " files, and counted; 0: any age",
+        least=0,
+    )
+    message_ttl_ns: int = option(
+        0,
+        "how long after its publish a message is delivered; older ones are finished unread and"
+        " counted, as they come up for delivery; 0: for ever",
         least=0,
     )
 

@@ -71,7 +71,7 @@ class ClientStats:
 class ChannelStats:
     """One channel; depth as decision 17 has it. `ready_count` is the sum of its clients'.
 
-    Of the last four: see `outlook`, and `channel.Hold`.
+    Of those behind `voided_count`: see `outlook`, and `channel.Hold`.
     """
 
     channel_name: str
@@ -98,6 +98,7 @@ class ChannelStats:
     clear_seconds: float | None
     range_query: str | None
     range_commit_seconds: float | None
+    expired_count: int
 
 
 @dataclass(slots=True)
@@ -203,6 +204,7 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         clear_seconds=_seconds(channel.outlook.clear_ns(depth, now)),
         range_query=hold.session.user_agent if hold is not None else None,
         range_commit_seconds=_seconds(_since_commit(channel, now)),
+        expired_count=channel.expired_count,
     )
 
 

@@ -200,17 +200,18 @@ class Trimming:
             return notes
         segments = self._stream.log.segments()
         for channel in limited:
-            floor = lag_floor(segments, channel.settings, now)
-            if not floor:
-                continue
-            voided = channel.overrun(floor)
-            if channel.kept is not None and channel.kept < floor:
-                channel.keep(floor)
+            settings, name = channel.settings, f"channel {topic}:{channel.name}"
+            most_bytes, most_ns = settings.max_channel_lag_bytes, settings.max_channel_lag_time_ns
+            voided = channel.overrun(lag_floor(segments, most_bytes, most_ns, now))
+            channel.voided_count += voided
+            expired = channel.overrun(lag_floor(segments, 0, settings.message_ttl_ns, now))
+            channel.expired_count += expired
             if voided:
                 notes.append(
-                    f"channel {topic}:{channel.name} is too far behind:"
-                    f" its {voided} oldest unread messages are voided"
+                    f"{name} is too far behind: its {voided} oldest unread messages are voided"
                 )
+            if found := channel.tell_expired(now):
+                notes.append(f"{name}: {found} messages were too old to be delivered")
         return notes
 
 
@@ -242,20 +243,26 @@ def expired(
 def has_lag_limit(channel: Channel) -> bool:
     """Whether a channel may fall behind only so far."""
     settings = channel.settings
-    return bool(settings.max_channel_lag_bytes or settings.max_channel_lag_time_ns)
+    return bool(
+        settings.max_channel_lag_bytes
+        or settings.max_channel_lag_time_ns
+        or settings.message_ttl_ns
+    )
 
 
-def lag_floor(segments: Sequence[SegmentInfo], settings: Settings, now: Instant) -> int:
+def lag_floor(segments: Sequence[SegmentInfo], most_bytes: int, most_ns: int, now: Instant) -> int:
     """The index before which no channel may have anything unread; 0: no limit is reached.
 
     Args:
         segments: all files of the log, ascending.
-        settings: `max_channel_lag_bytes` and `max_channel_lag_time_ns`; 0: no limit.
+        most_bytes: what may be unread; 0: any number.
+        most_ns: how old it may be; 0: any age.
         now: the wall clock decides.
     """
-    most_bytes, most_ns = settings.max_channel_lag_bytes, settings.max_channel_lag_time_ns
-    newer = _newer_bytes(segments)
     floor = 0
+    if not most_bytes and not most_ns:
+        return floor
+    newer = _newer_bytes(segments)
     for segment in segments:
         too_far = most_bytes and newer[segment.path] + segment.size_bytes > most_bytes
         too_old = most_ns and now.wall_ns - segment.last_time_ns > most_ns

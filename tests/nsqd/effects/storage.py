@@ -111,6 +111,20 @@ def max_channel_lag_time(server: ToldServer) -> None:
     wait_for(lambda: server.channel("late", "c")["depth"] <= 3)
 
 
+def message_ttl(server: ToldServer) -> None:
+    """Who comes too late is given what is young enough."""
+    server.post("/topic/create?topic=aged")
+    server.post("/channel/create?topic=aged&channel=c")
+    server.post("/pub?topic=aged", b"old")
+    time.sleep(0.4)  # it grows old
+    server.post("/pub?topic=aged", b"young")
+    with Line(server) as line:
+        assert line.ask(sub("aged", "c")) == OK
+        line.say(rdy(5))
+        assert [message.body for message in line.messages(1)] == [b"young"]
+    assert server.channel("aged", "c")["expired_count"] == 1
+
+
 def retention_bytes(server: ToldServer) -> None:
     """So much stays of what all have finished, and no more."""
     finish_files(server, "kept-bytes")
@@ -194,6 +208,7 @@ GROUPS = {
         Row("data-path", "{data}", data_path),
         Row("max-bytes-per-file", 20_000, max_bytes_per_file),
         Row("retention-bytes", 40_000, retention_bytes),
+        Row("message-ttl", "300ms", message_ttl, toml=300),
         Row("max-channel-lag-time", "50ms", max_channel_lag_time, toml=50),
     ],
     "storage": [
