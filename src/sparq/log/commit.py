@@ -7,7 +7,10 @@
    that begins at the first unsynced index, and is synced there before anything is acknowledged.
 3. Commits that wait together may share a sync (see `journal`): each is written to its own file, and
    counts as unsynced there, though the journal has it.
-4. A refused batch is not stored, as far as the disk lets us: after a crash it may be there if
+4. A small batch that is synced is followed by filling (see `segment`) up to the end of its page:
+   the file is then as long as the next batches of that page need it to be, and the file system has
+   no new length of the file to bring to the disk with each sync.
+5. A refused batch is not stored, as far as the disk lets us: after a crash it may be there if
    cutting it off failed as well.
 """
 
@@ -20,9 +23,9 @@ from numpy.typing import NDArray
 
 from sparq.log import segment as segments
 from sparq.log.block import Block, Buffer
-from sparq.log.disk import DiskError
+from sparq.log.disk import PAGE_BYTES, DiskError
 from sparq.log.reserve import BLOCK_BYTES
-from sparq.log.segment import DATA_START, ActiveSegment, Place, Segment
+from sparq.log.segment import DATA_START, FILLING, ActiveSegment, Place, Segment
 from sparq.log.task import TaskKind
 from sparq.protocol import batch
 from sparq.protocol.frames import patch_timestamps
@@ -212,11 +215,13 @@ class Commit:
 
     def _next_file(self) -> ActiveSegment | None:
         """Begin the next file; None: the last one's sync has failed, and all is done elsewhere."""
-        if self.active is not None and self.unsynced:
-            if not self._sync(self.active):
-                self._poisoned()
-                return None
-            self.settled = True
+        if self.active is not None:
+            self.active.cut()
+            if self.unsynced:
+                if not self._sync(self.active):
+                    self._poisoned()
+                    return None
+                self.settled = True
         self.created = self._create(self.new_first, self.new_ordinal)
         return self.created
 
@@ -269,9 +274,15 @@ class Commit:
             salt=segment.key.salt,
             dues=appended.dues,
         )
+        end, rest = offset + appended.size, 0
+        if self.sync and end > target.end and appended.size < PAGE_BYTES:
+            rest = -end % PAGE_BYTES
         try:
-            target.file.append(buffers, offset)
+            target.file.append([*buffers, FILLING[:rest]] if rest else buffers, offset)
+            if rest:
+                target.end = end + rest
         except DiskError as error:
+            target.end = 0  # cut off, with what was written
             if not error.restored:
                 self.notes.append(f"{segment.path} is given up: {error}, nor could it be cut")
             raise

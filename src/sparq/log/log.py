@@ -489,6 +489,8 @@ class Log:
     def close(self) -> None:
         """Close the file; no commit is in flight. Nothing is synced by this."""
         assert self.flight is None
+        if self.active is not None:
+            self.active.cut()
         self._leave_active()
         for segment in self._index.segments:
             self._cache.discard_all(self._owner, segment.extents.firsts)

@@ -16,13 +16,22 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import index_file
-from sparq.log.disk import Disk, DiskError, File, FileSystem, read_bytes, write_all_again
+from sparq.log.disk import (
+    PAGE_BYTES,
+    Disk,
+    DiskError,
+    File,
+    FileSystem,
+    read_bytes,
+    write_all_again,
+)
 from sparq.log.extents import Extent, Stretch
 from sparq.log.index_file import SUFFIX as INDEX
 from sparq.log.reading import Damage, Rescan, damage_of, headers, pieces_of
 from sparq.log.segment import (
     CEILING_SPAN,
     DATA_START,
+    FILLING,
     NEXT,
     SUFFIX,
     Place,
@@ -241,9 +250,16 @@ def _read_headers(
                 bad = None
             _take(file, segment, offset, header, found)
             index, ordinal = header.end_index, header.end_ordinal
+        is_torn = bad is not None and not _is_filling(file, *bad)
     finally:
         file.close()
-    found.torn_bytes = bad[1] - bad[0] if bad is not None else 0
+    found.torn_bytes = bad[1] - bad[0] if bad is not None and is_torn else 0
+
+
+def _is_filling(file: File, start: int, end: int) -> bool:
+    """Whether these bytes are what a synced batch is followed by, up to the end of its page."""
+    size = end - start
+    return size < PAGE_BYTES and read_bytes(file, size, start) == FILLING[:size]
 
 
 def scan_again(disk: Disk, segment: Segment, limit: int) -> Rescan:

@@ -27,7 +27,9 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
 2. File and folder are synced before the first message in it counts as stored, so that no index
    below the ceiling is ever given by a later run.
 3. Only the run that made a file appends to it. Where a later file begins, this one has ended.
-4. A segment's life, with what stands for each state::
+4. Behind the last batch there may be filling up to the end of its page (see `commit`). It is made
+   of words, so that nobody takes a batch that became zeros for it.
+5. A segment's life, with what stands for each state::
 
        prepared   a path (``Upkeep.spare``): an empty file under a name of no segment
        bare       ActiveSegment without a header in its file: `create(bare=True)`
@@ -37,10 +39,11 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
 """
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sparq.log.disk import Disk, DiskError, File
+from sparq.log.disk import PAGE_BYTES, Disk, DiskError, File
 from sparq.log.extents import BatchKey, Extents
 from sparq.log.file_header import HeaderForm
 from sparq.log.reserve import Reserve
@@ -51,6 +54,7 @@ CEILING_SPAN: Final = 1 << 22
 """Indexes that a file may give; also how far a later start stays clear of it."""
 GENERATION_LIMIT: Final = 1 << 16
 ORDINAL_MAX: Final = (1 << 63) - 1
+FILLING: Final = b"(unused)" * (PAGE_BYTES // 8)
 SUFFIX: Final = ".log"
 NEXT: Final = ".next"
 """Ends the name of a file that was made in advance and has not got its own yet."""
@@ -202,10 +206,22 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class ActiveSegment:
-    """A segment that this run appends to, with its open file."""
+    """A segment that this run appends to, with its open file.
+
+    Attributes:
+        end: how long the file is, with the filling behind its last batch; less: there is none.
+    """
 
     segment: Segment
     file: File
+    end: int = 0
+
+    def cut(self) -> None:
+        """Cut off the filling behind the last batch. Where that fails it does no harm."""
+        if self.end > self.segment.size:
+            self.end = 0
+            with suppress(DiskError):
+                self.file.truncate(self.segment.size)
 
     def close(self) -> None:
         """Append no more: the segment is sealed."""
