@@ -63,6 +63,7 @@ class Dispatcher:
         failed: messages whose publish failed for good.
         resent: sends of a message again after one that had no answer.
         under_way: publishes without an outcome.
+        lone: the last one that was confirmed was the only one under way.
         idle: set while there are none.
         linked: set once there has been a connection.
         roomy: set while no publish waits to be sent.
@@ -74,6 +75,7 @@ class Dispatcher:
         self.failed = 0
         self.resent = 0
         self.under_way = 0
+        self.lone = False
         self.idle = asyncio.Event()
         self.linked = asyncio.Event()
         self.roomy = asyncio.Event()
@@ -161,17 +163,19 @@ class Dispatcher:
         link = publishes[0].link
         assert link is not None
         at_once = self._receipts[link.address]
+        self.lone = self.under_way == 1
         for publish in publishes:
             if publish.teller.done():
                 continue  # forgotten, or given up at its deadline
             self.published += publish.message_count
+            if publish.timer is not None:
+                publish.timer.cancel()
+            # Before its teller is told, which may publish the next one: that is lone, too.
+            self.under_way -= 1
             if publish.attempts == 1:
                 publish.teller.set_result(at_once)
             else:
                 publish.teller.set_result(Receipt(link.address, publish.attempts, publish.resent))
-            if publish.timer is not None:
-                publish.timer.cancel()
-            self.under_way -= 1
         if not self.under_way:
             self.idle.set()
 

@@ -28,6 +28,7 @@ from sparq.client.dispatcher import CLOSED, Dispatcher
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.handling import require_callable
 from sparq.client.log_fields import FieldLogger
+from sparq.client.lone import Lone
 from sparq.client.pool import Pool, background
 from sparq.client.publish import (
     Callback,
@@ -126,7 +127,9 @@ class Producer(Connecting):
         """
         # As `_told`, without its coroutine: there is one of these a message.
         command, loop = publish_command(topic, body), self._started()
-        outcome: asyncio.Future[Receipt] = loop.create_future()
+        is_lone = self._dispatcher.lone and not self._dispatcher.under_way
+        outcome: Lone | asyncio.Future[Receipt]
+        outcome = Lone(loop) if is_lone else loop.create_future()
         publish = self._submit(loop, command, 1, outcome, timeout_seconds)
         try:
             return await outcome
@@ -162,7 +165,9 @@ class Producer(Connecting):
     async def _told(self, command: bytes, count: int, seconds: float | None) -> Receipt:
         """Submit a command, and wait for its outcome."""
         loop = self._started()
-        outcome: asyncio.Future[Receipt] = loop.create_future()
+        is_lone = self._dispatcher.lone and not self._dispatcher.under_way
+        outcome: Lone | asyncio.Future[Receipt]
+        outcome = Lone(loop) if is_lone else loop.create_future()
         publish = self._submit(loop, command, count, outcome, seconds)
         try:
             return await outcome

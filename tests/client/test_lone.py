@@ -1,0 +1,154 @@
+"""The outcome of a publish that was alone under way: its task goes on where the answer is read."""
+
+import asyncio
+from contextvars import ContextVar
+
+import pytest
+
+from sparq.client import Producer
+from sparq.client.lone import Lone
+from sparq.client.publish import Receipt
+from tests.client.scripted import scripted
+
+RECEIPT = Receipt("127.0.0.1:4150")
+NAME: ContextVar[str] = ContextVar("NAME", default="")
+
+
+async def wait(lone: Lone, seen: list[object]) -> None:
+    try:
+        seen.append(await lone)
+    except BaseException as error:
+        seen.append(error)
+        raise
+
+
+async def test_the_task_goes_on_at_once() -> None:
+    """From a callback of the loop: in the same turn of it, and in the task's own context."""
+    loop, seen, after = asyncio.get_running_loop(), list[object](), list[int]()
+    lone = Lone(loop)
+
+    async def named() -> None:
+        NAME.set("task")
+        await lone
+        seen.append(NAME.get())
+        assert asyncio.current_task() is task
+
+    def tell() -> None:
+        lone.set_result(RECEIPT)
+        after.append(len(seen))
+
+    task = asyncio.create_task(named())
+    await asyncio.sleep(0)
+    loop.call_soon(tell)
+    await task
+    assert (seen, after) == (["task"], [1])
+    assert lone.done() and not lone.cancelled()
+    assert not lone.cancel()
+
+
+async def test_not_within_another_task() -> None:
+    """Two tasks cannot run at the same time: then it goes on with the next turn."""
+    lone, seen = Lone(asyncio.get_running_loop()), list[object]()
+    task = asyncio.create_task(wait(lone, seen))
+    await asyncio.sleep(0)
+    lone.set_result(RECEIPT)
+    assert seen == []
+    await task
+    assert seen == [RECEIPT]
+
+
+async def test_told_before_it_is_awaited() -> None:
+    """It does not wait then."""
+    lone, failed = (Lone(asyncio.get_running_loop()) for _ in range(2))
+    lone.set_result(RECEIPT)
+    failed.set_exception(OSError("gone"))
+    assert await lone == RECEIPT
+    with pytest.raises(OSError, match="gone"):
+        await failed
+
+
+async def test_a_failure_is_raised() -> None:
+    """In the task that waits for it."""
+    lone, seen = Lone(asyncio.get_running_loop()), list[object]()
+    task = asyncio.create_task(wait(lone, seen))
+    await asyncio.sleep(0)
+    lone.set_exception(error := OSError("gone"))
+    await asyncio.wait([task])
+    assert seen == [error]
+    assert task.exception() is error
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_cancelling_its_task(early: bool) -> None:
+    """Before it waits, or while it does: it is told, with the words of who cancelled."""
+    lone, seen = Lone(asyncio.get_running_loop()), list[object]()
+    task = asyncio.create_task(wait(lone, seen))
+    if not early:
+        await asyncio.sleep(0)
+        assert task.cancel("enough")
+        await asyncio.wait([task])
+        assert lone.cancelled() and lone.done()
+        assert [str(each) for each in seen] == ["enough"]
+    else:
+        task.cancel()
+        await asyncio.wait([task])
+        assert not lone.done()
+    assert task.cancelled()
+
+
+async def test_a_timeout() -> None:
+    """`asyncio.timeout` ends the waiting, as that for a future."""
+    lone = Lone(asyncio.get_running_loop())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await lone
+    assert lone.cancelled()
+
+
+def test_what_ends_the_program_ends_the_loop() -> None:
+    """Not whoever told it: that is in the middle of something."""
+    told, tasks = list[bool](), list[asyncio.Task[None]]()
+
+    async def leave(lone: Lone) -> None:
+        await lone
+        raise SystemExit(3)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        lone = Lone(loop)
+        tasks.append(asyncio.create_task(leave(lone)))
+        await asyncio.sleep(0)
+
+        def tell() -> None:
+            lone.set_result(RECEIPT)
+            told.append(True)
+
+        loop.call_soon(tell)
+        await asyncio.sleep(10)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    assert told == [True]
+    assert isinstance(tasks[0].exception(), SystemExit)
+
+
+async def test_who_publishes_one_at_a_time() -> None:
+    """Behind a publish that was alone the next one is lone; of many at a time none is."""
+    made: list[int] = []
+
+    class Counted(Lone):
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            made.append(1)
+            super().__init__(loop)
+
+    async with scripted() as [nsqd], Producer([nsqd.address]) as producer:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sparq.client.producer.Lone", Counted)
+            for _ in range(4):
+                assert await producer.publish("t", b"x") == Receipt(nsqd.address)
+            assert await producer.multi_publish("t", [b"x", b"y"]) == Receipt(nsqd.address)
+            assert len(made) == 4
+            for _ in range(3):
+                await asyncio.gather(*(producer.publish("t", b"x") for _ in range(10)))
+            assert len(made) <= 7
+            assert (producer.published, producer.under_way) == (36, 0)
