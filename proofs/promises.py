@@ -162,6 +162,14 @@ PROMISES = (
         "topic within their poll interval and a second.",
         ("net", "cluster"),
     ),
+    Promise(
+        "P17",
+        "Age and lag",
+        "With message_ttl nobody is given a message that is older, whatever is killed or "
+        "restarted. A lag limit takes from a channel what is unread, and nothing that is in "
+        "flight, requeued or deferred.",
+        ("simulate",),
+    ),
 )
 
 NOT_PROMISED = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from proofs import bodies, wire
 from proofs.history import Outcome
-from proofs.simulate_parts.link import Frame, Link, is_message, message
+from proofs.simulate_parts.link import Frame, Link, is_message, message, published_ns
 from proofs.simulate_parts.truth import ChannelTruth, Command, Kind, Settlement, TopicTruth
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class Consumer(Crew):
         """A message or an answer leaves."""
         if is_message(frame):
             now, timeout_ns = self.world.clock.now(), link.session.msg_timeout_ns
+            self.channel.grown(published_ns(frame[1]), now)
             key = self.channel.handed(message(frame[1]), link.number, timeout_ns, now)
             self.keys.append(key)
         elif frame[1].startswith((b"E_FIN_FAILED", b"E_REQ_FAILED")):

@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sparq.broker import delivery, health
+from sparq.broker.channel import Channel
 from sparq.broker.in_flight import Expired, InFlight
 from sparq.broker.publishing import Publish, Publishing
 from sparq.broker.session import Slot
@@ -128,6 +129,16 @@ def always_one(runs: Any, attempts: Any) -> bytearray:
     return COPY_RUNS(runs, attempts * 0 + 1)
 
 
+def as_old_as_it_is(_handout: delivery.Handout) -> int:
+    """Nothing is too old."""
+    return 0
+
+
+def nothing_apart(_channel: Channel, _first: int, _end: int) -> list[int]:
+    """What is deferred is voided with what is unread."""
+    return []
+
+
 def no_room(*_arguments: object) -> bool:
     """A ledger that finds no space is not written."""
     return False
@@ -165,6 +176,8 @@ GUARDS = (
     Guard("timeouts", "hasty", InFlight, "expire", too_soon),
     Guard("attempts", "recounted", delivery, "copy_runs", always_one),
     Guard("freeing", "left", InFlight, "_shrink", kept),
+    Guard("ages", "aged", delivery.Handout, "oldest_ns", as_old_as_it_is),
+    Guard("deferred beside a lag limit", "lost", Channel, "_apart_between", nothing_apart),
     Guard("room for ledgers", "returned", health, "make_room", no_room, on_full_disk=True),
     Guard("deleting", "stuck", Trimming, "finished", nothing_finished, on_full_disk=True),
     Guard("true answers", "refused", Topic, "_answer", stored_and_refused),

@@ -157,6 +157,12 @@ def message(data: bytes) -> tuple[int, bytes, bytes]:
     return attempts, name, data[MESSAGE.size :]
 
 
+def published_ns(data: bytes) -> int:
+    """When (wall ns) the message of a message frame's data was published."""
+    stamp: int = MESSAGE.unpack_from(data)[0]
+    return stamp
+
+
 def is_message(frame: Frame) -> bool:
     """Whether a frame is a message, not an answer."""
     return frame[0] == wire.FRAME_MESSAGE

@@ -48,6 +48,7 @@ class Tally:
     hasty: int = 0
     recounted: int = 0
     left: int = 0
+    aged: int = 0
     stuck: int = 0
     broken: int = 0
     stories: list[str] = field(default_factory=list)
@@ -186,9 +187,20 @@ class ChannelTruth:
         out: keys that are with a consumer.
         attempts: how often each was handed out in this life, as its frame said.
         ordered: whether it has one consumer, so that first deliveries have one order.
+        ttl_ns: how old a message may be that is handed out; 0: as old as it is. With it everything
+            may be missing at the end, when hours have passed.
+        skips_unread: whether what is unread may be taken from it, which is never what is deferred.
     """
 
-    def __init__(self, topic: TopicTruth, name: str, *, ordered: bool) -> None:
+    def __init__(
+        self,
+        topic: TopicTruth,
+        name: str,
+        *,
+        ordered: bool,
+        ttl_ns: int = 0,
+        skips_unread: bool = False,
+    ) -> None:
         self.topic = topic
         self.name = name
         self.came: set[int] = set()
@@ -198,7 +210,15 @@ class ChannelTruth:
         self.out: dict[int, Out] = {}
         self.attempts: dict[int, int] = {}
         self.ordered = ordered
+        self.ttl_ns, self.skips_unread = ttl_ns, skips_unread
         self.last_fresh = -1
+
+    def grown(self, published_ns: int, now: Instant) -> None:
+        """A message leaves the broker that was published at this time."""
+        age_ns = now.wall_ns - published_ns
+        if self.ttl_ns and age_ns > self.ttl_ns:
+            self.topic.truth.tally.aged += 1
+            self.topic.truth.tell(f"{self.name}: a message came that was {age_ns} ns old")
 
     def handed(
         self, message: tuple[int, bytes, bytes], connection: int, timeout_ns: int, now: Instant
@@ -278,14 +298,19 @@ class ChannelTruth:
         return [
             key
             for command in self.topic.commands
-            if command.outcome is Outcome.OK and not command.forgiven
+            if command.outcome is Outcome.OK and not command.forgiven and self._waits_for(command)
             for key in command.all_keys()
             if key not in self.drained and not self.finished.get(key)
         ]
 
+    def _waits_for(self, command: Command) -> bool:
+        """Whether what a command has published must have come."""
+        return not self.ttl_ns and not (self.skips_unread and not command.defer_ns)
+
     def is_split(self, command: Command) -> bool:
-        """Whether some but not all of an MPUB ever came."""
-        return 0 < sum(key in self.came for key in command.all_keys()) < command.count
+        """Whether some but not all of an MPUB ever came, where all of it must."""
+        came = sum(key in self.came for key in command.all_keys())
+        return self._waits_for(command) and 0 < came < command.count
 
 
 class TopicTruth:
@@ -309,9 +334,13 @@ class TopicTruth:
         self.channels: dict[str, ChannelTruth] = {}
         self.written_step = self.synced_step = self.safe_step = 0
 
-    def channel(self, name: str, *, ordered: bool) -> ChannelTruth:
-        """A channel that gets everything from now on."""
-        self.channels[name] = ChannelTruth(self, f"{self.name}:{name}", ordered=ordered)
+    def channel(
+        self, name: str, *, ordered: bool, ttl_ns: int = 0, skips_unread: bool = False
+    ) -> ChannelTruth:
+        """A channel that gets everything from now on, but for what its policies take from it."""
+        self.channels[name] = ChannelTruth(
+            self, f"{self.name}:{name}", ordered=ordered, ttl_ns=ttl_ns, skips_unread=skips_unread
+        )
         return self.channels[name]
 
     def sent(self, command: Command) -> None:

@@ -38,6 +38,8 @@ class Weather:
         unread_bytes_max: beyond so many unread bytes the broker hands out no more.
         share_min: so many commits that wait together share a sync.
         journal_bytes: of a file of the journal.
+        ttl_ns: how old a message may be that the channel `aged` delivers.
+        lag_bytes: what the channel `late` may have unread.
     """
 
     options: BrokerOptions
@@ -54,6 +56,8 @@ class Weather:
     unread_bytes_max: int
     share_min: int
     journal_bytes: int
+    ttl_ns: int
+    lag_bytes: int
 
 
 def draw(chance: random.Random, *, together: bool) -> Weather:
@@ -87,6 +91,8 @@ def draw(chance: random.Random, *, together: bool) -> Weather:
         unread_bytes_max=chance.choice([500, 64 << 10]),
         share_min=chance.choice([1, 1, 2, 5]),
         journal_bytes=chance.choice([1_500, 6_000, 8 << 20]),
+        ttl_ns=chance.choice([300, 3_000, 60_000]) * MILLISECOND_NS,
+        lag_bytes=chance.choice([1_000, 20_000]),
     )
 
 
