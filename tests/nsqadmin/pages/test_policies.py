@@ -281,8 +281,10 @@ async def test_an_nsqd_that_hangs_does_not_hold_up_a_page(
     monkeypatch.setattr(page, "SETTINGS_SECONDS", 0.2)
     house.fake.may_answer.clear()
     begun = time.monotonic()
-    said = words(await house.get("/topics/t"))
+    try:
+        said = words(await house.get("/topics/t"))
+    finally:
+        house.fake.may_answer.set()
 
     assert time.monotonic() - begun < 2.0
     assert "The nsqds did not say in time what applies." in said
-    house.fake.may_answer.set()

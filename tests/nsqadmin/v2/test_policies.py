@@ -115,6 +115,23 @@ async def test_what_is_refused_changes_nothing(
     assert [] == await held(api.two)
 
 
+async def test_the_route_of_all_actions_wants_the_same(api: Api) -> None:
+    """The role, the word, and a document, which only the routes of policies take."""
+    order = {"action": "drop_policies", "topic": "", "typed": "policies"}
+    before = json.dumps({"policies": [SLOW]}).encode()
+    assert 200 == (await api.one.ask("PUT", "/policies", before))[0]
+    for token, change, status, words in (
+        ("operate", {}, 403, "FORBIDDEN"),
+        ("all", {"typed": ""}, 400, "NAME_NOT_TYPED"),
+        ("all", {"action": "set_policies"}, 400, "INVALID_ARGUMENT"),
+    ):
+        told = await api.post("/actions", {**order, **change}, status, token=token)
+        assert words == told["message"]
+    assert [SLOW] == await held(api.one)
+    assert "done" == (await api.post("/actions", order))["result"]
+    assert [] == await held(api.one)
+
+
 async def test_gos_nsqd_cannot_do_this(api: Api) -> None:
     """Beside others it is named; alone it is 501, and orders tell it in words."""
     async with Fake() as fake:
