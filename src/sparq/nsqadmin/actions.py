@@ -1,8 +1,9 @@
 """Actions that users order: allowed, done through the cluster, written down, told.
 
 1. The role of the action itself is asked for (`access.ACTION_ROLES`), whatever the route asked.
-2. What throws messages or names away wants the name typed. NSQ's own routes, which have no such
-   field, say so by `must_type=False`.
+2. What throws messages or names away wants the name typed; what changes policies, which keep
+   messages and have no name, the word `policies`. NSQ's own routes, which have no such field, say
+   so by `must_type=False`.
 3. While there is an audit log that cannot be written, nothing is done.
 4. An action is in the audit log before its answer is out, also one that failed. Notifications are
    NSQ's: of a creation, a deletion and a tombstone only if somebody could be told to do it.
@@ -11,15 +12,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from aiohttp import web
 
 from sparq.cluster import actions as cluster
+from sparq.cluster.actions import Outcome as Step
 from sparq.cluster.actions import Report
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.daemon.http import HttpError
+from sparq.nsqadmin import policies
 from sparq.nsqadmin.access.access import Access
 from sparq.nsqadmin.access.audit import Audit
 from sparq.nsqadmin.access.audit_file import Outcome
@@ -28,7 +31,12 @@ from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
 
 TYPED: Final = {action for action, role in ACTION_ROLES.items() if role == Role.ADMINISTER}
-"""Actions that want a name typed: the channel's, or else the topic's."""
+"""Actions that want a name typed: the channel's, or else the topic's, or `POLICIES`."""
+
+POLICIES: Final = "policies"
+OF_POLICIES: Final = ("set_policies", "drop_policies")
+OWN_STEPS: Final = ("message/", "channel/seek", POLICIES)
+"""What Go's nsqd is not able to do."""
 
 ALWAYS_TOLD: Final = ("pause_", "unpause_", "empty_")
 CHANNEL: Final = "_channel"
@@ -44,6 +52,8 @@ class Order:
         node: `host:port` of the node that a tombstone is for.
         arguments: of `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). Of
             actions on messages: `ids`, lists of ids by node; of `copy_message` also `to`, a topic.
+            Of policies only what the audit log says: `policies`, how many are set.
+        document: of `set_policies`, as its nsqds take it.
         typed: the name that was typed, where one must be.
     """
 
@@ -53,6 +63,7 @@ class Order:
     node: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     typed: str = ""
+    document: bytes = b""
 
 
 Do = Callable[[Fleet, Order], Awaitable[Report]]
@@ -76,8 +87,8 @@ class Actions:
 
         Raises:
             HttpError: nothing is done: 403 or 401, the role; 400 INVALID_ACTION, INVALID_TOPIC,
-                INVALID_CHANNEL, INVALID_ARGUMENT, NAME_NOT_TYPED; 404 NODE_NOT_FOUND;
-                503 AUDIT_UNAVAILABLE.
+                INVALID_CHANNEL, INVALID_ARGUMENT, INVALID_POLICIES, NAME_NOT_TYPED;
+                404 NODE_NOT_FOUND; 503 AUDIT_UNAVAILABLE.
         """
         do = DOING.get(order.action)
         if do is None:
@@ -94,8 +105,10 @@ class Actions:
             raise HttpError(404, "NODE_NOT_FOUND") from None
         except ValueError as error:
             await self._write_down(request, order, "failed", str(error))
-            raise HttpError(400, "INVALID_ARGUMENT") from None
-        await self._write_down(request, order, report.result, report.text)
+            is_refused = isinstance(error, policies.NotTaken)
+            code = f"{policies.REFUSED}: {error}" if is_refused else "INVALID_ARGUMENT"
+            raise HttpError(400, code) from None
+        await self._write_down(request, _written(order, report), report.result, report.text)
         self._tell(request, who, order, report)
         return report
 
@@ -124,8 +137,23 @@ class Actions:
             )
 
 
+def error_of(step: Step) -> str:
+    """Why a step failed; where it is that the node is Go's, in words."""
+    is_gos = step.step.startswith(OWN_STEPS) and policies.is_gos(step.error)
+    return policies.GO_NODE if is_gos else step.error
+
+
+def _written(order: Order, report: Report) -> Order:
+    """What the audit log says was ordered: of policies with what has come of it."""
+    if order.action not in OF_POLICIES:
+        return order
+    return replace(order, arguments={**order.arguments, "changes": policies.changed(report)})
+
+
 def _mistake(order: Order, must_type: bool) -> str:
     """The code of what is wrong with an order; "": nothing."""
+    if order.action in OF_POLICIES:
+        return "NAME_NOT_TYPED" if must_type and order.typed != POLICIES else ""
     is_making = order.action.startswith("create_")
     if not order.topic or (is_making and not is_valid_name(order.topic)):
         return "INVALID_TOPIC"
@@ -165,6 +193,12 @@ def _messages(verb: str) -> Do:
     return run
 
 
+def _set_policies(fleet: Fleet, order: Order) -> Awaitable[Report]:
+    if POLICIES not in order.arguments:
+        raise ValueError("no document of policies")
+    return policies.put(fleet, order.document)
+
+
 DOING: Final[dict[str, Do]] = {
     **{
         f"{verb}_{what}": _named(do, of_channel=what == "channel")
@@ -181,5 +215,7 @@ DOING: Final[dict[str, Do]] = {
         fleet, order.topic, order.node
     ),
     "seek_channel": _seek,
+    "set_policies": _set_policies,
+    "drop_policies": lambda fleet, _order: policies.drop(fleet),
     **{f"{verb}_message": _messages(verb) for verb in ("requeue", "finish", "cancel", "copy")},
 }

@@ -59,7 +59,8 @@ class Cluster:
         known = [
             (name, self.lookupd.registry.channels(name)) for name in self.lookupd.registry.topics()
         ]
-        return repr((topics, known, self.nsqd.nsqd.options, self.admin.desk.options))
+        policies = self.nsqd.nsqd.broker.policies.chosen
+        return repr((topics, known, policies, self.nsqd.nsqd.options, self.admin.desk.options))
 
     async def ask(
         self,

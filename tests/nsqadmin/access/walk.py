@@ -22,7 +22,8 @@ UNTRUSTED = "192.0.2.0/24"
 
 NAMES = {"topic": "t", "channel": "c", "opt": "log_level", "name": "app.css"}
 EMPTY = {"topic": "t", "channel": "c", "action": "empty", "typed": "t"}
-BODIES = {
+POLICY = '[[policies]]\ntopic = "t"\nmax_channels = 8\n'
+BODIES: dict[str, dict[str, Any]] = {
     "POST /api/topics": {"topic": "new", "channel": "new"},
     "POST /api/topics/:topic": {"action": "pause"},
     "POST /api/v2/actions": {"action": "pause_channel", "topic": "t", "channel": "c"},
@@ -36,6 +37,8 @@ BODIES = {
     "POST /replay": {"topic": "t", "channel": "c", "to": "earliest"},
     "POST /nodes/:node": {"action": "tombstone_topic_producer", "topic": "t", "typed": "t"},
     "POST /api/v2/seek": {"topic": "t", "channel": "c", "to": "earliest"},
+    "POST /policies": {"action": "set_policies", "document": POLICY, "typed": "policies"},
+    "PUT /api/v2/policies": {"policies": [{"topic": "t", "max_channels": 9}]},
 }
 """What requests order, by route; without a row `EMPTY`."""
 
@@ -130,7 +133,7 @@ def needed(right: Right) -> Role:
     return Role.ADMINISTER if right.writes and orders(right) is EMPTY else right.role
 
 
-def orders(right: Right) -> dict[str, str]:
+def orders(right: Right) -> dict[str, Any]:
     """What the walk's request to a route orders."""
     return BODIES.get(f"{right.method} {right.path}", EMPTY)
 
@@ -140,7 +143,7 @@ def target(right: Right, node: str) -> str:
     path = right.path
     for name, text in {**NAMES, "node": node}.items():
         path = path.replace(f":{name}", text)
-    return f"{path}?topic=t&channel=c&node={node}&to=latest&limit=1"
+    return f"{path}?topic=t&channel=c&node={node}&to=latest&limit=1&typed=policies"
 
 
 def body(right: Right) -> bytes:

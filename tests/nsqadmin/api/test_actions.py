@@ -10,7 +10,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.access.roles import ACTION_ROLES, Role
-from sparq.nsqadmin.actions import DOING, TYPED, Order
+from sparq.nsqadmin.actions import DOING, OF_POLICIES, TYPED, Order
 from tests.nsqadmin.api.house import Admin, House, admin
 
 
@@ -38,16 +38,19 @@ def test_every_action_has_a_role() -> None:
 
 @pytest.mark.parametrize("action", sorted(TYPED))
 async def test_what_cannot_be_undone_wants_its_name(ours: House, action: str) -> None:
-    """The channel's, or the topic's; nothing happens without it."""
+    """The channel's, or the topic's, or of policies the word; nothing happens without it."""
     ours.fill("typed")
     channel = "c" if action.endswith("_channel") else ""
     node = ours.nsqds[0].http if action.startswith("tombstone") else ""
+    word, arguments = channel or "typed", {}
+    if action in OF_POLICIES:
+        word, arguments = "policies", {"policies": 0}
     async with admin(**ours.modes()["lookupd"]) as found:
-        for typed in ("", "Typed", "typed " if not channel else "typed"):
-            order = Order(action, "typed", channel, node, typed=typed)
+        for typed in ("", "Typed", "typed" if word != "typed" else "typed "):
+            order = Order(action, "typed", channel, node, arguments, typed=typed)
             assert (400, "NAME_NOT_TYPED") == await refused(found, order)
         assert [2, 2] == [nsqd.channel("typed", "c")["depth"] for nsqd in ours.nsqds]
-        order = Order(action, "typed", channel, node, typed=channel or "typed")
+        order = Order(action, "typed", channel, node, arguments, typed=word)
         report = await found.daemon.desk.actions.perform(request(), order)
         assert "done" == report.result
         assert (action, "done") == (
@@ -87,6 +90,7 @@ def test_what_only_administrators_may_wants_its_name() -> None:
             404,
             "NODE_NOT_FOUND",
         ),
+        (Order("set_policies", "", typed="policies"), 400, "INVALID_ARGUMENT"),
         (
             Order("tombstone_topic_producer", "t", node="n:1", typed="t"),
             404,

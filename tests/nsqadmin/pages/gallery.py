@@ -59,6 +59,7 @@ PAGES = {
     "nodes": "/nodes",
     "counter": "/counter",
     "lookup": "/lookup",
+    "policies": "/policies",
     "audit": "/audit",
     "not-found": "/nope",
     "bad-request": "/topics?limit=x",

@@ -26,6 +26,7 @@ PATHS = (
     "/replay?topic=orders&channel=shipping&to=-1h",
     "/dead-letters?topic=orders.dead",
     "/audit",
+    "/policies",
     "/topics/none",
 )
 SERIOUS = ("serious", "critical")

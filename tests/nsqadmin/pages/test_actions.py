@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sparq.nsqadmin.pages.words import UNKNOWN
 from tests.nsqadmin.pages.browser import Reader
 from tests.nsqadmin.pages.cluster import Cluster, order
 from tests.nsqadmin.pages.conftest import reading
 from tests.waiting import wait_for
+
+POLICY = '[[policies]]\ntopic = "act.poli*"\nmax_channels = 2'
 
 
 def paused(cluster: Cluster, topic: str, channel: str) -> set[bool]:
@@ -261,6 +264,37 @@ def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -
 
     reader.open("/audit?topic=act.mail.dead")
     assert "copy_message" in reader.text("tbody tr")
+
+
+def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) -> None:
+    """What would change is shown before anything does; the page of the topic has it then."""
+    cluster.create("act.policy", "c")
+    reader.open("/policies")
+    reader.page.get_by_label("Policies", exact=True).fill(POLICY)
+    reader.page.get_by_role("button", name="What would change").click()
+    reader.wait_for("2 settings of topics and channels would change at 2 nsqds", "#tried")
+    rows = reader.page.locator("#tried tbody tr").all_inner_texts()
+    assert (
+        sorted(row.split()[1:] for row in rows)
+        == [["act.policy", UNKNOWN, "max_channels", "0", "2"]] * 2
+    )
+    assert [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds] == [[], []]
+
+    reader.page.locator("#tried input[name=typed]").fill("policies")
+    reader.page.get_by_role("button", name="Set at all nsqds").click()
+    told(
+        reader, "Set: 1 policy; 2 settings of topics and channels changed on", cluster.nsqds[1].http
+    )
+    reader.wait_for("act.poli*", "#live")
+    reader.until("document.querySelector('#tried').innerHTML === ''")
+    reader.open("/topics/act.policy")
+    assert "max_channels\t2\trun time, policy 1" in reader.text("#settings")
+
+    reader.open("/policies")
+    assert reader.page.get_by_label("Policies", exact=True).input_value() == POLICY
+    ask(reader, "Drop…", "Drop", typed="policies")
+    told(reader, "Dropped: what was set at run time; 2 settings")
+    assert [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds] == [[], []]
 
 
 def test_what_fails_somewhere_says_where(browser: Any, cluster: Cluster) -> None:

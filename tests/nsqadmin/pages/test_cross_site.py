@@ -20,6 +20,7 @@ import pytest
 from tests.nsqadmin.pages.cluster import AdminServer, Cluster
 
 TOPIC, CHANNEL = "cross.site", "c"
+POLICY = f'[[policies]]\ntopic = "{TOPIC}"\nmax_channels = 9'
 PAIRS = [
     ("127.0.0.1", "127.0.0.1"),
     ("localhost", "127.0.0.1"),
@@ -35,6 +36,7 @@ ORDERS: list[tuple[str, str, dict[str, str]]] = [
     ("POST", f"/topics/{TOPIC}", {"action": "delete_topic", "typed": TOPIC}),
     ("POST", "/lookup", {"action": "create", "topic": "cross.made"}),
     ("POST", "/replay", {"topic": TOPIC, "channel": CHANNEL, "to": "latest"}),
+    ("POST", "/policies", {"action": "set_policies", "typed": "policies", "document": POLICY}),
     ("POST", f"{API}/{CHANNEL}", {"action": "pause"}),
     ("POST", API, {"action": "empty"}),
     ("POST", "/api/topics", {"topic": "cross.made", "channel": "c"}),
@@ -139,6 +141,7 @@ def state(cluster: Cluster, victim: AdminServer) -> dict[str, Any]:
             {name: nsqd.channel(TOPIC, CHANNEL).get(name) for name in figures}
             for nsqd in cluster.nsqds
         ],
+        "policies": [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds],
         "topics": sorted(cluster.lookupd.get_json("/topics")["topics"]),
         "log_level": victim.request("GET", "/config/log_level"),
         "done": [entry for entry in audit if entry["outcome"] != "refused"],

@@ -41,6 +41,7 @@ PAGES = {
     "/replay?topic=orders&channel=shipping": "Published messages",
     "/dead-letters": "orders.dead",
     "/dead-letters?topic=orders.dead": "Send the chosen ones back",
+    "/policies": "What would change",
     "/audit": "Result",
 }
 

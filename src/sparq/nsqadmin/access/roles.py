@@ -6,7 +6,8 @@
    raises, and the server does not start.
 3. A route whose body names the action asks here for the least of the roles that its actions need;
    `ACTION_ROLES` has the role of the action itself.
-4. What throws messages or names away needs `administer`; what can be undone needs `operate`.
+4. What throws messages or names away needs `administer`, and so do policies, without which nsqd
+   may delete what they kept; what can be undone needs `operate`.
 """
 
 from __future__ import annotations
@@ -133,20 +134,21 @@ ACTION_ROLES: Final = {
     **{f"{verb}_message": Role.OPERATE for verb in ("requeue", "finish", "cancel", "copy")},
     "seek_channel": Role.OPERATE,
     "tombstone_topic_producer": Role.ADMINISTER,
+    **{f"{verb}_policies": Role.ADMINISTER for verb in ("set", "drop")},
 }
 """The role of each action, by the names that NSQ's notification uses where it has one."""
 
 _READ: Final = (
     *("/", "/live", "/counter", "/lookup", "/metrics", "/render"),
     *("/topics", "/topics/:topic", "/topics/:topic/:channel", "/nodes", "/nodes/:node"),
-    *("/messages", "/message", "/replay", "/dead-letters"),
+    *("/messages", "/message", "/replay", "/dead-letters", "/policies"),
     *("/api/topics", "/api/topics/:topic", "/api/topics/:topic/:channel"),
     *("/api/nodes", "/api/nodes/:node", "/api/counter", "/api/graphite"),
     *("/api/v2/overview", "/api/v2/attention", "/api/v2/history", "/api/v2/clients"),
     *("/api/v2/topics", "/api/v2/topics/:topic", "/api/v2/topics/:topic/:channel"),
     *("/api/v2/channels", "/api/v2/nodes", "/api/v2/nodes/:node"),
     *("/api/v2/messages", "/api/v2/message", "/api/v2/log", "/api/v2/times", "/api/v2/seek"),
-    *("/api/v2/dead-letters", "/api/v2/export"),
+    *("/api/v2/dead-letters", "/api/v2/export", "/api/v2/policies"),
 )
 """What shows something, but neither bodies nor who did what."""
 
@@ -172,6 +174,7 @@ RIGHTS: Final = (
     Right("POST", "/topics/:topic", Role.OPERATE),
     Right("POST", "/topics/:topic/:channel", Role.OPERATE),
     Right("POST", "/nodes/:node", Role.ADMINISTER),
+    Right("POST", "/policies", Role.ADMINISTER),
     Right("POST", "/api/topics", Role.OPERATE),
     Right("POST", "/api/topics/:topic", Role.OPERATE),
     Right("POST", "/api/topics/:topic/:channel", Role.OPERATE),
@@ -182,6 +185,8 @@ RIGHTS: Final = (
     Right("POST", "/api/v2/seek", Role.OPERATE),
     Right("POST", "/api/v2/dead-letters", Role.OPERATE),
     Right("POST", "/api/v2/nodes/:node/forget", Role.OPERATE),
+    Right("PUT", "/api/v2/policies", Role.ADMINISTER),
+    Right("DELETE", "/api/v2/policies", Role.ADMINISTER),
 )
 
 

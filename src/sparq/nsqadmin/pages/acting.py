@@ -18,7 +18,8 @@ from aiohttp import web
 
 from sparq.cluster.actions import Report
 from sparq.daemon.http import Call, HttpError
-from sparq.nsqadmin.actions import Order
+from sparq.nsqadmin import policies
+from sparq.nsqadmin.actions import OF_POLICIES, Order, error_of
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.messages.peek import by_node
 from sparq.nsqadmin.pages.rendering import Renderer
@@ -41,6 +42,8 @@ PAST: Final = {
     "finish": "Finished",
     "cancel": "Cancelled",
     "copy": "Copied",
+    "set": "Set",
+    "drop": "Dropped",
 }
 """What was done, by the verb that an action's name begins with."""
 
@@ -158,26 +161,44 @@ def handler(
         try:
             body = await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")
             fields = fields_of(body, call.request.content_type)
-            order = form(call.parameters, fields)
-            report = await desk.actions.perform(call.request, order)
+            return await performed(desk, renderer, call, form(call.parameters, fields))
         except HttpError as error:
-            _, sentence, hint = in_words(error.status, error.code)
-            return notice(renderer, "bad", f"{sentence} {hint}", status=error.status)
-        gone = _gone(desk, order, report)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FRESH_SECONDS):
-                await desk.watch.fresh()
-        return told(renderer, order, report, gone)
+            return refusal(renderer, error)
 
     return handle
 
 
+async def performed(desk: Desk, renderer: Renderer, call: Call, order: Order) -> web.Response:
+    """Do what is ordered; a notice of what was done where.
+
+    Raises:
+        HttpError: nothing is done, as `Actions.perform` says.
+    """
+    report = await desk.actions.perform(call.request, order)
+    gone = _gone(desk, order, report)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FRESH_SECONDS):
+            await desk.watch.fresh()
+    return told(renderer, order, report, gone)
+
+
+def refusal(renderer: Renderer, error: HttpError) -> web.Response:
+    """A notice of why nothing was done."""
+    _, sentence, hint = in_words(error.status, error.code)
+    return notice(renderer, "bad", f"{sentence} {hint}", status=error.status)
+
+
 def _gone(desk: Desk, order: Order, report: Report) -> list[str]:
-    """Nodes that had the topic and were not even asked: nsqlookupds do not list them any more."""
+    """Nodes that had the topic, or policies, and were not asked: nsqlookupds do not list them."""
     picture = desk.watch.picture
-    if picture is None or order.action not in (*OF_TOPIC, *OF_CHANNEL, "seek_channel"):
+    wanted = (*OF_TOPIC, *OF_CHANNEL, "seek_channel", *OF_POLICIES)
+    if picture is None or order.action not in wanted:
         return []
     asked = {one.address for one in report.outcomes} | set(report.warnings)
+    if order.action in OF_POLICIES:
+        listed = picture.nodes if picture.lookupds else ()
+        left = [node.address for node in listed if node.address not in asked]
+        return [f"{address}: nsqlookupd does not list it: not asked" for address in left]
     nodes = (node.address for node, _ in picture.topic_nodes(order.topic))
     left = [address for address in nodes if address not in asked]
     return [f"{address} had it, but nsqlookupd does not list it: not asked" for address in left]
@@ -189,7 +210,7 @@ def told(
     """A notice of what was done where, and what was not; `gone`: nodes that were not asked."""
     refused = _refused(report)
     done = list(dict.fromkeys(one.address for one in report.done))
-    failed = [f"{one.address}: {one.error}" for one in report.errors]
+    failed = [f"{one.address}: {error_of(one)}" for one in report.errors]
     failed += [f"{address}: {why}" for address, why in report.warnings.items()]
     failed += [*gone, *([report.failed] if report.failed else [])]
     what = f"{PAST[order.action.partition('_')[0]]}: {_name(order, report)}"
@@ -204,7 +225,12 @@ def told(
 
 
 def _name(order: Order, report: Report) -> str:
-    """What an order was about; of messages how many."""
+    """What an order was about; of messages how many, of policies what has changed by them."""
+    if order.action in OF_POLICIES:
+        changed = words.count(policies.changed(report), "setting")
+        number = order.arguments["policies"] or 0
+        what = words.count(number, "policy", "policies") if number else "what was set at run time"
+        return f"{what}; {changed} of topics and channels changed"
     name = order.topic + (f"/{order.channel}" if order.channel else "")
     answers = [one.answer for one in report.done if isinstance(one.answer, dict)]
     if order.action in OF_MESSAGES:

@@ -45,6 +45,7 @@ class Look:
         parameters: those of the path.
         query: those of the query, each once.
         picture: the cluster when the page was asked for.
+        is_opened: whether the whole page is wanted, not only its live part.
     """
 
     desk: Desk
@@ -53,6 +54,7 @@ class Look:
     parameters: Mapping[str, str]
     query: Mapping[str, str]
     picture: Picture
+    is_opened: bool = False
 
     @property
     def rights(self) -> dict[str, bool]:

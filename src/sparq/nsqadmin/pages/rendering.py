@@ -46,6 +46,7 @@ MENU: Final = (
     Entry("Messages", "/messages", "m", "messages", "/message", "Messages", needs_log=True),
     Entry("Dead letters", "/dead-letters", "d", "dead", "/dead-letters", needs_log=True),
     Entry("Counter", "/counter", "u", "counter", "/counter", "Cluster"),
+    Entry("Policies", "/policies", "p", "policies", "/policies", needs_log=True),
     Entry("Lookup", "/lookup", "l", "lookup", "/lookup"),
     Entry("Audit", "/audit", "a", "audit", "/audit", needs=Role.ADMINISTER),
 )

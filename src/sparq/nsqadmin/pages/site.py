@@ -18,7 +18,7 @@ from aiohttp import web
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.options import base_of
-from sparq.nsqadmin.pages import acting, cluster, messages, topics
+from sparq.nsqadmin.pages import acting, cluster, messages, policies, topics
 from sparq.nsqadmin.pages.assets import assets
 from sparq.nsqadmin.pages.live import Live, mark
 from sparq.nsqadmin.pages.look import Look, Viewer
@@ -36,6 +36,7 @@ VIEWERS: Final[dict[str, Viewer]] = {
     "/message": messages.message,
     "/replay": messages.replay,
     "/dead-letters": messages.dead_letters,
+    "/policies": policies.policies,
     "/counter": cluster.counter,
     "/lookup": cluster.lookup,
     "/audit": cluster.audit,
@@ -67,7 +68,8 @@ def routes(desk: Desk) -> list[Route]:
     posted = [
         Route("POST", path, acting.handler(desk, renderer, form)) for path, form in FORMS.items()
     ]
-    return [*own, *shown, *posted]
+    changed = Route("POST", "/policies", policies.handler(desk, renderer))
+    return [*own, *shown, *posted, changed]
 
 
 def error(desk: Desk, request: web.BaseRequest, status: int, code: str) -> web.Response:
@@ -86,6 +88,7 @@ def _page(renderer: Renderer, live: Live) -> Callable[[Call], Awaitable[web.Resp
     async def handle(call: Call) -> web.Response:
         path = call.path.removeprefix(base_of(live.desk.options)) or "/"
         look, viewer = await live.look(call, path, call.query)
+        look = dataclasses.replace(look, is_opened=True)
         view = await viewer(look)
         if view.status == 404:  # perhaps it is so new that the next picture has it
             look = await _next_look(look)

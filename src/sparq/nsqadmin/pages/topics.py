@@ -1,11 +1,12 @@
 """Topics and channels: the lists, and a page of each.
 
 Lists are made of the watch's last picture. A page of one topic or channel also asks for its
-latencies and consumers, once for all who look at it.
+latencies and consumers, once for all who look at it, and when it is opened for what policies set.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from functools import partial
 from typing import Any, Final
@@ -15,6 +16,7 @@ from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.cluster import charts_of
 from sparq.nsqadmin.pages.grids import CHANNELS, CLIENTS, TOPICS, grid
 from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.policies import settings
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.attention import channel_link
 from sparq.nsqadmin.watch.merge import STATES
@@ -52,8 +54,9 @@ async def topic(look: Look) -> View:
     facts: dict[str, Any] = {"row": row, "name": name, "has_log": picture.has_log, **look.rights}
     if row is None:
         return View("topic.html", name, facts, status=404)
-    detail = await look.desk.watch.detail(name)
-    rates, waiting = charts_of(look.desk.watch.history.series(("topic", name)))
+    watch = look.desk.watch
+    detail, holding = await asyncio.gather(watch.detail(name), settings(look, name))
+    rates, waiting = charts_of(watch.history.series(("topic", name)))
     fetch = partial(paging.page, picture.channels, topic=name)
     facts |= {
         "rates": rates,
@@ -61,6 +64,7 @@ async def topic(look: Look) -> View:
         "channels": grid(look, OF_ONE_TOPIC, fetch, default="name"),
         "nodes": picture.topic_nodes(name),
         "latencies": latencies(detail.topic.latency),
+        **holding,
     }
     return View("topic.html", name, facts)
 
@@ -73,8 +77,9 @@ async def channel(look: Look) -> View:
     facts["has_log"] = picture.has_log
     if row is None:
         return View("channel.html", title, facts, status=404)
-    detail = await look.desk.watch.detail(of, name)
-    rates, waiting = charts_of(look.desk.watch.history.series(("channel", of, name)))
+    watch = look.desk.watch
+    detail, holding = await asyncio.gather(watch.detail(of, name), settings(look, of, name))
+    rates, waiting = charts_of(watch.history.series(("channel", of, name)))
     own = channel_link(of, name)
     fetch = partial(paging.page_of_clients, detail.clients)
     facts |= {
@@ -85,6 +90,7 @@ async def channel(look: Look) -> View:
         "nodes": picture.channel_nodes(of, name),
         "latencies": latencies(detail.channel.latency) if detail.channel else [],
         "delivery": _delivery(detail.channel),
+        **holding,
     }
     return View("channel.html", title, facts)
 

@@ -113,6 +113,11 @@ def ago(at: float | None, now: float | None = None) -> str:
     return f"{words.duration(max(0.0, (time.time() if now is None else now) - at))} ago"
 
 
+def setting(value: object) -> str:
+    """`1,234,567`, or a duration as it is."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 class Body(NamedTuple):
     """A body: what it is (`JSON`, `text`, `bytes`, or why there is none), and its text."""
 
@@ -165,7 +170,7 @@ def _ascii(data: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
 
 
-_SHOWN = (whole, short, rate, per_second, signed, size, seconds, lag, moment, clock, ago)
+_SHOWN = (whole, short, rate, per_second, signed, size, seconds, lag, moment, clock, ago, setting)
 FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body_line, words.count)}
 """By the names that templates know them by."""
 
@@ -202,6 +207,7 @@ _SENTENCES: Final = {
     "INVALID_ARG_FROM": ("There is no such place to begin:", ""),
     "INVALID_ARG_TO": ("There is no such place:", ""),
     "INVALID_ACTION": ("There is no such action.", ""),
+    "INVALID_POLICIES": ("Nothing was done: the document is refused.", ""),
     "NAME_NOT_TYPED": ("Nothing was done: the name was not typed as it is.", "Type it once more."),
     "AUDIT_UNAVAILABLE": (
         "Nothing was done: the audit log cannot be written.",

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from sparq.cluster.actions import Outcome
+from sparq.cluster.actions import Report
 from sparq.daemon.http import JSON, Call, HttpError, to_json
 from sparq.nsqadmin.access.audit import FILTERS
-from sparq.nsqadmin.actions import Order
+from sparq.nsqadmin.actions import Order, error_of
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.messages.asking import nodes_of
 from sparq.nsqadmin.messages.peek import by_node
@@ -22,11 +22,6 @@ from sparq.nsqadmin.messages.times import check_place
 from sparq.nsqadmin.v2.figures import LIMIT
 from sparq.nsqadmin.v2.table import Arguments, Endpoints, Parameter, text_in, texts_in
 
-GO_NODE: Final = "it is no sparq nsqd: it cannot do this"
-NO_ROUTE: Final = r"\"NOT_FOUND\""
-"""In NSQ's answer to a path that it does not have, as `Outcome.error` quotes it."""
-
-OWN_STEPS: Final = ("message/", "channel/seek")
 UNWRITTEN: Final = {503: "the audit log cannot be written"}
 ENDPOINTS: Final = Endpoints()
 
@@ -52,8 +47,9 @@ async def _act(desk: Desk, call: Call, asked: Arguments) -> Any:
     if "nodes" in body:
         arguments["nodes"] = texts_in(body, "nodes")
     names = ("action", "topic", "channel", "node", "typed")
-    told = {name: text_in(body, name) for name in names}
-    return await _performed(desk, call, Order(arguments=arguments, **told))
+    action, topic, channel, node, typed = (text_in(body, name) for name in names)
+    order = Order(action, topic, channel, node, arguments, typed)
+    return await performed(desk, call, order)
 
 
 @ENDPOINTS.add(
@@ -66,26 +62,25 @@ async def _seek(desk: Desk, call: Call, asked: Arguments) -> Any:
     chosen, _ = await nodes_of(desk.fleet, topic, nodes)
     check_place(to, len(chosen))
     arguments = {"to": to, **({"nodes": nodes} if nodes else {})}
-    return await _performed(desk, call, Order("seek_channel", topic, channel, arguments=arguments))
+    return await performed(desk, call, Order("seek_channel", topic, channel, arguments=arguments))
 
 
-async def _performed(desk: Desk, call: Call, order: Order) -> Any:
-    report = await desk.actions.perform(call.request, order)
+async def performed(desk: Desk, call: Call, order: Order) -> Any:
+    """Do what is ordered; the answer that tells what was done where."""
+    return answer_of(await desk.actions.perform(call.request, order))
+
+
+def answer_of(report: Report) -> Any:
+    """A report as JSON has it; one of what failed everywhere is a 502."""
     told = {
         "result": report.result,
         "failed": report.failed,
-        "outcomes": [{**asdict(one), "error": _error(one)} for one in report.outcomes],
+        "outcomes": [{**asdict(one), "error": error_of(one)} for one in report.outcomes],
         "warnings": report.warnings,
     }
     if report.result != "failed":
         return told
     return web.Response(status=502, body=to_json(told), headers={"Content-Type": JSON})
-
-
-def _error(one: Outcome) -> str:
-    """Go's nsqd says that it has no such route: that is told in words."""
-    is_gos = one.step.startswith(OWN_STEPS) and NO_ROUTE in one.error
-    return GO_NODE if is_gos else one.error
 
 
 @ENDPOINTS.add("POST", "/nodes/:node/forget", "leave out a node that is gone", "Forgotten")

@@ -120,6 +120,16 @@ _MESSAGES: Final = {
     "reach": by_key(by_key(either("string", "null"))),
     **_ASKED,
 }
+_SETTING: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "value": either("string", "integer"),
+        "source": {"enum": ["policies", "configured", "flags"]},
+        "number": {**COUNT, "description": "of the policy, from 1 on, within its source"},
+    },
+    "required": ["value", "source"],
+    "additionalProperties": False,
+}
 _STAMP: Final = {"number": COUNT, "time": NUMBER}
 """Which picture of the cluster an answer was made of."""
 
@@ -231,6 +241,35 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "properties": {"topic": TEXT, "channel": TEXT, "to": TEXT, "nodes": array(TEXT)},
         "required": ["topic", "channel", "to"],
     },
+    "Policy": {
+        "type": "object",
+        "description": "patterns, and settings by their keys (docs/policies.md)",
+        "properties": {"topic": TEXT, "channel": TEXT},
+        "required": ["topic"],
+        "additionalProperties": either("string", "integer"),
+    },
+    "PolicyDocument": {
+        "type": "object",
+        "properties": {"policies": array("Policy")},
+        "required": ["policies"],
+    },
+    "Policies": thing(
+        nodes=by_key(
+            thing(
+                policies=array("Policy"),
+                configured=array("Policy"),
+                flags=by_key(either("string", "integer")),
+            )
+        ),
+        differ=FLAG,
+        errors=ERRORS,
+        unable=array(TEXT),
+    ),
+    "Settings": thing(
+        nodes=by_key(by_key(_SETTING)),
+        errors=ERRORS,
+        unable=array(TEXT),
+    ),
     "AuditPage": thing(
         entries=array({"type": "object", "required": ["time", "action", "outcome"]}),
         next=_NEXT,

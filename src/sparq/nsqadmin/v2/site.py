@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sparq.daemon.http import Call, Route
 from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.v2 import acting, export, figures, looking
+from sparq.nsqadmin.v2 import acting, export, figures, looking, policies
 from sparq.nsqadmin.v2.schemas import SCHEMAS, reference
 from sparq.nsqadmin.v2.table import PREFIX, Arguments, Endpoint, Endpoints
 from sparq.program.saying import sparq_version
@@ -27,7 +27,7 @@ _ERRORS = {
 _SECURITY = {"token": {"type": "http", "scheme": "bearer"}}
 
 ENDPOINTS: Final = Endpoints(
-    endpoint for room in (figures, looking, acting, export) for endpoint in room.ENDPOINTS
+    endpoint for room in (figures, looking, acting, policies, export) for endpoint in room.ENDPOINTS
 )
 
 

@@ -1,0 +1,186 @@
+"""Policies: those of each nsqd, their change, and on other pages what they come to.
+
+1. A page of a topic or channel asks for its settings once, when it is opened: its live part does
+   not have them, and they hold up the page for `SETTINGS_SECONDS` at most.
+2. What was tried is what is set: the answer that shows what a document would change carries it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from sparq.cluster.actions import Report
+from sparq.daemon.http import Call, HttpError
+from sparq.nsqadmin import policies as known
+from sparq.nsqadmin.actions import POLICIES, Order, error_of
+from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.pages import acting
+from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.rendering import Renderer
+from sparq.nsqadmin.policies import SOURCES, Found, Holding, NotTaken
+
+SETTINGS_SECONDS: Final = 2.0
+FORM_BYTES_MAX: Final = 1 << 20
+"""A document as a form has it: up to three bytes for one."""
+
+CHANGES_SHOWN: Final = 200
+PATTERNS: Final = ("topic", "channel")
+
+
+async def policies(look: Look) -> View:
+    """The policies of all nsqds, and the form that sets them."""
+    found = await known.look(look.desk.fleet)
+    groups = found.groups(*SOURCES)
+    chosen = found.groups("policies")
+    begin = look.query.get("from", "")
+    if begin not in found.nodes:
+        begin = chosen[0][0] if chosen else ""
+    facts = {
+        "groups": [_group(look, found, nodes) for nodes in groups],
+        "differ": _differing(groups, chosen),
+        "warnings": _failures(look, found),
+        "unable": found.unable,
+        "document": known.to_toml(found.nodes[begin].by_source["policies"]) if begin else "",
+        "begin": begin if len(chosen) > 1 else "",
+        "confirmed": POLICIES,
+        **look.rights,
+    }
+    return View("policies.html", "Policies", facts, is_live=False)
+
+
+def _group(look: Look, found: Found, nodes: list[str]) -> dict[str, Any]:
+    """nsqds with the same policies, and those as rows, in the order in which they are read."""
+    held = found.nodes[nodes[0]]
+    return {
+        "nodes": nodes,
+        "rows": [
+            {
+                "source": SOURCES[source],
+                "number": number,
+                "topic": policy["topic"],
+                "channel": policy.get("channel", ""),
+                "settings": [(k, v) for k, v in policy.items() if k not in PATTERNS],
+            }
+            for source in SOURCES
+            for number, policy in enumerate(held.by_source[source], 1)
+        ],
+        "edit": look.here(**{"from": nodes[0]}),
+    }
+
+
+def _differing(groups: list[list[str]], chosen: list[list[str]]) -> str:
+    """What differs between nsqds, in a sentence; "": nothing."""
+    if len(groups) < 2:
+        return ""
+    if len(chosen) > 1:
+        hint = "set them anew, and they are the same everywhere"
+        return f"The policies set at run time differ between the nsqds: {hint}."
+    return "The files of the nsqds have different policies: see --policies of each nsqd."
+
+
+def _failures(look: Look, found: Found) -> list[str]:
+    """Which nsqds could not be asked, in words; also those that are not listed any more."""
+    said = [f"{address} did not say: {why}." for address, why in found.errors.items()]
+    if not look.picture.lookupds:
+        return said
+    asked = {*found.nodes, *found.errors, *found.unable}
+    gone = [node.address for node in look.picture.nodes if node.address not in asked]
+    return said + [f"{address} is not listed any more, and was not asked." for address in gone]
+
+
+def handler(desk: Desk, renderer: Renderer) -> Callable[[Call], Awaitable[web.Response]]:
+    """What answers the page's forms."""
+
+    async def handle(call: Call) -> web.Response:
+        try:
+            body = await call.body(FORM_BYTES_MAX, "BODY_TOO_BIG")
+            fields = acting.fields_of(body, call.request.content_type)
+            action = fields.action("try", "set_policies", "drop_policies")
+            document = fields.one("document").encode("utf-8", "replace")
+            if action == "try":
+                return await _tried(desk, renderer, document)
+            number = 0 if action == "drop_policies" else await known.count(document)
+            arguments = {"policies": number}
+            order = Order(
+                action, "", arguments=arguments, typed=fields.one("typed"), document=document
+            )
+            return await acting.performed(desk, renderer, call, order)
+        except HttpError as error:
+            return acting.refusal(renderer, error)
+
+    return handle
+
+
+async def _tried(desk: Desk, renderer: Renderer, document: bytes) -> web.Response:
+    """What a document would change at each nsqd, with the form that sets it."""
+    try:
+        report = await known.try_out(desk.fleet, document)
+    except NotTaken as error:
+        raise HttpError(400, f"{known.REFUSED}: {error}") from None
+    changes, changed = known.changes(report), known.changed(report)
+    text = renderer.fragment(
+        "policies_tried.html",
+        changes=changes[:CHANGES_SHOWN],
+        more=max(0, changed - CHANGES_SHOWN),
+        changed=changed,
+        count=await known.count(document) or 0,
+        nodes=[one.address for one in report.done],
+        warnings=_untold(report),
+        document=document.decode(),
+        confirmed=POLICIES,
+    )
+    headers = {"Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"}
+    return web.Response(text=text, headers=headers)
+
+
+def _untold(report: Report) -> list[str]:
+    """Which nsqds did not say what they would change, in words."""
+    failed = [f"{one.address}: {error_of(one)}." for one in report.errors]
+    failed += [f"{address}: {why}." for address, why in report.warnings.items()]
+    return failed + ([f"{report.failed}."] if report.failed else [])
+
+
+async def settings(look: Look, topic: str, channel: str = "") -> dict[str, Any]:
+    """What a page shows of a topic's or channel's settings: rows, and who did not say.
+
+    Nothing where the page is not just being opened, no nsqd has policies, or none applies.
+    """
+    nothing: dict[str, Any] = {"settings": [], "settings_untold": ""}
+    if not look.is_opened or not look.picture.has_log:
+        return nothing
+    try:
+        async with asyncio.timeout(SETTINGS_SECONDS):
+            found = await known.holding(look.desk.fleet, topic, channel)
+    except TimeoutError:
+        return {**nothing, "settings_untold": "The nsqds did not say in time what applies."}
+    rows = setting_rows(found)
+    untold = ", ".join(found.errors) if rows else ""
+    return {"settings": rows, "settings_untold": f"Not known of {untold}." if untold else ""}
+
+
+def setting_rows(found: Holding) -> list[dict[str, Any]]:
+    """The settings that some policy has decided: one row each, or one for each other value."""
+    keys = dict.fromkeys(key for held in found.nodes.values() for key in held)
+    rows = []
+    for key in keys:
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for address, held in sorted(found.nodes.items()):
+            one = held.get(key, {})
+            kind = one.get("value"), one.get("source", "flags"), one.get("number")
+            groups.setdefault(kind, []).append(address)
+        if all(source == "flags" for _, source, _ in groups):
+            continue
+        rows += [
+            {
+                "setting": key,
+                "value": "" if value is None else value,
+                "source": f"{SOURCES[source]}, policy {n}" if source in SOURCES else "flag",
+                "nodes": nodes if len(groups) > 1 else [],
+            }
+            for (value, source, n), nodes in groups.items()
+        ]
+    return rows

@@ -1,0 +1,108 @@
+"""Policies over the API: what each nsqd has, what holds for a topic or channel, setting, dropping.
+
+Without `dry_run` the word `policies` must be typed, as a name must for what cannot be undone: what
+only a policy keeps is deleted without it. A document that an nsqd refuses is a 400 with its words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sparq.daemon.http import Call, HttpError
+from sparq.nsqadmin import policies
+from sparq.nsqadmin.actions import Order
+from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.v2.acting import UNWRITTEN, answer_of, performed
+from sparq.nsqadmin.v2.schemas import reference
+from sparq.nsqadmin.v2.table import Arguments, Endpoints, Parameter
+from sparq.protocol.names import is_valid_name
+
+TYPED: Final = Parameter("typed", "the word `policies`; a dry run does not want it")
+DRY_RUN: Final = Parameter("dry_run", "only say what each nsqd would change", "flag", default=False)
+ENDPOINTS: Final = Endpoints()
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/policies",
+    "the policies of each nsqd; of a topic or channel which settings hold, and why",
+    {"anyOf": [reference("Policies"), reference("Settings")]},
+    Parameter("topic", "only what holds for this topic, there or not"),
+    Parameter("channel", "with `topic`: for this channel of it"),
+)
+async def _show(desk: Desk, _call: Call, asked: Arguments) -> Any:
+    topic, channel = asked["topic"], asked["channel"]
+    if not topic and not channel:
+        found = await policies.look(desk.fleet)
+        _check(found.nodes, found.errors, found.unable)
+        nodes = {at: {**held.by_source, "flags": held.flags} for at, held in found.nodes.items()}
+        differ = len(found.groups(*policies.SOURCES)) > 1
+        return _told(nodes, found.errors, found.unable) | {"differ": differ}
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_ARG_TOPIC: it is no name of a topic")
+    if channel and not is_valid_name(channel):
+        raise HttpError(400, "INVALID_ARG_CHANNEL: it is no name of a channel")
+    holding = await policies.holding(desk.fleet, topic, channel)
+    _check(holding.nodes, holding.errors, holding.unable)
+    return _told(holding.nodes, holding.errors, holding.unable)
+
+
+def _told(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence[str]) -> Any:
+    return {"nodes": nodes, "errors": errors, "unable": unable}
+
+
+def _check(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence[str]) -> None:
+    """Refuse where no nsqd has told anything."""
+    if nodes:
+        return
+    if unable and not errors:
+        raise HttpError(501, "NOT_SUPPORTED: the nodes are no sparq nsqds")
+    told = "; ".join(f"{address}: {why}" for address, why in errors.items())
+    raise HttpError(502, f"UPSTREAM_ERROR: {told or 'there is no nsqd'}")
+
+
+@ENDPOINTS.add(
+    "PUT",
+    "/policies",
+    "set policies at all nsqds, instead of those that were set at run time before",
+    "Report",
+    DRY_RUN,
+    TYPED,
+    body="PolicyDocument",
+    errors=UNWRITTEN,
+)
+async def _put(desk: Desk, call: Call, asked: Arguments) -> Any:
+    body = asked["body"]
+    if not isinstance(body.get("policies"), list):
+        raise HttpError(400, "INVALID_BODY: policies is no list")
+    document = json.dumps(body).encode()
+    if asked["dry_run"]:
+        return await _tried(desk, document)
+    arguments = {"policies": len(body["policies"])}
+    order = Order("set_policies", "", arguments=arguments, typed=asked["typed"], document=document)
+    return await performed(desk, call, order)
+
+
+@ENDPOINTS.add(
+    "DELETE",
+    "/policies",
+    "drop what was set at run time at all nsqds; the policies of their files stay",
+    "Report",
+    DRY_RUN,
+    TYPED,
+    errors=UNWRITTEN,
+)
+async def _drop(desk: Desk, call: Call, asked: Arguments) -> Any:
+    if asked["dry_run"]:
+        return await _tried(desk, None)
+    order = Order("drop_policies", "", arguments={"policies": 0}, typed=asked["typed"])
+    return await performed(desk, call, order)
+
+
+async def _tried(desk: Desk, document: bytes | None) -> Any:
+    try:
+        return answer_of(await policies.try_out(desk.fleet, document))
+    except policies.NotTaken as error:
+        raise HttpError(400, f"{policies.REFUSED}: {error}") from None

@@ -1,0 +1,95 @@
+"""What nsqadmin makes of documents and of what nsqds say of them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+
+from sparq.cluster.actions import Outcome, Report
+from sparq.nsqadmin import policies
+from sparq.nsqadmin.pages.policies import setting_rows
+from sparq.nsqadmin.policies import Holding
+
+
+def failed(text: str) -> str:
+    """A failure as `Outcome.error` has it."""
+    return f"got response 400 Bad Request {json.dumps(text)}"
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        (b"", 0),
+        (b"# none", 0),
+        (b'[[policies]]\ntopic = "a"\n\n[[policies]]\ntopic = "b"', 2),
+        (b' {"policies": [{"topic": "a"}]}', 1),
+        (b"policies = 3", None),
+        (b"{", None),
+        (b"[[policies", None),
+        (b"\xff", None),
+    ],
+)
+async def test_policies_are_counted(document: bytes, found: int | None) -> None:
+    """As TOML and as JSON; what is neither has no number."""
+    assert found == await policies.count(document)
+
+
+def test_what_an_nsqd_has_against_a_document() -> None:
+    """Its words, also where they quote something, and where their end is missing."""
+    told = 'policy 1: key = "x": no number'
+    answer = json.dumps({"message": f"INVALID_POLICIES: {told}"})
+
+    assert told == policies.refusal(failed(answer))
+    assert policies.refusal(failed(answer[:45])).startswith("policy 1: ")
+    assert "" == policies.refusal(failed('{"message":"NOT_FOUND"}'))
+
+
+def test_what_was_read_is_written_as_toml() -> None:
+    """It reads the same again."""
+    given: list[policies.Policy] = [
+        {"topic": "a*", "max_channels": 2},
+        {"topic": "*", "channel": "c", "max_channel_lag_time": "1h0m0s"},
+    ]
+    assert {"policies": given} == tomllib.loads(policies.to_toml(given))
+    assert "" == policies.to_toml([])
+
+
+def test_changes_are_taken_as_far_as_they_are_some() -> None:
+    """An answer is not trusted."""
+    change = {"topic": "t", "channel": None, "setting": "max_channels", "before": 0, "after": 2}
+    answers: list[Any] = [
+        {"changed": 3, "changes": [change, 5, {"topic": "x\ny"}]},
+        {"changed": "many", "changes": {}},
+        None,
+    ]
+    report = Report([Outcome(f"n:{n}", "policies", "", one) for n, one in enumerate(answers)])
+
+    assert 3 == policies.changed(report)
+    first, second = policies.changes(report)
+    assert {**change, "node": "n:0", "channel": ""} == first
+    assert "x y" == second["topic"]
+
+
+def test_settings_that_a_policy_decides() -> None:
+    """One row where all have the same; where nsqds differ one for each value, also of a flag."""
+
+    def one(lag: Any, number: int | None, channels: int = 5) -> dict[str, dict[str, Any]]:
+        told = {"value": lag, "source": "policies" if number else "flags"}
+        told |= {"number": number} if number else {}
+        return {
+            "max_channel_lag_time": told,
+            "max_channels": {"value": channels, "source": "configured", "number": 1},
+            "max_topic_bytes": {"value": 0, "source": "flags"},
+        }
+
+    rows = setting_rows(Holding({"a:1": one("1h0m0s", 2), "b:1": one("0s", None)}))
+    assert [
+        ("max_channel_lag_time", "1h0m0s", "run time, policy 2", ["a:1"]),
+        ("max_channel_lag_time", "0s", "flag", ["b:1"]),
+        ("max_channels", 5, "file, policy 1", []),
+    ] == [(row["setting"], row["value"], row["source"], row["nodes"]) for row in rows]
+    flags = {"max_channels": {"value": 0, "source": "flags"}}
+    assert [] == setting_rows(Holding({"a:1": flags, "b:1": flags}))

@@ -1,0 +1,158 @@
+"""Policies over the API: shown, tried, set and dropped at real nsqds, held against its document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.v2.conftest import Api
+from tests.nsqd.daemon import Daemon
+
+LIMITED = {"topic": "t*", "max_channels": 3}
+SLOW = {"topic": "*", "channel": "c", "max_channel_lag_time": "1h0m0s"}
+BOTH = {"policies": [LIMITED, SLOW]}
+
+
+async def held(nsqd: Daemon) -> list[dict[str, Any]]:
+    """What was set at run time at an nsqd."""
+    status, answer = await nsqd.ask("GET", "/policies")
+    assert 200 == status
+    return list(json.loads(answer)["policies"])
+
+
+async def send(api: Api, method: str, body: Any, status: int = 200, **query: Any) -> Any:
+    """A request to `/policies`; its answer, as documented."""
+    return await api._json(method, "/policies", status, body, query)
+
+
+async def test_policies_are_tried_set_shown_and_dropped(api: Api) -> None:
+    """A dry run changes nothing; what is set is at all nsqds and in the audit log."""
+    nodes = sorted(api.nodes)
+    tried = await send(api, "PUT", BOTH, dry_run="true")
+    assert ("done", 4) == (
+        tried["result"],
+        sum(one["answer"]["changed"] for one in tried["outcomes"]),
+    )
+    assert [] == await held(api.one) == await held(api.two)
+
+    report = await send(api, "PUT", BOTH, typed="policies")
+    assert ("done", nodes) == (report["result"], sorted(o["address"] for o in report["outcomes"]))
+    assert BOTH["policies"] == await held(api.one) == await held(api.two)
+    shown = await api.get("/policies")
+    assert (nodes, False) == (sorted(shown["nodes"]), shown["differ"])
+    assert BOTH["policies"] == shown["nodes"][nodes[0]]["policies"]
+    assert 0 == shown["nodes"][nodes[0]]["flags"]["max_channels"]
+    holding = await api.get("/policies", topic="t", channel="c")
+    lag = {"value": "1h0m0s", "source": "policies", "number": 2}
+    assert [lag, lag] == [holding["nodes"][node]["max_channel_lag_time"] for node in nodes]
+
+    assert 4 == sum(
+        one["answer"]["changed"] for one in (await send(api, "DELETE", None, dry_run=1))["outcomes"]
+    )
+    assert BOTH["policies"] == await held(api.one)
+    assert "done" == (await send(api, "DELETE", None, typed="policies"))["result"]
+    assert [] == await held(api.one) == await held(api.two)
+    entries = (await api.get("/audit"))["entries"]
+    assert [
+        ("all", "drop_policies", "done", {"policies": 0, "changes": 4}),
+        ("all", "set_policies", "done", {"policies": 2, "changes": 4}),
+    ] == [(e["user"], e["action"], e["outcome"], e["arguments"]) for e in entries]
+
+
+async def test_nsqds_that_differ_are_told_apart(api: Api) -> None:
+    """`differ` says so, and each nsqd is there with its own."""
+    document = json.dumps({"policies": [LIMITED]}).encode()
+    assert 200 == (await api.one.ask("PUT", "/policies", document))[0]
+
+    shown = await api.get("/policies")
+    assert shown["differ"]
+    assert [[LIMITED], []] == [shown["nodes"][node]["policies"] for node in api.nodes]
+
+
+async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None:
+    """With its words, and as failed in the audit log; a dry run tells the same."""
+    wrong = {"policies": [LIMITED, {"topic": "a", "max_chanels": 1}]}
+    for query in ({"dry_run": "true"}, {"typed": "policies"}):
+        told = await send(api, "PUT", wrong, 400, **query)
+        assert told["message"].startswith("INVALID_POLICIES: 127.0.0.1:")
+        assert "policy 2: there is no setting max_chanels: did you mean max_channels?" in str(told)
+    assert [] == await held(api.one) == await held(api.two)
+    (entry,) = (await api.get("/audit"))["entries"]
+    assert ("set_policies", "failed") == (entry["action"], entry["outcome"])
+    assert "policy 2" in entry["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "query", "words"),
+    [
+        ("PUT", BOTH, {}, "NAME_NOT_TYPED"),
+        ("PUT", BOTH, {"typed": "t"}, "NAME_NOT_TYPED"),
+        ("DELETE", None, {}, "NAME_NOT_TYPED"),
+        ("PUT", {}, {"typed": "policies"}, "INVALID_BODY: policies is no list"),
+        ("PUT", [], {"typed": "policies"}, "INVALID_BODY"),
+        ("PUT", BOTH, {"dry_run": "maybe"}, "INVALID_ARG_DRY_RUN"),
+        ("GET", None, {"topic": "a b"}, "INVALID_ARG_TOPIC"),
+        ("GET", None, {"channel": "c"}, "INVALID_ARG_TOPIC"),
+        ("GET", None, {"topic": "t", "channel": "?"}, "INVALID_ARG_CHANNEL"),
+        ("PUT", BOTH, {"typed": "policies", "token": "operate"}, "FORBIDDEN"),
+        ("PUT", BOTH, {"dry_run": "true", "token": "operate"}, "FORBIDDEN"),
+        ("DELETE", None, {"typed": "policies", "token": "read"}, "FORBIDDEN"),
+    ],
+)
+async def test_what_is_refused_changes_nothing(
+    api: Api, method: str, body: Any, query: dict[str, str], words: str
+) -> None:
+    """What is wrong with the request, and who may not do it."""
+    before = json.dumps({"policies": [SLOW]}).encode()
+    assert 200 == (await api.one.ask("PUT", "/policies", before))[0]
+
+    status = 403 if words == "FORBIDDEN" else 400
+    assert (await send(api, method, body, status, **query))["message"].startswith(words)
+    assert [SLOW] == await held(api.one)
+    assert [] == await held(api.two)
+
+
+async def test_the_route_of_all_actions_wants_the_same(api: Api) -> None:
+    """The role, the word, and a document, which only the routes of policies take."""
+    order = {"action": "drop_policies", "topic": "", "typed": "policies"}
+    before = json.dumps({"policies": [SLOW]}).encode()
+    assert 200 == (await api.one.ask("PUT", "/policies", before))[0]
+    for token, change, status, words in (
+        ("operate", {}, 403, "FORBIDDEN"),
+        ("all", {"typed": ""}, 400, "NAME_NOT_TYPED"),
+        ("all", {"action": "set_policies"}, 400, "INVALID_ARGUMENT"),
+    ):
+        told = await api.post("/actions", {**order, **change}, status, token=token)
+        assert words == told["message"]
+    assert [SLOW] == await held(api.one)
+    assert "done" == (await api.post("/actions", order))["result"]
+    assert [] == await held(api.one)
+
+
+async def test_gos_nsqd_cannot_do_this(api: Api) -> None:
+    """Beside others it is named; alone it is 501, and orders tell it in words."""
+    async with Fake() as fake:
+        fake.missing = {"/policies"}
+        fleet = api.admin.desk.fleet
+        fleet.nsqds = (*fleet.nsqds, fake.http)
+        fleet.look_at(())
+        shown = await api.get("/policies")
+        assert ([fake.http], {}) == (shown["unable"], shown["errors"])
+        report = await send(api, "PUT", BOTH, typed="policies")
+        assert "partly" == report["result"]
+        said = {one["address"]: one["error"] for one in report["outcomes"]}
+        assert {
+            **dict.fromkeys(api.nodes, ""),
+            fake.http: "it is no sparq nsqd: it cannot do this",
+        } == said
+        assert BOTH["policies"] == await held(api.two)
+
+        fleet.nsqds = (fake.http,)
+        fleet.look_at(())
+        assert "NOT_SUPPORTED" in (await api.get("/policies", 501))["message"]
+        assert "failed" == (await send(api, "DELETE", None, 502, typed="policies"))["result"]
+    told = await api.get("/policies", 502, topic="t")
+    assert told["message"].startswith("UPSTREAM_ERROR")
