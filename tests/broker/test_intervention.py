@@ -338,7 +338,7 @@ def test_a_lag_limit_passes_what_was_finished_ahead() -> None:
     channel = channel_of(house)
     assert channel.overrun(indexes[2]) == 1
     house.turn()
-    assert (house.channel("t", "c").depth, house.channel("t", "c").voided_count) == (1, 1)
+    assert house.channel("t", "c").depth == 1
     assert states(house) == [*["FINISHED"] * 4, "WAITING"]
     client.say(commands.rdy(9))
     assert client.bodies() == [b"e"]

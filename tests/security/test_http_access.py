@@ -1,4 +1,4 @@
-"""A-3: over HTTP only POST and PUT change something, and where there is a token, who shows it."""
+"""A-3: over HTTP only POST, PUT and DELETE change something, and only with the token, if any."""
 
 from __future__ import annotations
 
@@ -92,6 +92,8 @@ def target_of(route: Route) -> str:
 
 def body_of(route: Route) -> bytes:
     """A body that would be taken."""
+    if route.path == "/policies":
+        return b'{"policies": [{"topic": "t", "max_channels": 9}]}'
     return b"debug" if route.path.startswith("/config") else b"x"
 
 
@@ -106,7 +108,7 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[House]:
         for name, topic in sorted(broker.topics.items()):
             channels = [(c.name, c.cursor, c.paused) for c in topic.channels.values()]
             topics.append((name, topic.message_count, topic.stream.end, topic.paused, channels))
-        return repr((topics, daemon.nsqd.options))
+        return repr((topics, daemon.nsqd.options, broker.policies.all))
 
     try:
         broker.create_topic("t", daemon.nsqd.runner.now())
@@ -199,7 +201,7 @@ async def test_other_methods_change_nothing(
                 status = await ask(house, method, target, override, body_of(route))
                 assert status in (200, 405) if method == "OPTIONS" else status == 405
         assert before == await house.state()
-        assert all(route.method in ("POST", "PUT") for route in house.changing)
+        assert all(route.method in ("POST", "PUT", "DELETE") for route in house.changing)
     shows(f"{daemon.__name__}: methods tried {requests}, effects of other methods 0")
 
 
