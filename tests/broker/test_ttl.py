@@ -150,6 +150,21 @@ def test_what_nobody_asks_for_goes_in_whole_files() -> None:
     assert 1 == len(house.broker.topics["t"].stream.log.segments())
 
 
+def test_a_clock_that_was_set_back_and_forward() -> None:
+    """What is too old by the clock of now stands behind what is not, and before: none comes."""
+    house = house_with_ttl()
+    house.consumer("t", "c").close()
+    hour = 3600 * SECOND
+    for number in range(6):
+        house.clock.wall_ns += -hour if number % 2 else hour
+        fill(house, 10 * number, 10)
+    house.clock.wall_ns += hour
+    consumer = house.consumer("t", "c", rdy=35)
+    bodies = consumer.bodies()
+    assert [b"%d" % (20 * half + one) for half in range(3) for one in range(10)] == bodies
+    assert 30 == house.channel("t", "c").expired_count
+
+
 def test_a_sampling_client() -> None:
     """What is too old is counted as that, before any of it is left out."""
     house = house_with_ttl()

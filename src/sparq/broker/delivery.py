@@ -17,8 +17,7 @@
 7. With `message_ttl` nobody is given a message that was published longer ago, for the first time or
    once more; it is finished instead. The time is that of its publish, also for a deferred one. It
    is looked at where a message comes up for delivery; what nobody asks for goes in whole files
-   (see `trimming`). Of a run that is delivered for the first time its first message is looked at:
-   those behind it were published later, but for a clock that was set back.
+   (see `trimming`). A clock that was set may have left old messages behind younger ones.
 """
 
 from __future__ import annotations
@@ -162,8 +161,10 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
                 continue
             channel.stream.want_next(first, channel.name)
             break
-        if channel.settings.message_ttl_ns and _pass_expired(handout, block, (first, end)):
-            continue
+        if channel.settings.message_ttl_ns and block.oldest_ns() < handout.oldest_ns():
+            end = _young_end(handout, block, (first, end))
+            if end == first:
+                continue
         end, frames = _run_within(block, first, min(end, first + count - given), session)
         if session.sample_rate:
             _send_sample(handout, session, block, (first, end))
@@ -180,20 +181,19 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
     return given
 
 
-def _pass_expired(handout: Handout, block: Block, run: tuple[int, int]) -> bool:
-    """Have the cursor pass those messages at a run's beginning that are too old; False: none is."""
+def _young_end(handout: Handout, block: Block, run: tuple[int, int]) -> int:
+    """Where a run ends without what is too old; what is so at its beginning the cursor passes."""
     channel = handout.channel
-    oldest_ns = handout.oldest_ns()
     first, end = run
-    if int.from_bytes(block.slice(first, first + 1)[TIMESTAMP]) >= oldest_ns:
-        return False
     indexes = np.arange(first, min(end, block.end), dtype=np.int64)
-    alive = block.timestamps(indexes) >= oldest_ns
+    alive = block.timestamps(indexes) >= handout.oldest_ns()
+    if alive[0]:
+        return end if alive.all() else first + int(alive.argmin())
     count = int(alive.argmax()) if alive.any() else len(indexes)
     channel.expire(indexes[:count])
     channel.cursor = first + count
     channel.cursor_ordinal = block.ordinal + (channel.cursor - block.first)
-    return True
+    return first
 
 
 def nearest(sessions: tuple[Session, ...]) -> tuple[Session, ...]:

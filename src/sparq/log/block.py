@@ -24,6 +24,8 @@ Ends = NDArray[np.uint32]
 BLOCK_OVERHEAD: Final = 400
 """Bytes of Python objects that a block costs besides its arrays (measured, rounded up)."""
 
+NOT_LOOKED_FOR: Final = -1
+
 
 # Not frozen, though nobody changes one: setting frozen fields costs a microsecond more.
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -43,6 +45,7 @@ class Block:
     ends: Ends
     frames: Buffer
     ordinal: int
+    _oldest_ns: int = NOT_LOOKED_FOR
 
     @property
     def end(self) -> int:
@@ -74,6 +77,13 @@ class Block:
         cells = np.frombuffer(self.frames, np.uint8)
         stamps = cells[starts[:, None] + np.arange(8, 16)].view(">i8").ravel()
         return np.asarray(stamps, np.int64)
+
+    def oldest_ns(self) -> int:
+        """When the oldest of the messages was published (ns since 1970); looked for once."""
+        if self._oldest_ns == NOT_LOOKED_FOR:
+            indexes = np.arange(self.first, self.end, dtype=np.int64)
+            self._oldest_ns = int(self.timestamps(indexes).min())
+        return self._oldest_ns
 
 
 def merge(blocks: Sequence[Block]) -> Block:
