@@ -39,11 +39,13 @@ ENTRIES = [
     },
 ]
 FLAGS = {
+    "drop_oldest": False,
     "max_channel_consumers": 0,
     "max_channel_lag_bytes": 0,
     "max_channel_lag_time": "0s",
     "max_channels": 0,
     "max_topic_bytes": 0,
+    "max_topic_messages": 0,
     "message_ttl": "0s",
     "retention_bytes": 0,
     "retention_time": "0s",

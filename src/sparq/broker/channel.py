@@ -38,8 +38,8 @@ SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"]
 """A place in a log: an end of it, an index, the first message published at or after a wall time in
 ns, or the last so many messages."""
 
-EXPIRED_TOLD_NS: Final = 60 * SECOND_NS
-"""How long after a line about messages that were too old the next may follow."""
+LOST_TOLD_NS: Final = 60 * SECOND_NS
+"""How long after a line about messages that a channel has lost the next may follow."""
 
 
 class Hold(NamedTuple):
@@ -112,7 +112,7 @@ class Channel:
         self.finish_count = self.voided_count = self.expired_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.due_ns = NEVER
-        self._told_ns = self._expired_told = 0
+        self._told_ns, self._told = 0, (0, 0)
         self._last_owner = 0
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
@@ -400,13 +400,17 @@ class Channel:
         self.expired_count += len(indexes)
         self.ledger.finished(self.name, *ranges_of(indexes))
 
-    def tell_expired(self, now: Instant) -> int:
-        """How many were too old since this last told of some; 0: none, or it was a moment ago."""
-        if now.mono_ns < self._told_ns or self.expired_count == self._expired_told:
-            return 0
-        found, self._expired_told = self.expired_count - self._expired_told, self.expired_count
-        self._told_ns = now.mono_ns + EXPIRED_TOLD_NS
-        return found
+    def tell_lost(self, now: Instant) -> tuple[int, int]:
+        """How many messages were voided, and how many too old, since this last told of some.
+
+        (0, 0): none, or it told of some within the last minute.
+        """
+        counts = self.voided_count, self.expired_count
+        if now.mono_ns < self._told_ns or counts == self._told:
+            return 0, 0
+        voided, expired = counts[0] - self._told[0], counts[1] - self._told[1]
+        self._told, self._told_ns = counts, now.mono_ns + LOST_TOLD_NS
+        return voided, expired
 
     def bound(self, count_max: int) -> None:
         """Drop the newest unread messages beyond a number of them (decision 16)."""

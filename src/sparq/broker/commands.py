@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from sparq.broker.bounds import make_room
 from sparq.broker.channel import Channel
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions, LimitReached
 from sparq.broker.publishing import Answered, Publish
@@ -24,7 +25,6 @@ from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import negotiate
 from sparq.protocol.instant import Instant
-from sparq.protocol.layout import FRAME_OVERHEAD
 
 if TYPE_CHECKING:
     from sparq.broker.permissions import Permissions
@@ -121,8 +121,8 @@ class Commands:
         try:
             if topic is None:
                 topic = self._topics.get_or_create(publish.topic, now)
-            if topic.settings.max_topic_bytes:
-                _check_room(topic, publish)
+            if topic.settings.max_topic_bytes or topic.settings.max_topic_messages:
+                make_room(topic, publish)
         except Leaving as leaving:
             self._refuse(publish, str(leaving), fatal=True)
         except LimitReached as limit:
@@ -315,12 +315,3 @@ def due_after(defer_ms: int, now: Instant) -> Instant | None:
         return None
     delay_ns = defer_ms * MILLISECOND_NS
     return Instant(now.wall_ns + delay_ns, now.mono_ns + delay_ns)
-
-
-def _check_room(topic: Topic, publish: Publish) -> None:
-    """Refuse a publish that a topic of limited size has no room for; raises LimitReached."""
-    overhead = publish.messages * FRAME_OVERHEAD
-    wanted = topic.publishing.pending_bytes + publish.size_bytes + overhead
-    if not topic.trimming.has_room(wanted):
-        most = topic.settings.max_topic_bytes
-        raise LimitReached(f"the limit of {most} bytes of topic {topic.name} is reached")

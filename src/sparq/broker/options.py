@@ -46,6 +46,7 @@ class Settings:
 
     Attributes:
         max_channels, max_topic_bytes: limits of a topic, see above.
+        max_topic_messages, drop_oldest: see `bounds`.
         max_channel_consumers: limit of a channel.
         max_channel_lag_bytes, max_channel_lag_time_ns: of a channel, decision 32.
         message_ttl_ns: of a channel; see `delivery`.
@@ -54,6 +55,14 @@ class Settings:
     max_channels: int = option(0, "channels that one topic may have", least=0)
     max_topic_bytes: int = option(
         0, "bytes of one topic's log that its channels may have unfinished", least=0
+    )
+    max_topic_messages: int = option(
+        0, "messages of one topic that one of its channels may have unfinished", least=0
+    )
+    drop_oldest: bool = option(
+        False,
+        "a topic that is full gives up its oldest unread messages, counted, instead of refusing"
+        " publishes",
     )
     retention_bytes: int = option(
         0, "bytes of each log that stay for replay though all channels have finished them", least=0
@@ -87,7 +96,10 @@ class Settings:
     )
 
 
-TOPIC_SETTINGS: Final = ("max_channels", "max_topic_bytes", "retention_bytes", "retention_time_ns")
+TOPIC_SETTINGS: Final = (
+    *("max_channels", "max_topic_bytes", "max_topic_messages", "drop_oldest"),
+    *("retention_bytes", "retention_time_ns"),
+)
 """Those that a channel does not have."""
 
 

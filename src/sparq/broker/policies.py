@@ -105,7 +105,8 @@ class Scope:
     def _settings(self, origins: Mapping[str, Origin]) -> Settings:
         if not origins:
             return self._default
-        return replace(self._default, **{name: found.value for name, found in origins.items()})
+        values: dict[str, Any] = {name: found.value for name, found in origins.items()}
+        return replace(self._default, **values)
 
 
 class Policies:

@@ -86,20 +86,24 @@ class Publishing:
         waiting: those that no commit has taken yet.
         batch: those of the commit that is in flight.
         commit: that commit; None: none is.
-        pending_bytes: bodies that are not in the log yet.
+        pending_bytes, pending_messages: what is not in the log yet.
+        refused_count: messages for which the topic was full.
+        given_up_count: messages that no channel saw yet, given up when the topic was full.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
         self.waiting: deque[Publish] = deque()
         self.batch: list[Publish] = []
         self.commit: Commit | None = None
-        self.pending_bytes = 0
+        self.pending_bytes = self.pending_messages = 0
+        self.refused_count = self.given_up_count = 0
         self._options = options
 
     def add(self, publish: Publish) -> None:
         """Have a publish committed with the turn's end."""
         self.waiting.append(publish)
         self.pending_bytes += publish.size_bytes
+        self.pending_messages += publish.messages
 
     def begin(self, log: Log, now: Instant) -> Commit:
         """The next commit of what waits, for a log that is not busy."""
@@ -149,6 +153,7 @@ class Publishing:
         batch, self.batch, self.commit = self.batch, [], None
         for publish in batch:
             self.pending_bytes -= publish.size_bytes
+            self.pending_messages -= publish.messages
         return batch
 
     def take_waiting(self) -> list[Publish]:
@@ -156,6 +161,7 @@ class Publishing:
         waiting, self.waiting = list(self.waiting), deque()
         for publish in waiting:
             self.pending_bytes -= publish.size_bytes
+            self.pending_messages -= publish.messages
         return waiting
 
 

@@ -121,6 +121,8 @@ class TopicStats:
     unsynced_messages: int
     unsynced_bytes: int
     damaged_messages: int
+    refused_count: int
+    given_up_count: int
 
 
 def selected(broker: Broker, topic_name: str | None) -> list[Topic] | None:
@@ -164,6 +166,8 @@ def of_topic(topic: Topic, now: Instant) -> TopicStats:
         unsynced_messages=log.unsynced.count,
         unsynced_bytes=log.unsynced.size_bytes,
         damaged_messages=sum(damage.messages for damage in log.damage),
+        refused_count=topic.publishing.refused_count,
+        given_up_count=topic.publishing.given_up_count,
     )
 
 

@@ -211,11 +211,7 @@ class Topic:
         self.expect(self.stream.due_ns)
 
     def _wake_named(self, names: list[str]) -> None:
-        for name in names:
-            if name in self.channels:
-                self.wake(self.channels[name])
-
-    # The mark
+        self.woken |= {self.channels[name]: None for name in names if name in self.channels}
 
     def _open_or_close(self) -> None:
         """Find out whether what is published goes on to the channels, and have it do so."""
@@ -237,8 +233,7 @@ class Topic:
             self.woken[channel] = None
 
     def _set_mark(self, index: int) -> None:
-        self.stream.end = index
-        self.stream.ordinal = self.stream.log.ordinal_at(index)
+        self.stream.end, self.stream.ordinal = index, self.stream.log.ordinal_at(index)
         if self.books is not None:
             self.books.ledger.mark(index)
 
@@ -324,15 +319,21 @@ class Topic:
 
     def empty(self) -> None:
         """Void what no channel sees yet."""
+        self.drop_unseen(self.stream.log.written_end)
+
+    def drop_unseen(self, end: int) -> int:
+        """Void what no channel sees yet before an index; returns how many messages those were."""
         stream = self.stream
-        first, end = stream.end, stream.log.written_end
+        first, end = stream.end, min(end, stream.log.written_end)
         if end <= first:
-            return
+            return 0
+        count = stream.log.ordinal_at(end) - stream.ordinal
         self._set_mark(end)
         # First: channels count what they skip, and must not count it a second time as deferred.
         stream.due.void(first, end)
         for channel in self.channels.values():
             channel.void(first, end)
+        return count
 
     # Time
 
@@ -458,8 +459,6 @@ class Topic:
             self.outcome.notes.append(f"topic {self.name}: {note}")
         elif log.upkeep.goes_on(work, log.active):
             self._keep_up()
-
-    # Ending
 
     def refuse_publishes(self) -> None:
         """The topic goes: nothing that waits will be stored."""

@@ -195,24 +195,28 @@ class Trimming:
     def limit_lag(self, topic: str, now: Instant) -> list[str]:
         """Void what channels have not read within the limits; returns notes for an operator."""
         notes: list[str] = []
-        limited = [channel for channel in self._channels.values() if has_lag_limit(channel)]
-        if not limited or self._books is None:
+        if self._books is None:
             return notes
-        segments = self._stream.log.segments()
-        for channel in limited:
-            settings, name = channel.settings, f"channel {topic}:{channel.name}"
-            most_bytes, most_ns = settings.max_channel_lag_bytes, settings.max_channel_lag_time_ns
-            voided = channel.overrun(lag_floor(segments, most_bytes, most_ns, now))
-            channel.voided_count += voided
-            expired = channel.overrun(lag_floor(segments, 0, settings.message_ttl_ns, now))
-            channel.expired_count += expired
+        for channel in self._channels.values():
+            if has_lag_limit(channel):
+                self._limit_lag(channel, now)
+            voided, expired = channel.tell_lost(now)
+            name = f"channel {topic}:{channel.name}"
             if voided:
                 notes.append(
                     f"{name} is too far behind: its {voided} oldest unread messages are voided"
                 )
-            if found := channel.tell_expired(now):
-                notes.append(f"{name}: {found} messages were too old to be delivered")
+            if expired:
+                notes.append(f"{name}: {expired} messages were too old to be delivered")
         return notes
+
+    def _limit_lag(self, channel: Channel, now: Instant) -> None:
+        segments, settings = self._stream.log.segments(), channel.settings
+        most_bytes, most_ns = settings.max_channel_lag_bytes, settings.max_channel_lag_time_ns
+        voided = channel.overrun(lag_floor(segments, most_bytes, most_ns, now))
+        channel.voided_count += voided
+        expired = channel.overrun(lag_floor(segments, 0, settings.message_ttl_ns, now))
+        channel.expired_count += expired
 
 
 def expired(

@@ -139,4 +139,6 @@ def key_of(field: str) -> str:
 def value_of(field: str, value: int) -> int | str:
     """A value as a document has it: a duration as a text."""
     flag: Flag = _BY_FIELD[field]
+    if flag.kind.name == "bool":
+        return bool(value)
     return value if flag.kind.name == "int" else flag.kind.show(flag.kind.given(value))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.nsqd.effects.common import ADDRESSES, ERROR, refused
-from tests.nsqd.line import OK, Line, pub, sub
+from tests.nsqd.line import OK, Line, pub, rdy, sub
 from tests.told import Row, Told, ToldServer
 from tests.waiting import wait_for
 
@@ -17,14 +17,17 @@ TOPICS = 3
 CHANNELS = 2
 CONNECTIONS = 4
 TOPIC_BYTES = 100_000
+TOPIC_MESSAGES = 5
 
 
-def ask(server: ToldServer, method: str, path: str, *, token: str = "") -> int:
+def ask(
+    server: ToldServer, method: str, path: str, *, token: str = "", body: bytes | None = None
+) -> int:
     """One request, with a token if one is given; the status."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=15)
     with contextlib.closing(connection):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        connection.request(method, path, headers=headers)
+        connection.request(method, path, body, headers)
         return connection.getresponse().status
 
 
@@ -89,6 +92,28 @@ def max_connections(server: ToldServer) -> None:
             assert line.ask(pub("t0", b"x")) == OK
 
 
+def drop_oldest(server: ToldServer) -> None:
+    """A full topic takes what comes, and has the newest."""
+    for number in range(TOPIC_MESSAGES + 3):
+        assert ask(server, "POST", "/pub?topic=ring", body=b"%d" % number) == 200
+    assert drained(server, "ring")[0] == b"3"
+
+
+def max_topic_messages(server: ToldServer) -> None:
+    """One more is too many."""
+    for number in range(TOPIC_MESSAGES + 3):
+        assert ask(server, "POST", "/pub?topic=bounded", body=b"%d" % number) == 200
+    assert len(drained(server, "bounded")) == TOPIC_MESSAGES
+
+
+def drained(server: ToldServer, topic: str) -> list[bytes]:
+    """What a new consumer is given."""
+    with Line(server) as line:
+        assert line.ask(sub(topic, "c")) == OK
+        line.say(rdy(2 * TOPIC_MESSAGES))
+        return [message.body for message in line.messages_within(1)]
+
+
 def policies(server: ToldServer) -> None:
     """A setting of one topic, in a file."""
     make_topics(server)
@@ -135,6 +160,11 @@ GROUPS = {
         *ADDRESSES,
         Row("go-compatible", True, go_compatible),
         Row("broadcast-tcp-port", 70_000, go_compatible),
+    ],
+    "rings": [
+        *ADDRESSES,
+        Row("max-topic-messages", TOPIC_MESSAGES, max_topic_messages),
+        Row("drop-oldest", True, drop_oldest),
     ],
     "limited": [
         *ADDRESSES,

@@ -114,7 +114,9 @@ def ago(at: float | None, now: float | None = None) -> str:
 
 
 def setting(value: object) -> str:
-    """`1,234,567`, or a duration as it is."""
+    """`1,234,567`, `yes`, or a duration as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

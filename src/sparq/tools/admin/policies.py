@@ -105,9 +105,14 @@ def _rows(addresses: list[str], answer: Mapping[str, Any]) -> Iterable[dict[str,
                 "source": name,
                 "topic": policy["topic"],
                 "channel": policy.get("channel", ""),
-                "settings": " ".join(f"{key}={value}" for key, value in settings.items()),
+                "settings": " ".join(f"{key}={_shown(value)}" for key, value in settings.items()),
                 "number": number,
             }
+
+
+def _shown(value: Any) -> str:
+    """A setting in a table: as TOML has it, but for the quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 async def _show(job: Job) -> int:

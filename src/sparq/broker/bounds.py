@@ -1,0 +1,105 @@
+"""How much a topic may hold, and what goes where it is full.
+
+1. Bytes count in whole files, and while some channel needs them (see `options`). Messages count
+   exactly: those that the channel has not finished that has most of them, and those that no channel
+   sees yet.
+2. A full topic refuses publishes, or with `drop_oldest` gives up its oldest unread messages: whole
+   files of them for the one limit, as many as are too many for the other. What is in flight,
+   requeued or deferred stays; where that alone is too much, publishes are refused all the same.
+3. Without a channel, and while a topic is paused, the oldest that no channel sees yet go, deferred
+   ones among them.
+4. An ephemeral topic has a bound of its own (decision 16).
+"""
+
+from __future__ import annotations
+
+from sparq.broker.channel import Channel
+from sparq.broker.options import LimitReached
+from sparq.broker.publishing import Publish
+from sparq.broker.topic import Topic
+from sparq.protocol.layout import FRAME_OVERHEAD
+
+
+def make_room(topic: Topic, publish: Publish) -> None:
+    """Have room for a publish to a topic of limited size.
+
+    Raises:
+        LimitReached: there is none; the topic counts that.
+    """
+    pending = topic.publishing
+    messages = publish.messages + pending.pending_messages
+    size_bytes = pending.pending_bytes + publish.size_bytes + publish.messages * FRAME_OVERHEAD
+    if topic.settings.drop_oldest and _fits_alone(topic, size_bytes, messages):
+        while full(topic, size_bytes, messages) and _give_up(topic, messages):
+            pass
+    if limit := full(topic, size_bytes, messages):
+        pending.refused_count += publish.messages
+        raise LimitReached(f"the limit of {limit} of topic {topic.name} is reached")
+
+
+def _fits_alone(topic: Topic, size_bytes: int, messages: int) -> bool:
+    """Whether a topic that holds nothing else had room: else nothing is to be given up for it."""
+    most_bytes, most = topic.settings.max_topic_bytes, topic.settings.max_topic_messages
+    return (not most_bytes or size_bytes <= most_bytes) and (not most or messages <= most)
+
+
+def full(topic: Topic, size_bytes: int, messages: int) -> str:
+    """Which limit would be passed by so much more, in words; empty: none."""
+    settings = topic.settings
+    if topic.books is None:
+        return ""
+    if not topic.trimming.has_room(size_bytes):
+        return f"{settings.max_topic_bytes} bytes"
+    most = settings.max_topic_messages
+    if 0 < most < unfinished_count(topic) + messages:
+        return f"{most} messages"
+    return ""
+
+
+def unfinished_count(topic: Topic) -> int:
+    """Messages that the channel with most of them has not finished, or that none sees yet."""
+    counts = [
+        channel.depth() + channel.in_flight.count + channel.deferred_count()
+        for channel in topic.channels.values()
+    ]
+    return topic.depth() + max(counts, default=0)
+
+
+def _give_up(topic: Topic, messages: int) -> int:
+    """Give up some of the oldest; how many, 0: there are none that can be given up."""
+    most = topic.settings.max_topic_messages
+    excess = unfinished_count(topic) + messages - most
+    if not most or excess <= 0:
+        return _give_up_file(topic)
+    given_up = 0
+    for channel in topic.channels.values():
+        given_up += _overrun(channel, _behind(topic, channel.cursor_ordinal, excess))
+    return given_up or _drop_unseen(topic, _behind(topic, topic.stream.ordinal, excess))
+
+
+def _behind(topic: Topic, ordinal: int, count: int) -> int:
+    """The index behind so many messages."""
+    return topic.stream.log.index_at_ordinal(ordinal + count)
+
+
+def _give_up_file(topic: Topic) -> int:
+    """Give up what is unread in the oldest file that has something unread."""
+    for segment in topic.stream.log.segments():
+        if not segment.sealed:
+            break
+        given_up = sum(_overrun(channel, segment.end_index) for channel in topic.channels.values())
+        if given_up := given_up or _drop_unseen(topic, segment.end_index):
+            return given_up
+    return 0
+
+
+def _drop_unseen(topic: Topic, end: int) -> int:
+    dropped = topic.drop_unseen(end)
+    topic.publishing.given_up_count += dropped
+    return dropped
+
+
+def _overrun(channel: Channel, end: int) -> int:
+    voided = channel.overrun(end)
+    channel.voided_count += voided
+    return voided

@@ -1,0 +1,190 @@
+"""Topics of limited size: what is refused when they are full, and what goes instead."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sparq.protocol import commands
+from sparq.protocol.frames import Bodies
+from tests.broker.house import House, Ticket
+
+BODY = b"x" * 6_000
+LIMIT = 10
+
+
+def refusal(house: House, *bodies: bytes, topic: str = "t") -> str:
+    """Publish, all or none; why it was refused, empty if it was not."""
+    ticket = Ticket()
+    house.broker.publish(topic, Bodies.of(list(bodies)), house.clock.now(), ticket)
+    house.turn()
+    (error,) = ticket.answers
+    return "" if error is None else error.text
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+FULL = f"PUB failed the limit of {LIMIT} messages of topic t is reached"
+
+
+@pytest.mark.parametrize("has_channel", [False, True])
+def test_messages_of_a_topic(has_channel: bool) -> None:
+    """Exactly so many; others have room, a batch is taken whole or not, a crash changes nothing."""
+    house = House(max_topic_messages=LIMIT)
+    if has_channel:
+        house.consumer("t", "c")
+    assert "" == refusal(house, *numbered(0, LIMIT - 1))
+    assert FULL == refusal(house, b"a", b"b")
+    assert "" == refusal(house, b"a")
+    assert FULL == refusal(house, b"b")
+    assert "" == refusal(house, *numbered(0, LIMIT), topic="u")
+    house.crash()
+    assert FULL == refusal(house, b"b")
+    assert 1 == house.topic("t").refused_count
+
+
+def test_a_finish_makes_room_at_once() -> None:
+    """For one more; what is in flight or deferred counts, and what the slowest channel has."""
+    house = House(max_topic_messages=LIMIT)
+    quick, slow = house.consumer("t", "quick", rdy=50), house.consumer("t", "slow", rdy=50)
+    house.publish("t", b"later", defer_ms=60_000)
+    assert "" == refusal(house, *numbered(0, LIMIT - 1))
+    assert FULL == refusal(house, b"a")
+    quick.finish(quick.messages())
+    assert FULL == refusal(house, b"a")
+    messages = slow.messages()
+    slow.finish(messages[:1])
+    assert "" == refusal(house, b"a")
+    assert FULL == refusal(house, b"b")
+    slow.say(commands.req(messages[1].id, 30_000))
+    assert FULL == refusal(house, b"b")
+
+
+def test_what_waits_for_the_disk_counts() -> None:
+    """Many publishes of one turn are together no more than the limit."""
+    house = House(max_topic_messages=LIMIT)
+    ticket = Ticket()
+    for _ in range(3 * LIMIT):
+        house.broker.publish("t", Bodies.of([b"x"]), house.clock.now(), ticket)
+    house.turn()
+    assert LIMIT == ticket.answers.count(None)
+
+
+def test_the_oldest_go() -> None:
+    """As many unread ones as are too many, at each channel; what is deferred or out stays."""
+    house = House(max_topic_messages=LIMIT, drop_oldest=True)
+    quick, slow = house.consumer("t", "quick", rdy=50), house.consumer("t", "slow", rdy=2)
+    house.publish("t", b"later", defer_ms=1_000)
+    for number in range(30):
+        assert "" == refusal(house, b"%d" % number)
+        quick.finish(quick.messages())
+
+    figures = house.channel("t", "slow")
+    assert (2, 7, 1) == (figures.in_flight_count, figures.depth, figures.deferred_count)
+    assert (21, 0) == (figures.voided_count, house.channel("t", "quick").voided_count)
+    assert 0 == house.topic("t").refused_count
+    slow.finish(slow.messages())
+    slow.say(commands.rdy(50))
+    assert numbered(23, 7) == slow.bodies()
+    house.pass_time(1.1)
+    assert [b"later"] == slow.bodies()
+    (note,) = [note for note in house.broker.notes if "too far behind" in note]
+    assert note == "channel t:slow is too far behind: its 21 oldest unread messages are voided"
+
+
+def test_what_cannot_go_refuses() -> None:
+    """All is in flight: nothing is taken from whoever has it."""
+    house = House(max_topic_messages=LIMIT, drop_oldest=True)
+    consumer = house.consumer("t", "c", rdy=50)
+    assert "" == refusal(house, *numbered(0, LIMIT))
+    assert FULL == refusal(house, b"a")
+    assert 1 == house.topic("t").refused_count
+    consumer.finish(consumer.messages())
+    assert "" == refusal(house, b"a")
+
+
+@pytest.mark.parametrize("how", ["no channel", "paused"])
+def test_the_oldest_that_no_channel_sees_go(how: str) -> None:
+    """As a ring: whoever comes is given the newest."""
+    house = House(max_topic_messages=LIMIT, drop_oldest=True)
+    if how == "paused":
+        house.consumer("t", "c").close()
+        house.broker.pause_topic("t", True, house.clock.now())
+        house.turn()
+    for number in range(25):
+        assert "" == refusal(house, b"%d" % number)
+    assert 15 == house.topic("t").given_up_count
+    house.crash()
+    if how == "paused":
+        house.broker.pause_topic("t", False, house.clock.now())
+    assert numbered(15, LIMIT) == house.consumer("t", "c", rdy=50).bodies()
+
+
+@pytest.mark.parametrize("has_channel", [False, True])
+def test_bytes_go_in_whole_files(has_channel: bool) -> None:
+    """A topic of limited size takes whatever comes; what it holds is the newest."""
+    house = House(max_topic_bytes=400_000, drop_oldest=True)
+    if has_channel:
+        house.consumer("t", "c").close()
+    for number in range(300):
+        assert "" == refusal(house, BODY + b"%d" % number)
+        if number % 20 == 0:
+            house.pass_time(1.1)
+    for _ in range(4):
+        house.pass_time(1.1)
+    assert house.topic("t").log_bytes <= 400_000
+    house.crash()
+    bodies = house.consumer("t", "c", rdy=2_500).bodies()
+    assert 30 < len(bodies) < 70
+    last = 300 - len(bodies)
+    assert [BODY + b"%d" % number for number in range(last, 300)] == bodies
+
+
+def test_the_limit_is_lowered() -> None:
+    """What is there stays until something is published; then only as much as may be."""
+    house = House()
+    house.consumer("t", "c").close()
+    assert "" == refusal(house, *numbered(0, 100))
+    house.crash(max_topic_messages=LIMIT, drop_oldest=True)
+    assert 100 == house.channel("t", "c").depth
+    assert "" == refusal(house, b"new")
+    assert [*numbered(91, 9), b"new"] == house.consumer("t", "c", rdy=50).bodies()
+
+
+def test_a_batch_larger_than_the_limit() -> None:
+    """It is refused, and nothing is given up for it."""
+    house = House(max_topic_messages=LIMIT, drop_oldest=True)
+    house.consumer("t", "c").close()
+    assert "" == refusal(house, *numbered(0, 5))
+    assert FULL == refusal(house, *numbered(5, LIMIT + 1))
+    assert 5 == house.channel("t", "c").depth
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_never_more_than_the_limit(seed: int) -> None:
+    """Whatever publishers, consumers and crashes do; in order, and the newest is always there."""
+    chosen = random.Random(seed)
+    house = House(max_topic_messages=LIMIT, drop_oldest=True)
+    consumer = house.consumer("t", "c", rdy=chosen.choice((1, 4)))
+    last, count = -1, 0
+    for _ in range(150):
+        action = chosen.randrange(8)
+        if action < 4:
+            batch = numbered(count, chosen.randrange(1, 5))
+            refused = refusal(house, *batch)
+            count += 0 if refused else len(batch)
+            held = house.channel("t", "c")
+            assert held.depth + held.in_flight_count <= LIMIT
+            assert held.depth or refused or held.in_flight_count
+        elif action == 4:
+            house.crash()
+            consumer = house.consumer("t", "c", rdy=chosen.choice((1, 4)))
+        for message in consumer.messages():
+            if message.attempts == 1:
+                assert int(message.body) > last
+                last = int(message.body)
+            if chosen.random() < 0.5:
+                consumer.finish([message])
