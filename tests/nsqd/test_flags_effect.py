@@ -38,7 +38,7 @@ max-deflate-level snappy enable-experiment
 
 OURS = {
     *("requeue-on-disconnect", "retention-bytes", "retention-time"),
-    *("max-topic-messages", "drop-oldest"),
+    *("max-topic-messages", "drop-oldest", "max-publish-rate", "max-client-publish-rate"),
     *("max-channel-lag-bytes", "max-channel-lag-time", "message-ttl"),
     *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),
     *("go-compatible", "http-token", "debug-routes", "max-line-size", "first-command-timeout"),

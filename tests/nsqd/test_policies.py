@@ -44,6 +44,8 @@ FLAGS = {
     "max_channel_lag_bytes": 0,
     "max_channel_lag_time": "0s",
     "max_channels": 0,
+    "max_client_publish_rate": 0,
+    "max_publish_rate": 0,
     "max_topic_bytes": 0,
     "max_topic_messages": 0,
     "message_ttl": "0s",

@@ -1,4 +1,4 @@
-"""How much a topic may hold, and what goes where it is full.
+"""How much a topic may hold, and how fast it takes that; what goes where it is full.
 
 1. Bytes count in whole files, and while some channel needs them (see `options`). Messages count
    exactly: those that the channel has not finished that has most of them, and those that no channel
@@ -9,6 +9,7 @@
 3. Without a channel, and while a topic is paused, the oldest that no channel sees yet go, deferred
    ones among them.
 4. An ephemeral topic has a bound of its own (decision 16).
+5. What is published too fast is held back, or refused (see `rates`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,37 @@ from sparq.broker.channel import Channel
 from sparq.broker.options import LimitReached
 from sparq.broker.publishing import Publish
 from sparq.broker.topic import Topic
+from sparq.protocol.instant import Instant
 from sparq.protocol.layout import FRAME_OVERHEAD
+
+
+def admit(topic: Topic, publish: Publish, now: Instant) -> int:
+    """Whether a publish may be stored, and when.
+
+    Returns:
+        0: now; else the time (mono ns) until which it is to be held back.
+
+    Raises:
+        LimitReached: it may not; the topic counts that.
+    """
+    settings = topic.settings
+    if settings.max_topic_bytes or settings.max_topic_messages:
+        make_room(topic, publish)
+    topic_rate, client_rate = settings.max_publish_rate, settings.max_client_publish_rate
+    if not topic_rate and not client_rate:
+        return 0
+    client = 0 if publish.session is None else publish.session.id
+    rates = topic.publishing.rates
+    ready_ns = rates.ready_ns(client, publish.messages, now.mono_ns, topic_rate, client_rate)
+    if ready_ns is None:
+        topic.publishing.refused_count += publish.messages
+        limits = [
+            f"{rate} messages a second of {whose}"
+            for rate, whose in ((topic_rate, f"topic {topic.name}"), (client_rate, "one client"))
+            if rate
+        ]
+        raise LimitReached(f"the limit of {' or '.join(limits)} is reached")
+    return ready_ns if ready_ns > now.mono_ns else 0
 
 
 def make_room(topic: Topic, publish: Publish) -> None:

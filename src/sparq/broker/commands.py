@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.broker.bounds import make_room
+from sparq.broker.bounds import admit
 from sparq.broker.channel import Channel
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions, LimitReached
 from sparq.broker.publishing import Answered, Publish
@@ -118,11 +118,12 @@ class Commands:
     def publish(self, publish: Publish, now: Instant) -> None:
         """Have messages committed, or refused; either is answered once."""
         topic = self._topics.by_name.get(publish.topic)
+        ready_ns = 0
         try:
             if topic is None:
                 topic = self._topics.get_or_create(publish.topic, now)
-            if topic.settings.max_topic_bytes or topic.settings.max_topic_messages:
-                make_room(topic, publish)
+            if topic.scope.is_limited:
+                ready_ns = admit(topic, publish, now)
         except Leaving as leaving:
             self._refuse(publish, str(leaving), fatal=True)
         except LimitReached as limit:
@@ -132,7 +133,11 @@ class Commands:
             self._refuse(publish, error.reason, fatal=False)
         else:
             turn = self._turn
-            topic.publishing.add(publish)
+            if ready_ns:
+                topic.publishing.hold(publish, ready_ns)
+                topic.expect(ready_ns)
+            else:
+                topic.publishing.add(publish)
             turn.backlog_bytes += publish.size_bytes
             turn.topics[topic] = None
 

@@ -47,6 +47,7 @@ class Settings:
     Attributes:
         max_channels, max_topic_bytes: limits of a topic, see above.
         max_topic_messages, drop_oldest: see `bounds`.
+        max_publish_rate, max_client_publish_rate: see `rates`.
         max_channel_consumers: limit of a channel.
         max_channel_lag_bytes, max_channel_lag_time_ns: of a channel, decision 32.
         message_ttl_ns: of a channel; see `delivery`.
@@ -59,6 +60,13 @@ class Settings:
     max_topic_messages: int = option(
         0, "messages of one topic that one of its channels may have unfinished", least=0
     )
+    max_publish_rate: int = option(
+        0,
+        "messages a second that may be published to one topic; faster ones are held back for up to"
+        " a second, then refused; 0: any number",
+        least=0,
+    )
+    max_client_publish_rate: int = option(0, "the same of one client; 0: any number", least=0)
     drop_oldest: bool = option(
         False,
         "a topic that is full gives up its oldest unread messages, counted, instead of refusing"
@@ -98,6 +106,7 @@ class Settings:
 
 TOPIC_SETTINGS: Final = (
     *("max_channels", "max_topic_bytes", "max_topic_messages", "drop_oldest"),
+    *("max_publish_rate", "max_client_publish_rate"),
     *("retention_bytes", "retention_time_ns"),
 )
 """Those that a channel does not have."""

@@ -79,6 +79,7 @@ class Scope:
 
     Attributes:
         topic: the topic's settings.
+        is_limited: whether publishes have to be looked at for a limit (see `bounds`).
     """
 
     def __init__(self, default: Settings, policies: Sequence[tuple[int, Policy]]) -> None:
@@ -86,7 +87,10 @@ class Scope:
         self._default = default
         self._policies = policies
         self._for_all = any(policy.channel for _, policy in policies)
-        self.topic = self._settings(self.origins(None))
+        self.topic = settings = self._settings(self.origins(None))
+        limits = (settings.max_topic_bytes, settings.max_topic_messages)
+        rates = (settings.max_publish_rate, settings.max_client_publish_rate)
+        self.is_limited = any((*limits, *rates))
 
     def channel(self, name: str) -> Settings:
         """The settings of a channel."""

@@ -14,11 +14,14 @@ once.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from sparq.broker.books import Ended
-from sparq.broker.options import BrokerOptions
+from sparq.broker.options import NEVER, BrokerOptions
+from sparq.broker.rates import Rates
 from sparq.broker.session import Session, Slot
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
@@ -87,7 +90,10 @@ class Publishing:
         batch: those of the commit that is in flight.
         commit: that commit; None: none is.
         pending_bytes, pending_messages: what is not in the log yet.
-        refused_count: messages for which the topic was full.
+        rates: how fast is published, where that has a limit.
+        held: those that were too fast, with their times: a heap of (mono ns, number, publish).
+        held_count: messages that were held back so far.
+        refused_count: messages for which the topic was full, or that were too fast.
         given_up_count: messages that no channel saw yet, given up when the topic was full.
     """
 
@@ -96,7 +102,9 @@ class Publishing:
         self.batch: list[Publish] = []
         self.commit: Commit | None = None
         self.pending_bytes = self.pending_messages = 0
-        self.refused_count = self.given_up_count = 0
+        self.refused_count = self.given_up_count = self.held_count = 0
+        self.rates = Rates()
+        self.held: list[tuple[int, int, Publish]] = []
         self._options = options
 
     def add(self, publish: Publish) -> None:
@@ -104,6 +112,19 @@ class Publishing:
         self.waiting.append(publish)
         self.pending_bytes += publish.size_bytes
         self.pending_messages += publish.messages
+
+    def hold(self, publish: Publish, ready_ns: int) -> None:
+        """Have a publish committed not before a time (mono ns)."""
+        self.held_count += publish.messages
+        self.pending_bytes += publish.size_bytes
+        self.pending_messages += publish.messages
+        heapq.heappush(self.held, (ready_ns, self.held_count, publish))
+
+    def release(self, mono_ns: int) -> int:
+        """Let those go on whose time has come; returns the next one's, NEVER: there is none."""
+        while self.held and self.held[0][0] <= mono_ns:
+            self.waiting.append(heapq.heappop(self.held)[2])
+        return self.held[0][0] if self.held else NEVER
 
     def begin(self, log: Log, now: Instant) -> Commit:
         """The next commit of what waits, for a log that is not busy."""
@@ -158,7 +179,8 @@ class Publishing:
 
     def take_waiting(self) -> list[Publish]:
         """The topic goes: the publishes that will not be stored."""
-        waiting, self.waiting = list(self.waiting), deque()
+        held = [publish for _, _, publish in sorted(self.held, key=itemgetter(0, 1))]
+        waiting, self.waiting, self.held = [*self.waiting, *held], deque(), []
         for publish in waiting:
             self.pending_bytes -= publish.size_bytes
             self.pending_messages -= publish.messages

@@ -123,6 +123,7 @@ class TopicStats:
     damaged_messages: int
     refused_count: int
     given_up_count: int
+    held_count: int
 
 
 def selected(broker: Broker, topic_name: str | None) -> list[Topic] | None:
@@ -168,6 +169,7 @@ def of_topic(topic: Topic, now: Instant) -> TopicStats:
         damaged_messages=sum(damage.messages for damage in log.damage),
         refused_count=topic.publishing.refused_count,
         given_up_count=topic.publishing.given_up_count,
+        held_count=topic.publishing.held_count,
     )
 
 

@@ -314,6 +314,7 @@ class Topic:
         """Other policies are in force."""
         self.scope = scope
         self.settings = self.trimming.settings = scope.topic
+        self.publishing.release(NEVER)  # by other rates later ones might pass those that are held
         for channel in self.channels.values():
             channel.settings = scope.channel(channel.name)
 
@@ -352,7 +353,7 @@ class Topic:
                 channel.on_time(now)
                 self.wake(channel)
             self.expect(channel.due_ns)
-        self.expect(stream.due.next_due_ns())
+        self.expect(min(stream.due.next_due_ns(), self.publishing.release(now.mono_ns)))
         if stream.due_ns <= now.mono_ns:
             self._wake_named(stream.retry())
         self.expect(stream.due_ns)

@@ -290,6 +290,7 @@ class Topics:
         self.policies = policies
         for name, topic in self.by_name.items():
             topic.take_scope(policies.scope(name))
+            self._turn.touch(topic)
             if not topic.ephemeral:
                 topic.stream.log.limit_files(self._file_bytes(topic.settings))
 

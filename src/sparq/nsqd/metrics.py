@@ -55,7 +55,8 @@ _TOPIC = (
     Shown("unsynced_messages", "unsynced_messages", "gauge", "Messages written but not synced"),
     Shown("unsynced_bytes", "unsynced_bytes", "gauge", "Bytes written but not synced"),
     Shown("damaged_messages", "damaged_messages", "gauge", "Messages found unreadable"),
-    Shown("refused_count", "refused_total", "counter", "Messages for which the topic was full"),
+    Shown("refused_count", "refused_total", "counter", "Messages refused by a limit of the topic"),
+    Shown("held_count", "held_total", "counter", "Messages held back as they came too fast"),
     Shown("given_up_count", "given_up_total", "counter", "Unseen messages given up when it was"),
 )
 _CHANNEL = (

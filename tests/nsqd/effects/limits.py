@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ CHANNELS = 2
 CONNECTIONS = 4
 TOPIC_BYTES = 100_000
 TOPIC_MESSAGES = 5
+CLIENT_RATE = 5
+RATE = 20
 
 
 def ask(
@@ -114,6 +117,31 @@ def drained(server: ToldServer, topic: str) -> list[bytes]:
         return [message.body for message in line.messages_within(1)]
 
 
+def max_client_publish_rate(server: ToldServer) -> None:
+    """Who publishes too fast is slowed, then refused, and stays connected; others are not."""
+    with Line(server) as hasty, Line(server) as calm:
+        for _ in range(4 * CLIENT_RATE):
+            hasty.say(pub("hasty", b"x"))
+            time.sleep(0.02)  # what arrives together is one publish
+        assert calm.ask(pub("hasty", b"x")) == OK
+        answers = [hasty.ask(b"") for _ in range(4 * CLIENT_RATE)]
+        refusal = f"the limit of {RATE} messages a second of topic hasty or {CLIENT_RATE} messages"
+        assert {answer for answer in answers if refusal not in answer[1].decode()} == {OK}
+        assert OK in answers
+        assert answers[-1] != OK
+
+
+def max_publish_rate(server: ToldServer) -> None:
+    """Of many clients together the later ones are held back."""
+    with contextlib.ExitStack() as lines:
+        for _ in range(RATE // CLIENT_RATE + 3):
+            line = lines.enter_context(Line(server))
+            for _ in range(CLIENT_RATE):
+                assert line.ask(pub("many", b"x")) == OK
+    (found,) = server.get_json("/stats?format=json&topic=many")["topics"]
+    assert found["held_count"] >= CLIENT_RATE
+
+
 def policies(server: ToldServer) -> None:
     """A setting of one topic, in a file."""
     make_topics(server)
@@ -165,6 +193,11 @@ GROUPS = {
         *ADDRESSES,
         Row("max-topic-messages", TOPIC_MESSAGES, max_topic_messages),
         Row("drop-oldest", True, drop_oldest),
+    ],
+    "paced": [
+        *ADDRESSES,
+        Row("max-publish-rate", RATE, max_publish_rate),
+        Row("max-client-publish-rate", CLIENT_RATE, max_client_publish_rate),
     ],
     "limited": [
         *ADDRESSES,

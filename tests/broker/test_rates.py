@@ -1,0 +1,151 @@
+"""How fast may be published: what comes faster is held back, then refused; nothing is reordered."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sparq.broker.policies import Policy
+from sparq.broker.rates import CLIENTS_KEPT, HELD_NS, Rates
+from sparq.protocol import commands
+from sparq.protocol.frames import Bodies
+from tests.broker.house import Client, House, Ticket
+
+RATE = 10
+SECOND = 1_000_000_000
+WHY = f"PUB failed the limit of {RATE} messages a second of topic t is reached"
+
+
+def publish(house: House, count: int = 1, topic: str = "t") -> Ticket:
+    """Publish as HTTP does; the ticket."""
+    ticket = Ticket()
+    bodies = Bodies.of([b"x"] * count)
+    house.broker.publish(topic, bodies, house.clock.now(), ticket)
+    house.turn()
+    return ticket
+
+
+def say(client: Client, first: int, count: int) -> None:
+    """PUBs one by one, numbered."""
+    for number in range(first, first + count):
+        client.say(commands.pub("t", b"%d" % number))
+
+
+def test_a_burst_then_slower_then_refused() -> None:
+    """A second's messages at once, as many as they come due; more than that are too many."""
+    house = House(max_publish_rate=RATE)
+    tickets = [publish(house) for _ in range(30)]
+
+    def answered() -> list[int]:
+        return [len(ticket.answers) for ticket in tickets]
+
+    assert [1] * 11 + [0] * 10 + [1] * 9 == answered()
+    assert [WHY] * 9 == [ticket.answers[0].text for ticket in tickets[21:]]
+    for done in range(12, 22):
+        house.pass_time(1 / RATE)
+        assert [1] * done + [0] * (21 - done) + [1] * 9 == answered()
+    assert [None] * 21 == [ticket.answers[0] for ticket in tickets[:21]]
+    figures = house.topic("t")
+    assert (21, 9, 10) == (figures.message_count, figures.refused_count, figures.held_count)
+    house.pass_time(10)
+    assert [None] == publish(house).answers
+
+
+def test_others_are_not_concerned() -> None:
+    """Other topics have their own; without the option nothing is held."""
+    house = House(max_publish_rate=RATE)
+    for _ in range(30):
+        publish(house)
+    assert [None] == publish(house, topic="u").answers
+    free = House()
+    assert [[None]] * 300 == [publish(free).answers for _ in range(300)]
+    assert 0 == free.topic("t").held_count
+
+
+def test_a_large_batch_makes_the_next_wait() -> None:
+    """It is taken as a whole, and the rate holds over time."""
+    house = House(max_publish_rate=RATE)
+    assert [None] == publish(house, 50).answers
+    assert WHY == publish(house).answers[0].text  # type: ignore[union-attr]  # it is refused
+    house.pass_time(3.5)
+    held = publish(house)
+    assert [] == held.answers
+    house.pass_time(0.6)
+    assert [None] == held.answers
+
+
+def test_of_one_client() -> None:
+    """The other is not slowed; each one's messages stay in their order."""
+    house = House(max_client_publish_rate=RATE)
+    consumer = house.consumer("t", "c", rdy=2_500)
+    hasty, calm = house.connect(), house.connect()
+    say(hasty, 0, 30)
+    say(calm, 100, 5)
+    assert [b"OK"] * 5 == calm.answers()
+    assert [b"OK"] * 11 == hasty.answers()
+    for _ in range(12):
+        house.pass_time(0.1)
+    answers = hasty.answers()
+    text = f"E_PUB_FAILED PUB failed the limit of {RATE} messages a second of one client is reached"
+    assert [b"OK"] * 10 + [text.encode()] * 9 == answers
+    assert not hasty.session.closing
+    bodies = [int(body) for body in consumer.bodies()]
+    assert list(range(21)) == [number for number in bodies if number < 100]
+    assert 26 == len(bodies)
+
+
+def test_what_is_held_when_the_topic_goes() -> None:
+    """It is answered: refused. So is it when nsqd stops."""
+    for ends in (House.close, lambda house: house.broker.delete_topic("t", house.clock.now())):
+        house = House(max_publish_rate=RATE)
+        tickets = [publish(house) for _ in range(15)]
+        ends(house)
+        house.turn()
+        assert [1] * 15 == [len(ticket.answers) for ticket in tickets]
+        assert 4 == sum(ticket.answers[0] is not None for ticket in tickets)
+
+
+def test_other_policies_let_go_what_is_held() -> None:
+    """So that nothing that is published under them passes it."""
+    house = House(max_client_publish_rate=RATE)
+    consumer = house.consumer("t", "c", rdy=2_500)
+    client = house.connect()
+    say(client, 0, 15)
+    house.broker.configure_policies([Policy("t", "", {"max_client_publish_rate": 0})])
+    say(client, 15, 50)
+    assert [b"OK"] * 65 == client.answers()
+    assert list(range(65)) == [int(body) for body in consumer.bodies()]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_rate_holds(seed: int) -> None:
+    """Over any time no more than it and a burst goes on; nothing waits for more than a second."""
+    chosen = random.Random(seed)
+    rates = Rates()
+    now = 0
+    taken: list[int] = []
+    last: dict[int, int] = {}
+    for _ in range(3_000):
+        now += chosen.choice((0, 0, SECOND // 40, SECOND // 5))
+        client = chosen.randrange(1, 4)
+        ready = rates.ready_ns(client, 1, now, RATE, RATE // 2)
+        if ready is None:
+            continue
+        assert now <= ready <= now + HELD_NS
+        assert last.get(client, 0) <= ready
+        last[client] = ready
+        taken.append(ready)
+    taken.sort()
+    for at, began in enumerate(taken):
+        within = sum(began <= ns < began + 2 * SECOND for ns in taken[at : at + 100])
+        assert within <= 3 * RATE + 1
+    assert len(taken) > 0.8 * RATE * now / SECOND
+
+
+def test_clients_are_forgotten() -> None:
+    """Those that publish no more cost nothing for ever."""
+    rates = Rates()
+    for client in range(5 * CLIENTS_KEPT):
+        rates.ready_ns(client, 1, client * SECOND, 0, RATE)
+    assert len(rates._clients) <= CLIENTS_KEPT + 1
