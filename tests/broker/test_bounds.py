@@ -46,6 +46,19 @@ def test_messages_of_a_topic(has_channel: bool) -> None:
     assert 1 == house.topic("t").refused_count
 
 
+def test_the_log_tells_of_it_once_a_minute() -> None:
+    """How many there were since the last line."""
+    house = House(max_topic_messages=LIMIT)
+    assert "" == refusal(house, *numbered(0, LIMIT))
+    for _ in range(100):
+        assert FULL == refusal(house, b"a")
+        house.pass_time(1.1)
+    notes = [note for note in house.broker.notes if "refused" in note]
+    assert ["topic t: messages that its limits refused: 1"] == notes[:1]
+    assert 2 == len(notes)
+    assert "topic t: messages that its limits refused: 55" == notes[1]
+
+
 def test_a_finish_makes_room_at_once() -> None:
     """For one more; what is in flight or deferred counts, and what the slowest channel has."""
     house = House(max_topic_messages=LIMIT)

@@ -134,3 +134,10 @@ def _overrun(channel: Channel, end: int) -> int:
     voided = channel.overrun(end)
     channel.voided_count += voided
     return voided
+
+
+def limit_notes(topic: Topic, now: Instant) -> list[str]:
+    """What an operator should read of a topic's limits, once a minute."""
+    refused, given_up = topic.publishing.tell_limited(now.mono_ns)
+    said = {"that its limits refused": refused, "unseen, that it gave up as it was full": given_up}
+    return [f"topic {topic.name}: messages {what}: {n}" for what, n in said.items() if n]

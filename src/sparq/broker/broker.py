@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from sparq.broker import health
 from sparq.broker.admin import Admin
 from sparq.broker.books import Books
+from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.commands import Commands, due_after
 from sparq.broker.latency import Histogram
@@ -362,6 +363,7 @@ class Broker:
             for topic in self.topics.values():
                 if topic.trim(now):
                     turn.touch(topic)
+                turn.health.notes += limit_notes(topic, now)
             self._topics.look_after()
         next_ns = self.next_due_ns()
         if self.topics or self._topics.has_work:

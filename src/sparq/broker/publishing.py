@@ -17,10 +17,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sparq.broker.books import Ended
-from sparq.broker.options import NEVER, BrokerOptions
+from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.rates import Rates
 from sparq.broker.session import Session, Slot
 from sparq.log.commit import Commit
@@ -30,6 +30,9 @@ from sparq.log.task import Work
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import Instant
+
+LIMITED_TOLD_NS: Final = 60 * SECOND_NS
+"""How long after a line about a topic's limits the next may follow."""
 
 
 class Ticket(Protocol):
@@ -105,6 +108,7 @@ class Publishing:
         self.refused_count = self.given_up_count = self.held_count = 0
         self.rates = Rates()
         self.held: list[tuple[int, int, Publish]] = []
+        self._told, self._told_ns = (0, 0), 0
         self._options = options
 
     def add(self, publish: Publish) -> None:
@@ -125,6 +129,18 @@ class Publishing:
         while self.held and self.held[0][0] <= mono_ns:
             self.waiting.append(heapq.heappop(self.held)[2])
         return self.held[0][0] if self.held else NEVER
+
+    def tell_limited(self, mono_ns: int) -> tuple[int, int]:
+        """How many messages were refused, and how many given up, since this last told of some.
+
+        (0, 0): none, or it told of some within the last minute.
+        """
+        counts = self.refused_count, self.given_up_count
+        if counts == self._told or mono_ns < self._told_ns:
+            return 0, 0
+        refused, given_up = counts[0] - self._told[0], counts[1] - self._told[1]
+        self._told, self._told_ns = counts, mono_ns + LIMITED_TOLD_NS
+        return refused, given_up
 
     def begin(self, log: Log, now: Instant) -> Commit:
         """The next commit of what waits, for a log that is not busy."""
