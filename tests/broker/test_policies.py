@@ -11,6 +11,7 @@ import pytest
 from sparq.broker.catalog import POLICIES, CatalogError
 from sparq.broker.options import Settings
 from sparq.broker.policies import (
+    NAMES,
     PATTERNS_MAX,
     POLICIES_MAX,
     Change,
@@ -197,6 +198,24 @@ def test_a_limit_set_at_run_time_holds_at_once_and_after_a_crash() -> None:
     assert "" == why_refused(house, "small")
     house.crash()
     assert "" == why_refused(house, "small")
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_each_setting_holds_after_a_crash(name: str) -> None:
+    """As it was set, for topics that are there and for those to come; without one it is off."""
+    house = House()
+    house.publish("t", b"x")
+    assert not getattr(house.broker.topics["t"].settings, name)
+    assert choose(house, policy("*", **{name: 70_000})) is None
+    for _ in range(2):
+        house.publish("u", b"x")
+        for topic in ("t", "u"):
+            assert 70_000 == getattr(house.broker.topics[topic].settings, name)
+        house.broker.create_channel("t", "c", house.clock.now())
+        assert 70_000 == getattr(house.broker.topics["t"].channels["c"].settings, name)
+        house.crash()
+    assert choose(house) is None
+    assert not getattr(house.broker.topics["t"].settings, name)
 
 
 def test_a_limited_topic_has_small_files() -> None:

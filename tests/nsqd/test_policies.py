@@ -229,6 +229,37 @@ async def test_metrics(tmp_path: Path) -> None:
     await stop(nsqd)
 
 
+async def test_metrics_of_limits(nsqd: Daemon) -> None:
+    """What is refused, held back, given up or too old is counted; without policies nothing is."""
+    for topic in ("small", "ring", "quick", "aged"):
+        await nsqd.post(f"/topic/create?topic={topic}")
+    await nsqd.post("/channel/create?topic=ring&channel=c")
+    chosen = document(
+        {"topic": "small", "max_topic_messages": 2},
+        {"topic": "ring", "max_topic_messages": 2, "drop_oldest": True},
+        {"topic": "quick", "max_publish_rate": 5},
+        {"topic": "aged", "message_ttl": "1ms"},
+    )
+    assert 200 == (await put(nsqd, chosen))[0]
+    answers = [
+        await nsqd.ask("POST", f"/pub?topic={t}", b"x") for t in ["small"] * 3 + ["ring"] * 5
+    ]
+    assert [200, 200, 503, *[200] * 5] == [status for status, _ in answers]
+    await nsqd.post("/mpub?topic=quick", b"1\n2\n3\n4\n5\n6")
+    await nsqd.post("/pub?topic=quick", b"x")
+
+    _, text = await nsqd.ask("GET", "/metrics")
+    for line in (
+        b'nsqd_topic_refused_total{topic="small"} 1',
+        b'nsqd_topic_refused_total{topic="ring"} 0',
+        b'nsqd_topic_given_up_total{topic="ring"} 0',
+        b'nsqd_channel_voided_total{topic="ring",channel="c"} 3',
+        b'nsqd_topic_held_total{topic="quick"} 1',
+        b'nsqd_channel_expired_total{topic="ring",channel="c"} 0',
+    ):
+        assert line + b"\n" in text
+
+
 async def test_while_it_stops(nsqd: Daemon) -> None:
     """As any change."""
     nsqd.nsqd.exiting = True
