@@ -38,6 +38,7 @@ max-deflate-level snappy enable-experiment
 
 OURS = {
     *("requeue-on-disconnect", "retention-bytes", "retention-time"),
+    "max-attempts",
     *("max-topic-messages", "drop-oldest", "max-publish-rate", "max-client-publish-rate"),
     *("max-channel-lag-bytes", "max-channel-lag-time", "message-ttl"),
     *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),

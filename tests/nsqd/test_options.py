@@ -47,7 +47,7 @@ DEFAULTS = {
     "max_channel_consumers": 0,
     **{"retention_bytes": 0, "retention_time": 0},
     **{"max_channel_lag_bytes": 0, "max_channel_lag_time": 0, "message_ttl": 0},
-    **{"max_topic_messages": 0, "drop_oldest": False},
+    **{"max_attempts": 0, "max_topic_messages": 0, "drop_oldest": False},
     **{"max_publish_rate": 0, "max_client_publish_rate": 0},
     **{"max_topics": 0, "max_channels": 0, "max_topic_bytes": 0, "max_connections": 0},
     **{"http_token": "", "debug_routes": True, "go_compatible": False},

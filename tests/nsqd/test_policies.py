@@ -40,6 +40,7 @@ ENTRIES = [
 ]
 FLAGS = {
     "drop_oldest": False,
+    "max_attempts": 0,
     "max_channel_consumers": 0,
     "max_channel_lag_bytes": 0,
     "max_channel_lag_time": "0s",
@@ -190,6 +191,7 @@ async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
         "max_channel_lag_time": {"value": "1m0s", "source": "configured", "number": 2},
         "max_channel_consumers": {"value": 4, "source": "policies", "number": 1},
         "message_ttl": {"value": "0s", "source": "flags"},
+        "max_attempts": {"value": 0, "source": "flags"},
     } == channel["settings"]
     for query, code in (("?topic=a+b", "TOPIC"), ("?topic=a&channel=", "CHANNEL")):
         status, answer = await nsqd.ask("GET", PATH + query)

@@ -21,12 +21,14 @@ from sparq.broker.admin import Admin
 from sparq.broker.books import Books
 from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
+from sparq.broker.channel import Letters
 from sparq.broker.commands import Commands, due_after
+from sparq.broker.dead_letters import dead_letter_topic
 from sparq.broker.latency import Histogram
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
-from sparq.broker.publishing import Answered, Change, Publish, Ticket, refusal
+from sparq.broker.publishing import Answered, Change, Outcome, Publish, Ticket, refusal
 from sparq.broker.session import Buffer, Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
@@ -47,6 +49,8 @@ TRIM_EVERY_NS = SECOND_NS
 """How often segments are looked at for whether somebody still needs them."""
 SHORT_TRIM_NS = SECOND_NS // 10
 """How often on a disk that has no space."""
+UNMOVED_TOLD_NS = 60 * SECOND_NS
+"""How long after a line about dead letters that are refused the next may follow."""
 
 
 class Broker:
@@ -79,7 +83,7 @@ class Broker:
         self._checkpoints = Checkpoints(self.journal, self.topics)
         self._commands = Commands(self._topics, turn, options, server_facts or {})
         self.execute = self._commands.execute
-        self._next_session_id = 0
+        self._next_session_id = self._unmoved_told_ns = 0
         self._trimmed_ns = now.mono_ns
         admin = Admin(self._topics, turn)
         self.create_topic = admin.create_topic
@@ -244,7 +248,7 @@ class Broker:
         topics, turn.topics = turn.topics, {}
         if turn.answers:
             answers, turn.answers = turn.answers, []
-            self._answer(answers)
+            self._answer(answers, now)
         for topic in topics:
             if served := topic.end_turn(turn.sampler, turn.waited, now):
                 turn.sessions |= served
@@ -254,7 +258,7 @@ class Broker:
                 self._write_ledger(topic, books, now)
                 if books.ledger.has_news:
                     turn.touch(topic)  # what could not be written is tried with the next turn
-            self._take(topic)
+            self._take(topic, now)
             if topic.woken or topic.ephemeral or topic.is_deleted:
                 self._go_on(topic)
         if turn.journals_ended > self._checkpoints.ended:
@@ -282,16 +286,16 @@ class Broker:
         if topic is not None:
             if topic.finish(task.work, now):
                 self.turn.touch(topic)
-            self._take(topic)
+            self._take(topic, now)
         if task.request is not None:
             task.request.finish(self.turn, now)
 
-    def _take(self, topic: Topic) -> None:
+    def _take(self, topic: Topic, now: Instant) -> None:
         """Take what a topic has come to: answer, note, hand out."""
         turn, outcome = self.turn, topic.outcome
         if outcome.answers:
             answers, outcome.answers = outcome.answers, []
-            self._answer(answers)
+            self._answer(answers, now)
         if outcome.works:
             works, outcome.works = outcome.works, []
             topic.under_way += len(works)
@@ -302,14 +306,13 @@ class Broker:
             for reply, error in replies:
                 if isinstance(reply, Reply):
                     turn.sessions[reply.settle(error)] = None
+        if outcome.letters:
+            self._move(topic, now)
         if outcome.has_recovered:
             outcome.has_recovered = False
             turn.health.failure = None
         if outcome.failures or outcome.notes:
-            for failure in outcome.failures:
-                turn.health.fail(failure.note, failure.error)
-            turn.health.notes += outcome.notes
-            outcome.failures, outcome.notes = [], []
+            self._tell(outcome)
         if outcome.changes:
             turn.changes += outcome.changes
             outcome.changes = []
@@ -317,7 +320,7 @@ class Broker:
         if topic.due_ns < topic.scheduled_ns:
             turn.timers.schedule(topic, topic.due_ns)
 
-    def _answer(self, answers: list[Answered]) -> None:
+    def _answer(self, answers: list[Answered], now: Instant) -> None:
         """Answer publishes that are kept, or refused."""
         turn = self.turn
         for publishes, reason, fatal in answers:
@@ -328,6 +331,8 @@ class Broker:
                     if publish.ticket is not None:
                         error = None if reason is None else refusal(publish.command, reason, fatal)
                         turn.published.append((publish.ticket, error))
+                    elif publish.letters is not None:
+                        self._moved(publish.letters, publish.topic, reason, now)
                     continue
                 session.uncommitted_bytes -= publish.size_bytes
                 if reason is None:
@@ -339,6 +344,38 @@ class Broker:
                     slot.data = refused * (1 if fatal else publish.oks)
                     session.closing |= fatal
                 turn.sessions[session] = None
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Note what an operator should read."""
+        health = self.turn.health
+        for failure in outcome.failures:
+            health.fail(failure.note, failure.error)
+        health.notes += outcome.notes
+        outcome.failures, outcome.notes = [], []
+
+    def _move(self, topic: Topic, now: Instant) -> None:
+        """Publish dead letters; `_moved` has what came of each."""
+        found, topic.outcome.letters = topic.outcome.letters, []
+        name = dead_letter_topic(topic.name)
+        for letters in found:
+            bodies, told = Bodies.of(letters.bodies), letters._replace(topic=topic.name)
+            publish = Publish(name, "PUB", bodies, len(bodies), bodies.size_bytes, letters=told)
+            self._commands.publish(publish, now)
+
+    def _moved(self, letters: Letters, to: str, reason: str | None, now: Instant) -> None:
+        """Dead letters are kept, or refused."""
+        channel = letters.channel
+        if reason is None:
+            channel.buried(letters.indexes)
+        else:
+            channel.not_buried(letters.indexes, now)
+            if now.mono_ns >= self._unmoved_told_ns:
+                self._unmoved_told_ns = now.mono_ns + UNMOVED_TOLD_NS
+                count = len(letters.indexes)
+                self.notes.append(f"dead letters that topic {to} does not take: {count}: {reason}")
+        topic = self.topics.get(letters.topic)
+        if topic is not None and not channel.is_retired:
+            self.turn.wake(topic, channel)
 
     def take_sessions(self) -> dict[Session, None]:
         """The sessions that may have output, or are to be closed, since last asked."""

@@ -38,6 +38,10 @@ SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"]
 """A place in a log: an end of it, an index, the first message published at or after a wall time in
 ns, or the last so many messages."""
 
+BURIAL: Final = 1
+"""Who has in flight what is on its way to the dead-letter topic: no session."""
+BURY_AGAIN_NS: Final = SECOND_NS
+"""How long after it was refused there it is tried again."""
 LOST_TOLD_NS: Final = 60 * SECOND_NS
 """How long after a line about messages that a channel has lost the next may follow."""
 
@@ -71,6 +75,7 @@ class Channel:
         finish_count: messages finished by whoever has subscribed so far.
         voided_count: unread messages that a lag limit has taken from the channel.
         expired_count: messages that nobody was given because they were too old.
+        dead_letter_count: messages that were moved to the dead-letter topic.
         zone_local_count, region_local_count, global_count: deliveries by where the consumer is;
             without topology-aware consumption all are global.
         base_ordinal: messages before the first that was put to this channel (for message_count).
@@ -109,11 +114,11 @@ class Channel:
         self.timeout_count = 0
         self.latencies: Window | None = None
         self.outlook = Outlook()
-        self.finish_count = self.voided_count = self.expired_count = 0
+        self.finish_count = self.voided_count = self.expired_count = self.dead_letter_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.due_ns = NEVER
         self._told_ns, self._told = 0, (0, 0)
-        self._last_owner = 0
+        self._last_owner = BURIAL
         self._id_base = stream.log.node_id << INDEX_BITS
         self._raw_base = np.uint64(self._id_base)
 
@@ -400,6 +405,27 @@ class Channel:
         self.expired_count += len(indexes)
         self.ledger.finished(self.name, *ranges_of(indexes))
 
+    def bury(self, indexes: NDArray[np.int64], attempts: NDArray[np.uint16], now: Instant) -> None:
+        """These messages are published as dead letters: nobody else may have them meanwhile."""
+        self.in_flight.note_many(indexes, attempts, BURIAL, now_ns=now.mono_ns, deadline_ns=NEVER)
+
+    def buried(self, indexes: NDArray[np.int64]) -> None:
+        """They are in the dead-letter topic; those that were not taken away meanwhile are done."""
+        freed = self.in_flight.finish(indexes, BURIAL)
+        if freed.freed:
+            self.dead_letter_count += freed.freed
+            self.ledger.finished(self.name, freed.starts, freed.ends)
+
+    def not_buried(self, indexes: NDArray[np.int64], now: Instant) -> None:
+        """The dead-letter topic did not take them: they come up again after a while."""
+        for index in indexes.tolist():
+            attempts = self.in_flight.release(index, BURIAL)
+            if attempts > NOT_IN_FLIGHT:
+                due_ns = now.wall_ns + BURY_AGAIN_NS
+                self.delays.add(now.mono_ns + BURY_AGAIN_NS, index, attempts)
+                self.ledger.requeued(self.name, [index], [due_ns], [attempts])
+        self.due_ns = min(self.due_ns, now.mono_ns + BURY_AGAIN_NS)
+
     def tell_lost(self, now: Instant) -> tuple[int, int]:
         """How many messages were voided, and how many too old, since this last told of some.
 
@@ -429,8 +455,6 @@ class Channel:
             self.paused = paused
             self.ledger.paused(self.name, paused)
 
-    # What the log must keep
-
     def unfinished(self) -> NDArray[np.int64]:
         """The unfinished indexes that the cursor has passed or that stand outside it, ascending."""
         parts = (
@@ -458,3 +482,19 @@ def refusal(command: str, message_id: bytes, why: int) -> RemoteError:
     text = message_id.decode("utf-8", "surrogateescape")
     reason = "ID not in flight" if why == NOT_IN_FLIGHT else "client does not own message"
     return RemoteError(f"E_{command}_FAILED", f"{command} {text} failed {reason}")
+
+
+class Letters(NamedTuple):
+    """Messages of one channel that are to be published as dead letters.
+
+    Attributes:
+        channel: whose they are; `buried` or `not_buried` is to be called.
+        indexes: which, ascending.
+        bodies: theirs.
+        topic: its name, once the broker has them.
+    """
+
+    channel: Channel
+    indexes: NDArray[np.int64]
+    bodies: list[bytes]
+    topic: str = ""

@@ -18,6 +18,8 @@
    once more; it is finished instead. The time is that of its publish, also for a deferred one. It
    is looked at where a message comes up for delivery; what nobody asks for goes in whole files
    (see `trimming`). A clock that was set may have left old messages behind younger ones.
+8. With `max_attempts` a message that comes up for delivery after so many is a dead letter: it is
+   handed to `Handout.letters`, and to no consumer.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.channel import Channel
+from sparq.broker.channel import Channel, Letters
 from sparq.broker.in_flight import ranges_of
 from sparq.broker.latency import Histogram
 from sparq.broker.session import Nearness, Session
@@ -36,7 +38,7 @@ from sparq.log.block import Block
 from sparq.log.reading import BlockRead
 from sparq.protocol.frames import patch_attempts
 from sparq.protocol.instant import Instant
-from sparq.protocol.layout import ATTEMPTS_MAX, ATTEMPTS_OFFSET
+from sparq.protocol.layout import ATTEMPTS_MAX, ATTEMPTS_OFFSET, FRAME_OVERHEAD
 
 Indexes = NDArray[np.int64]
 Attempts = NDArray[np.uint16]
@@ -67,12 +69,14 @@ class Handout(NamedTuple):
 
     Attributes:
         waited: how long messages have waited for their first delivery.
+        letters: takes what is to be moved to the dead-letter topic.
     """
 
     channel: Channel
     sampler: Sampler
     waited: Histogram
     now: Instant
+    letters: list[Letters]
 
     def deadline_ns(self, session: Session) -> int:
         """When what the session is given now counts as lost; the channel notes that."""
@@ -281,6 +285,8 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
     runs, waits = _collect(handout, session.room_bytes(), indexes, attempts)
     if runs and channel.settings.message_ttl_ns:
         runs = _without_expired(handout, runs)
+    if runs and channel.settings.max_attempts:
+        runs = _without_dead(handout, runs)
     if runs:
         _send_again(handout, session, runs)
     channel.again.push_front(indexes[waits], attempts[waits])
@@ -386,6 +392,22 @@ def _without_expired(handout: Handout, runs: list[Run]) -> list[Run]:
             handout.channel.expire(run.indexes[~alive])
         if alive.any():
             kept.append(Run(run.block, run.indexes[alive], run.attempts[alive]))
+    return kept
+
+
+def _without_dead(handout: Handout, runs: list[Run]) -> list[Run]:
+    """The runs without what was delivered often enough, which is to be moved."""
+    channel = handout.channel
+    kept = []
+    for block, indexes, attempts in runs:
+        dead = attempts >= channel.settings.max_attempts
+        if dead.any():
+            frames = [block.slice(index, index + 1) for index in indexes[dead].tolist()]
+            bodies = [bytes(frame[FRAME_OVERHEAD:]) for frame in frames]
+            channel.bury(indexes[dead], attempts[dead], handout.now)
+            handout.letters.append(Letters(channel, indexes[dead], bodies))
+        if not dead.all():
+            kept.append(Run(block, indexes[~dead], attempts[~dead]))
     return kept
 
 

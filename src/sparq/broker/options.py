@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sparq.protocol.identify import Limits
+from sparq.protocol.layout import ATTEMPTS_MAX
 from sparq.protocol.option import option
 
 SECOND_NS = 1_000_000_000
@@ -50,7 +51,7 @@ class Settings:
         max_publish_rate, max_client_publish_rate: see `rates`.
         max_channel_consumers: limit of a channel.
         max_channel_lag_bytes, max_channel_lag_time_ns: of a channel, decision 32.
-        message_ttl_ns: of a channel; see `delivery`.
+        max_attempts, message_ttl_ns: of a channel; see `dead_letters` and `delivery`.
     """
 
     max_channels: int = option(0, "channels that one topic may have", least=0)
@@ -95,6 +96,13 @@ class Settings:
         "how old a channel's unread messages may grow; older ones are voided for it, in whole"
         " files, and counted; 0: any age",
         least=0,
+    )
+    max_attempts: int = option(
+        0,
+        "deliveries of a message by one channel; one that comes back after so many is moved to the"
+        " topic's dead-letter topic, NAME.dead; 0: any number",
+        least=0,
+        most=ATTEMPTS_MAX,
     )
     message_ttl_ns: int = option(
         0,

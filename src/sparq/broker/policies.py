@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_hexdigest
 
+from sparq.broker.dead_letters import is_dead_letter_topic
 from sparq.broker.options import TOPIC_SETTINGS, Settings
 from sparq.protocol.names import NAME_SIZE_MAX
 
@@ -82,8 +83,13 @@ class Scope:
         is_limited: whether publishes have to be looked at for a limit (see `bounds`).
     """
 
-    def __init__(self, default: Settings, policies: Sequence[tuple[int, Policy]]) -> None:
+    def __init__(
+        self, topic: str, default: Settings, policies: Sequence[tuple[int, Policy]]
+    ) -> None:
         """`policies`: those that fit the topic, with their places, in their order."""
+        if is_dead_letter_topic(topic):
+            default = replace(default, max_attempts=0)
+            policies = [(at, _without_attempts(policy)) for at, policy in policies]
         self._default = default
         self._policies = policies
         self._for_all = any(policy.channel for _, policy in policies)
@@ -140,7 +146,7 @@ class Policies:
         """What holds for the topic of this name."""
         places = [*self._named.get(topic, ())]
         places += (place for place, pattern in self._patterns if pattern.match(topic))
-        return Scope(self.default, [(place, self.all[place]) for place in sorted(places)])
+        return Scope(topic, self.default, [(place, self.all[place]) for place in sorted(places)])
 
     def with_chosen(self, chosen: Iterable[Policy]) -> Policies:
         """The same with others that were set at run time."""
@@ -149,6 +155,12 @@ class Policies:
     def with_configured(self, configured: Iterable[Policy]) -> Policies:
         """The same with others of the file."""
         return Policies(self.default, configured, self.chosen)
+
+
+def _without_attempts(policy: Policy) -> Policy:
+    """What a policy says of a dead-letter topic: there is none of another one."""
+    settings = {name: value for name, value in policy.settings.items() if name != "max_attempts"}
+    return policy._replace(settings=settings)
 
 
 def fits(pattern: str, name: str) -> bool:

@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from sparq.broker.books import Ended
+from sparq.broker.channel import Letters
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.rates import Rates
 from sparq.broker.session import Session, Slot
@@ -53,6 +54,7 @@ class Publish(NamedTuple):
         session, slot: who has sent it, and the place of the answer; None: it came by HTTP.
         oks: how many OKs answer it: one for each message of a run of PUBs.
         ticket: who is answered where it came by HTTP.
+        letters: what it has the bodies of, where they are dead letters.
     """
 
     topic: str
@@ -65,6 +67,7 @@ class Publish(NamedTuple):
     slot: Slot | None = None
     oks: int = 1
     ticket: Ticket | None = None
+    letters: Letters | None = None
 
 
 class Answered(NamedTuple):
@@ -231,6 +234,7 @@ class Outcome:
         works: disk work to hand out.
         answers: publishes that are kept or refused.
         replies: who has waited for the ledger, and why it cannot be written; None: it is.
+        letters: what is to be moved to the dead-letter topic.
         changes: channels that have come or gone.
         notes: what an operator should read.
         failures: what the disk has refused.
@@ -244,6 +248,7 @@ class Outcome:
         "failures",
         "has_recovered",
         "journals_ended",
+        "letters",
         "notes",
         "replies",
         "works",
@@ -253,6 +258,7 @@ class Outcome:
         self.works: list[Work] = []
         self.answers: list[Answered] = []
         self.replies: Ended = []
+        self.letters: list[Letters] = []
         self.changes: list[Change] = []
         self.notes: list[str] = []
         self.failures: list[Failure] = []

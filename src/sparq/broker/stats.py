@@ -99,6 +99,7 @@ class ChannelStats:
     range_query: str | None
     range_commit_seconds: float | None
     expired_count: int
+    dead_letter_count: int
 
 
 @dataclass(slots=True)
@@ -211,6 +212,7 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         range_query=hold.session.user_agent if hold is not None else None,
         range_commit_seconds=_seconds(_since_commit(channel, now)),
         expired_count=channel.expired_count,
+        dead_letter_count=channel.dead_letter_count,
     )
 
 

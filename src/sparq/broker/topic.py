@@ -127,7 +127,7 @@ class Topic:
         if self.woken:
             woken, self.woken = self.woken, {}
             for channel in woken:
-                served |= hand_out(Handout(channel, sampler, waited, now))
+                served |= hand_out(Handout(channel, sampler, waited, now, self.outcome.letters))
                 if channel.ephemeral:
                     channel.bound(self.options.mem_queue_size)
                 self.due_ns = min(self.due_ns, channel.due_ns)
@@ -138,7 +138,7 @@ class Topic:
 
     def goes_on(self) -> bool:
         """Whether another turn should follow, though no event may be there to cause it."""
-        return bool(self.woken or (self.ephemeral and self.publishing.waiting))
+        return bool(self.woken or (self.publishing.waiting and self.stream.log.flight is None))
 
     def _commit_bounded(self, now: Instant) -> None:
         """Commit one batch to memory: consumers take some before the next; so less is dropped."""

@@ -66,6 +66,7 @@ _CHANNEL = (
     Shown("timeout_count", "timed_out_total", "counter", "Messages that timed out in flight"),
     Shown("voided_count", "voided_total", "counter", "Unread messages that a lag limit took away"),
     Shown("expired_count", "expired_total", "counter", "Messages too old when they came up"),
+    Shown("dead_letter_count", "dead_letters_total", "counter", "Moved to the dead-letter topic"),
     Shown("depth", "depth", "gauge", "Messages that wait for delivery"),
     Shown("backend_depth", "backend_depth", "gauge", "Those of them beyond --mem-queue-size"),
     Shown("in_flight_count", "in_flight", "gauge", "Messages with consumers"),

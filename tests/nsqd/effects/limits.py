@@ -102,6 +102,21 @@ def drop_oldest(server: ToldServer) -> None:
     assert drained(server, "ring")[0] == b"3"
 
 
+def max_attempts(server: ToldServer) -> None:
+    """What comes back so often goes to the dead-letter topic."""
+    assert ask(server, "POST", "/topic/create?topic=poison") == 200
+    with Line(server) as line:
+        assert line.ask(sub("poison", "c")) == OK
+        line.say(rdy(1))
+        assert ask(server, "POST", "/pub?topic=poison", body=b"bad") == 200
+        for attempts in (1, 2):
+            (message,) = line.messages(1)
+            assert message.attempts == attempts
+            line.say(b"REQ %s 0\n" % message.id)
+    wait_for(lambda: server.channel("poison", "c")["dead_letter_count"] == 1)
+    assert drained(server, "poison.dead") == [b"bad"]
+
+
 def max_topic_messages(server: ToldServer) -> None:
     """One more is too many."""
     for number in range(TOPIC_MESSAGES + 3):
@@ -193,6 +208,7 @@ GROUPS = {
         *ADDRESSES,
         Row("max-topic-messages", TOPIC_MESSAGES, max_topic_messages),
         Row("drop-oldest", True, drop_oldest),
+        Row("max-attempts", 2, max_attempts),
     ],
     "paced": [
         *ADDRESSES,

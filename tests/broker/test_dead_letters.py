@@ -1,0 +1,253 @@
+"""Messages that come back too often: each goes to the dead-letter topic once, and none is lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from sparq.broker.dead_letters import dead_letter_topic, is_dead_letter_topic
+from sparq.broker.policies import Policy
+from sparq.protocol import commands
+from sparq.protocol.names import is_valid_name
+from tests.broker.house import Client, House, Message, Ticket
+
+MOST = 3
+
+
+def house_with_limit(**options: int) -> House:
+    return House(max_attempts=MOST, **options)
+
+
+def fail(client: Client, messages: list[Message], delay_ms: int = 0) -> None:
+    for message in messages:
+        client.say(commands.req(message.id, delay_ms))
+
+
+def letters(house: House, topic: str = "t.dead") -> list[bytes]:
+    """What a new channel of the dead-letter topic is given."""
+    if topic not in house.broker.topics:
+        return []
+    reader = house.consumer(topic, "reader", rdy=2_500)
+    messages = reader.messages()
+    reader.finish(messages)
+    reader.close()
+    return [message.body for message in messages]
+
+
+@pytest.mark.parametrize(
+    ("name", "dead"),
+    [
+        ("t", "t.dead"),
+        ("t#ephemeral", "t.dead#ephemeral"),
+        ("x" * 64, "x" * 59 + ".dead"),
+        ("x" * 54 + "#ephemeral", "x" * 49 + ".dead#ephemeral"),
+    ],
+)
+def test_names(name: str, dead: str) -> None:
+    """A topic's, within the length that a name may have."""
+    assert dead == dead_letter_topic(name)
+    assert is_valid_name(dead)
+    assert is_dead_letter_topic(dead)
+    assert not is_dead_letter_topic(name)
+
+
+def test_after_so_many_deliveries() -> None:
+    """It is not delivered once more; it is counted, and finished for good."""
+    house = house_with_limit()
+    consumer = house.consumer("t", "c", rdy=10)
+    house.publish("t", b"bad", b"good")
+    seen = []
+    while messages := consumer.messages():
+        seen += [(message.body, message.attempts) for message in messages]
+        consumer.finish([message for message in messages if message.body == b"good"])
+        fail(consumer, [message for message in messages if message.body == b"bad"])
+
+    assert [(b"bad", 1), (b"good", 1), (b"bad", 2), (b"bad", 3)] == seen
+    figures = house.channel("t", "c")
+    assert (1, 0, 0) == (figures.dead_letter_count, figures.depth, figures.in_flight_count)
+    assert [b"bad"] == letters(house)
+    for ends in (house.crash, house.restart):
+        ends()
+        consumer = house.consumer("t", "c", rdy=10)
+        house.pass_time(61)
+        assert [] == consumer.messages()
+        assert [] == letters(house)
+
+
+def test_without_the_option_it_comes_for_ever() -> None:
+    """As with NSQ."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"bad")
+    for attempts in range(1, 50):
+        (message,) = consumer.messages()
+        assert attempts == message.attempts
+        fail(consumer, [message])
+    assert ["t"] == list(house.broker.topics)
+
+
+def test_timeouts_and_lost_connections_count() -> None:
+    """A message that its consumers never finish, or die of, ends there too."""
+    house = house_with_limit()
+    house.publish("t", b"bad")
+    for _ in range(MOST):
+        consumer = house.consumer("t", "c", rdy=1)
+        house.pass_time(61)
+        if not consumer.messages():
+            break
+        consumer.close()
+        house.pass_time(61)
+    house.consumer("t", "c", rdy=1)
+    house.pass_time(61)
+    assert [b"bad"] == letters(house)
+    assert 0 == house.channel("t", "c").depth
+
+
+def test_a_dead_letter_topic_has_none_itself() -> None:
+    """Whoever reads dead letters may fail as often as he likes."""
+    house = House()
+    ticket = Ticket()
+    house.broker.choose_policies([Policy("*", "", {"max_attempts": MOST})], ticket)
+    reader = house.consumer("t.dead", "c", rdy=1)
+    house.publish("t.dead", b"bad")
+    for _ in range(20):
+        fail(reader, reader.messages())
+    assert 21 == reader.messages()[0].attempts
+    assert ["t.dead"] == list(house.broker.topics)
+
+
+def test_each_channel_by_itself() -> None:
+    """Of one channel it may be dead, of the other finished; both may bury it."""
+    house = house_with_limit()
+    clients = [house.consumer("t", name, rdy=1) for name in ("a", "b", "c")]
+    house.publish("t", b"bad")
+    for client in clients[:2]:
+        for _ in range(MOST):
+            fail(client, client.messages())
+    clients[2].finish(clients[2].messages())
+    assert [b"bad", b"bad"] == letters(house)
+    assert [1, 1, 0] == [house.channel("t", name).dead_letter_count for name in ("a", "b", "c")]
+
+
+def test_a_dead_letter_topic_that_refuses() -> None:
+    """The message waits, is tried again, and the log says so once a minute."""
+    house = house_with_limit(max_topics=1)
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"bad")
+    for _ in range(MOST):
+        fail(consumer, consumer.messages())
+    for _ in range(10):
+        house.pass_time(1.1)
+        figures = house.channel("t", "c")
+        assert 1 == figures.depth + figures.in_flight_count + figures.deferred_count
+    assert [] == consumer.messages()
+    why = "dead letters that topic t.dead does not take: 1: the limit of 1 topics is reached"
+    assert [why] == [note for note in house.broker.notes if "dead letters" in note]
+    house.crash(max_topics=0)
+    consumer = house.consumer("t", "c", rdy=1)
+    house.pass_time(1.1)
+    assert [] == consumer.messages()
+    assert [b"bad"] == letters(house)
+
+
+def test_an_emptied_channel_forgets() -> None:
+    """Also what is on its way; what is published already is there."""
+    house = house_with_limit(max_topics=1)
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"bad")
+    for _ in range(MOST):
+        fail(consumer, consumer.messages())
+    house.broker.empty_channel("t", "c", house.clock.now())
+    house.turn()
+    house.pass_time(2)
+    figures = house.channel("t", "c")
+    assert (0, 0, 0) == (figures.depth, figures.in_flight_count, figures.deferred_count)
+
+
+def test_a_lowered_limit_takes_what_waits() -> None:
+    """What has come back more often than may be is moved when it comes up."""
+    house = House()
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"bad", b"good")
+    for _ in range(6):
+        messages = consumer.messages()
+        fail(consumer, [message for message in messages if message.body == b"bad"])
+        consumer.finish([message for message in messages if message.body == b"good"])
+    house.crash(max_attempts=2)
+    assert [] == house.consumer("t", "c", rdy=1).messages()
+    assert [b"bad"] == letters(house)
+
+
+def test_ephemeral_topics() -> None:
+    """Their dead letters are ephemeral too."""
+    house = house_with_limit()
+    consumer = house.consumer("t#ephemeral", "c", rdy=1)
+    house.publish("t#ephemeral", b"bad")
+    for _ in range(MOST):
+        fail(consumer, consumer.messages())
+    assert [b"bad"] == letters(house, "t.dead#ephemeral")
+
+
+def test_many_that_are_not_in_memory() -> None:
+    """Large bodies, in order of their indexes, each with its own."""
+    house = house_with_limit(cache_bytes=1, commit_bytes=50_000)
+    consumer = house.consumer("t", "c", rdy=2_500)
+    bodies = [b"%05d" % number * 400 for number in range(60)]
+    for body in bodies:
+        house.publish("t", body)
+    for _ in range(MOST):
+        fail(consumer, consumer.messages())
+    for _ in range(5):
+        house.pass_time(1)
+    found = letters(house)
+    assert sorted(bodies) == sorted(found)
+    assert 60 == house.channel("t", "c").dead_letter_count
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_none_is_lost(seed: int) -> None:
+    """Each is finished or a letter; without a crash each letter is there once."""
+    chosen = random.Random(seed)
+    house = house_with_limit(max_bytes_per_file=chosen.choice((3_000, 1 << 20)))
+    crashes = seed % 3 == 0
+    consumer = house.consumer("t", "c", rdy=chosen.choice((1, 30)))
+    finished: set[bytes] = set()
+    deliveries: Counter[bytes] = Counter()
+    count = 0
+
+    def see_to(finishes: float) -> None:
+        while messages := consumer.messages():
+            for message in messages:
+                deliveries[message.body] += 1
+                assert message.attempts <= MOST
+                assert message.body not in finished
+                if int(message.body) % 7 and chosen.random() < finishes:
+                    consumer.finish([message])
+                    finished.add(message.body)
+                else:
+                    fail(consumer, [message], chosen.choice((0, 0, 500)))
+
+    for _ in range(80):
+        action = chosen.randrange(6)
+        if action < 3:
+            batch = [b"%d" % (count + number) for number in range(chosen.randrange(1, 6))]
+            house.publish("t", *batch)
+            count += len(batch)
+        elif action == 3:
+            house.pass_time(chosen.choice((0.3, 2)))
+        elif action == 4 and crashes:
+            house.crash()
+            consumer = house.consumer("t", "c", rdy=chosen.choice((1, 30)))
+        see_to(0.8)
+    for _ in range(20):
+        house.pass_time(2)
+        see_to(1)
+    found = letters(house)
+    assert {b"%d" % number for number in range(count)} == finished | set(found)
+    if not crashes:
+        assert not finished & set(found)
+        assert len(found) == len(set(found))
+        assert {MOST} == {deliveries[body] for body in found}
+    assert {body for body in map(b"%d".__mod__, range(0, count, 7))} <= set(found)
