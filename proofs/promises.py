@@ -170,6 +170,14 @@ PROMISES = (
         "flight, requeued or deferred.",
         ("simulate",),
     ),
+    Promise(
+        "P18",
+        "Dead letters",
+        "With max_attempts no message is delivered more often. Each that comes back once more is "
+        "kept in the dead-letter topic before it is finished, whatever is killed or restarted, and "
+        "with --sync-every=1 over a power cut, too.",
+        ("simulate",),
+    ),
 )
 
 NOT_PROMISED = (

@@ -25,6 +25,10 @@ MILLISECOND_NS = 1_000_000
 DEFERRED_MS = (1, 40, 3_000, 60_000, 900_000)
 REQUEUED_MS = (0, 0, 5, 800, 30_000)
 MARKER_BODY = b"a run of FINs ends here"
+MOST_ATTEMPTS = 3
+"""A consumer that fails does so no more often: without its policy the run would not end."""
+FAILING = 5
+"""One of so many messages fails at a consumer that fails."""
 
 
 class Crew:
@@ -115,11 +119,13 @@ class Consumer(Crew):
         marked: what was said before each marker that is not answered yet.
         unmarked: what was said behind the last marker.
         keys: of the messages that left and have not come through yet.
+        fails: whether some messages are requeued whenever they come.
     """
 
-    def __init__(self, world: World, channel: ChannelTruth) -> None:
+    def __init__(self, world: World, channel: ChannelTruth, *, fails: bool = False) -> None:
         super().__init__(world)
         self.channel = channel
+        self.fails = fails
         self.ready_count = self.chance.choice([1, 7, 300])
         self.subscribed = False
         self.pending: list[tuple[bytes, bytes, Settlement | None]] = []
@@ -176,9 +182,11 @@ class Consumer(Crew):
         if key is None or name in self.open:
             return  # of two answers to one message, nobody could tell which was refused
         kind = self.chance.random()
-        if self.world.truth.draining or kind < 0.85:
+        is_early = message(frame[1])[0] <= MOST_ATTEMPTS
+        must_fail = self.fails and is_early and key % FAILING == 0
+        if not must_fail and (self.world.truth.draining or kind < 0.85):
             self.settle(name, b"FIN %s\n" % name, Settlement(self.channel, key, Kind.FIN))
-        elif kind < 0.93:
+        elif must_fail or kind < 0.93:
             delay_ms = self.chance.choice(REQUEUED_MS)
             requeue = Settlement(self.channel, key, Kind.REQ, delay_ms * MILLISECOND_NS)
             self.settle(name, b"REQ %s %d\n" % (name, delay_ms), requeue)

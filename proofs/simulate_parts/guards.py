@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sparq.broker import delivery, health
+from sparq.broker.broker import Broker
 from sparq.broker.channel import Channel
 from sparq.broker.in_flight import Expired, InFlight
 from sparq.broker.publishing import Publish, Publishing
@@ -30,6 +31,7 @@ from sparq.log.log import Log
 from sparq.log.segment import SegmentInfo
 from sparq.protocol import batch
 from sparq.protocol.frames import Bodies
+from sparq.protocol.instant import Instant
 
 HASTE_NS = 900_000_000
 
@@ -139,6 +141,18 @@ def nothing_apart(_channel: Channel, _first: int, _end: int) -> list[int]:
     return []
 
 
+def as_often_as_it_fails(_handout: delivery.Handout, runs: list[delivery.Run]) -> Any:
+    """No message is a dead letter."""
+    return runs
+
+
+def finished_first(broker: Broker, topic: Topic, now: Instant) -> None:
+    """A dead letter is finished before it is kept in its topic."""
+    for letters in topic.outcome.letters:
+        letters.channel.buried(letters.indexes)
+    MOVE(broker, topic, now)
+
+
 def no_room(*_arguments: object) -> bool:
     """A ledger that finds no space is not written."""
     return False
@@ -157,6 +171,7 @@ def stored_and_refused(topic: Topic, commit: Commit) -> None:
     topic.outcome.answers[-1] = topic.outcome.answers[-1]._replace(reason=error.reason)
 
 
+MOVE = Broker._move
 RECOVER: Callable[..., Any] = recovery.recover
 DUE_ENTRIES = Log.due_entries
 ADD = Publishing.add
@@ -178,6 +193,8 @@ GUARDS = (
     Guard("freeing", "left", InFlight, "_shrink", kept),
     Guard("ages", "aged", delivery.Handout, "oldest_ns", as_old_as_it_is),
     Guard("deferred beside a lag limit", "lost", Channel, "_apart_between", nothing_apart),
+    Guard("most attempts", "overdue", delivery, "_without_dead", as_often_as_it_fails),
+    Guard("letters before FINs", "lost", Broker, "_move", finished_first),
     Guard("room for ledgers", "returned", health, "make_room", no_room, on_full_disk=True),
     Guard("deleting", "stuck", Trimming, "finished", nothing_finished, on_full_disk=True),
     Guard("true answers", "refused", Topic, "_answer", stored_and_refused),

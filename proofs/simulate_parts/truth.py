@@ -49,6 +49,7 @@ class Tally:
     recounted: int = 0
     left: int = 0
     aged: int = 0
+    overdue: int = 0
     stuck: int = 0
     broken: int = 0
     stories: list[str] = field(default_factory=list)
@@ -187,20 +188,14 @@ class ChannelTruth:
         out: keys that are with a consumer.
         attempts: how often each was handed out in this life, as its frame said.
         ordered: whether it has one consumer, so that first deliveries have one order.
-        ttl_ns: how old a message may be that is handed out; 0: as old as it is. With it everything
-            may be missing at the end, when hours have passed.
+        ttl_ns: how old a message may be that is handed out; 0: as old as it is.
+        may_miss: whether anything may be missing at the end.
         skips_unread: whether what is unread may be taken from it, which is never what is deferred.
+        most_attempts: how often a message is handed out; 0: any number.
+        letters: where it is after that; None: it has no such place.
     """
 
-    def __init__(
-        self,
-        topic: TopicTruth,
-        name: str,
-        *,
-        ordered: bool,
-        ttl_ns: int = 0,
-        skips_unread: bool = False,
-    ) -> None:
+    def __init__(self, topic: TopicTruth, name: str, *, ordered: bool) -> None:
         self.topic = topic
         self.name = name
         self.came: set[int] = set()
@@ -210,7 +205,9 @@ class ChannelTruth:
         self.out: dict[int, Out] = {}
         self.attempts: dict[int, int] = {}
         self.ordered = ordered
-        self.ttl_ns, self.skips_unread = ttl_ns, skips_unread
+        self.ttl_ns = self.most_attempts = 0
+        self.skips_unread = self.may_miss = False
+        self.letters: ChannelTruth | None = None
         self.last_fresh = -1
 
     def grown(self, published_ns: int, now: Instant) -> None:
@@ -232,6 +229,9 @@ class ChannelTruth:
         tally, tell = self.topic.truth.tally, self.topic.truth.tell
         tally.delivered += 1
         self.came.add(key)
+        if 0 < self.most_attempts < attempts:
+            tally.overdue += 1
+            tell(f"{self.name}: {key:x} came as attempt {attempts}")
         self.finished.pop(key, None)
         if self.topic.truth.draining:
             self.drained.add(key)
@@ -300,12 +300,16 @@ class ChannelTruth:
             for command in self.topic.commands
             if command.outcome is Outcome.OK and not command.forgiven and self._waits_for(command)
             for key in command.all_keys()
-            if key not in self.drained and not self.finished.get(key)
+            if key not in self.drained and not self.finished.get(key) and not self._is_letter(key)
         ]
+
+    def _is_letter(self, key: int) -> bool:
+        """Whether it came too often, and is where such messages are."""
+        return self.letters is not None and key in self.letters.came
 
     def _waits_for(self, command: Command) -> bool:
         """Whether what a command has published must have come."""
-        return not self.ttl_ns and not (self.skips_unread and not command.defer_ns)
+        return not self.may_miss and not (self.skips_unread and not command.defer_ns)
 
     def is_split(self, command: Command) -> bool:
         """Whether some but not all of an MPUB ever came, where all of it must."""
@@ -334,13 +338,9 @@ class TopicTruth:
         self.channels: dict[str, ChannelTruth] = {}
         self.written_step = self.synced_step = self.safe_step = 0
 
-    def channel(
-        self, name: str, *, ordered: bool, ttl_ns: int = 0, skips_unread: bool = False
-    ) -> ChannelTruth:
+    def channel(self, name: str, *, ordered: bool) -> ChannelTruth:
         """A channel that gets everything from now on, but for what its policies take from it."""
-        self.channels[name] = ChannelTruth(
-            self, f"{self.name}:{name}", ordered=ordered, ttl_ns=ttl_ns, skips_unread=skips_unread
-        )
+        self.channels[name] = ChannelTruth(self, f"{self.name}:{name}", ordered=ordered)
         return self.channels[name]
 
     def sent(self, command: Command) -> None:

@@ -15,13 +15,13 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING
 
+from proofs.simulate_parts import limited
 from proofs.simulate_parts import weather as weathers
 from proofs.simulate_parts.actors import Consumer, Publisher
 from proofs.simulate_parts.link import Link
 from proofs.simulate_parts.truth import Tally, TopicTruth, Truth
 from sparq.broker.broker import Broker
 from sparq.broker.options import MILLISECOND_NS
-from sparq.broker.policies import Policy
 from sparq.broker.turn import Task
 from sparq.log.disk import DiskError
 from sparq.log.task import TaskKind
@@ -78,9 +78,8 @@ class World:
             Publisher(self, lasting, number) for number in range(self.weather.publishers)
         ]
         one, two = lasting.channel("one", ordered=True), lasting.channel("two", ordered=False)
-        aged = lasting.channel("aged", ordered=True, ttl_ns=self.weather.ttl_ns)
-        late = lasting.channel("late", ordered=True, skips_unread=True)
-        self.crew += [Consumer(self, channel) for channel in (one, two, two, aged, late)]
+        self.crew += [Consumer(self, channel) for channel in (one, two, two)]
+        self.crew += limited.crew(self, lasting)
         if self.weather.short_lived:
             short = self.truth.topic(SHORT)
             self.crew += [
@@ -126,7 +125,7 @@ class World:
             self._readers = [Thread(), Thread()]
             self._housekeeper = Thread()
             self.broker = Broker(self.weather.options, self.disk, PATH, self.clock.now(), seed=1)
-            self.broker.configure_policies(self.policies())
+            self.broker.configure_policies(limited.policies(LASTING, self.weather))
             self.broker.journal.share_min = self.weather.share_min
             self.broker.journal.file_bytes = self.weather.journal_bytes
             self._next_tick_ns = 0
@@ -142,13 +141,6 @@ class World:
             self.disk = self.disk.killed()
             # Where it was full, somebody has to make room before it can go on.
             self.disk.capacity_bytes = (self.disk.capacity_bytes or 0) + MORE_BYTES
-
-    def policies(self) -> tuple[Policy, ...]:
-        """Of two channels."""
-        return (
-            Policy(LASTING, "aged", {"message_ttl_ns": self.weather.ttl_ns}),
-            Policy(LASTING, "late", {"max_channel_lag_bytes": self.weather.lag_bytes}),
-        )
 
     def count_operations(self) -> None:
         """What is counted by the disk, which is exchanged."""

@@ -1,0 +1,78 @@
+"""Channels with policies: what is too old, unread for too long, or comes back too often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proofs import bodies
+from proofs.simulate_parts.actors import MOST_ATTEMPTS, Consumer
+from proofs.simulate_parts.truth import ChannelTruth, TopicTruth
+from sparq.broker.dead_letters import dead_letter_topic
+from sparq.broker.policies import Policy
+
+if TYPE_CHECKING:
+    from proofs.simulate_parts.weather import Weather
+    from proofs.simulate_parts.world import World
+    from sparq.protocol.instant import Instant
+
+
+def policies(topic: str, weather: Weather) -> tuple[Policy, ...]:
+    """Of the channels that `crew` has."""
+    return (
+        Policy(topic, "aged", {"message_ttl_ns": weather.ttl_ns}),
+        Policy(topic, "late", {"max_channel_lag_bytes": weather.lag_bytes}),
+        Policy(topic, "failing", {"max_attempts": MOST_ATTEMPTS}),
+    )
+
+
+def crew(world: World, topic: TopicTruth) -> list[Consumer]:
+    """A consumer of each, one of which never finishes some messages; and who reads where they go.
+
+    Where an OK is not synced, a power cut may cost a letter that has been answered for.
+    """
+    aged, late, failing = (
+        topic.channel(name, ordered=True) for name in ("aged", "late", "failing")
+    )
+    aged.ttl_ns, aged.may_miss = world.weather.ttl_ns, True  # at the end hours have passed
+    late.skips_unread = True
+    reader = dead_letters(topic, "reader")
+    failing.most_attempts, failing.letters = MOST_ATTEMPTS, reader
+    failing.may_miss = world.weather.options.sync_every != 1
+    return [
+        Consumer(world, aged),
+        Consumer(world, late),
+        Consumer(world, failing, fails=True),
+        Consumer(world, reader),
+    ]
+
+
+def dead_letters(topic: TopicTruth, name: str) -> ChannelTruth:
+    """A channel of a topic's dead-letter topic: the same messages, under other ids."""
+    dead = DeadLetters(topic.truth, dead_letter_topic(topic.name))
+    dead.command_of = topic.command_of
+    topic.truth.topics[dead.name] = dead
+    dead.channels[name] = Letters(dead, f"{dead.name}:{name}", ordered=False)
+    return dead.channels[name]
+
+
+class Letters(ChannelTruth):
+    """A channel of a dead-letter topic: after a crash one message may be there as two letters."""
+
+    def _check_settled(self, key: int, now: Instant) -> None:
+        """That one letter is finished says nothing of the other."""
+
+    def _check_out(
+        self, key: int, attempts: int, connection: int, timeout_ns: int, now: Instant
+    ) -> None:
+        """Nor does that one is with a consumer."""
+
+
+class DeadLetters(TopicTruth):
+    """A dead-letter topic."""
+
+    def recognise(self, body: bytes, index: int) -> int | None:
+        """As of any topic, but that one message may have several indexes."""
+        author = bodies.read(body)
+        if author is not None:
+            self.index_of.pop(author.key, None)
+        return super().recognise(body, index)
