@@ -123,7 +123,7 @@ _MESSAGES: Final = {
 _SETTING: Final[Schema] = {
     "type": "object",
     "properties": {
-        "value": either("string", "integer"),
+        "value": either("string", "integer", "boolean"),
         "source": {"enum": ["policies", "configured", "flags"]},
         "number": {**COUNT, "description": "of the policy, from 1 on, within its source"},
     },
@@ -246,7 +246,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "description": "patterns, and settings by their keys (docs/policies.md)",
         "properties": {"topic": TEXT, "channel": TEXT},
         "required": ["topic"],
-        "additionalProperties": either("string", "integer"),
+        "additionalProperties": either("string", "integer", "boolean"),
     },
     "PolicyDocument": {
         "type": "object",
@@ -258,7 +258,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             thing(
                 policies=array("Policy"),
                 configured=array("Policy"),
-                flags=by_key(either("string", "integer")),
+                flags=by_key(either("string", "integer", "boolean")),
             )
         ),
         differ=FLAG,
