@@ -54,9 +54,9 @@ def test_the_log_tells_of_it_once_a_minute() -> None:
         assert FULL == refusal(house, b"a")
         house.pass_time(1.1)
     notes = [note for note in house.broker.notes if "refused" in note]
-    assert ["topic t: messages that its limits refused: 1"] == notes[:1]
+    assert ["topic t: messages refused by its limits: 1"] == notes[:1]
     assert 2 == len(notes)
-    assert "topic t: messages that its limits refused: 55" == notes[1]
+    assert "topic t: messages refused by its limits: 55" == notes[1]
 
 
 def test_a_finish_makes_room_at_once() -> None:
@@ -106,6 +106,33 @@ def test_the_oldest_go() -> None:
     assert [b"later"] == slow.bodies()
     (note,) = [note for note in house.broker.notes if "too far behind" in note]
     assert note == "channel t:slow is too far behind: its 21 oldest unread messages are voided"
+
+
+def test_a_channel_with_room_loses_nothing() -> None:
+    """Only the one that has too many does."""
+    house = House(max_topic_messages=LIMIT, drop_oldest=True)
+    quick = house.consumer("t", "quick", rdy=50)
+    house.consumer("t", "slow").close()
+    assert "" == refusal(house, *numbered(0, LIMIT))
+    quick.finish(quick.messages())
+    quick.say(commands.rdy(0))
+    assert "" == refusal(house, *numbered(LIMIT, 6))
+    assert (6, 0) == (house.channel("t", "quick").depth, house.channel("t", "quick").voided_count)
+    assert (LIMIT, 6) == (house.channel("t", "slow").depth, house.channel("t", "slow").voided_count)
+    assert "" == refusal(house, *numbered(LIMIT + 6, 4))
+    assert (LIMIT, 0) == (
+        house.channel("t", "quick").depth,
+        house.channel("t", "quick").voided_count,
+    )
+
+
+def test_nothing_goes_for_what_comes_too_fast() -> None:
+    """A publish that the rate refuses costs the topic nothing."""
+    house = House(max_topic_messages=LIMIT, drop_oldest=True, max_publish_rate=1)
+    house.consumer("t", "c").close()
+    assert "" == refusal(house, *numbered(0, LIMIT))
+    assert "messages a second" in refusal(house, b"a")
+    assert LIMIT == house.channel("t", "c").depth
 
 
 def test_what_cannot_go_refuses() -> None:

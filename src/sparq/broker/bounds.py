@@ -32,23 +32,31 @@ def admit(topic: Topic, publish: Publish, now: Instant) -> int:
         LimitReached: it may not; the topic counts that.
     """
     settings = topic.settings
+    ready_ns = now.mono_ns
+    if settings.max_publish_rate or settings.max_client_publish_rate:
+        ready_ns = _paced(topic, publish, now)
+    # Behind the rates: nothing is given up for a publish that they refuse.
     if settings.max_topic_bytes or settings.max_topic_messages:
         make_room(topic, publish)
-    topic_rate, client_rate = settings.max_publish_rate, settings.max_client_publish_rate
-    if not topic_rate and not client_rate:
-        return 0
+    return ready_ns if ready_ns > now.mono_ns else 0
+
+
+def _paced(topic: Topic, publish: Publish, now: Instant) -> int:
+    """When a publish may be stored as its topic's rates have it; raises LimitReached: never."""
+    topic_rate = topic.settings.max_publish_rate
+    client_rate = topic.settings.max_client_publish_rate
     client = 0 if publish.session is None else publish.session.id
     rates = topic.publishing.rates
     ready_ns = rates.ready_ns(client, publish.messages, now.mono_ns, topic_rate, client_rate)
-    if ready_ns is None:
-        topic.publishing.refused_count += publish.messages
-        limits = [
-            f"{rate} messages a second of {whose}"
-            for rate, whose in ((topic_rate, f"topic {topic.name}"), (client_rate, "one client"))
-            if rate
-        ]
-        raise LimitReached(f"the limit of {' or '.join(limits)} is reached")
-    return ready_ns if ready_ns > now.mono_ns else 0
+    if ready_ns is not None:
+        return ready_ns
+    topic.publishing.refused_count += publish.messages
+    limits = [
+        f"{rate} messages a second of {whose}"
+        for rate, whose in ((topic_rate, f"topic {topic.name}"), (client_rate, "one client"))
+        if rate
+    ]
+    raise LimitReached(f"the limit of {' or '.join(limits)} is reached")
 
 
 def make_room(topic: Topic, publish: Publish) -> None:
@@ -89,22 +97,25 @@ def full(topic: Topic, size_bytes: int, messages: int) -> str:
 
 def unfinished_count(topic: Topic) -> int:
     """Messages that the channel with most of them has not finished, or that none sees yet."""
-    counts = [
-        channel.depth() + channel.in_flight.count + channel.deferred_count()
-        for channel in topic.channels.values()
-    ]
-    return topic.depth() + max(counts, default=0)
+    return topic.depth() + max(map(_unfinished, topic.channels.values()), default=0)
+
+
+def _unfinished(channel: Channel) -> int:
+    return channel.depth() + channel.in_flight.count + channel.deferred_count()
 
 
 def _give_up(topic: Topic, messages: int) -> int:
     """Give up some of the oldest; how many, 0: there are none that can be given up."""
     most = topic.settings.max_topic_messages
-    excess = unfinished_count(topic) + messages - most
-    if not most or excess <= 0:
+    if not most or unfinished_count(topic) + messages <= most:
         return _give_up_file(topic)
+    too_many = topic.depth() + messages - most
     given_up = 0
     for channel in topic.channels.values():
-        given_up += _overrun(channel, _behind(topic, channel.cursor_ordinal, excess))
+        excess = too_many + _unfinished(channel)
+        if excess > 0:
+            given_up += _overrun(channel, _behind(topic, channel.cursor_ordinal, excess))
+    excess = unfinished_count(topic) + messages - most
     return given_up or _drop_unseen(topic, _behind(topic, topic.stream.ordinal, excess))
 
 
@@ -139,5 +150,5 @@ def _overrun(channel: Channel, end: int) -> int:
 def limit_notes(topic: Topic, now: Instant) -> list[str]:
     """What an operator should read of a topic's limits, once a minute."""
     refused, given_up = topic.publishing.tell_limited(now.mono_ns)
-    said = {"that its limits refused": refused, "unseen, that it gave up as it was full": given_up}
+    said = {"refused by its limits": refused, "given up unseen, as it was full": given_up}
     return [f"topic {topic.name}: messages {what}: {n}" for what, n in said.items() if n]
