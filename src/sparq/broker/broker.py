@@ -400,7 +400,8 @@ class Broker:
             for topic in self.topics.values():
                 if topic.trim(now):
                     turn.touch(topic)
-                turn.health.notes += limit_notes(topic, now)
+                if topic.scope.is_limited:
+                    turn.health.notes += limit_notes(topic, now)
             self._topics.look_after()
         next_ns = self.next_due_ns()
         if self.topics or self._topics.has_work:

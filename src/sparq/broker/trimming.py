@@ -200,14 +200,8 @@ class Trimming:
         for channel in self._channels.values():
             if has_lag_limit(channel):
                 self._limit_lag(channel, now)
-            voided, expired = channel.tell_lost(now)
-            name = f"channel {topic}:{channel.name}"
-            if voided:
-                notes.append(
-                    f"{name} is too far behind: its {voided} oldest unread messages are voided"
-                )
-            if expired:
-                notes.append(f"{name}: {expired} messages were too old to be delivered")
+            if channel.voided_count or channel.expired_count:
+                notes += _loss_notes(topic, channel, now)
         return notes
 
     def _limit_lag(self, channel: Channel, now: Instant) -> None:
@@ -242,6 +236,17 @@ def expired(
         for segment in unneeded
         if newer[segment.path] >= keep_bytes and now.wall_ns - segment.last_time_ns >= keep_ns
     ]
+
+
+def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
+    """What an operator should read of messages that a channel has lost, once a minute."""
+    voided, expired = channel.tell_lost(now)
+    name, notes = f"channel {topic}:{channel.name}", []
+    if voided:
+        notes.append(f"{name} is too far behind: its {voided} oldest unread messages are voided")
+    if expired:
+        notes.append(f"{name}: {expired} messages were too old to be delivered")
+    return notes
 
 
 def has_lag_limit(channel: Channel) -> bool:
