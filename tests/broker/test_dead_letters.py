@@ -25,6 +25,12 @@ def fail(client: Client, messages: list[Message], delay_ms: int = 0) -> None:
         client.say(commands.req(message.id, delay_ms))
 
 
+def exhaust(client: Client) -> None:
+    """Have all that comes fail as often as it may be delivered."""
+    for _ in range(MOST):
+        fail(client, client.messages())
+
+
 def letters(house: House, topic: str = "t.dead") -> list[bytes]:
     """What a new channel of the dead-letter topic is given."""
     if topic not in house.broker.topics:
@@ -136,8 +142,7 @@ def test_a_dead_letter_topic_that_refuses() -> None:
     house = house_with_limit(max_topics=1)
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad")
-    for _ in range(MOST):
-        fail(consumer, consumer.messages())
+    exhaust(consumer)
     for _ in range(10):
         house.pass_time(1.1)
         figures = house.channel("t", "c")
@@ -157,8 +162,7 @@ def test_an_emptied_channel_forgets() -> None:
     house = house_with_limit(max_topics=1)
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad")
-    for _ in range(MOST):
-        fail(consumer, consumer.messages())
+    exhaust(consumer)
     house.broker.empty_channel("t", "c", house.clock.now())
     house.turn()
     house.pass_time(2)
@@ -185,8 +189,7 @@ def test_ephemeral_topics() -> None:
     house = house_with_limit()
     consumer = house.consumer("t#ephemeral", "c", rdy=1)
     house.publish("t#ephemeral", b"bad")
-    for _ in range(MOST):
-        fail(consumer, consumer.messages())
+    exhaust(consumer)
     assert [b"bad"] == letters(house, "t.dead#ephemeral")
 
 
@@ -197,8 +200,7 @@ def test_many_that_are_not_in_memory() -> None:
     bodies = [b"%05d" % number * 400 for number in range(60)]
     for body in bodies:
         house.publish("t", body)
-    for _ in range(MOST):
-        fail(consumer, consumer.messages())
+    exhaust(consumer)
     for _ in range(5):
         house.pass_time(1)
     found = letters(house)

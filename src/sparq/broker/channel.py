@@ -421,10 +421,9 @@ class Channel:
         for index in indexes.tolist():
             attempts = self.in_flight.release(index, BURIAL)
             if attempts > NOT_IN_FLIGHT:
-                due_ns = now.wall_ns + BURY_AGAIN_NS
+                # The ledger has it as requeued since its last delivery: nothing new is to be noted.
                 self.delays.add(now.mono_ns + BURY_AGAIN_NS, index, attempts)
-                self.ledger.requeued(self.name, [index], [due_ns], [attempts])
-        self.due_ns = min(self.due_ns, now.mono_ns + BURY_AGAIN_NS)
+        self.reschedule()
 
     def tell_lost(self, now: Instant) -> tuple[int, int]:
         """How many messages were voided, and how many too old, since this last told of some.
