@@ -109,6 +109,10 @@ def test_toml_and_json_are_the_same() -> None:
             'policy 1: retention_time = "5 parsecs": ',
         ),
         (document({"topic": "a", "max_channels": -1}), "policy 1: max_channels = -1: use 0 or"),
+        (
+            document({"topic": "a", "max_attempts": 65_536}),
+            "max_attempts = 65536: use 65535 or less",
+        ),
         (document({"topic": "a", "max_channels": True}), "policy 1: max_channels = "),
         (document({"topic": "a", "max_channels": 1.5}), "policy 1: max_channels = "),
         (document({"topic": "a", "max_channels": None}), "policy 1: max_channels = "),

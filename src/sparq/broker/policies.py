@@ -92,7 +92,7 @@ class Scope:
             policies = [(at, _without_attempts(policy)) for at, policy in policies]
         self._default = default
         self._policies = policies
-        self._for_all = any(policy.channel for _, policy in policies)
+        self._has_channels = any(policy.channel for _, policy in policies)
         self.topic = settings = self._settings(self.origins(None))
         limits = (settings.max_topic_bytes, settings.max_topic_messages)
         rates = (settings.max_publish_rate, settings.max_client_publish_rate)
@@ -100,7 +100,7 @@ class Scope:
 
     def channel(self, name: str) -> Settings:
         """The settings of a channel."""
-        return self._settings(self.origins(name)) if self._for_all else self.topic
+        return self._settings(self.origins(name)) if self._has_channels else self.topic
 
     def origins(self, channel: str | None) -> dict[str, Origin]:
         """What policies have decided of the topic, or of one of its channels, by setting."""

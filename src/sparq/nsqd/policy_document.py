@@ -113,6 +113,9 @@ def _value(where: str, key: str, given: object) -> int:
     if flag.least is not None and value < flag.least:
         least = flag.kind.show(flag.least)
         raise DocumentError(f"{where}: {key} = {flag.kind.show(value)}: use {least} or more")
+    if isinstance(flag.most, int) and value > flag.most:
+        most = flag.kind.show(flag.most)
+        raise DocumentError(f"{where}: {key} = {flag.kind.show(value)}: use {most} or less")
     return int(flag.kind.held(value))
 
 

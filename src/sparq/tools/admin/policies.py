@@ -49,9 +49,7 @@ async def policies(job: Job) -> int:
     }
     act, counts = acts.get(action, (None, range(0)))
     if act is None or len(words) not in counts:
-        raise UsageError(
-            "write nothing, show TOPIC [CHANNEL], export, apply FILE (or -), or drop after policies"
-        )
+        raise UsageError("takes nothing, or show TOPIC [CHANNEL], export, apply FILE|-, or drop")
     return await act(job)
 
 
