@@ -164,8 +164,10 @@ def nothing_finished(*_arguments: object, ends_file: bool) -> list[SegmentInfo]:
 
 
 def stored_and_refused(topic: Topic, commit: Commit) -> None:
-    """What is stored is refused all the same."""
+    """What is stored is refused all the same, but for dead letters: they would be sent for ever."""
     ANSWER(topic, commit)
+    if any(publish.letters for publish in topic.outcome.answers[-1].publishes):
+        return
     error = DiskError("sync", commit.place.directory, errno.EIO)
     topic.outcome.fail("a publish is refused", error)
     topic.outcome.answers[-1] = topic.outcome.answers[-1]._replace(reason=error.reason)
