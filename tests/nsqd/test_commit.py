@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,7 +15,7 @@ from sparq.log.journal import Journal
 from sparq.log.task import TaskKind
 from sparq.nsqd.commit import Runner
 from sparq.testing import MemoryDisk
-from tests.waiting import let_all_run
+from tests.waiting import let_all_run, until
 
 
 class Work:
@@ -170,3 +171,29 @@ async def test_writes_run_inline_whatever_the_disk_takes_for_a_sync(
     await settled(runner)
     runner.run_inline([write, write])
     assert work.thread == threading.main_thread().name
+
+
+async def test_a_turn_between_a_task_and_its_wake_up() -> None:
+    """It takes the task over before its thread wakes the loop; the next task wakes the loop too."""
+    loop = asyncio.get_running_loop()
+    turns: list[int] = []
+
+    def wake() -> None:  # as a turn does, which takes nothing over where there is nothing
+        turns.append(len(made.finished) and len(made.take_finished()))
+
+    class Overtaken(deque[tuple[int, Task]]):
+        """The loop's turn comes right behind what a thread adds."""
+
+        def append(self, entry: tuple[int, Task]) -> None:
+            super().append(entry)
+            made.take_finished()
+            made.finished = deque()
+
+    made = Runner(loop, wake, Journal(MemoryDisk(), "/data").run)
+    made.finished = Overtaken()
+    made.submit([Task(Work(TaskKind.READ))])
+    await until(lambda: turns == [0])
+
+    made.submit([Task(Work(TaskKind.READ))])
+    await until(lambda: turns == [0, 1])
+    await loop.run_in_executor(None, made.stop)

@@ -118,6 +118,7 @@ def test_nsqd_tells_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> N
             f"--http-token=@{tmp_path}/token",
             f"--tls-cert={certificates.folder}/server.crt",
             f"--tls-key={certificates.folder}/server.key",
+            "--https-address=127.0.0.1:0",
         )
         with spawn_nsqd(tmp_path, *flags) as server:
             answers = [authenticate(server) for _ in range(8)]

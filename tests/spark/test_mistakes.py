@@ -49,6 +49,7 @@ def guarded(tmp_path_factory, files):
         f"--tls-root-ca-file={files.authority}",
         "--tls-client-auth-policy=require-verify",
         "--tls-required=tcp-https",
+        "--https-address=127.0.0.1:0",
     ]
     folder = tmp_path_factory.mktemp("guarded")
     with (

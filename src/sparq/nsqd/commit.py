@@ -229,7 +229,6 @@ class Runner:
 
     def take_finished(self) -> list[Task]:
         """The tasks that threads have run since last asked."""
-        self._is_waking = False
         finished = self.finished
         tasks: list[Task] = []
         while finished:
@@ -264,4 +263,11 @@ class Runner:
         # nobody left to tell.
         if not self._is_waking and not self._loop.is_closed():
             self._is_waking = True
-            self._loop.call_soon_threadsafe(self._wake)
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        # Here alone: while it is set, this call is still to come. It was taken back where tasks are
+        # taken over, too. A turn that did so after a thread had added its task, and before that had
+        # set it, left it set for good: then no thread woke the loop any more, until the next tick.
+        self._is_waking = False
+        self._wake()

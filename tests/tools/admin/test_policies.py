@@ -66,6 +66,7 @@ def test_a_file_is_set_at_all_nsqds_and_comes_back(
 
 def test_one_nsqd_is_dead(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
     """The others take the document; the status is 1, and what to do next is said."""
+    cluster.fresh("policies.dead")
     file = tmp_path / "policies.json"
     file.write_text('{"policies": [{"topic": "a", "max_channels": 1}]}')
 
