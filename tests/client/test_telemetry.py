@@ -19,8 +19,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import sparq
 from sparq.client import Consumer, Message, Producer, RemoteError
-from sparq.client.envelope import seal, unseal
 from sparq.client.telemetry import Telemetry
+from sparq.protocol.envelope import seal, unseal
 from tests.client.conftest import Company
 from tests.servers import NsqdServer
 from tests.waiting import until

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from sparq.broker import seeking
 from sparq.broker.channel import Channel, SeekTarget
 from sparq.broker.in_flight import ranges_of
+from sparq.broker.letters import bury, unclaim
 from sparq.broker.options import LimitReached
 from sparq.broker.seeking import Seek
 from sparq.broker.topic import Topic
@@ -44,6 +45,8 @@ UNSEEN: Final = "the channel does not see it yet, its topic is paused"
 FINISHED: Final = "it is finished"
 CANCELLED: Final = "it was cancelled"
 NOT_DEFERRED: Final = "it is not deferred"
+DEFERRED: Final = "it is deferred"
+HELD: Final = "a consumer has it"
 
 
 def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
@@ -124,6 +127,27 @@ def cancel_everywhere(topic: Topic, indexes: Indexes) -> Refused:
 
 Action = Callable[[Topic, Channel, Indexes], Refused]
 ACTIONS: Final[dict[str, Action]] = {"requeue": requeue, "finish": finish, "cancel": cancel}
+
+
+def claim(topic: Topic, channel: Channel, indexes: Indexes, now: Instant) -> Refused:
+    """Have messages that wait given to nobody until they are sent back, or `unclaim`."""
+    refused, rest = _seen(topic, channel, indexes)
+    held = channel.in_flight.rows_of(rest).indexes
+    rest = np.setdiff1d(rest, held)
+    again, counts = channel.again.remove(rest)
+    attempts = dict(zip(again.tolist(), counts.tolist(), strict=True))
+    attempts |= channel.delays.take(set(rest.tolist()))
+    others = np.array([index for index in rest.tolist() if index not in attempts], np.int64)
+    fresh = others[_fresh(channel, others)].tolist()
+    if fresh:
+        channel.skips.insert(fresh)
+    taken = sorted((attempts | dict.fromkeys(fresh, 0)).items())
+    for index in np.setdiff1d(others, np.array(fresh, np.int64)).tolist():
+        refused[index] = DEFERRED if channel.stream.due.contains(index) else FINISHED
+    refused.update(dict.fromkeys(held.tolist(), HELD))
+    columns = np.array(taken, np.int64).reshape(-1, 2).T
+    bury(channel, columns[0], columns[1].astype(np.uint16), now)
+    return refused
 
 
 def _refuse_ranges(channel: Channel) -> None:
@@ -293,6 +317,26 @@ class Admin:
             topic.wake(channel)
         self._settle(topic, now)
         return refused
+
+    def claim(self, topic_name: str, name: str, indexes: Indexes, now: Instant) -> Refused:
+        """Have messages that wait in a channel kept for `Broker.send_back`, or `unclaim`.
+
+        Args:
+            topic_name: the topic.
+            name: the channel.
+            indexes: which, ascending, at most IDS_MAX.
+            now: the time.
+        """
+        topic, channel = self._channel(topic_name, name)
+        return claim(topic, channel, indexes, now)
+
+    def unclaim(self, channel: Channel, indexes: Indexes) -> None:
+        """Have claimed messages wait again, those that still are."""
+        unclaim(channel, indexes)
+        topic = self._topics.by_name.get(channel.stream.topic)
+        if topic is not None and not channel.is_retired:
+            topic.wake(channel)
+            self._turn.touch(topic)
 
     def _settle(self, topic: Topic, now: Instant, *, frees: bool = False) -> None:
         """Have a decision kept for good; `frees`: and what nobody needs any more deleted."""

@@ -60,6 +60,9 @@ class Forgetful:
     def apart(self, channel: str, indexes: Indexes) -> None:
         """Forgotten."""
 
+    def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
+        """Forgotten."""
+
 
 Waiter = object
 Ended = list[tuple[Waiter, DiskError | None]]

@@ -21,14 +21,14 @@ from sparq.broker.admin import Admin
 from sparq.broker.books import Books
 from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
-from sparq.broker.channel import Letters
 from sparq.broker.commands import Commands, due_after
 from sparq.broker.dead_letters import dead_letter_topic
 from sparq.broker.latency import Histogram
+from sparq.broker.letters import Letters, settle
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
-from sparq.broker.publishing import Answered, Change, Outcome, Publish, Ticket, refusal
+from sparq.broker.publishing import Answered, Change, Outcome, Publish, Ticket, publish_of, refusal
 from sparq.broker.session import Buffer, Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
@@ -97,6 +97,7 @@ class Broker:
         self.seek_channel = admin.seek_channel
         self.seek = admin.seek
         self.act_on_messages = admin.act_on_messages
+        self.claim, self.unclaim = admin.claim, admin.unclaim
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
         """Open what the data path holds; returns what an operator should read about it.
@@ -171,7 +172,7 @@ class Broker:
         if subscription is None:
             return
         topic, channel = subscription
-        channel.unsubscribe(session, requeue=self.options.requeue_on_disconnect)
+        channel.unsubscribe(session, now, requeue=self.options.requeue_on_disconnect)
         if channel.is_retired:
             return
         turn.wake(topic, channel)
@@ -328,11 +329,11 @@ class Broker:
                 turn.backlog_bytes -= publish.size_bytes
                 session, slot = publish.session, publish.slot
                 if session is None or slot is None:
+                    if publish.letters is not None:
+                        self._moved(publish.letters, publish.topic, reason, now)
                     if publish.ticket is not None:
                         error = None if reason is None else refusal(publish.command, reason, fatal)
                         turn.published.append((publish.ticket, error))
-                    elif publish.letters is not None:
-                        self._moved(publish.letters, publish.topic, reason, now)
                     continue
                 session.uncommitted_bytes -= publish.size_bytes
                 if reason is None:
@@ -356,24 +357,25 @@ class Broker:
     def _move(self, topic: Topic, now: Instant) -> None:
         """Publish dead letters; `_moved` has what came of each."""
         found, topic.outcome.letters = topic.outcome.letters, []
-        name = dead_letter_topic(topic.name)
         for letters in found:
-            bodies, told = Bodies.of(letters.bodies), letters._replace(topic=topic.name)
-            publish = Publish(name, "PUB", bodies, len(bodies), bodies.size_bytes, letters=told)
-            self._commands.publish(publish, now)
+            self._commands.publish(publish_of(letters, dead_letter_topic(topic.name)), now)
+
+    def send_back(self, letters: Letters, to: str, now: Instant, ticket: Ticket) -> None:
+        """Publish dead letters, which are claimed, to the topic that they came from.
+
+        `take_published` has the ticket once they are kept there, and finished here.
+        """
+        self._commands.publish(publish_of(letters, to, ticket), now)
 
     def _moved(self, letters: Letters, to: str, reason: str | None, now: Instant) -> None:
-        """Dead letters are kept, or refused."""
+        """Dead letters, or what they are of, are kept, or refused."""
         channel = letters.channel
-        if reason is None:
-            channel.buried(letters.indexes)
-        else:
-            channel.not_buried(letters.indexes, now)
-            if now.mono_ns >= self._unmoved_told_ns:
-                self._unmoved_told_ns = now.mono_ns + UNMOVED_TOLD_NS
-                count = len(letters.indexes)
-                self.notes.append(f"dead letters that topic {to} does not take: {count}: {reason}")
-        topic = self.topics.get(letters.topic)
+        settle(letters, now, is_kept=reason is None)
+        if reason is not None and letters.only is None and now.mono_ns >= self._unmoved_told_ns:
+            self._unmoved_told_ns = now.mono_ns + UNMOVED_TOLD_NS
+            count = len(letters.indexes)
+            self.notes.append(f"dead letters that topic {to} does not take: {count}: {reason}")
+        topic = self.topics.get(channel.stream.topic)
         if topic is not None and not channel.is_retired:
             self.turn.wake(topic, channel)
 

@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.books import Forgetful
+from sparq.broker.dead_letters import BURIAL
+from sparq.broker.fates import Fates
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight, ranges_of
 from sparq.broker.latency import OFF, Latency, Outlook, Window, merged
 from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, Settings
@@ -28,6 +30,7 @@ from sparq.broker.session import Session
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, ReadyAgain
 from sparq.log.ledger import Ledger
+from sparq.log.records import drop_range
 from sparq.protocol.commands import Finish, Requeue, Touch
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Run
@@ -38,10 +41,6 @@ SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"]
 """A place in a log: an end of it, an index, the first message published at or after a wall time in
 ns, or the last so many messages."""
 
-BURIAL: Final = 1
-"""Who has in flight what is on its way to the dead-letter topic: no session."""
-BURY_AGAIN_NS: Final = SECOND_NS
-"""How long after it was refused there it is tried again."""
 LOST_TOLD_NS: Final = 60 * SECOND_NS
 """How long after a line about messages that a channel has lost the next may follow."""
 
@@ -76,6 +75,9 @@ class Channel:
         voided_count: unread messages that a lag limit has taken from the channel.
         expired_count: messages that nobody was given because they were too old.
         dead_letter_count: messages that were moved to the dead-letter topic.
+        redriven_count: dead letters of this channel that were sent back to where they came from.
+        fates: how deliveries of messages ended that may become dead letters.
+        redriven: of messages that are dead letters sent back, how often they were.
         zone_local_count, region_local_count, global_count: deliveries by where the consumer is;
             without topology-aware consumption all are global.
         base_ordinal: messages before the first that was put to this channel (for message_count).
@@ -112,9 +114,12 @@ class Channel:
         self.again_next = False
         self.requeue_count = 0
         self.timeout_count = 0
+        self.fates = Fates()
+        self.redriven: dict[int, int] = {}
         self.latencies: Window | None = None
         self.outlook = Outlook()
-        self.finish_count = self.voided_count = self.expired_count = self.dead_letter_count = 0
+        self.finish_count = self.voided_count = self.expired_count = 0
+        self.dead_letter_count = self.redriven_count = 0
         self.zone_local_count = self.region_local_count = self.global_count = 0
         self.due_ns = NEVER
         self._told_ns, self._told = 0, (0, 0)
@@ -134,13 +139,17 @@ class Channel:
         session.owner = self._last_owner
         self.sessions[session.owner] = session
 
-    def unsubscribe(self, session: Session, *, requeue: bool) -> None:
+    def unsubscribe(self, session: Session, now: Instant, *, requeue: bool) -> None:
         """Forget a session; its messages wait for their timeouts unless they are requeued."""
         if self.sessions.pop(session.owner, None) is None:
             return
         self.ready.pop(session, None)
+        if self.settings.max_attempts and session.in_flight_count:
+            self.fates.left(session)
         if requeue:
-            self.take_back(self.in_flight.release_owner(session.owner))
+            expired = self.in_flight.release_owner(session.owner)
+            self._note_fates(expired, now)
+            self.take_back(expired)
 
     def opened(self, session: Session) -> None:
         """A session's window may have opened."""
@@ -160,10 +169,16 @@ class Channel:
             session.in_flight_count -= freed.freed
             session.finish_count += freed.freed
             self.finish_count += freed.freed
+            if self.fates.by_index or self.redriven:
+                self.forget(freed.starts, freed.ends)
             self.ledger.finished(self.name, freed.starts, freed.ends)
             self.opened(session)
         for position, why in freed.failures:
             session.reply_error(refusal("FIN", command.id_text(position), why))
+
+    def id_of(self, index: int) -> str:
+        """A message's id, as consumers see it."""
+        return f"{self._id_base | index:016x}"
 
     def _indexes(self, raw: range | list[int] | NDArray[np.uint64]) -> Run | list[int]:
         """What ids say here; another node's are indexes that no page can hold."""
@@ -189,6 +204,8 @@ class Channel:
         session.in_flight_count -= 1
         session.requeue_count += 1
         self.requeue_count += 1
+        if self.settings.max_attempts:
+            self.fates.requeued(index, session, now.wall_ns)
         delay_ns = command.timeout_ms * MILLISECOND_NS
         if delay_ns:
             self.delays.add(now.mono_ns + delay_ns, index, attempts)
@@ -217,10 +234,15 @@ class Channel:
         """Take back what timed out, and let go what was delayed until now."""
         expired = self.in_flight.expire(now.mono_ns)
         self.timeout_count += len(expired.indexes)
+        self._note_fates(expired, now)
         self.take_back(expired)
         for index, attempts in self.delays.pop_due(now.mono_ns):
             self.again.push(index, attempts)
         self.reschedule()
+
+    def _note_fates(self, expired: Expired, now: Instant) -> None:
+        if self.settings.max_attempts and len(expired.indexes):
+            self.fates.expired(expired, self.sessions, self.settings.max_attempts, now.wall_ns)
 
     def reschedule(self) -> None:
         """Find out when the next message is due."""
@@ -317,6 +339,8 @@ class Channel:
         self.delays.clear()
         self.skips.clear()
         self.apart.clear()
+        self.fates.clear()
+        self.redriven.clear()
         self.start = self.noted_cursor = index
         self.kept = None
         self._move(index)
@@ -403,27 +427,16 @@ class Channel:
     def expire(self, indexes: NDArray[np.int64]) -> None:
         """Messages have come up for delivery that are too old: they are finished unread."""
         self.expired_count += len(indexes)
-        self.ledger.finished(self.name, *ranges_of(indexes))
+        ranges = ranges_of(indexes)
+        self.forget(*ranges)
+        self.ledger.finished(self.name, *ranges)
 
-    def bury(self, indexes: NDArray[np.int64], attempts: NDArray[np.uint16], now: Instant) -> None:
-        """These messages are published as dead letters: nobody else may have them meanwhile."""
-        self.in_flight.note_many(indexes, attempts, BURIAL, now_ns=now.mono_ns, deadline_ns=NEVER)
-
-    def buried(self, indexes: NDArray[np.int64]) -> None:
-        """They are in the dead-letter topic; those that were not taken away meanwhile are done."""
-        freed = self.in_flight.finish(indexes, BURIAL)
-        if freed.freed:
-            self.dead_letter_count += freed.freed
-            self.ledger.finished(self.name, freed.starts, freed.ends)
-
-    def not_buried(self, indexes: NDArray[np.int64], now: Instant) -> None:
-        """The dead-letter topic did not take them: they come up again after a while."""
-        for index in indexes.tolist():
-            attempts = self.in_flight.release(index, BURIAL)
-            if attempts > NOT_IN_FLIGHT:
-                # The ledger has it as requeued since its last delivery: nothing new is to be noted.
-                self.delays.add(now.mono_ns + BURY_AGAIN_NS, index, attempts)
-        self.reschedule()
+    def forget(self, starts: Sequence[int], ends: Sequence[int]) -> None:
+        """What is remembered of messages that are finished now."""
+        self.fates.forget(starts, ends)
+        if self.redriven:
+            for first, end in zip(starts, ends, strict=True):
+                drop_range(self.redriven, first, end)
 
     def tell_lost(self, now: Instant) -> tuple[int, int]:
         """How many messages were voided, and how many too old, since this last told of some.
@@ -481,19 +494,3 @@ def refusal(command: str, message_id: bytes, why: int) -> RemoteError:
     text = message_id.decode("utf-8", "surrogateescape")
     reason = "ID not in flight" if why == NOT_IN_FLIGHT else "client does not own message"
     return RemoteError(f"E_{command}_FAILED", f"{command} {text} failed {reason}")
-
-
-class Letters(NamedTuple):
-    """Messages of one channel that are to be published as dead letters.
-
-    Attributes:
-        channel: whose they are; `buried` or `not_buried` is to be called.
-        indexes: which, ascending.
-        bodies: theirs.
-        topic: its name, once the broker has them.
-    """
-
-    channel: Channel
-    indexes: NDArray[np.int64]
-    bodies: list[bytes]
-    topic: str = ""

@@ -30,15 +30,16 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.channel import Channel, Letters
+from sparq.broker.channel import Channel
 from sparq.broker.in_flight import ranges_of
 from sparq.broker.latency import Histogram
+from sparq.broker.letters import Letters, bury, letters_of
 from sparq.broker.session import Nearness, Session
 from sparq.log.block import Block
 from sparq.log.reading import BlockRead
 from sparq.protocol.frames import patch_attempts
 from sparq.protocol.instant import Instant
-from sparq.protocol.layout import ATTEMPTS_MAX, ATTEMPTS_OFFSET, FRAME_OVERHEAD
+from sparq.protocol.layout import ATTEMPTS_MAX, ATTEMPTS_OFFSET
 
 Indexes = NDArray[np.int64]
 Attempts = NDArray[np.uint16]
@@ -159,7 +160,7 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
         first = channel.cursor
         if first >= end:
             break
-        block = channel.stream.log.block(first)
+        block = channel.stream.block(first, sealed=session.takes_envelopes)
         if block is None:
             if channel.pass_hole():
                 continue
@@ -282,7 +283,7 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
     indexes, attempts = channel.again.take(count)
     order = np.argsort(indexes)
     indexes, attempts = indexes[order], attempts[order]
-    runs, waits = _collect(handout, session.room_bytes(), indexes, attempts)
+    runs, waits = _collect(handout, session, indexes, attempts)
     if runs and channel.settings.message_ttl_ns:
         runs = _without_expired(handout, runs)
     if runs and channel.settings.max_attempts:
@@ -294,7 +295,7 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
 
 
 def _collect(
-    handout: Handout, room_bytes: int, indexes: Indexes, attempts: Attempts
+    handout: Handout, session: Session, indexes: Indexes, attempts: Attempts
 ) -> tuple[list[Run], NDArray[np.bool_]]:
     """The runs of these ascending messages that are in memory and fit; which messages must wait.
 
@@ -308,6 +309,7 @@ def _collect(
     waits = np.zeros(len(indexes), np.bool_)
     runs: list[Run] = []
     reads: list[BlockRead] = []
+    room_bytes = session.room_bytes()
     misses = read_bytes = at = 0
     while at < len(indexes):
         has_asked = len(reads) >= READS_MAX or read_bytes > stream.gather_bytes_max
@@ -315,7 +317,7 @@ def _collect(
             waits[at:] = True
             break
         index = int(indexes[at])
-        block = log.block(index)
+        block = stream.block(index, sealed=session.takes_envelopes)
         if block is not None:
             end = at + int(indexes[at:].searchsorted(block.end))
             fits, size = _fitting(block, indexes[at:end], room_bytes)
@@ -401,11 +403,11 @@ def _without_dead(handout: Handout, runs: list[Run]) -> list[Run]:
     kept = []
     for block, indexes, attempts in runs:
         dead = attempts >= channel.settings.max_attempts
+        if channel.fates.by_index:
+            dead |= channel.fates.is_killer(indexes)
         if dead.any():
-            frames = [block.slice(index, index + 1) for index in indexes[dead].tolist()]
-            bodies = [bytes(frame[FRAME_OVERHEAD:]) for frame in frames]
-            channel.bury(indexes[dead], attempts[dead], handout.now)
-            handout.letters.append(Letters(channel, indexes[dead], bodies))
+            bury(channel, indexes[dead], attempts[dead], handout.now)
+            handout.letters.append(letters_of(channel, block, indexes[dead], attempts[dead]))
         if not dead.all():
             kept.append(Run(block, indexes[~dead], attempts[~dead]))
     return kept

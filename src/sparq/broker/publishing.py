@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from sparq.broker.books import Ended
-from sparq.broker.channel import Letters
+from sparq.broker.letters import Letters, Only
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.rates import Rates
 from sparq.broker.session import Session, Slot
@@ -54,7 +54,8 @@ class Publish(NamedTuple):
         session, slot: who has sent it, and the place of the answer; None: it came by HTTP.
         oks: how many OKs answer it: one for each message of a run of PUBs.
         ticket: who is answered where it came by HTTP.
-        letters: what it has the bodies of, where they are dead letters.
+        letters: what it has the bodies of, where they are dead letters, or were.
+        only: the channel that it is for; None: for all.
     """
 
     topic: str
@@ -68,6 +69,16 @@ class Publish(NamedTuple):
     oks: int = 1
     ticket: Ticket | None = None
     letters: Letters | None = None
+    only: Only | None = None
+
+
+def publish_of(letters: Letters, topic: str, ticket: Ticket | None = None) -> Publish:
+    """Dead letters, or what they are of, as a publish."""
+    bodies = Bodies.of(letters.bodies)
+    count, size_bytes = len(bodies), bodies.size_bytes
+    return Publish(
+        topic, "PUB", bodies, count, size_bytes, ticket=ticket, letters=letters, only=letters.only
+    )
 
 
 class Answered(NamedTuple):

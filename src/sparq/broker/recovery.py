@@ -38,6 +38,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     """
     stream = channel.stream
     channel.paused, channel.kept = state.paused, state.kept
+    channel.redriven = dict(state.redriven)
     channel.start = state.start
     channel.cursor = channel.noted_cursor = max(state.cursor, state.start)
     channel.cursor_ordinal = stream.log.ordinal_at(channel.cursor)
@@ -187,6 +188,7 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
         kept=channel.kept,
         # A start that is told to be lower must not make the channel wait for more.
         apart=channel.apart | set(due.pending_between(bounds[0], channel.start).tolist()),
+        redriven=dict(channel.redriven),
     )
 
 

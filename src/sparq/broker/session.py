@@ -75,6 +75,7 @@ class Session:
             has, no command is executed. The shell sets it back to None.
         auth_identity, auth_identity_url: whom an authd took it for; empty without AUTH.
         permissions: what the authd allows; None before AUTH.
+        takes_envelopes: whether it is given dead letters in their envelopes.
         paused_writing: set by the shell while the client does not keep up with what it is sent.
         closing: the connection ends once `is_drained`.
     """
@@ -91,6 +92,7 @@ class Session:
         self.heartbeat_interval_ms = options.limits.heartbeat_interval_ms
         self.msg_timeout_ns = options.limits.msg_timeout_ms * MILLISECOND_NS
         self.sample_rate = 0
+        self.takes_envelopes = False
         host = remote_address.rpartition(":")[0].strip("[]")
         self.client_id = host
         self.hostname = host
@@ -140,6 +142,7 @@ class Session:
             self.heartbeat_interval_ms = granted.heartbeat_interval_ms
             self.msg_timeout_ns = granted.msg_timeout_ms * MILLISECOND_NS
             self.sample_rate = granted.sample_rate
+            self.takes_envelopes = granted.dead_letter_envelopes
 
     def window(self) -> int:
         """How many more messages the client may be handed now."""

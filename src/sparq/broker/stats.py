@@ -100,6 +100,7 @@ class ChannelStats:
     range_commit_seconds: float | None
     expired_count: int
     dead_letter_count: int
+    redriven_count: int
 
 
 @dataclass(slots=True)
@@ -213,6 +214,7 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
         range_commit_seconds=_seconds(_since_commit(channel, now)),
         expired_count=channel.expired_count,
         dead_letter_count=channel.dead_letter_count,
+        redriven_count=channel.redriven_count,
     )
 
 

@@ -26,8 +26,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.broker.dead_letters import is_dead_letter_topic, opened
 from sparq.broker.options import NEVER, SECOND_NS
 from sparq.broker.waiting import DueList
+from sparq.log.block import Block
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
@@ -137,6 +139,8 @@ class Stream:
     """A topic's log as its channels see it.
 
     Attributes:
+        topic: the topic's name.
+        has_letters: whether it is a dead-letter topic.
         end: the mark P, the first index that channels do not see.
         ordinal: messages in the log before P.
         reads: what is to be read and has not been handed out.
@@ -145,8 +149,11 @@ class Stream:
             still be in the cache when it is sent.
     """
 
-    def __init__(self, log: Log, cache_bytes: int) -> None:
+    def __init__(self, log: Log, cache_bytes: int, topic: str) -> None:
         self.log = log
+        self.topic = topic
+        self.has_letters = is_dead_letter_topic(topic)
+        self._opened: tuple[Block, Block] | None = None
         self.due = DueList()
         self.end = 0
         self.ordinal = 0
@@ -157,6 +164,18 @@ class Stream:
         self._asked: dict[int, int] = {}  # an index asked for, and its extent's first one
         self._gathering: dict[str, set[int]] = {}
         self._failed: dict[str, None] = {}
+
+    def block(self, index: int, *, sealed: bool = False) -> Block | None:
+        """The block that has a message, as consumers are given it; None: it is not in memory.
+
+        `sealed`: dead letters stay in their envelopes.
+        """
+        block = self.log.block(index)
+        if sealed or not self.has_letters or block is None:
+            return block
+        if self._opened is None or self._opened[0] is not block:
+            self._opened = block, opened(block)
+        return self._opened[1]
 
     def is_failing(self, channel: str) -> bool:
         """Whether a read for this channel has failed: nothing is read for it for a while."""

@@ -18,6 +18,7 @@ from sparq.broker.books import Books, Ended, Forgetful
 from sparq.broker.channel import Channel
 from sparq.broker.delivery import Handout, Sampler, hand_out
 from sparq.broker.latency import Histogram, Window
+from sparq.broker.letters import for_one
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
 from sparq.broker.policies import Scope
 from sparq.broker.publishing import Answered, Outcome, Publishing
@@ -64,7 +65,7 @@ class Topic:
         self.ephemeral = is_ephemeral(name)
         self.options = options
         self.scope, self.settings = scope, scope.topic
-        self.stream = Stream(log, options.cache_bytes)
+        self.stream = Stream(log, options.cache_bytes, name)
         self.channels: dict[str, Channel] = {}
         self.publishing = Publishing(options)
         self.books = None if ledger is None else Books(ledger, options.sync_timeout_ns)
@@ -190,8 +191,11 @@ class Topic:
                 self.message_count += commit.batch.block.count
             for publish in batch:
                 self.message_bytes += publish.size_bytes
+                indexes = range(first, min(first + publish.messages, end))
                 if publish.due is not None:
-                    self._defer(range(first, min(first + publish.messages, end)), publish.due)
+                    self._defer(indexes, publish.due)
+                if publish.only is not None and self.flows:
+                    for_one(self.channels, publish.only, indexes)
                 first += publish.messages
         else:
             reason = commit.error.reason
@@ -262,8 +266,7 @@ class Topic:
 
     def _make_channel(self, name: str) -> Channel:
         ephemeral = self.ephemeral or is_ephemeral(name)
-        durable = self.books is not None and not ephemeral
-        ledger = self.books.ledger if self.books is not None and durable else Forgetful()
+        ledger = Forgetful() if ephemeral or self.books is None else self.books.ledger
         channel = Channel(name, self.stream, ledger, self.scope.channel(name), ephemeral=ephemeral)
         if quantiles := self.options.e2e_percentiles:
             channel.latencies = Window(quantiles, self.options.e2e_window_ns)
@@ -380,8 +383,7 @@ class Topic:
 
         False: all of it is, or a commit is in flight.
         """
-        commit = self.stream.log.sync_task()
-        if commit is not None:
+        if (commit := self.stream.log.sync_task()) is not None:
             self.outcome.works.append(commit)
         return commit is not None
 
@@ -455,8 +457,7 @@ class Topic:
 
     def _take_upkeep(self, work: UpkeepWork, _now: Instant) -> None:
         log = self.stream.log
-        note = log.upkeep.finish(work)
-        if note:
+        if note := log.upkeep.finish(work):
             self.outcome.notes.append(f"topic {self.name}: {note}")
         elif log.upkeep.goes_on(work, log.active):
             self._keep_up()
@@ -468,8 +469,7 @@ class Topic:
 
     def close(self) -> None:
         """Let go of the files."""
-        self.is_closed = True
-        self.due_ns = NEVER
+        self.is_closed, self.due_ns = True, NEVER
         self.stream.log.close()
         if self.books is not None:
             self.books.ledger.close()

@@ -18,11 +18,11 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from sparq.client.address import parse_nsqd
-from sparq.client.envelope import seal, unseal
 from sparq.client.log_fields import current
 from sparq.client.message import Message
 from sparq.client.producer import Producer
 from sparq.client.publish import Receipt
+from sparq.protocol.envelope import seal, unseal
 
 try:
     from opentelemetry import context, trace

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sparq.broker.dead_letters import unseal
 from sparq.inspection import json_path
 from sparq.inspection.picture import UNKNOWN, Picture, State
 from sparq.log.block import Block, Buffer
@@ -350,7 +351,7 @@ class Look:
         if end - start > json_path.BODY_BYTES_MAX:
             self.search.unsearched += 1
             return False
-        body = bytes(frames[start:end])
+        _, body = unseal(bytes(frames[start:end]))
         if condition is not None and not condition.matches(body):
             return False
         return pattern is None or self._is_like(pattern, body)

@@ -16,6 +16,7 @@ checkpoint and the ledgers from its generation on, in order.
 
 import errno
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
 from sparq.log import ledger_file, records
@@ -179,6 +180,10 @@ class Ledger:
     def apart(self, channel: str, indexes: Indexes) -> None:
         """These deferred publishes wait no more for the channel; no name: for any, ever."""
         self._append(records.encode_apart(channel, indexes))
+
+    def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
+        """These messages are dead letters that were sent back, each so many times by now."""
+        self._append(records.encode_redriven(channel, indexes, times))
 
     def mark(self, index: int) -> None:
         """The end of what the topic's channels may see, P."""

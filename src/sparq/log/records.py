@@ -21,7 +21,8 @@ Record, little-endian::
        9  mark       i64 index: P
       10  apart      n x i64 index: these deferred publishes (DPUB) wait in the topic's due list
                      no more for this channel; without a name: for none, they are cancelled
-  11  kept       i64 index: the log keeps what a range reader has read from here on; -1: nothing
+      11  kept       i64 index: the log keeps what a range reader has read from here on; -1: nothing
+      12  redriven   n x i64 index | n x u32: so often dead letters of these messages were sent back
 
 1. A record changes one channel, or the topic; each is read as if nothing came after it.
 2. A record of a channel that was never created creates it, with everything unfinished: damage to
@@ -35,7 +36,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ _RANGE: Final = struct.Struct("<qq")
 HEADS_KEPT: Final = 4_096
 _REQUEUED: Final = struct.Struct("<qqI")
 _REQUEUED_SIZE: Final = _REQUEUED.size
+_REDRIVEN_SIZE: Final = 12
 _REQUEUED_FIELDS: Final = np.dtype([("index", "<i8"), ("due", "<i8"), ("attempts", "<u4")])
 RUN_MIN: Final = 16
 """From so many records of one shape on, arrays are faster than one after the other."""
@@ -71,6 +73,7 @@ class Kind(IntEnum):
     MARK = 9
     APART = 10
     KEPT = 11
+    REDRIVEN = 12
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ class ChannelState:
         apart: deferred publishes that were taken out of the due list for this channel before their
             time; whether they are finished is told as of any other.
         kept: from where on the log keeps what a range reader has read; None: nothing of it.
+        redriven: of messages that are dead letters sent back, how often they were.
     """
 
     start: int
@@ -96,6 +100,7 @@ class ChannelState:
     paused: bool = False
     apart: set[int] = field(default_factory=set)
     kept: int | None = None
+    redriven: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -156,6 +161,11 @@ def encode_apart(channel: str, indexes: Indexes) -> bytes:
     return encode(Kind.APART, channel, _longs(indexes))
 
 
+def encode_redriven(channel: str, indexes: Indexes, times: Sequence[int]) -> bytes:
+    """A record of dead letters that were sent back."""
+    return encode(Kind.REDRIVEN, channel, _longs(indexes) + np.asarray(times, "<u4").tobytes())
+
+
 def _longs(numbers: Indexes) -> bytes:
     if isinstance(numbers, np.ndarray):
         return numbers.astype("<i8", copy=False).tobytes()
@@ -185,6 +195,8 @@ def encode_state(state: TopicState) -> Iterator[bytes]:
             yield encode_apart(name, sorted(channel.apart))
         if channel.kept is not None:
             yield encode_index(Kind.KEPT, name, channel.kept)
+        if channel.redriven:
+            yield encode_redriven(name, list(channel.redriven), list(channel.redriven.values()))
 
 
 # Reading
@@ -250,6 +262,11 @@ class Replay:
         elif kind == Kind.KEPT:
             index = self._index(data)
             self._channel(name).kept = index if index >= 0 else None
+        elif kind == Kind.REDRIVEN:
+            count = len(data) // _REDRIVEN_SIZE
+            times = np.frombuffer(data, "<u4", count, 8 * count).tolist()
+            indexes = self._indexes(data[: 8 * count])
+            self._channel(name).redriven.update(zip(indexes, times, strict=True))
         else:
             self.unknown += 1
 
@@ -287,6 +304,9 @@ class Replay:
         if channel.requeued:
             for first, end in ranges.T.tolist():
                 self._forget(name, channel.requeued, first, end)
+        if channel.redriven:
+            for first, end in ranges.T.tolist():
+                drop_range(channel.redriven, first, end)
 
     def _forget(
         self, name: str, requeued: dict[int, tuple[int, int]], first: int, end: int
@@ -347,6 +367,16 @@ class Replay:
             self._ranges[name] = []
             _settle(channel)
         return self._state
+
+
+def drop_range(told: dict[int, Any], first: int, end: int) -> None:
+    """Take the indexes of [first, end) out of what is told by index."""
+    if end - first <= len(told):
+        for index in range(first, end):
+            told.pop(index, None)
+    else:
+        for index in [index for index in told if first <= index < end]:
+            del told[index]
 
 
 def _settle(channel: ChannelState) -> None:

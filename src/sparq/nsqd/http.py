@@ -25,6 +25,7 @@ from sparq.nsqd.config import Config
 from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
 from sparq.nsqd.policies import PolicyRoutes
+from sparq.nsqd.redriving import Redriving
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
@@ -83,6 +84,7 @@ class Endpoints:
             Route("POST", "/channel/seek", self.seek_channel),
             *self._inspection.routes(),
             *MessageActions(self._nsqd, self._inspection, self._change).routes(),
+            *Redriving(self._nsqd, self._inspection).routes(),
             *PolicyRoutes(self._nsqd).routes(),
             *Config(self._nsqd, self._reloader).routes(),
             *(self.debug.all_routes() if self._nsqd.options.http.debug_routes else ()),

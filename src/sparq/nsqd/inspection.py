@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sparq.broker import seeking
+from sparq.broker.dead_letters import unseal
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
 from sparq.inspection import picture as pictures
 from sparq.inspection import times
@@ -30,9 +31,11 @@ from sparq.nsqd.message_json import (
     message_of,
     pieces_of,
     standing_of,
+    unsealed,
 )
 from sparq.nsqd.seeking import shown_time, target_of
 from sparq.protocol.durations import MILLISECOND, SECOND
+from sparq.protocol.envelope import ENVELOPE_BYTES_MAX
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
@@ -186,7 +189,7 @@ class Inspection:
         picture = pictures.take(channel, self._nsqd.runner.now())
         page = Page(channel, picture, state, after, limit)
         await self.compute(topic, page.fill)
-        found, covered = await self.read(topic, page.indexes, body_bytes)
+        found, covered = await self.read(topic, page.indexes, room_of(topic, body_bytes))
         head = {
             "topic": topic.name,
             "channel": channel.name,
@@ -212,6 +215,11 @@ class Inspection:
     ) -> Iterator[Pieces]:
         """Messages as JSON, one by one; `seen`: as a channel has them."""
         bodies: dict[int, bytes] = {}
+        histories: dict[int, Mapping[str, str]] = {}
+        if topic.stream.has_letters:
+            opened = [unsealed(stored, body_bytes) for stored in found]
+            histories = {stored.index: fields for stored, fields in opened if fields}
+            found = [stored for stored, _ in opened]
         if body_bytes >= 0:
             size = sum(len(stored.body) for stored in found)
             bodies = await self._aside(topic, size, lambda: bodies_of(found))
@@ -221,6 +229,8 @@ class Inspection:
             behind: dict[str, Any] = {}
             if seen is not None and standing is not None:
                 behind = standing_of(standing, seen[0], seen[1].now)
+            if stored.index in histories:
+                behind["letter"] = histories[stored.index]
             head = message_of(stored, topic.stream.log.node_id, standing)
             return pieces_of(head, bodies.get(stored.index), behind)
 
@@ -262,7 +272,7 @@ class Inspection:
         else:
             first = after[0]
         indexes = log.looking.stored_from(first, end, limit)
-        found, covered = await self.read(topic, indexes, body_bytes)
+        found, covered = await self.read(topic, indexes, room_of(topic, body_bytes))
         shown = [found[index] for index in indexes[:covered] if index in found]
         seen = await self._seen(topic, channel, [stored.index for stored in shown])
         is_all = covered == len(indexes) < limit
@@ -284,12 +294,14 @@ class Inspection:
             raise HttpError(404, "MESSAGE_NOT_FOUND: the id is of another node, or another topic's")
         found: dict[int, Stored] = {}
         if index < topic.stream.log.written_end:
-            size = self._broker.limits.max_body_size if raw else body_bytes
+            size = self._broker.limits.max_body_size if raw else room_of(topic, body_bytes)
             found, _ = await self.read(topic, [index], size)
         if index not in found:
             raise HttpError(404, f"MESSAGE_NOT_FOUND: {_reach(topic)}")
         if raw:
-            return Content(found[index].body, BYTES)
+            body = found[index].body
+            is_opened = topic.stream.has_letters and not call.flag("envelope", False)
+            return Content(unseal(body)[1] if is_opened else body, BYTES)
         seen = await self._seen(topic, channel, [index])
         (message,) = await self._messages(topic, [found[index]], seen, body_bytes)
         return Content(b"".join(await encoded(message)), JSON)
@@ -312,7 +324,7 @@ class Inspection:
         picture = None if channel is None else pictures.take(channel, self._nsqd.runner.now())
         looking = topic.stream.log.looking
         search = Search(
-            looking, criteria, position, end, picture, limit, body_bytes=max(0, body_bytes)
+            looking, criteria, position, end, picture, limit, room_of(topic, body_bytes)
         )
         if picture is not None:
             await self.compute(topic, search.prepare)
@@ -381,6 +393,11 @@ class Inspection:
             return None
         found, _ = await self.read(topic, [first], 0)
         return found[first].time_ns if first in found else None
+
+
+def room_of(topic: Topic, body_bytes: int) -> int:
+    """How much of each body is to be read for what is shown: a letter's history is before it."""
+    return max(0, body_bytes) + (ENVELOPE_BYTES_MAX if topic.stream.has_letters else 0)
 
 
 class Page:

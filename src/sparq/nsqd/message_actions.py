@@ -60,7 +60,7 @@ class MessageActions:
             lambda now: self._nsqd.broker.act_on_messages(action, topic, channel, indexes, now),
         )
         refused |= {text: why[index] for text, index in wanted.items() if index in why}
-        return _answer(ids, refused)
+        return answer(ids, refused)
 
     async def copy(self, call: Call) -> dict[str, Any]:
         """Publish messages once more."""
@@ -84,7 +84,7 @@ class MessageActions:
             if why is not None:
                 refused |= {texts[index]: why for index in (*batch, *left)}
                 break
-        return _answer(ids, refused)
+        return answer(ids, refused)
 
     async def _publish(self, topic: str, bodies: list[bytes]) -> str | None:
         """Publish some bodies, all or none; returns why not."""
@@ -111,7 +111,8 @@ class MessageActions:
         return found
 
 
-def _answer(ids: list[str], refused: dict[str, str]) -> dict[str, Any]:
+def answer(ids: list[str], refused: dict[str, str]) -> dict[str, Any]:
+    """What became of messages."""
     return {
         "done": [text for text in ids if text not in refused],
         "refused": [{"id": text, "why": refused[text]} for text in ids if text in refused],

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sparq.broker.dead_letters import unseal
 from sparq.inspection.picture import Standing, State
+from sparq.log.looking import Stored
 from sparq.nsqd.seeking import shown_time
 from sparq.protocol.durations import SECOND
 from sparq.protocol.layout import INDEX_BITS
 
 if TYPE_CHECKING:
     from sparq.broker.channel import Channel
-    from sparq.log.looking import Stored
     from sparq.protocol.instant import Instant
 
 UTF8_BYTES_MAX: Final = 4
@@ -49,6 +50,13 @@ def bodies_of(found: Iterable[Stored]) -> dict[int, bytes]:
     return {
         stored.index: to_text(body_of(stored))[1:-1].encode("utf-8", "replace") for stored in found
     }
+
+
+def unsealed(stored: Stored, body_bytes: int) -> tuple[Stored, Mapping[str, str]]:
+    """A message of a dead-letter topic with as much of its body, and its history, if it has one."""
+    fields, body = unseal(stored.body)
+    size = stored.size - (len(stored.body) - len(body))
+    return Stored(stored.index, stored.time_ns, size, body[: max(0, body_bytes)]), fields
 
 
 def message_of(stored: Stored, node_id: int, standing: Standing | None) -> dict[str, Any]:

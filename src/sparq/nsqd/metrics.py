@@ -67,6 +67,7 @@ _CHANNEL = (
     Shown("voided_count", "voided_total", "counter", "Unread messages that a lag limit took away"),
     Shown("expired_count", "expired_total", "counter", "Messages too old when they came up"),
     Shown("dead_letter_count", "dead_letters_total", "counter", "Moved to the dead-letter topic"),
+    Shown("redriven_count", "redriven_total", "counter", "Dead letters that were sent back"),
     Shown("depth", "depth", "gauge", "Messages that wait for delivery"),
     Shown("backend_depth", "backend_depth", "gauge", "Those of them beyond --mem-queue-size"),
     Shown("in_flight_count", "in_flight", "gauge", "Messages with consumers"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparq.daemon.http import HttpError
 from sparq.protocol.durations import parse_duration
+from sparq.protocol.instant import rfc3339
 from sparq.protocol.layout import INDEX_LIMIT
 
 if TYPE_CHECKING:
@@ -88,8 +89,4 @@ def answer_of(landing: Landing) -> dict[str, Any]:
 
 def shown_time(wall_ns: int | None) -> str | None:
     """A time as RFC 3339 has it, in UTC; None stays what it is."""
-    if wall_ns is None:
-        return None
-    seconds, nanoseconds = divmod(wall_ns, 1_000_000_000)
-    moment = _EPOCH + timedelta(seconds=seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
+    return None if wall_ns is None else rfc3339(wall_ns)

@@ -16,6 +16,7 @@ from sparq.nsqd.turns import Turns
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
+    from sparq.broker.letters import Letters
     from sparq.broker.policies import Policy
     from sparq.broker.publishing import Ticket
     from sparq.broker.topic import Topic
@@ -78,6 +79,17 @@ class Nsqd:
         """Publish; the ticket is answered once, with the refusal or None."""
         self.broker.publish(topic, bodies, self.runner.now(), ticket, defer_ms=defer_ms)
         self.turns.schedule()
+
+    async def send_back(self, letters: Letters, topic: str) -> None:
+        """Publish dead letters, which are claimed, to a topic; returns when they are kept there.
+
+        Raises:
+            RemoteError: they are not, and wait again.
+        """
+        waiting = Waiting(self.loop)
+        self.broker.send_back(letters, topic, self.runner.now(), waiting)
+        self.turns.schedule()
+        await waiting.future
 
     async def inspect(self, topic: Topic, work: Work) -> None:
         """Have work done that only looks into a topic; returns when it has run."""

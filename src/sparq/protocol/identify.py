@@ -95,6 +95,7 @@ class Granted:
         output_buffer_timeout_ms: 0 means that no timer flushes.
         tls_v1, deflate, snappy: what the connection changes to behind the reply; never both
             compressions.
+        dead_letter_envelopes: whether it is given dead letters in their envelopes.
         deflate_level: the level of what the server compresses.
         reply: the answer as a JSON object; None when the client negotiates nothing.
     """
@@ -110,6 +111,7 @@ class Granted:
     topology_region: str
     topology_zone: str
     feature_negotiation: bool
+    dead_letter_envelopes: bool = False
     tls_v1: bool = False
     deflate: bool = False
     deflate_level: int = DEFLATE_LEVEL
@@ -158,6 +160,7 @@ def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Gran
         topology_region=asked.topology_region,
         topology_zone=asked.topology_zone,
         feature_negotiation=asked.feature_negotiation,
+        dead_letter_envelopes=asked.dead_letter_envelopes,
     )
     if not granted.feature_negotiation:
         return granted
@@ -187,6 +190,7 @@ class _Request:
     msg_timeout: int = 0
     topology_region: str = ""
     topology_zone: str = ""
+    dead_letter_envelopes: bool = False
 
 
 _TYPES: Final = {member.name: type(member.default) for member in fields(_Request)}
@@ -317,7 +321,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _reply(granted: Granted, limits: Limits, server: Mapping[str, object]) -> dict[str, object]:
-    return {
+    answer = {
         "max_rdy_count": limits.max_rdy_count,
         "version": server.get("version", NSQ_VERSION),
         "max_msg_timeout": limits.max_msg_timeout_ms,
@@ -336,3 +340,6 @@ def _reply(granted: Granted, limits: Limits, server: Mapping[str, object]) -> di
         "sparq_version": server.get("sparq_version", ""),
         "sparq_range": 2,
     }
+    if granted.dead_letter_envelopes:  # told to who asks only: the others see NSQ's answer
+        answer["dead_letter_envelopes"] = True
+    return answer

@@ -23,6 +23,7 @@ from typing import Final
 MAGIC: Final = b"\0sparq\x01"
 HEAD_BYTES: Final = len(MAGIC) + 2
 FIELDS_BYTES_MAX: Final = 8 << 10
+ENVELOPE_BYTES_MAX: Final = HEAD_BYTES + FIELDS_BYTES_MAX
 
 
 def seal(fields: Mapping[str, str], body: bytes) -> bytes:
@@ -38,7 +39,7 @@ def unseal(data: bytes) -> tuple[dict[str, str], bytes]:
     if not data.startswith(MAGIC) or len(data) < HEAD_BYTES:
         return {}, data
     end = HEAD_BYTES + int.from_bytes(data[len(MAGIC) : HEAD_BYTES], "big")
-    if not HEAD_BYTES < end <= min(len(data), HEAD_BYTES + FIELDS_BYTES_MAX):
+    if not HEAD_BYTES < end <= min(len(data), ENVELOPE_BYTES_MAX):
         return {}, data
     try:
         fields = json.loads(data[HEAD_BYTES:end])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparq.client.envelope import FIELDS_BYTES_MAX, MAGIC, seal, unseal
+from sparq.protocol.envelope import FIELDS_BYTES_MAX, MAGIC, seal, unseal
 
 FIELDS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 

@@ -1,0 +1,188 @@
+"""`POST /message/redrive`: dead letters go back to where they came from (docs/http.md).
+
+1. Letters of a channel of a dead-letter topic: those that are named, or the next that wait. From
+   then on nobody else gets them, until they are kept where they go and finished here. Where that
+   fails they wait again. If nsqd dies in between, one may be there twice, and none is lost.
+2. Each goes to the topic that its history names, for the channel that it names alone: the others
+   have had the message. With `to_all` every channel gets it, as with a publish.
+3. What has no history (somebody has published it there) is refused, as is one whose topic or
+   channel is not there: it would reach nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from sparq.broker.admin import GONE, IDS_MAX
+from sparq.broker.dead_letters import unseal
+from sparq.broker.letters import Letters, Only
+from sparq.daemon.http import Call, HttpError, Route
+from sparq.inspection import picture as pictures
+from sparq.nsqd import parameters
+from sparq.nsqd.message_actions import OTHER_NODE, answer
+from sparq.nsqd.message_json import id_of
+from sparq.protocol.errors import RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sparq.broker.channel import Channel
+    from sparq.broker.topic import Topic
+    from sparq.nsqd.inspection import Inspection
+    from sparq.nsqd.server import Nsqd
+
+COUNT: Final = 100
+"""So many of those that wait, if a request does not say."""
+
+NO_LETTER: Final = "it has no history: copy it"
+NO_TOPIC: Final = "topic {} is not there"
+PAUSED: Final = "topic {} is paused, so that its channels cannot be told apart"
+NO_CHANNEL: Final = "channel {} of topic {} is not there: create it, or redrive to_all"
+BY_RANGES: Final = "channel {} of topic {} is read by ranges and would get it again: redrive to_all"
+
+Place = tuple[str, str]
+"""A topic and a channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One that can be sent back.
+
+    Attributes:
+        times: how often it was before.
+    """
+
+    index: int
+    place: Place
+    times: int
+    body: bytes
+
+
+class Redriving:
+    """The handler of one nsqd."""
+
+    def __init__(self, nsqd: Nsqd, inspection: Inspection) -> None:
+        self._nsqd = nsqd
+        self._broker = nsqd.broker
+        self._inspection = inspection
+
+    def routes(self) -> list[Route]:
+        """The table of endpoints."""
+        return [Route("POST", "/message/redrive", self.redrive)]
+
+    async def redrive(self, call: Call) -> dict[str, Any]:
+        """Send letters back."""
+        name, to_all = parameters.name_of(call, "topic"), call.flag("to_all", False)
+        parameters.name_of(call, "channel")
+        topic = self._inspection.topic_of(name)
+        channel = self._inspection.channel_of(topic, call)
+        assert channel is not None
+        refused: dict[str, str] = {}
+        if "count" in call.query:
+            indexes = next_waiting(channel, parameters.number_of(call, "count", COUNT, IDS_MAX))
+            ids = [id_of(index, self._broker.node_id) for index in indexes]
+        else:
+            ids = await parameters.ids_of(call)
+            indexes = self._indexes(ids, refused)
+        if self._nsqd.exiting:
+            raise HttpError(503, "EXITING")
+        why = await self._send_back(topic, channel, indexes, to_all=to_all)
+        refused |= {id_of(index, self._broker.node_id): text for index, text in why.items()}
+        return {**answer(ids, refused), "waiting": channel.depth()}
+
+    def _indexes(self, ids: list[str], refused: dict[str, str]) -> list[int]:
+        found = []
+        for text in ids:
+            index = parameters.index_of(text, self._broker.node_id)
+            if index is None:
+                refused[text] = OTHER_NODE
+            else:
+                found.append(index)
+        return sorted(found)
+
+    async def _send_back(
+        self, topic: Topic, channel: Channel, indexes: Sequence[int], *, to_all: bool
+    ) -> dict[int, str]:
+        """Why not, by index, of those that were not."""
+        wanted = np.array(indexes, np.int64)
+        try:
+            refused = self._broker.claim(topic.name, channel.name, wanted, self._nsqd.runner.now())
+        except RemoteError as error:
+            raise HttpError(error.http_status, f"{error.code}: {error.text}") from error
+        self._nsqd.turns.schedule()
+        left = [index for index in indexes if index not in refused]
+        size = self._nsqd.limits.max_body_size
+        try:
+            while left:
+                found, covered = await self._inspection.read(topic, left, size)
+                batch, left = left[:covered], left[covered:]
+                bodies = {index: found[index].body for index in batch if index in found}
+                refused |= dict.fromkeys((index for index in batch if index not in found), GONE)
+                letters = self._sorted(bodies, refused, to_all=to_all)
+                for place, group in letters.items():
+                    why = await self._publish(channel, place, group, to_all=to_all)
+                    if why is not None:
+                        refused |= {letter.index: why for letter in group}
+        finally:
+            # What was sent back is not in flight any more; all others wait again.
+            self._broker.unclaim(channel, wanted)
+            self._nsqd.turns.schedule()
+        return refused
+
+    def _sorted(
+        self, bodies: Mapping[int, bytes], refused: dict[int, str], *, to_all: bool
+    ) -> dict[Place, list[Letter]]:
+        """Letters by where they go; those that cannot are refused."""
+        letters: dict[Place, list[Letter]] = {}
+        for index, sealed in bodies.items():
+            fields, body = unseal(sealed)
+            if not fields:
+                refused[index] = NO_LETTER
+                continue
+            place = fields.get("topic", ""), fields.get("channel", "")
+            why = self._why_not(place, to_all=to_all)
+            if why is not None:
+                refused[index] = why
+                continue
+            times = fields.get("redriven", "")
+            count = int(times) if times.isascii() and times.isdigit() else 0
+            letters.setdefault(place, []).append(Letter(index, place, count, body))
+        return letters
+
+    def _why_not(self, place: Place, *, to_all: bool) -> str | None:
+        name, channel = place
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            return NO_TOPIC.format(name)
+        if to_all:
+            return None
+        if channel not in topic.channels:
+            return NO_CHANNEL.format(channel, name)
+        if not topic.flows:
+            return PAUSED.format(name)
+        others = (one for one in topic.channels.values() if one.name != channel)
+        ranged = next((one.name for one in others if one.range_epoch), None)
+        return None if ranged is None else BY_RANGES.format(ranged, name)
+
+    async def _publish(
+        self, channel: Channel, place: Place, group: list[Letter], *, to_all: bool
+    ) -> str | None:
+        """Publish letters where they came from; returns why not."""
+        only = Only("" if to_all else place[1], [letter.times + 1 for letter in group])
+        indexes = np.array([letter.index for letter in group], np.int64)
+        letters = Letters(channel, indexes, [letter.body for letter in group], only)
+        try:
+            await self._nsqd.send_back(letters, place[0])
+        except RemoteError as error:
+            return error.text.removeprefix("PUB failed ") or error.code
+        return None
+
+
+def next_waiting(channel: Channel, count: int) -> list[int]:
+    """The first messages of a channel, ascending, that wait for a consumer."""
+    fresh = pictures.fresh_after(channel, -1, count)
+    again = channel.again.indexes().tolist()
+    return sorted({*fresh, *again})[:count]

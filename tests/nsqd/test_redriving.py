@@ -1,0 +1,232 @@
+"""Dead letters of a real nsqd: their history, as it is shown, and their way back."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nsqd.line import OK, Line, Message, fin, mpub, rdy, sub
+from tests.servers import NsqdServer, spawn_nsqd
+from tests.waiting import wait_for
+
+MOST = 3
+COUNT = 100_000
+EVERY = 100
+WAIT_SECONDS = 60
+QUIET_SECONDS = 0.1
+BATCH = 2_000
+
+
+@pytest.fixture
+def nsqd(tmp_path: Path) -> Iterator[NsqdServer]:
+    """One that moves what was delivered three times."""
+    with spawn_nsqd(tmp_path, f"--max-attempts={MOST}") as server:
+        yield server
+
+
+def get(nsqd: NsqdServer, path: str) -> Any:
+    status, body = nsqd.request("GET", path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def redrive(nsqd: NsqdServer, query: str, ids: list[str] | None = None) -> Any:
+    body = b"" if ids is None else json.dumps({"ids": ids}).encode()
+    status, answer = nsqd.request("POST", f"/message/redrive?{query}", body)
+    assert status == 200, answer
+    return json.loads(answer)
+
+
+def req(*messages: Message) -> bytes:
+    return b"".join(b"REQ %s 0\n" % message.id for message in messages)
+
+
+def fails(body: bytes) -> bool:
+    return int(body) % EVERY == 0
+
+
+def handle(nsqd: NsqdServer, until: int, *, failing: bool) -> Counter[bytes]:
+    """A consumer of `t` that finishes so many messages and, if `failing`, fails at the others."""
+    finished: Counter[bytes] = Counter()
+    with Line(nsqd) as line:
+        assert line.ask(sub("t", "c")) == OK
+        line.say(rdy(2_500))
+
+        def is_done() -> bool:
+            messages = line.messages_within(QUIET_SECONDS)
+            bad = [message for message in messages if failing and fails(message.body)]
+            good = [message for message in messages if not (failing and fails(message.body))]
+            line.say(fin(*good) + req(*bad))
+            finished.update(message.body for message in good)
+            if messages or finished.total() < until:
+                return False
+            figures = nsqd.channel("t", "c")
+            return not (figures["depth"] or figures["in_flight_count"])
+
+        wait_for(is_done, WAIT_SECONDS, finished.total)
+    assert finished.total() == until
+    return finished
+
+
+def letters(nsqd: NsqdServer) -> list[dict[str, Any]]:
+    """All messages of the dead-letter topic."""
+    found: list[dict[str, Any]] = []
+    place = "earliest"
+    while page := get(nsqd, f"/topic/messages?topic=t.dead&limit=1000&from={place}")["messages"]:
+        found += page
+        place = str(int(page[-1]["index"]) + 1)
+    return found
+
+
+def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
+    """Exactly those are letters, each with its history; sent back, each comes back once."""
+    wanted = {str(number) for number in range(0, COUNT, EVERY)}
+    nsqd.request("POST", "/topic/create?topic=t")
+    nsqd.request("POST", "/channel/create?topic=t&channel=c")
+    nsqd.request("POST", "/channel/create?topic=t&channel=other")
+    with Line(nsqd) as line:
+        for first in range(0, COUNT, BATCH):
+            bodies = [b"%d" % number for number in range(first, first + BATCH)]
+            assert line.ask(mpub("t", bodies)) == OK
+    finished = handle(nsqd, COUNT - len(wanted), failing=True)
+    assert set(finished.values()) == {1}
+    wait_for(lambda: nsqd.channel("t", "c")["dead_letter_count"] == len(wanted))
+
+    found = letters(nsqd)
+    assert sorted(wanted) == sorted(message["body"] for message in found)
+    for message in found:
+        letter = message["letter"]
+        told = letter["topic"], letter["channel"], letter["attempts"], letter["reason"]
+        assert told == ("t", "c", str(MOST), "requeued")
+        assert letter["consumer"].endswith(")")
+        assert letter["published"] < letter["last_returned"]
+    assert len({message["letter"]["id"] for message in found}) == len(wanted)
+
+    nsqd.request("POST", "/channel/create?topic=t.dead&channel=back")
+    done = 0
+    while answer := redrive(nsqd, "topic=t.dead&channel=back&count=300"):
+        assert answer["refused"] == []
+        done += len(answer["done"])
+        if not answer["waiting"]:
+            break
+    assert done == len(wanted)
+    again = handle(nsqd, len(wanted), failing=False)
+    assert again == Counter({body.encode(): 1 for body in wanted})
+    assert nsqd.channel("t", "other")["depth"] == COUNT
+    assert nsqd.channel("t.dead", "back")["redriven_count"] == len(wanted)
+    _, metrics = nsqd.request("GET", "/metrics")
+    line_of = f'nsqd_channel_redriven_total{{topic="t.dead",channel="back"}} {len(wanted)}'
+    assert line_of in metrics.decode()
+
+
+def test_a_message_that_kills_its_consumer(tmp_path: Path) -> None:
+    """It ends there after three lost connections, though it might be delivered more often."""
+    with spawn_nsqd(tmp_path, "--max-attempts=50", "--msg-timeout=500ms") as nsqd:
+        nsqd.request("POST", "/topic/create?topic=t")
+        nsqd.request("POST", "/channel/create?topic=t&channel=c")
+        nsqd.request("POST", "/pub?topic=t", b"killer")
+        for attempts in range(1, 4):
+            with Line(nsqd) as line:
+                assert line.ask(sub("t", "c")) == OK
+                line.say(rdy(1))
+                (message,) = line.messages(1)
+                assert message.attempts == attempts
+        with Line(nsqd) as line:
+            assert line.ask(sub("t", "c")) == OK
+            line.say(rdy(1))
+            wait_for(lambda: nsqd.channel("t", "c")["dead_letter_count"] == 1)
+            assert line.messages_within(0.1) == []
+        (letter,) = letters(nsqd)
+        assert (letter["body"], letter["letter"]["reason"]) == ("killer", "connection lost")
+
+
+def dead(nsqd: NsqdServer, *bodies: bytes, channel: str = "c") -> list[str]:
+    """Messages of `t` that become letters; their ids there."""
+    nsqd.request("POST", "/topic/create?topic=t.dead")
+    nsqd.request("POST", "/channel/create?topic=t.dead&channel=back")
+    before = nsqd.channel("t.dead", "back")["depth"]
+    with Line(nsqd) as line:
+        assert line.ask(sub("t", channel)) == OK
+        for body in bodies:
+            nsqd.request("POST", "/pub?topic=t", body)
+        line.say(rdy(100))
+        for _ in range(MOST):
+            line.say(req(*line.messages(len(bodies))))
+        wait_for(lambda: nsqd.channel("t.dead", "back")["depth"] == before + len(bodies))
+    page = get(nsqd, "/channel/messages?topic=t.dead&channel=back")["messages"]
+    return [message["id"] for message in page[-len(bodies) :]]
+
+
+def test_how_a_letter_is_shown(nsqd: NsqdServer) -> None:
+    """Its body is the message's; with `envelope`, it is as it is stored."""
+    (one,) = dead(nsqd, b'{"a": 1}')
+    message = get(nsqd, f"/message?topic=t.dead&id={one}&body_bytes=3")
+    assert (message["body"], message["cut"], message["size"]) == ('{"a', True, 8)
+    assert message["letter"]["channel"] == "c"
+    hidden = get(nsqd, f"/message?topic=t.dead&id={one}&bodies=false")
+    assert ("body" not in hidden, hidden["letter"]["attempts"]) == (True, str(MOST))
+    _, raw = nsqd.request("GET", f"/message?topic=t.dead&id={one}&raw=true")
+    assert raw == b'{"a": 1}'
+    _, sealed = nsqd.request("GET", f"/message?topic=t.dead&id={one}&raw=true&envelope=true")
+    assert sealed.startswith(b"\0sparq\x01")
+    assert sealed.endswith(raw)
+    for criterion in ("json=a==1", "regex=^.%22a", "text=requeued"):
+        found = get(nsqd, f"/topic/search?topic=t.dead&{criterion}")["messages"]
+        assert [one] == [each["id"] for each in found], criterion
+        assert found[0]["body"] == '{"a": 1}'
+
+
+def test_what_is_refused(nsqd: NsqdServer) -> None:
+    """Each with its reason; what is refused waits as before."""
+    one, two = dead(nsqd, b"1", b"2")
+    nsqd.request("POST", "/pub?topic=t.dead", b"by hand")
+    ids = [m["id"] for m in get(nsqd, "/channel/messages?topic=t.dead&channel=back")["messages"]]
+    nsqd.request("POST", "/channel/delete?topic=t&channel=c")
+    answer = redrive(nsqd, "topic=t.dead&channel=back", ids)
+    why = {refusal["id"]: refusal["why"] for refusal in answer["refused"]}
+    gone = "channel c of topic t is not there: create it, or redrive to_all"
+    assert (answer["done"], why.pop(one), why.pop(two)) == ([], gone, gone)
+    assert list(why.values()) == ["it has no history: copy it"]
+    assert answer["waiting"] == 3
+
+    nsqd.request("POST", "/channel/create?topic=t&channel=d")
+    assert redrive(nsqd, "topic=t.dead&channel=back&to_all=true", [one])["done"] == [one]
+    assert nsqd.channel("t", "d")["depth"] == 1
+    nsqd.request("POST", "/channel/create?topic=t&channel=c")
+    nsqd.request("POST", "/topic/pause?topic=t")
+    (refusal,) = redrive(nsqd, "topic=t.dead&channel=back", [two])["refused"]
+    assert refusal["why"].startswith("topic t is paused")
+    nsqd.request("POST", "/topic/delete?topic=t")
+    (refusal,) = redrive(nsqd, "topic=t.dead&channel=back", [two])["refused"]
+    assert refusal["why"] == "topic t is not there"
+    for query, status in (
+        ("topic=t.dead", 400),
+        ("topic=t.dead&channel=none", 404),
+        ("topic=none&channel=c", 404),
+        ("topic=t.dead&channel=back&count=0", 400),
+        ("topic=t.dead&channel=back", 400),
+    ):
+        assert nsqd.request("POST", f"/message/redrive?{query}")[0] == status
+
+
+def test_it_survives_kill(tmp_path: Path) -> None:
+    """A letter that was sent back, and how often it was, is there after kill -9."""
+    flags = (f"--max-attempts={MOST}",)
+    with spawn_nsqd(tmp_path, *flags) as nsqd:
+        (one,) = dead(nsqd, b"1")
+        assert redrive(nsqd, "topic=t.dead&channel=back", [one])["done"] == [one]
+        nsqd.kill9()
+    with spawn_nsqd(tmp_path, *flags) as nsqd:
+        assert (nsqd.channel("t", "c")["depth"], nsqd.channel("t.dead", "back")["depth"]) == (1, 0)
+        with Line(nsqd) as line:
+            assert line.ask(sub("t", "c")) == OK
+            line.say(rdy(1))
+            for _ in range(MOST):
+                line.say(req(*line.messages(1)))
+            wait_for(lambda: nsqd.channel("t.dead", "back")["depth"] == 1)
+        assert letters(nsqd)[-1]["letter"]["redriven"] == "1"
