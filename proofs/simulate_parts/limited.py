@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from proofs import bodies
 from proofs.simulate_parts.actors import MOST_ATTEMPTS, Consumer
 from proofs.simulate_parts.truth import ChannelTruth, TopicTruth
-from sparq.broker.dead_letters import dead_letter_topic
 from sparq.broker.policies import Policy
+from sparq.protocol.dead_letters import dead_letter_topic
 
 if TYPE_CHECKING:
     from proofs.simulate_parts.weather import Weather

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from sparq.broker.dead_letters import dead_letter_topic, is_dead_letter_topic
 from sparq.broker.policies import Policy
 from sparq.protocol import commands
+from sparq.protocol.dead_letters import dead_letter_topic, is_dead_letter_topic
 from sparq.protocol.names import is_valid_name
 from tests.broker.house import Client, House, Message, Ticket
 

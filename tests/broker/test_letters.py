@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparq.broker.dead_letters import unseal
 from sparq.broker.fates import CONNECTION_LOST, FATES_MAX, REQUEUED, TIMED_OUT, UNKNOWN
 from sparq.broker.letters import Letters, Only
 from sparq.protocol import commands
+from sparq.protocol.dead_letters import unseal
 from tests.broker.house import BEGIN_WALL_NS, Client, House, Message, Ticket
 
 MOST = 3

@@ -38,8 +38,42 @@ async def test_a_message_that_always_fails_becomes_a_dead_letter(nsqd: NsqdServe
         await until(lambda: not consumer.in_flight)
 
     assert letter.body == b"poison"
+    assert letter.letter is not None
+    told = ("topic", "channel", "attempts", "reason")
+    assert [letter.letter[name] for name in told] == ["t", "c", "4", "given up by the client"]
+    assert letter.letter["consumer"] == f"{consumer.config.client_id}@{consumer.config.hostname}"
+    assert letter.letter["last_returned"] > letter.letter["published"]
+    _, body = nsqd.request("GET", f"/message?topic=t.dead&id={letter.id}&raw=true")
+    assert body == b"poison"
     assert attempts == [1, 2, 3]
     assert consumer.counters.given_up == 1
+
+
+async def test_a_topic_of_another_name(nsqd: NsqdServer) -> None:
+    """Has the body as it was; nothing takes it for a letter."""
+    options = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 1, "dead_letter": "failed"}
+    consumer = Consumer("t", "c", handler=lambda message: message.requeue(0), **options)
+    async with Producer(nsqd.tcp) as producer, consumer:
+        await producer.publish("t", b"poison")
+        async with Consumer("failed", "c", nsqd_tcp_addresses=nsqd.tcp) as failed:
+            message = await anext(failed)
+            await message.finish()
+    assert (message.body, message.letter) == (b"poison", None)
+
+
+async def test_the_letters_of_nsqd(tmp_path: Path) -> None:
+    """A consumer of a dead-letter topic is given body and history apart."""
+    with spawn_nsqd(tmp_path, "--max-attempts=2") as nsqd:
+        options = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 0}
+        consumer = Consumer("t", "c", handler=lambda message: message.requeue(0), **options)
+        async with Producer(nsqd.tcp) as producer, consumer:
+            await producer.publish("t", b"poison")
+            async with Consumer("t.dead", "c", nsqd_tcp_addresses=nsqd.tcp) as dead:
+                message = await anext(dead)
+                await message.finish()
+    assert message.body == b"poison"
+    assert message.letter is not None
+    assert (message.letter["attempts"], message.letter["reason"]) == ("2", "requeued")
 
 
 async def test_no_letter_without_an_ok() -> None:

@@ -22,7 +22,6 @@ from sparq.broker.books import Books
 from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.commands import Commands, due_after
-from sparq.broker.dead_letters import dead_letter_topic
 from sparq.broker.latency import Histogram
 from sparq.broker.letters import Letters, settle
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
@@ -40,6 +39,7 @@ from sparq.log.reserve import Room
 from sparq.log.task import Work
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
+from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.identify import Limits

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sparq.broker.in_flight import Expired
 from sparq.broker.session import Session
 from sparq.log.records import drop_range
+from sparq.protocol.dead_letters import TEXT_SIZE_MAX
 
 Indexes = NDArray[np.int64]
 
@@ -25,7 +26,6 @@ FATES_MAX: Final = 20_000
 """Of so many messages of a channel is remembered how their last delivery ended."""
 GONE_MAX: Final = 1_000
 """So many consumers that have gone are known by what they called themselves."""
-CONSUMER_SIZE_MAX: Final = 300
 
 REQUEUED: Final = "requeued"
 TIMED_OUT: Final = "timed out"
@@ -52,7 +52,7 @@ class Fate(NamedTuple):
 def told(session: Session) -> str:
     """A consumer, as a letter tells of it."""
     name = f"{session.client_id}@{session.hostname} ({session.remote_address})"
-    return name[:CONSUMER_SIZE_MAX]
+    return name[:TEXT_SIZE_MAX]
 
 
 class Fates:

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.dead_letters import BURIAL, MARK
+from sparq.broker.dead_letters import BURIAL
 from sparq.broker.fates import UNKNOWN, Fate
 from sparq.broker.in_flight import Expired
 from sparq.broker.options import NEVER, SECOND_NS
 from sparq.log.block import Block
-from sparq.protocol import envelope
-from sparq.protocol.instant import Instant, rfc3339
+from sparq.protocol.dead_letters import History
+from sparq.protocol.instant import Instant
 from sparq.protocol.layout import FRAME_OVERHEAD
 
 Indexes = NDArray[np.int64]
@@ -83,20 +83,18 @@ def letters_of(channel: Channel, block: Block, indexes: Indexes, attempts: Attem
     stamps = block.timestamps(indexes).tolist()
     for index, count, published_ns in zip(indexes.tolist(), attempts.tolist(), stamps, strict=True):
         fate = channel.fates.get(index) or Fate(UNKNOWN, "", 0)
-        fields = {
-            MARK: "1",
-            "topic": channel.stream.topic,
-            "channel": channel.name,
-            "id": channel.id_of(index),
-            "attempts": str(count),
-            "published": rfc3339(published_ns),
-            "last_returned": rfc3339(fate.wall_ns) if fate.wall_ns else "",
-            "consumer": fate.consumer,
-            "reason": fate.reason,
-            "redriven": str(channel.redriven.get(index, 0)),
-        }
-        body = bytes(block.slice(index, index + 1)[FRAME_OVERHEAD:])
-        bodies.append(envelope.seal(fields, body))
+        history = History(
+            topic=channel.stream.topic,
+            channel=channel.name,
+            id=channel.id_of(index),
+            attempts=count,
+            published_ns=published_ns,
+            returned_ns=fate.wall_ns,
+            consumer=fate.consumer,
+            reason=fate.reason,
+            redriven=channel.redriven.get(index, 0),
+        )
+        bodies.append(history.seal(bytes(block.slice(index, index + 1)[FRAME_OVERHEAD:])))
     return Letters(channel, indexes, bodies)
 
 

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_hexdigest
 
-from sparq.broker.dead_letters import is_dead_letter_topic
 from sparq.broker.options import TOPIC_SETTINGS, Settings
+from sparq.protocol.dead_letters import is_dead_letter_topic
 from sparq.protocol.names import NAME_SIZE_MAX
 
 POLICIES_MAX: Final = 1_000

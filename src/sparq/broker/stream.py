@@ -26,13 +26,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.dead_letters import is_dead_letter_topic, opened
+from sparq.broker.dead_letters import opened
 from sparq.broker.options import NEVER, SECOND_NS
 from sparq.broker.waiting import DueList
 from sparq.log.block import Block
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
+from sparq.protocol.dead_letters import is_dead_letter_topic
 from sparq.protocol.instant import Instant
 
 Indexes = NDArray[np.int64]

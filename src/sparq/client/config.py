@@ -319,6 +319,7 @@ class Config(LayerOptions):
             "msg_timeout": milliseconds(self.msg_timeout),
             "topology_region": self.topology_region,
             "topology_zone": self.topology_zone,
+            "dead_letter_envelopes": True,  # a consumer opens them: see Message.letter
         }
 
 

@@ -37,6 +37,7 @@ from sparq.client.producer import Producer
 from sparq.client.subscription import Counters, Subscription
 from sparq.client.watchdog import Watchdog
 from sparq.protocol import commands
+from sparq.protocol.dead_letters import is_dead_letter_topic
 
 CLOSE_WAIT_SECONDS: Final = 2.0
 """For nsqd's answer to CLS, which it gives at once; one that hangs must not hold up the stop."""
@@ -155,7 +156,8 @@ class Consumer(Connecting):
                 discovery_filter=discovery_filter,
                 config=self.config,
             )
-            self._dead_letters = DeadLetters(dead_letter, producer)
+            who = f"{self.config.client_id}@{self.config.hostname}"
+            self._dead_letters = DeadLetters(dead_letter, producer, (topic, channel), who)
             self._on_giving_up = self._dead_letters.take
 
     def __repr__(self) -> str:
@@ -384,6 +386,7 @@ class Consumer(Connecting):
             subscription = Subscription(
                 connection, self.config, self.counters, self._inbox.put, self._flow.answering
             )
+            subscription.has_letters = is_dead_letter_topic(self.topic)
             await connection.request(commands.sub(self.topic, self.channel))
             self._pool.errors.pop(address, None)
             self._flow.add(subscription)

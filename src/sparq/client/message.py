@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from sparq.client.arguments import check_delay
 from sparq.client.errors import AlreadyRespondedError
+from sparq.protocol.dead_letters import unseal
 
 
 class Responder(Protocol):
@@ -52,6 +53,7 @@ class Message:
     """
 
     __slots__ = (
+        "_letter",
         "_responder",
         "attempts",
         "auto_respond",
@@ -78,6 +80,21 @@ class Message:
     def id(self) -> str:
         """The id: 16 hexadecimal digits."""
         return self.raw_id.decode("ascii", "replace")
+
+    @property
+    def letter(self) -> Mapping[str, str] | None:
+        """Of a dead letter, what became of the message before (docs/policies.md); else None.
+
+        Its fields are ``topic``, ``channel``, ``id``, ``attempts``, ``published``,
+        ``last_returned``, ``consumer``, ``reason`` and ``redriven``, all of them texts.
+        """
+        return getattr(self, "_letter", None)  # no message but a letter pays for it
+
+    def open_letter(self) -> None:
+        """Take the history off the body, if it is a dead letter's."""
+        fields, body = unseal(self.body)
+        if fields:
+            self._letter, self.body = fields, body
 
     @property
     def nsqd(self) -> str:

@@ -130,6 +130,7 @@ class Subscription:
     Attributes:
         window: its RDY and how many messages are in flight.
         outstanding: the unanswered messages by id, oldest first.
+        has_letters: whether its topic is a dead-letter topic.
         unopened: what arrived and was not opened yet, oldest first; a dict for its order.
     """
 
@@ -146,6 +147,7 @@ class Subscription:
         facts = connection.facts
         self.window = Window(max_rdy_count=_number(facts, "max_rdy_count", RDY_COUNT_MAX))
         self.outstanding: dict[bytes, Message] = {}
+        self.has_letters = False
         self.unopened: dict[Received, None] = {}
         self._timeout = _number(facts, "msg_timeout", 0) / 1000 or NEVER
         longest = _number(facts, "max_msg_timeout", 0) / 1000 or NEVER
@@ -188,6 +190,9 @@ class Subscription:
         """Make messages of what arrived."""
         expires_at = received.untouched_until
         messages = [Message(self, expires_at, decoded) for decoded in run.messages()]
+        if self.has_letters:
+            for message in messages:
+                message.open_letter()
         if received.expires_at != expires_at:
             for message in messages:
                 message.expires_at = received.expires_at

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.dead_letters import unseal
 from sparq.inspection import json_path
 from sparq.inspection.picture import UNKNOWN, Picture, State
 from sparq.log.block import Block, Buffer
@@ -33,6 +32,7 @@ from sparq.log.disk import DiskError
 from sparq.log.looking import Looking, Part, Stored, stored_at
 from sparq.log.reading import pieces_of, read_extent
 from sparq.log.task import TaskKind
+from sparq.protocol.dead_letters import unseal
 from sparq.protocol.layout import FRAME_OVERHEAD
 from sparq.protocol.patterns import Patience, TooLong
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sparq.broker import seeking
-from sparq.broker.dead_letters import unseal
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
 from sparq.inspection import picture as pictures
 from sparq.inspection import times
@@ -34,6 +33,7 @@ from sparq.nsqd.message_json import (
     unsealed,
 )
 from sparq.nsqd.seeking import shown_time, target_of
+from sparq.protocol.dead_letters import unseal
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.envelope import ENVELOPE_BYTES_MAX
 

@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.broker.dead_letters import unseal
 from sparq.inspection.picture import Standing, State
 from sparq.log.looking import Stored
 from sparq.nsqd.seeking import shown_time
+from sparq.protocol.dead_letters import unseal
 from sparq.protocol.durations import SECOND
 from sparq.protocol.layout import INDEX_BITS
 

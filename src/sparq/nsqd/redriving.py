@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sparq.broker.admin import GONE, IDS_MAX
-from sparq.broker.dead_letters import unseal
 from sparq.broker.letters import Letters, Only
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.inspection import picture as pictures
 from sparq.nsqd import parameters
 from sparq.nsqd.message_actions import OTHER_NODE, answer
 from sparq.nsqd.message_json import id_of
+from sparq.protocol.dead_letters import unseal
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
