@@ -185,14 +185,16 @@ async def messages(
     ids: dict[str, Sequence[str]],
     *,
     to: str = "",
+    to_all: bool = False,
 ) -> Report:
     """Do something to chosen messages; each node's answer tells which were done and refused.
 
     Args:
-        verb: `requeue`, `finish`, `cancel` or `copy`.
+        verb: `requeue`, `finish`, `cancel`, `copy` or `redrive`.
         channel: "" where the verb needs none.
         ids: what is chosen, 16 hexadecimal digits each, by the address of the node that has it.
         to: the topic that `copy` copies to.
+        to_all: whether `redrive` gives letters to all channels of their topic.
 
     Raises:
         UnknownNode: a node is none of this cluster.
@@ -206,6 +208,7 @@ async def messages(
             raise UnknownNode(address)
     step = f"message/{verb}"
     query = {"topic": topic, "channel": channel, "to": to}
+    query |= {"to_all": "true"} if to_all else {}
 
     async def tell(address: str) -> Any:
         body = json.dumps({"ids": [*ids[address]]}).encode()

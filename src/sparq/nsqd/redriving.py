@@ -82,7 +82,9 @@ class Redriving:
         assert channel is not None
         refused: dict[str, str] = {}
         if "count" in call.query:
-            indexes = next_waiting(channel, parameters.number_of(call, "count", COUNT, IDS_MAX))
+            count = parameters.number_of(call, "count", COUNT, IDS_MAX)
+            (after,) = parameters.token_of(call, 1) or (-1,)
+            indexes = next_waiting(channel, after, count)
             ids = [id_of(index, self._broker.node_id) for index in indexes]
         else:
             ids = await parameters.ids_of(call)
@@ -91,7 +93,8 @@ class Redriving:
             raise HttpError(503, "EXITING")
         why = await self._send_back(topic, channel, indexes, to_all=to_all)
         refused |= {id_of(index, self._broker.node_id): text for index, text in why.items()}
-        return {**answer(ids, refused), "waiting": channel.depth()}
+        last = str(indexes[-1]) if len(indexes) else None
+        return {**answer(ids, refused), "next": last, "waiting": channel.depth()}
 
     def _indexes(self, ids: list[str], refused: dict[str, str]) -> list[int]:
         found = []
@@ -181,8 +184,8 @@ class Redriving:
         return None
 
 
-def next_waiting(channel: Channel, count: int) -> list[int]:
-    """The first messages of a channel, ascending, that wait for a consumer."""
-    fresh = pictures.fresh_after(channel, -1, count)
-    again = channel.again.indexes().tolist()
+def next_waiting(channel: Channel, after: int, count: int) -> list[int]:
+    """The next messages of a channel behind an index, ascending, that wait for a consumer."""
+    fresh = pictures.fresh_after(channel, after, count)
+    again = (index for index in channel.again.indexes().tolist() if index > after)
     return sorted({*fresh, *again})[:count]

@@ -33,6 +33,7 @@ FUNCTIONS: Final = {
     "export": "exporting.export",
     "audit": "listing.audit",
     "policies": "policies.policies",
+    "redrive": "redriving.redrive",
     "completion": "completion.completion",
     **dict.fromkeys(("requeue", "finish", "cancel", "copy"), "selecting.act"),
 }

@@ -1,4 +1,4 @@
-"""`requeue finish cancel copy`: something is done to single messages, named by their ids.
+"""`requeue finish cancel copy redrive`: something is done to single messages, named by their ids.
 
 Ids come from the command line, or with `-` from standard input, as `find --ids` prints them. Every
 nsqd that has the topic is told all of them and does what it has: an id is of one nsqd only. An id
@@ -22,7 +22,13 @@ from sparq.tools.admin.reading import nodes_of, note
 from sparq.tools.command_line import UsageError
 from sparq.tools.pipes import Input
 
-PAST: Final = {"requeue": "requeued", "finish": "finished", "cancel": "cancelled", "copy": "copied"}
+PAST: Final = {
+    "requeue": "requeued",
+    "finish": "finished",
+    "cancel": "cancelled",
+    "copy": "copied",
+    "redrive": "redriven",
+}
 INPUT_BYTES_MAX: Final = 64 << 20
 LOOKUPS_AT_ONCE: Final = 16
 SHOWN_MAX: Final = 20
@@ -89,6 +95,7 @@ async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> Found:
             *(job.fleet, job.verb, job.topic, job.channel),
             {node.address: some for node in nodes if node.address not in job.errors},
             to=getattr(job.options, "to", ""),
+            to_all=getattr(job.options, "to_all", False),
         )
         for one in report.outcomes:
             if one.error:

@@ -115,6 +115,17 @@ class CopyOptions(ChangeOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveOptions(ChangeOptions):
+    """Of `redrive`."""
+
+    rate: int = option(0, "letters a second, of all nsqds together; 0: no limit", least=0)
+    limit: int = option(0, "letters to send back at most; 0: all that wait when it begins", least=0)
+    to_all: bool = option(
+        False, "give them to all channels of their topic, not to the one that they came from alone"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions(Options):
     """Of `audit`."""
 
@@ -164,6 +175,13 @@ VERBS: Final = {
     "finish": Verb(IDS, "finish messages unread", DangerOptions, 3, MANY),
     "cancel": Verb(IDS, "drop deferred messages", DangerOptions, 3, MANY),
     "copy": Verb("TOPIC ID...|-", "publish messages again to --to", CopyOptions, 2, MANY),
+    "redrive": Verb(
+        "TOPIC CHANNEL [ID...|-]",
+        "send dead letters back to where they came from",
+        RedriveOptions,
+        2,
+        MANY,
+    ),
     "policies": Verb(
         "[show TOPIC [CHANNEL]|export|apply FILE|-|drop]",
         "settings of topics and channels by pattern",

@@ -1,0 +1,125 @@
+"""`redrive`: dead letters go back to the topic and channel that they came from.
+
+With ids those letters, as `requeue` does it; without, all that wait in the channel when it begins,
+at a rate if there is one. A channel that the dead-letter topic does not have yet is made: the first
+one of a topic has all that waited there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sparq.cluster import actions
+from sparq.cluster.nodes import Node
+from sparq.cluster.redriving import Progress
+from sparq.cluster.redriving import redrive as redrive_at
+from sparq.tools.admin import selecting
+from sparq.tools.admin.job import Job, in_words
+from sparq.tools.admin.reading import Survey, survey
+from sparq.tools.command_line import Failed
+
+HEADINGS: Final = ("nsqd", "redriven", "refused", "left")
+WAITING: Final = ("nsqd", "would_redrive")
+
+
+async def redrive(job: Job) -> int:
+    """Do it; the exit status.
+
+    Raises:
+        UsageError: a word is no name or no id.
+        Failed: nothing was done.
+    """
+    if len(job.words) > 2:
+        return await selecting.act(job)
+    job.check_names()
+    found = await _found(job)
+    job.errors |= {at: in_words(why) for at, why in found.errors.items()}
+    totals = _totals(job, found)
+    if job.options.dry_run:
+        rows = [{"nsqd": at, "would_redrive": count} for at, count in totals.items()]
+        await job.show(WAITING, rows, 1)
+        return job.warn_of_errors()
+    progress = await _all(job, {at: (found.nodes[at], count) for at, count in totals.items()})
+    return await _say(job, progress)
+
+
+async def _found(job: Job) -> Survey:
+    """Who has the channel, and what waits there; it is made where nobody has it."""
+    found = await survey(job.fleet, job.topic, job.channel)
+    if found.having or found.errors:
+        return found
+    if not (await survey(job.fleet, job.topic)).having:
+        raise Failed(f"no nsqd has the topic {job.topic}: nothing was done")
+    if job.options.dry_run:
+        raise Failed(f"no nsqd has the {job.what}: redrive would make it")
+    report = await actions.create(job.fleet, job.topic, job.channel)
+    if report.failed:
+        raise Failed(f"nothing was done: {report.failed}")
+    return await survey(job.fleet, job.topic, job.channel)
+
+
+def _totals(job: Job, found: Survey) -> dict[str, int]:
+    """How many letters are to be sent back at each nsqd."""
+    left = job.options.limit or sys.maxsize
+    totals = {}
+    for address, figures in found.having.items():
+        depth = figures.get("depth")
+        if address in found.nodes and isinstance(depth, int):
+            totals[address] = min(left, depth)
+            left -= totals[address]
+    return totals
+
+
+async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Progress]:
+    """Send them back, at all nsqds at once; a terminal is told how far it is."""
+    progress = {address: Progress(total) for address, (_, total) in nodes.items()}
+    query = {"topic": job.topic, "channel": job.channel}
+    query |= {"to_all": "true"} if job.options.to_all else {}
+    every = sum(total for _, total in nodes.values())
+    shows = sys.stderr.isatty() and not job.options.json
+
+    async def one(address: str) -> None:
+        node, total = nodes[address]
+        rate = job.options.rate * total / every if every else 0
+        async for now in redrive_at(job.fleet, node, query, total, rate):
+            progress[address] = now
+            if shows:
+                done = sum(each.done for each in progress.values())
+                sys.stderr.write(f"\rredriven: {done:,} of {every:,} ")
+                sys.stderr.flush()
+
+    await asyncio.gather(*map(one, nodes))
+    if shows:
+        sys.stderr.write("\r\033[K")
+    return progress
+
+
+async def _say(job: Job, progress: Mapping[str, Progress]) -> int:
+    """What was sent back where, and why the rest was not; the exit status."""
+    reasons: Counter[str] = Counter()
+    for address, one in progress.items():
+        reasons.update(one.refused)
+        if one.error:
+            job.errors[address] = in_words(one.error)
+    rows: list[dict[str, Any]] = [
+        {"nsqd": at, "redriven": one.done, "refused": one.refused.total(), "left": one.left}
+        for at, one in progress.items()
+    ]
+    done = sum(one.done for one in progress.values())
+    status = int(bool(reasons or job.errors))
+    if job.options.json:
+        result = "done" if not status else "partly" if done else "failed"
+        told = {"verb": "redrive", "topic": job.topic, "channel": job.channel, "dry_run": False}
+        told |= {"result": result, "redriven": done, "refused": dict(reasons), "rows": rows}
+        told |= {"errors": job.errors, "next": job.next_steps(job.errors)}
+        await job.say_json(told)
+        return status
+    await job.say(f"redriven: {done:,} letters of {job.what}")
+    await job.show(HEADINGS, rows, 1)
+    await job.say(*(f"  {count:,} NOT DONE: {why}" for why, count in reasons.most_common()))
+    await job.say_errors(job.errors)
+    return status

@@ -1,0 +1,119 @@
+"""`sparq admin redrive`: dead letters go back, all that wait or those that are named."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.nsqd.line import OK, Line, rdy, sub
+from tests.servers import NsqdServer
+from tests.tools.admin.conftest import Cluster, Run
+from tests.waiting import wait_for
+
+POLICIES = json.dumps({"policies": [{"topic": "poison*", "max_attempts": 1}]}).encode()
+
+
+@pytest.fixture(autouse=True)
+def _one_attempt(cluster: Cluster) -> Iterator[None]:
+    """What a consumer of these topics sends back is a dead letter."""
+    for nsqd in cluster.nsqds:
+        assert nsqd.request("PUT", "/policies", POLICIES)[0] == 200
+    yield
+    for nsqd in cluster.nsqds:
+        nsqd.request("DELETE", "/policies")
+
+
+def alive(cluster: Cluster) -> list[str]:
+    return [f"--nsqd-http-address={nsqd.http}" for nsqd in cluster.nsqds]
+
+
+def fail(nsqd: NsqdServer, topic: str, count: int) -> None:
+    """Have so many messages of a topic fail in its channel `c`."""
+    with Line(nsqd) as line:
+        assert line.ask(sub(topic, "c")) == OK
+        line.say(rdy(count))
+        line.say(b"".join(b"REQ %s 0\n" % message.id for message in line.messages(count)))
+        wait_for(lambda: nsqd.channel(topic, "c")["dead_letter_count"] == count)
+
+
+def letters(cluster: Cluster, topic: str, count: int) -> None:
+    """Have so many dead letters at each nsqd."""
+    cluster.fresh(f"{topic}.dead", dead=False)
+    cluster.fresh(topic, "c", count, dead=False)
+    for nsqd in cluster.nsqds:
+        fail(nsqd, topic, count)
+
+
+def test_all_that_wait(cluster: Cluster, admin: Run) -> None:
+    """The channel is made where there is none; each letter is back in its channel once."""
+    letters(cluster, "poison.all", 5)
+    ran = admin("redrive", "poison.all.dead", "back", "--dry-run", *alive(cluster))
+    assert (1, "") == (ran.status, ran.out)
+    assert "redrive would make it" in ran.err
+    ran = admin("redrive", "poison.all.dead", "back", *alive(cluster))
+    assert (0, "") == (ran.status, ran.err)
+    assert (
+        ran.out.splitlines()[0] == "redriven: 10 letters of channel back of topic poison.all.dead"
+    )
+    assert sorted(ran.rows[2:]) == [[address, "5", "0", "0"] for address in cluster.alive]
+    assert cluster.depths("poison.all", "c") == [5, 5]
+    assert cluster.depths("poison.all.dead", "back") == [0, 0]
+
+    for nsqd in cluster.nsqds:
+        with Line(nsqd) as line:
+            assert line.ask(sub("poison.all", "c")) == OK
+            line.say(rdy(5))
+            line.say(b"".join(b"REQ %s 0\n" % message.id for message in line.messages(5)))
+            wait_for(lambda nsqd=nsqd: nsqd.channel("poison.all.dead", "back")["depth"] == 5)
+    document = cluster.nsqds[0].get_json("/channel/messages?topic=poison.all.dead&channel=back")
+    assert {message["letter"]["redriven"] for message in document["messages"]} == {"1"}
+    ran = admin("redrive", "poison.all.dead", "back", "--dry-run", *alive(cluster))
+    assert sorted(ran.rows[1:]) == [[address, "5"] for address in cluster.alive]
+    ran = admin("redrive", "poison.all.dead", "back", "--limit=6", "--json", *alive(cluster))
+    assert (0, 6, "done") == (ran.status, ran.document["redriven"], ran.document["result"])
+    assert sum(cluster.depths("poison.all.dead", "back")) == 4
+
+
+def test_at_a_rate(cluster: Cluster, admin: Run) -> None:
+    """So many a second, of all nsqds together."""
+    letters(cluster, "poison.rate", 4)
+    began = time.monotonic()
+    ran = admin("redrive", "poison.rate.dead", "back", "--rate=8", *alive(cluster))
+    assert (0, "") == (ran.status, ran.err)
+    assert time.monotonic() - began > 0.7
+    assert cluster.depths("poison.rate", "c") == [4, 4]
+
+
+def test_those_that_are_named(cluster: Cluster, admin: Run) -> None:
+    """Ids, as for requeue; what is refused is told with its reason."""
+    letters(cluster, "poison.ids", 2)
+    cluster.post("/channel/create?topic=poison.ids.dead&channel=back")
+    (one, two), (three, _) = cluster.ids("poison.ids.dead")
+    words = ("redrive", "poison.ids.dead", "back")
+    ran = admin(*words, one, three, *alive(cluster))
+    assert (0, "") == (ran.status, ran.err)
+    assert ran.out.startswith("redriven: 2 of 2 messages")
+    assert cluster.depths("poison.ids", "c") == [1, 1]
+    ran = admin(*words, one, *alive(cluster))
+    assert 1 == ran.status
+    assert f"{one}  NOT DONE: it is finished" in ran.out
+
+    cluster.post("/channel/delete?topic=poison.ids&channel=c")
+    ran = admin(*words, *alive(cluster))
+    assert 1 == ran.status
+    assert "2 NOT DONE: channel c of topic poison.ids is not there" in ran.out
+    cluster.post("/channel/create?topic=poison.ids&channel=other")
+    ran = admin(*words, two, "--to-all", *alive(cluster))
+    assert 0 == ran.status
+    ran = admin(*words, "--to-all", *alive(cluster))
+    assert (0, "redriven: 1 letters") == (ran.status, ran.out[:19])
+    assert cluster.depths("poison.ids", "other") == [1, 1]
+
+
+def test_what_is_wrong(cluster: Cluster, admin: Run) -> None:
+    """Names, ids, and a topic that nobody has."""
+    for words in (("poison.x/", "back"), ("poison.x.dead", "back", "12"), ("nobody.dead", "back")):
+        assert 1 == admin("redrive", *words, *alive(cluster)).status
