@@ -217,5 +217,8 @@ DOING: Final[dict[str, Do]] = {
     "seek_channel": _seek,
     "set_policies": _set_policies,
     "drop_policies": lambda fleet, _order: policies.drop(fleet),
-    **{f"{verb}_message": _messages(verb) for verb in ("requeue", "finish", "cancel", "copy")},
+    **{
+        f"{verb}_message": _messages(verb)
+        for verb in ("requeue", "finish", "cancel", "copy", "redrive")
+    },
 }

@@ -9,6 +9,7 @@ from sparq.nsqadmin.pages.words import UNKNOWN
 from tests.nsqadmin.pages.browser import Reader
 from tests.nsqadmin.pages.cluster import Cluster, order
 from tests.nsqadmin.pages.conftest import reading
+from tests.nsqd.line import OK, Line, rdy, sub
 from tests.waiting import wait_for
 
 POLICY = '[[policies]]\ntopic = "act.poli*"\nmax_channels = 2'
@@ -264,6 +265,36 @@ def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -
 
     reader.open("/audit?topic=act.mail.dead")
     assert "copy_message" in reader.text("tbody tr")
+
+
+def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
+    """The list and the letter's page tell what became of it; it goes back to its channel alone."""
+    policies = b'{"policies": [{"topic": "act.poison", "max_attempts": 1}]}'
+    nsqd = cluster.nsqds[0]
+    assert nsqd.request("PUT", "/policies", policies)[0] == 200
+    cluster.create("act.poison", "c", "other")
+    cluster.create("act.poison.dead", "back")
+    cluster.publish("act.poison", b"bad")
+    with Line(nsqd) as line:
+        assert line.ask(sub("act.poison", "c")) == OK
+        line.say(rdy(1))
+        (message,) = line.messages(1)
+        line.say(b"REQ %s 0\n" % message.id)
+        wait_for(lambda: nsqd.channel("act.poison.dead", "back")["depth"] == 1)
+    reader.open("/dead-letters?topic=act.poison.dead")
+    reader.wait_for("c: requeued by", "#found")
+    assert "1 attempt" in reader.text("#found")
+    reader.page.locator("#found a").first.click()
+    reader.wait_for("Last consumer", "main")
+    assert message.id.decode() in reader.text("main")
+    reader.open("/dead-letters?topic=act.poison.dead")
+    chosen(reader, 0)
+    reader.page.get_by_role("button", name="Redrive", exact=True).click()
+    told(reader, "Redriven: 1 message of act.poison.dead/back")
+    assert cluster.depth("act.poison", "c") == 1
+    assert cluster.depth("act.poison", "other") == 1
+    assert cluster.depth("act.poison.dead", "back") == 0
+    nsqd.request("DELETE", "/policies")
 
 
 def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) -> None:

@@ -131,7 +131,10 @@ ACTION_ROLES: Final = {
         )
         for what in ("topic", "channel")
     },
-    **{f"{verb}_message": Role.OPERATE for verb in ("requeue", "finish", "cancel", "copy")},
+    **{
+        f"{verb}_message": Role.OPERATE
+        for verb in ("requeue", "finish", "cancel", "copy", "redrive")
+    },
     "seek_channel": Role.OPERATE,
     "tombstone_topic_producer": Role.ADMINISTER,
     **{f"{verb}_policies": Role.ADMINISTER for verb in ("set", "drop")},

@@ -42,6 +42,7 @@ PAST: Final = {
     "finish": "Finished",
     "cancel": "Cancelled",
     "copy": "Copied",
+    "redrive": "Redriven",
     "set": "Set",
     "drop": "Dropped",
 }
@@ -50,7 +51,9 @@ PAST: Final = {
 TOMBSTONE: Final = "tombstone_topic_producer"
 OF_TOPIC: Final = tuple(f"{verb}_topic" for verb in ("pause", "unpause", "empty", "delete"))
 OF_CHANNEL: Final = tuple(f"{verb}_channel" for verb in ("pause", "unpause", "empty", "delete"))
-OF_MESSAGES: Final = tuple(f"{verb}_message" for verb in ("requeue", "finish", "cancel", "copy"))
+OF_MESSAGES: Final = tuple(
+    f"{verb}_message" for verb in ("requeue", "finish", "cancel", "copy", "redrive")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,7 @@ async def dead_letters(look: Look) -> View:
         "channel": "",
         "to": origin(topic),
         "topics": _topics(look),
+        "channels": _channels(look, topic),
         "page": None,
         "trouble": "",
         **look.rights,

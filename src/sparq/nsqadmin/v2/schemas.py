@@ -104,6 +104,11 @@ _MESSAGE: Final[Schema] = {
         "in_flight_seconds": NUMBER,
         "due": TEXT,
         "due_seconds": NUMBER,
+        "letter": {
+            "type": "object",
+            "description": "of a dead letter: its history (docs/policies.md)",
+            "additionalProperties": TEXT,
+        },
     },
     "required": ["id", "node", "index", "time", "timestamp", "size"],
 }
