@@ -5,12 +5,13 @@ import json
 import logging
 import struct
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sparq.broker.drain_file import NONE
 from sparq.nsqd import lookup_peers
 from sparq.nsqd.lookup_peers import LookupPeers, channels_of
 from sparq.nsqd.options import Options
@@ -29,6 +30,7 @@ class FakeBroker:
         self.changes: deque[tuple[str, str, str | None]] = deque()
         self.known: list[tuple[str, list[str]]] = []
         self.has_lookupd = False
+        self.drains = SimpleNamespace(now=NONE)
 
     def set_has_lookupd(self, has_lookupd: bool) -> None:
         self.has_lookupd = has_lookupd
@@ -64,6 +66,7 @@ class Half:
         self.tcp_port, self.http_port = 4150, 4151
         # A real nsqd would let the topic flow in the turn that is asked for.
         self.turns = SimpleNamespace(on_changes=lambda: None, schedule=lambda: None)
+        self.drain_watchers: list[Callable[[], object]] = []
 
     async def __aenter__(self) -> "Half":
         self.peers = LookupPeers(self)  # type: ignore[arg-type] # the half that is needed
@@ -368,6 +371,8 @@ async def test_the_introduction_is_nsqs() -> None:
     assert head == b"  V1"
     assert rest[4 + size :] == b"REGISTER t c\n"
     assert said.pop("hostname")
+    # sparq's own, which Go's nsqlookupd skips: an nsqlookupd that knows it may be told of drains.
+    assert said.pop("draining") is False
     assert said == {
         "version": "1.3.0",
         "tcp_port": 4150,

@@ -59,6 +59,7 @@ class Broker:
     Attributes:
         sessions: all that are connected.
         turn: what this turn has come to so far; whoever drives the broker only looks at it.
+        drains: which publishes are refused so that producers go elsewhere.
         execute: does what a command asks: see `Commands`, whose method this is.
         create_topic ... act_on_messages: see `Admin`, whose methods these are.
     """
@@ -80,6 +81,7 @@ class Broker:
         self.turn = turn = Turn(seed)
         self._catalog = Catalog(disk, data_path, options.node_id)
         self._topics = Topics(self._catalog, turn, options)
+        self.drains = self._topics.drains
         self._checkpoints = Checkpoints(self.journal, self.topics)
         self._commands = Commands(self._topics, turn, options, server_facts or {})
         self.execute = self._commands.execute

@@ -5,7 +5,8 @@ again: deleted topics retire theirs, lest a topic of the same name repeat an id 
 It is replaced as a whole: temporary file, sync, rename, sync of the folder. Until it is, the index
 stands in the name that a deleted topic's folder has in the trash: so deleting needs no space.
 
-`policies.json` has the policies that were set at run time, and is replaced in the same way.
+`policies.json` has the policies that were set at run time, and is replaced in the same way; so does
+`drain.json` the drains, and there is no such file while there are none.
 
 `Checkpoints` syncs the files of topics whose commits have shared a sync, so that old journals can
 go:
@@ -21,7 +22,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sparq.broker import policies
+from sparq.broker import drain_file, policies
+from sparq.broker.drain_file import NONE, Draining
 from sparq.broker.options import MILLISECOND_NS, NEVER
 from sparq.broker.policies import Policy
 from sparq.broker.topic import Topic
@@ -37,6 +39,7 @@ from sparq.protocol.names import directory_name, topic_of_directory
 TOPICS: Final = "topics"
 TRASH: Final = "trash"
 POLICIES: Final = "policies.json"
+DRAIN: Final = "drain.json"
 
 
 class CatalogError(Exception):
@@ -50,6 +53,7 @@ class Catalog:
         node_id: what stands in its message ids; the data path's own wins over the option.
         retired_index: no new log may give an index below this.
         policies: those that were set at run time, as `load` has found them.
+        draining: the drains that were on, as `load` has found them.
         reserve: space for a full disk, on which topics must be deletable above all.
     """
 
@@ -59,6 +63,7 @@ class Catalog:
         self.node_id = node_id
         self.retired_index = 0
         self.policies: tuple[Policy, ...] = ()
+        self.draining = NONE
         self.reserve: Reserve | None = None
         self._trashed = 0
         self._are_folders_synced = False
@@ -81,6 +86,8 @@ class Catalog:
             self.save(self.facts())
         if disk.exists(self._path(POLICIES)):
             self._read_policies()
+        if disk.exists(self._path(DRAIN)):
+            self._read_draining()
         for name in disk.listdir(self._path(TRASH)):
             self.retired_index = max(self.retired_index, retired_index_of(name))
 
@@ -102,6 +109,15 @@ class Catalog:
                 " policies that were set at run time"
             ) from error
 
+    def _read_draining(self) -> None:
+        try:
+            self.draining = drain_file.decode(self._contents(DRAIN))
+        except drain_file.DrainError as error:
+            # Publishes to an nsqd that was to be left would lie there: nothing is guessed.
+            raise CatalogError(
+                f"{self._path(DRAIN)} cannot be used: {error}. Move it away to start without drains"
+            ) from error
+
     def _contents(self, name: str) -> bytes:
         file = self.disk.open(self._path(name))
         try:
@@ -120,6 +136,14 @@ class Catalog:
     def save_policies(self, text: bytes) -> None:
         """Write the policies set at run time (`policies.encode`), all or nothing."""
         self._replace(POLICIES, text)
+
+    def save_draining(self, draining: Draining) -> None:
+        """Write the drains, all or nothing; without one the file goes."""
+        if draining.is_on:
+            self._replace(DRAIN, drain_file.encode(draining))
+        elif self.disk.exists(self._path(DRAIN)):
+            self.disk.unlink(self._path(DRAIN))
+            self.disk.sync_directory(self.data_path)
 
     def _replace(self, name: str, text: bytes) -> None:
         disk, temporary = self.disk, self._path(name + ".new")
@@ -253,6 +277,24 @@ class PolicySave:
         """Replace the file."""
         try:
             self._catalog.save_policies(self._text)
+        except DiskError as error:
+            self.error = error
+
+
+class DrainSave:
+    """Work: the drains are written."""
+
+    kind = TaskKind.HOUSEKEEPING
+
+    def __init__(self, catalog: Catalog, draining: Draining) -> None:
+        self.error: DiskError | None = None
+        self._catalog = catalog
+        self._draining = draining
+
+    def run(self) -> None:
+        """Replace the file."""
+        try:
+            self._catalog.save_draining(self._draining)
         except DiskError as error:
             self.error = error
 

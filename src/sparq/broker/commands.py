@@ -119,7 +119,10 @@ class Commands:
         """Have messages committed, or refused; either is answered once."""
         topic = self._topics.by_name.get(publish.topic)
         ready_ns = 0
+        drains = self._topics.drains
         try:
+            if drains.is_on and publish.letters is None:
+                drains.check(publish.topic, publish.messages)
             if topic is None:
                 topic = self._topics.get_or_create(publish.topic, now)
             if topic.scope.is_limited:
@@ -171,7 +174,9 @@ class Commands:
 
     def _topic_needed(self, session: Session, command: commands.TopicNeeded, now: Instant) -> None:
         self._check(session, "MPUB", command.topic)
-        if command.topic not in self._topics.by_name:
+        if command.topic not in self._topics.by_name and not self._topics.drains.refusal(
+            command.topic
+        ):
             try:
                 self._topics.get_or_create(command.topic, now)
             except (Leaving, LimitReached, DiskError):

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from sparq.broker.catalog import Catalog, PolicySave, Removal
+from sparq.broker.draining import Drains
 from sparq.broker.health import SpaceWatch
 from sparq.broker.options import BrokerOptions, Settings, check_limit, file_bytes
 from sparq.broker.policies import Policies
@@ -141,6 +142,7 @@ class Topics:
         has_lookupd: whether a new topic waits for what nsqlookupd says of it.
         journal: what commits that wait together are synced in.
         policies: those in force.
+        drains: why publishes may be refused, though there is a topic for them.
     """
 
     def __init__(self, catalog: Catalog, turn: Turn, options: BrokerOptions) -> None:
@@ -149,6 +151,7 @@ class Topics:
         self.has_lookupd = options.has_lookupd
         self.journal = Journal(catalog.disk, catalog.data_path)
         self.policies = Policies(options.settings)
+        self.drains = Drains(catalog, turn)
         self._catalog = catalog
         self._turn = turn
         self._options = options
@@ -175,6 +178,7 @@ class Topics:
         catalog, report = self._catalog, []
         catalog.load()
         self.policies = self.policies.with_chosen(catalog.policies)
+        self.drains.take(catalog.draining)
         reserve = self._reserve = catalog.reserve = Reserve.open(catalog.disk, catalog.data_path)
         enough_bytes = self._options.limits.max_body_size
         self._space = SpaceWatch(reserve, enough_bytes)

@@ -9,7 +9,10 @@
    after about as long as it was away. Haste asks no nsqlookupd more than once a second.
 4. Which nsqlookupds are asked may change at any time; what one that is left had listed is listed
    no more.
-5. With no nsqlookupd nothing is asked, and what asking over HTTP takes (aiohttp, a quarter of a
+5. nsqds that are listed as draining are told apart where that is asked for (``on_draining``), as a
+   producer does, and then not among those that are found. What an nsqlookupd has said of that
+   counts until it fails.
+6. With no nsqlookupd nothing is asked, and what asking over HTTP takes (aiohttp, a quarter of a
    second) is not loaded.
 
 What an answer may be is said in ``protocol.lookup``. `Connecting` is what a consumer and a producer
@@ -30,7 +33,7 @@ from sparq.client.address import parse_addresses
 from sparq.client.config import Config
 from sparq.client.log_fields import FieldLogger
 from sparq.client.pool import Pool, background
-from sparq.protocol.lookup import producers, question, shown
+from sparq.protocol.lookup import Producer, producers, question, shown
 
 if TYPE_CHECKING:
     from sparq.client.lookup import Asker
@@ -50,6 +53,8 @@ class Discovery:
 
     Attributes:
         errors: why an nsqlookupd gives no answer that can be used, by its URL.
+        on_draining: called with the nsqds that drain before what is found is told, which then is
+            without them; None: they are found like others.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Discovery:
         self._filter = keep
         self._found: Callable[[set[str]], None] = lambda addresses: None
         self._answers: dict[str, set[str]] = {}
+        self.on_draining: Callable[[frozenset[str]], None] | None = None
+        self._draining: dict[str, set[str]] = {}
         self._polls: dict[str, _Poll] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -100,6 +107,7 @@ class Discovery:
             raise ValueError(f"nsqlookupd {lookupd} is not asked")
         del self._polls[url]
         self._answers.pop(url, None)
+        self._draining.pop(url, None)
         self.errors.pop(shown(url), None)
         if (task := self._asking.pop(url, None)) is not None:
             task.cancel()
@@ -149,7 +157,7 @@ class Discovery:
 
     async def _ask(self, asker: Asker, url: str, poll: _Poll) -> None:
         try:
-            self._answers[url] = addresses_in(await asker.ask(url))
+            found = producers_in(await asker.ask(url))
         except (ConnectionError, ValueError) as error:
             place, text = shown(url), str(error)
             # Once for each time that it begins to fail, not once a poll.
@@ -157,12 +165,18 @@ class Discovery:
                 log.warning("nsqlookupd %s: %s", place, text, extra={"nsqlookupd": place})
                 poll.hasten()
             self.errors[place] = text
+            self._draining.pop(url, None)
         else:
+            self._answers[url] = {one.address for one in found}
+            self._draining[url] = {one.address for one in found if one.draining}
             self.errors.pop(shown(url), None)
             self._report()
 
     def _report(self) -> None:
         listed = set().union(*self._answers.values())
+        draining = frozenset().union(*self._draining.values())
+        if self.on_draining is not None:
+            listed -= draining
         if self._filter is not None:
             try:
                 listed = set(parse_addresses(self._filter(sorted(listed))))
@@ -170,6 +184,8 @@ class Discovery:
                 # The filter is the user's: whatever it raises, the connections stay as they are.
                 log.exception("the discovery filter failed")
                 return
+        if self.on_draining is not None:
+            self.on_draining(draining)
         self._found(listed)
 
 
@@ -215,7 +231,7 @@ class _Poll:
         return min(wait * (1 + self._jitter * self._rng.random()), self._interval)
 
 
-def addresses_in(answer: Any) -> set[str]:
+def producers_in(answer: Any) -> list[Producer]:
     """The nsqds that an answer of nsqlookupd lists.
 
     Raises:
@@ -226,7 +242,7 @@ def addresses_in(answer: Any) -> set[str]:
         log.warning(
             "left out %d producers without a usable address: %.200r", len(unusable), unusable[0]
         )
-    return {producer.address for producer in found}
+    return found
 
 
 class Connecting(ABC):

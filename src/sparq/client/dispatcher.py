@@ -15,7 +15,10 @@
    overdue there is sent on another one as well; whichever nsqd says OK first has published it, and
    its receipt counts the other send as one without an answer. So no publish waits out its time
    for an nsqd that is stopped, and none is stored twice without a word.
-6. What is sent once and answered costs no task and no timer of its own. A publish that waits in
+6. An nsqd that drains (`drained`) is passed over while there is another, or one is wanted that is
+   not connected just now. A publish that it has refused goes to the next one at once, and is not
+   counted as an attempt: it was certainly not stored. Where there is none, the refusal is told.
+7. What is sent once and answered costs no task and no timer of its own. A publish that waits in
    line, or is sent again, has a timer for its deadline.
 """
 
@@ -23,11 +26,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sparq.client.config import Config
 from sparq.client.connection import STORAGE_REFUSALS
+from sparq.client.drained import Drained
 from sparq.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -39,7 +43,7 @@ from sparq.client.log_fields import FieldLogger
 from sparq.client.publish import Moved, Publish, Receipt
 from sparq.client.requests import Request
 from sparq.client.silence import LOOK_SECONDS, Silence
-from sparq.protocol.errors import RemoteError
+from sparq.protocol.errors import DRAINING, RemoteError
 
 if TYPE_CHECKING:
     from sparq.client.connection import Connection
@@ -67,6 +71,8 @@ class Dispatcher:
         idle: set while there are none.
         linked: set once there has been a connection.
         roomy: set while no publish waits to be sent.
+        drained: the nsqds that are left out because they drain.
+        wanted: returns the addresses to which connections are kept, or tried for.
     """
 
     def __init__(self, config: Config, errors: Mapping[str, str]) -> None:
@@ -79,6 +85,8 @@ class Dispatcher:
         self.idle = asyncio.Event()
         self.linked = asyncio.Event()
         self.roomy = asyncio.Event()
+        self.drained = Drained()
+        self.wanted: Callable[[], Iterable[str]] = tuple
         self.idle.set()
         self.roomy.set()
         self._config = config
@@ -164,6 +172,8 @@ class Dispatcher:
         assert link is not None
         at_once = self._receipts[link.address]
         self.lone = self.under_way == 1
+        if self.drained:
+            self.drained.took(link.address)
         for publish in publishes:
             if publish.teller.done():
                 continue  # forgotten, or given up at its deadline
@@ -212,7 +222,14 @@ class Dispatcher:
     def _refused(self, publish: Publish, error: RemoteError) -> None:
         link = publish.link
         assert link is not None
-        if error.code in STORAGE_REFUSALS:
+        if error.drained:
+            publish.spared += 1  # certainly not stored
+        if error.drained == DRAINING:
+            self.drained.refused(link.address, asyncio.get_running_loop().time())
+            if self._without_drained() is None:
+                self._fail(publish, _with_doubt(error, publish))
+                return
+        elif error.code in STORAGE_REFUSALS:
             # Go's nsqd may have stored the first part of an MPUB.
             partly = error.code == "E_MPUB_FAILED" and "sparq_version" not in link.facts
             publish.unanswered += partly
@@ -249,8 +266,8 @@ class Dispatcher:
 
     def _dispatch_refused(self, publish: Publish, refusal: RemoteError) -> None:
         # Rare, and waiting in line for room on another link could wait for its own refusal.
-        for link in self.links:
-            if link.live and link.address not in publish.refused_by:
+        for link in self._without_drained() or ():
+            if link.address not in publish.refused_by:
                 self._send_late(publish, link)
                 return
         self._fail(publish, _with_doubt(refusal, publish))
@@ -258,6 +275,9 @@ class Dispatcher:
     def _next_link(self, publish: Publish) -> Connection | None:
         """The next connection in turn that has room for it."""
         links, taken, silent = self.links, self._taken, self._silence.links
+        if self.drained:
+            undrained = self._without_drained()
+            links = links if undrained is None else undrained
         limit = self._config.max_pending_bytes - publish.size
         if publish.unanswered - publish.moved >= SUSPECT:
             limit = 0
@@ -273,7 +293,19 @@ class Dispatcher:
         # What answers and is full has room again sooner than what is silent.
         return None if any(link.live and link not in silent for link in links) else spare
 
+    def _without_drained(self) -> list[Connection] | None:
+        """The connections to nsqds that do not drain; None: there is none, nor one to come."""
+        now, has = asyncio.get_running_loop().time(), self.drained.has
+        live = [link for link in self.links if link.live]
+        found = [link for link in live if not has(link.address, now)]
+        connected = {link.address for link in live}
+        if found or any(at not in connected and not has(at, now) for at in self.wanted()):
+            return found
+        return None
+
     def _send(self, publish: Publish, link: Connection) -> None:
+        if self.drained:
+            self.drained.sent(link.address, asyncio.get_running_loop().time())
         if publish.unanswered or self._taken:
             self._note_doubt(publish, link)
         publish.attempts += 1
@@ -303,6 +335,8 @@ class Dispatcher:
         self._silence.look(self.links, now)
         for link in self._silence.links:
             self._move_overdue(link, now)
+        if self.drained:
+            self.serve_line()
         if self.under_way:
             self._look_later()
         else:
@@ -384,7 +418,8 @@ class Dispatcher:
 
     def _reasons(self) -> str:
         """Why nsqds are not connected, if any is not."""
-        reasons = "; ".join(f"{at}: {why}" for at, why in self._errors.items())
+        known = {**dict.fromkeys(self.drained, DRAINING), **self._errors}
+        reasons = "; ".join(f"{at}: {why}" for at, why in known.items())
         return f" ({reasons})" if reasons else ""
 
 

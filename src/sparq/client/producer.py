@@ -7,7 +7,9 @@
    be stored twice: nobody can know. ``Receipt.resent`` says so for each publish,
    ``Producer.resent`` in all. One that certainly was not stored does not count.
 4. Which nsqd gets what, and for how long it is tried, is decided in `dispatcher`.
-5. ``publish_nowait`` has the same outcomes, told to a callback. What it may leave waiting is
+5. An nsqd that drains gets nothing while there is another: a publish that it refuses goes on to
+   that at once.
+6. ``publish_nowait`` has the same outcomes, told to a callback. What it may leave waiting is
    bounded: it refuses where ``publish`` would wait.
 """
 
@@ -99,6 +101,8 @@ class Producer(Connecting):
         )
         errors = ChainMap(self._pool.errors, self._lookups.errors)
         self._dispatcher = Dispatcher(self.config, errors)
+        self._dispatcher.wanted = lambda: self._pool.wanted
+        self._lookups.on_draining = self._dispatcher.drained.list
 
     def __repr__(self) -> str:
         return f"<Producer to {', '.join(sorted(self._pool.wanted)) or 'no nsqd yet'}>"

@@ -179,7 +179,11 @@ def json_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
         yield from _list(_client_json(session, wanted.topic) for session in sessions)
     else:
         yield "null"
-    behind = {"reserve": _reserve_figures(broker), "sparq_version": sparq_version()}
+    behind: dict[str, Any] = {
+        "reserve": _reserve_figures(broker),
+        "sparq_version": sparq_version(),
+        **({} if broker.drains.now.node is None else {"draining": True}),
+    }
     yield f",{_encode(behind)[1:]}"
 
 

@@ -2,7 +2,8 @@
 
 1. The order of the checks is NSQ's, since clients see the first that fails.
 2. A publish is answered when it is kept, a change of topics or channels when it is on disk.
-3. A publish that storage refuses is 503 `PUB_FAILED: <reason>`; while nsqd stops it is 503 EXITING.
+3. A publish that storage refuses is 503 `PUB_FAILED: <reason>`; while nsqd stops it is 503 EXITING,
+   while it drains 503 DRAINING.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
 from sparq.nsqd import figures, metrics, seeking
 from sparq.nsqd.config import Config
+from sparq.nsqd.draining import DrainRoutes
 from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
 from sparq.nsqd.policies import PolicyRoutes
 from sparq.nsqd.redriving import Redriving
 from sparq.protocol.durations import MILLISECOND, SECOND
-from sparq.protocol.errors import RemoteError
+from sparq.protocol.errors import DRAINING, RemoteError
 from sparq.protocol.frames import Bodies
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.mpub import walk_whole
@@ -86,6 +88,7 @@ class Endpoints:
             *MessageActions(self._nsqd, self._inspection, self._change).routes(),
             *Redriving(self._nsqd, self._inspection).routes(),
             *PolicyRoutes(self._nsqd).routes(),
+            *DrainRoutes(self._nsqd).routes(),
             *Config(self._nsqd, self._reloader).routes(),
             *(self.debug.all_routes() if self._nsqd.options.http.debug_routes else ()),
         ]
@@ -156,7 +159,7 @@ class Endpoints:
         defer_ms = self._defer_ms(call)
         read = self._read_binary if is_binary(call) else self._read_lines
         bodies = read(await call.body(self._limits.max_body_size, "BODY_TOO_BIG"))
-        if not len(bodies):
+        if not len(bodies) and not self._broker.drains.refusal(topic):
             # As with NSQ, a topic comes to be by being named, even without a message.
             await self._change(topic, lambda now: self._broker.create_topic(topic, now))
             return "OK"
@@ -339,6 +342,8 @@ def lines_of(body: bytes) -> Bodies:
 
 def publish_error(error: RemoteError) -> HttpError:
     """How HTTP tells of a refused publish."""
+    if error.drained:
+        return HttpError(503, "DRAINING" if error.drained == DRAINING else "TOPIC_DRAINING")
     command = error.code.removeprefix("E_").removesuffix("_FAILED")
     reason = error.text.removeprefix(f"{command} failed ")
     if reason == "exiting":

@@ -10,6 +10,9 @@ One task an nsqlookupd, each with a connection of its own (reference: wire.md pa
 3. A lost connection is noticed at once and tried again after 0.1 s, then ever more rarely, at the
    latest every 0.8 s (P16): an nsqlookupd that was restarted knows this nsqd within a second. What
    goes wrong again in the same way is no second warning.
+4. IDENTIFY says whether this nsqd drains. What drains later is told to those that have answered
+   that they know DRAIN: sparq's. Go's ends the connection for an unknown command, and skips an
+   unknown field.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sparq.broker.drain_file import NONE, Draining
 from sparq.daemon import address
 from sparq.nsqd.options import http_timeouts
 from sparq.protocol import lookup
@@ -63,6 +67,21 @@ def command(name: str, topic: str, channel: str | None) -> bytes:
     return " ".join(words).encode() + b"\n"
 
 
+def drain_command(topic: str | None, *, drains: bool) -> bytes:
+    """DRAIN or UNDRAIN, of a topic or of the whole nsqd."""
+    words = ["DRAIN" if drains else "UNDRAIN", *(() if topic is None else (topic,))]
+    return " ".join(words).encode() + b"\n"
+
+
+def drain_commands(before: Draining, now: Draining) -> list[bytes]:
+    """The commands that tell what has come and gone of drains."""
+    lines = []
+    if (before.node is None) != (now.node is None):
+        lines.append(drain_command(None, drains=now.node is not None))
+    changed = before.topics.keys() ^ now.topics.keys()
+    return lines + [drain_command(topic, drains=topic in now.topics) for topic in changed]
+
+
 def registrations(broker: Broker) -> list[bytes]:
     """The commands that register all that the broker has: each channel, or else the bare topic."""
     return [
@@ -77,21 +96,27 @@ class Peer:
 
     Attributes:
         http_address: where its HTTP answers, by its own word; None while it is not connected.
+        knows_drain: whether it may be told what drains.
         tried: set once the first attempt to connect has succeeded or failed.
     """
 
     def __init__(
         self,
         where: str,
-        introduction: bytes,
+        introduction: Callable[[Draining], bytes],
         everything: Callable[[], list[bytes]],
+        drains: Callable[[], Draining],
         reply_bytes_max: int,
     ) -> None:
+        """`everything`: the commands that register all that there is; `drains`: what drains now."""
         self.where = where
         self.http_address: str | None = None
+        self.knows_drain = False
         self.tried = asyncio.Event()
         self._introduction = introduction
         self._everything = everything
+        self._drains = drains
+        self._introduced = NONE
         self._reply_bytes_max = reply_bytes_max
         self._news: deque[bytes] = deque()
         self._has_news = asyncio.Event()
@@ -125,7 +150,9 @@ class Peer:
             logger.info("LOOKUPD(%s): connected", self.where)
             self._trouble = ""
             self.tried.set()
-            await self._exchange(reader, writer, self._everything())
+            # First what drains: no producer is to be sent here in between.
+            lines = drain_commands(self._introduced, self._drains()) if self.knows_drain else []
+            await self._exchange(reader, writer, lines + self._everything())
             self._retry_seconds = RETRY_SECONDS_MIN
             while True:
                 await self._wait(reader)
@@ -143,12 +170,15 @@ class Peer:
             return await asyncio.open_connection(*host_port)
 
     async def _introduce(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(MAGIC + self._introduction)
+        now = self._drains()
+        self._introduced = Draining(now.node, {})
+        writer.write(MAGIC + self._introduction(now))
         reply = await self._reply(reader)
         try:
             me = json.loads(reply)
             host, port = me["broadcast_address"], me["http_port"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+            self.knows_drain = me.get(lookup.KNOWS_DRAIN) is True
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise PeerError(f"answered IDENTIFY with {reply[:200]!r}") from None
         # From here on news count: what is registered next is a state of this very moment.
         self.http_address = address.join(str(host), port) if isinstance(port, int) else ""
@@ -205,13 +235,16 @@ class LookupPeers:
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._http: aiohttp.ClientSession | None = None
+        self._told_of = NONE
 
     async def start(self) -> None:
         """Connect to every nsqlookupd, in the background."""
         options = self._nsqd.options
         self.set_addresses(options.lookupd.tcp_addresses)
         self._nsqd.turns.on_changes = self.tell
+        self._nsqd.drain_watchers.append(self.tell_drains)
         self.tell()
+        self.tell_drains()
 
     @property
     def addresses(self) -> list[str]:
@@ -234,8 +267,9 @@ class LookupPeers:
     def _meet(self, where: str) -> Peer:
         peer = Peer(
             where,
-            introduction(self._nsqd),
+            lambda draining: introduction(self._nsqd, draining),
             lambda: registrations(self._broker),
+            lambda: self._broker.drains.now,
             self._nsqd.options.broker.limits.max_body_size,
         )
         self._runs[where] = self._begin(peer.run())
@@ -260,6 +294,14 @@ class LookupPeers:
                 peer.tell(line)
             if kind == "created" and channel is None and self._peers:
                 self._begin(self._ask_channels(topic))
+
+    def tell_drains(self) -> None:
+        """Pass on what has begun to drain, and what drains no more."""
+        now = self._broker.drains.now
+        lines, self._told_of = drain_commands(self._told_of, now), now
+        for peer in self._peers.values():
+            for line in lines if peer.knows_drain else ():
+                peer.tell(line)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -303,7 +345,7 @@ class LookupPeers:
         return channels_of(answer.status, body)
 
 
-def introduction(nsqd: Nsqd) -> bytes:
+def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
     """IDENTIFY, with what consumers need to find this nsqd."""
     options = nsqd.options
     body = json.dumps(
@@ -315,6 +357,7 @@ def introduction(nsqd: Nsqd) -> bytes:
             "broadcast_address": options.lookupd.broadcast_address,
             "topology_zone": options.broker.topology_zone,
             "topology_region": options.broker.topology_region,
+            "draining": drains.node is not None,
         }
     ).encode()
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body

@@ -178,6 +178,7 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
         family.add(value)
         yield family
     yield _of_policies(broker)
+    yield from _of_drains(broker)
 
 
 def _of_reserve(broker: Broker) -> tuple[tuple[str, str, int], ...]:
@@ -196,6 +197,21 @@ def _of_policies(broker: Broker) -> Family:
     family.add(len(broker.policies.configured), labels(source="configured"))
     family.add(len(broker.policies.chosen), labels(source="run_time"))
     return family
+
+
+def _of_drains(broker: Broker) -> Iterator[Family]:
+    drains = broker.drains
+    for name, kind, text, value in (
+        ("draining", "gauge", "1 while this nsqd drains", drains.now.node is not None),
+        ("draining_topics", "gauge", "Topics that drain", len(drains.now.topics)),
+        (
+            *("drain_refused_total", "counter"),
+            *("Messages refused because nsqd, or their topic, drains", drains.refused_count),
+        ),
+    ):
+        family = Family(f"nsqd_{name}", kind, text)
+        family.add(value)
+        yield family
 
 
 def _free_bytes(nsqd: Nsqd) -> int:

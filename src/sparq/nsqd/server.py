@@ -15,7 +15,10 @@ from sparq.nsqd.tcp import Connection
 from sparq.nsqd.turns import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sparq.broker.broker import Broker
+    from sparq.broker.draining import Make
     from sparq.broker.letters import Letters
     from sparq.broker.policies import Policy
     from sparq.broker.publishing import Ticket
@@ -51,6 +54,7 @@ class Nsqd:
         tcp_port, http_port, https_port: the real ports, -1 where there is none.
         http_connections_max: HTTP and HTTPS clients at a time; who comes then is closed at once.
         options: what is in force; a `Reloader` changes it.
+        drain_watchers: called when other drains hold.
     """
 
     def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,6 +69,7 @@ class Nsqd:
         self.http_token = token.resolve(options.http.token)
         self.tcp_port = self.http_port = self.https_port = -1
         self.exiting = False
+        self.drain_watchers: list[Callable[[], object]] = []
         self._listener: Listener | None = None
 
     # Publishing and settling, for HTTP
@@ -108,6 +113,19 @@ class Nsqd:
         self.broker.choose_policies(chosen, waiting)
         self.turns.schedule()
         await waiting.future
+
+    async def change_drains(self, make: Make) -> None:
+        """Have other drains hold, once they are on disk.
+
+        Raises:
+            RemoteError: they could not be written; nothing has changed.
+        """
+        waiting = Waiting(self.loop)
+        self.broker.drains.change(make, waiting)
+        self.turns.schedule()
+        await waiting.future
+        for watcher in self.drain_watchers:
+            watcher()
 
     async def settle(self) -> None:
         """Return when all that was decided so far is on disk."""

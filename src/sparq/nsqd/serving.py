@@ -23,6 +23,7 @@ from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
 from sparq.nsqd import policy_document
 from sparq.nsqd.commit import instant
+from sparq.nsqd.draining import Leave
 from sparq.nsqd.go_import import ImportStopped
 from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.lookup_peers import LookupPeers
@@ -200,11 +201,14 @@ async def serve(
     reports = Statsd(nsqd)
     reports.start()
     lifecycle.on_hangup(reloader.reload)
+    leave = Leave(nsqd, stop)
+    leave.start()
     await stop.wait()
     logger.info("NSQ: stopping")
     for listener in listeners[1:]:
         if listener is not None:
             listener.close()
+    await leave.stop()
     await reports.stop()
     await nsqd.stop()
     await peers.stop()

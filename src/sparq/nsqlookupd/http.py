@@ -86,7 +86,10 @@ class Endpoints:
         producers = self._registry.producers(topic, self._now())
         return {
             "channels": self._registry.channels(topic),
-            "producers": [describe(producer) for producer in producers],
+            "producers": [
+                {**describe(each), **({"draining": True} if each.drains(topic) else {})}
+                for each in producers
+            ],
         }
 
     def nodes(self, _call: Call) -> dict[str, Any]:
@@ -95,7 +98,8 @@ class Endpoints:
         for producer, topics in self._registry.nodes(self._now()):
             tombstones = [hidden for _, hidden in topics]
             names = [topic for topic, _ in topics]
-            nodes.append({**describe(producer), "tombstones": tombstones, "topics": names})
+            told = {**describe(producer), "tombstones": tombstones, "topics": names}
+            nodes.append({**told, **drains_of(producer)})
         return {"producers": nodes}
 
     def debug(self, _call: Call) -> dict[str, Any]:
@@ -136,6 +140,13 @@ def describe(producer: Producer) -> dict[str, Any]:
     return {name: getattr(producer, name) for name in TOLD}
 
 
+def drains_of(producer: Producer) -> dict[str, Any]:
+    """What of a producer drains; nothing of most, whose JSON then is NSQ's."""
+    told: dict[str, Any] = {"draining": True} if producer.draining else {}
+    topics = sorted(producer.draining_topics)
+    return {**told, **({"draining_topics": topics} if topics else {})}
+
+
 def describe_entry(entry: Registration) -> dict[str, Any]:
     """A registration as /debug shows it."""
     producer = entry.producer
@@ -147,6 +158,7 @@ def describe_entry(entry: Registration) -> dict[str, Any]:
         "last_update": producer.last_update.wall_ns,
         "tombstoned": entry.tombstoned,
         "tombstoned_at": entry.tombstoned_at.wall_ns,
+        **drains_of(producer),
     }
 
 
@@ -167,6 +179,7 @@ def exposition(registry: Registry, now: Instant) -> bytes:
             *("tombstones", "Producers that a topic's consumers do not see"),
             sum(hidden for _, of_node in nodes for _, hidden in of_node),
         ),
+        ("draining", "nsqds that drain", sum(bool(producer.draining) for producer, _ in nodes)),
     ):
         families.append(Family(f"nsqlookupd_{name}", "gauge", text))
         families[-1].add(value)

@@ -26,7 +26,13 @@ NEVER = Instant(0, 0)
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """One nsqd, as it introduced itself."""
+    """One nsqd, as it introduced itself.
+
+    Attributes:
+        draining: it refuses publishes, so that producers go elsewhere; consumers go on. None: it
+            does not know what that is.
+        draining_topics: the same of single topics, registered or not.
+    """
 
     id: str
     remote_address: str
@@ -38,8 +44,14 @@ class Producer:
     topology_zone: str
     topology_region: str
     last_update: Instant
+    draining: bool | None = None
+    draining_topics: set[str] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
     channels: set[tuple[str, str]] = field(default_factory=set)
+
+    def drains(self, topic: str) -> bool:
+        """Whether publishes to a topic are refused there."""
+        return bool(self.draining) or topic in self.draining_topics
 
     @property
     def node(self) -> str:

@@ -9,6 +9,9 @@ Rules (reference: wire.md part 2):
    `guard` to say.
 3. A peer that does not read its answers is not read either.
 4. When a connection ends, its producer leaves the registry at once.
+5. DRAIN and UNDRAIN, of a topic or of the whole nsqd, are sparq's. An nsqd that knows them says in
+   IDENTIFY whether it drains; the answer to that one alone says that they are known here, too
+   (`lookup.KNOWS_DRAIN`): others get NSQ's own.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from sparq.nsqlookupd.guard import Guard
 from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.registry import Producer, Registry
 from sparq.protocol.instant import Instant
+from sparq.protocol.lookup import KNOWS_DRAIN
 from sparq.protocol.names import is_valid_name, quote
 
 MAGIC = b"  V1"
@@ -45,6 +49,8 @@ TEXTS = ("hostname", "broadcast_address", "version", "topology_zone", "topology_
 PORTS = ("tcp_port", "http_port")
 REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
 """What an introduction has, and must have."""
+
+DRAINING_TOPICS_MAX = 10_000
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -198,6 +204,8 @@ class Conversation:
             return self._register(arguments)
         if name == b"UNREGISTER":
             return self._unregister(arguments)
+        if name in (b"DRAIN", b"UNDRAIN"):
+            return self._drain(name.decode(), arguments)
         raise ClientError(b"E_INVALID invalid command " + name)
 
     def _ping(self) -> bytes:
@@ -221,7 +229,8 @@ class Conversation:
             producer.http_port,
             producer.version,
         )
-        return reply(json.dumps(self._me, separators=(",", ":")).encode())
+        me = self._me if producer.draining is None else {**self._me, KNOWS_DRAIN: True}
+        return reply(json.dumps(me, separators=(",", ":")).encode())
 
     def _check_claim(self, producer: Producer) -> None:
         address, ports = producer.broadcast_address, (producer.tcp_port, producer.http_port)
@@ -245,6 +254,25 @@ class Conversation:
         else:
             self._registry.unregister_topic(producer, topic)
         logger.info("DB: client(%s) UNREGISTER %s %s", self._remote_address, topic, channel)
+        return reply(b"OK")
+
+    def _drain(self, command: str, arguments: list[bytes]) -> bytes:
+        """An nsqd, or a topic of it, refuses publishes, or does so no more."""
+        begins = command == "DRAIN"
+        if arguments:
+            producer, topic, _ = self._topic_channel(command, arguments)
+            if not begins:
+                producer.draining_topics.discard(topic)
+            elif len(producer.draining_topics) < DRAINING_TOPICS_MAX:
+                producer.draining_topics.add(topic)
+            else:
+                raise ClientError(f"E_INVALID {command} too many topics")
+        elif self.producer is None:
+            raise ClientError("E_INVALID client must IDENTIFY")
+        else:
+            self.producer.draining = begins
+        what = arguments[0].decode() if arguments else ""
+        logger.info("DB: client(%s) %s %s", self._remote_address, command, what)
         return reply(b"OK")
 
     def _topic_channel(self, command: str, arguments: list[bytes]) -> tuple[Producer, str, str]:
@@ -280,11 +308,14 @@ def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) 
         fields = {key.lower(): value for key, value in said.items() if value is not None}
         facts = {name: _fact(fields, name, str) for name in TEXTS}
         facts |= {name: _fact(fields, name, int) for name in PORTS}
+        draining = fields.get("draining")
+        if draining is not None and type(draining) is not bool:
+            raise ValueError
     except (ValueError, RecursionError):
         raise ClientError("E_BAD_BODY IDENTIFY failed to decode JSON body") from None
     if not all(facts[name] for name in REQUIRED):
         raise ClientError("E_BAD_BODY IDENTIFY missing fields")
-    return Producer(peer_id, remote_address, **facts, last_update=now)
+    return Producer(peer_id, remote_address, **facts, last_update=now, draining=draining)
 
 
 def _fact(fields: dict[str, Any], name: str, kind: type) -> Any:

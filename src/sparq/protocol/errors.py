@@ -5,6 +5,8 @@
    that storage refused keeps its connection, so that a full disk does not also make every
    producer reconnect in a loop (a difference from Go nsqd).
 3. Codes without ``E_`` belong to the HTTP API, where the code alone is the message.
+4. A publish that is refused for a drain has one of two fixed texts behind it (`drained`): the same
+   publish is taken by another nsqd, and nothing is wrong with this one.
 """
 
 from typing import Final, NamedTuple
@@ -73,8 +75,14 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "BAD_MESSAGE": _http(413),
     "INTERNAL_ERROR": _http(500),
     "EXITING": _http(503),
+    "DRAINING": _http(503),
+    "TOPIC_DRAINING": _http(503),
     "PUB_FAILED": _http(503),
 }
+
+
+DRAINING: Final = "nsqd is draining"
+TOPIC_DRAINING: Final = "topic is draining at this nsqd"
 
 
 class RemoteError(Exception):
@@ -104,3 +112,11 @@ class RemoteError(Exception):
 
     def __str__(self) -> str:
         return self.frame_text().decode("utf-8", "replace")
+
+    @property
+    def drained(self) -> str:
+        """`DRAINING` or `TOPIC_DRAINING` of a publish that is refused for that; "": it is not."""
+        for reason in (DRAINING, TOPIC_DRAINING):
+            if self.text.endswith(f" failed {reason}"):
+                return reason
+        return ""

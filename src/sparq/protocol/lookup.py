@@ -44,6 +44,10 @@ NOTHING: Final[Mapping[str, Any]] = {"producers": [], "channels": []}
 """The answer about a topic that nobody has yet."""
 
 
+KNOWS_DRAIN: Final = "knows_drain"
+"""In an nsqlookupd's answer to an IDENTIFY with `draining`, true: it takes DRAIN and UNDRAIN."""
+
+
 class NotLookupdError(ValueError):
     """Whoever answered is no nsqlookupd."""
 
@@ -54,10 +58,12 @@ class Producer(NamedTuple):
     Attributes:
         address: ``host:port`` of its TCP.
         topics: its topics, each with whether it is tombstoned there; none in ``/lookup``.
+        draining: whether it refuses publishes, so that producers go elsewhere.
     """
 
     address: str
     topics: list[tuple[str, bool]]
+    draining: bool = False
 
 
 class Producers(NamedTuple):
@@ -152,7 +158,8 @@ def producers(answer: Any) -> Producers:
     found, unusable = [], []
     for entry in listed(answer, "producers"):
         try:
-            found.append(Producer(_tcp_address(entry), topics_of(entry)))
+            draining = entry.get("draining") is True if isinstance(entry, dict) else False
+            found.append(Producer(_tcp_address(entry), topics_of(entry), draining))
         except ValueError:
             unusable.append(entry)
     return Producers(found, unusable)

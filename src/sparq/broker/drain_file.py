@@ -1,0 +1,102 @@
+"""Drains: which publishes this nsqd refuses so that producers go elsewhere, and since when.
+
+A drain is of the whole nsqd or of one topic. `drain.json` in the data path has those that are on,
+so that a restart knows them; without the file there is none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from xxhash import xxh3_64_hexdigest
+
+from sparq.protocol.names import is_valid_name
+
+FORMAT: Final = 1
+TOPICS_MAX: Final = 10_000
+BY_MAX: Final = 256
+"""Letters of who has asked for a drain."""
+
+
+class DrainError(ValueError):
+    """It is no file of drains; the text says why."""
+
+
+class Drain(NamedTuple):
+    """One drain.
+
+    Attributes:
+        since_ns: when it began (wall ns).
+        by: who has asked for it.
+        exit: whether the process is to end once nothing is left; of a topic always False.
+    """
+
+    since_ns: int
+    by: str
+    exit: bool = False
+
+
+class Draining(NamedTuple):
+    """All drains of one nsqd.
+
+    Attributes:
+        node: that of the whole nsqd; None: there is none.
+        topics: those of single topics, by name.
+    """
+
+    node: Drain | None
+    topics: Mapping[str, Drain]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is any."""
+        return self.node is not None or bool(self.topics)
+
+
+NONE: Final = Draining(None, {})
+
+
+def encode(draining: Draining) -> bytes:
+    """What `drain.json` is to hold.
+
+    A flipped bit must neither end a drain nor begin one: the file carries a checksum, XXH3-64 with
+    seed 0 over the JSON text of its drains.
+    """
+    told = {
+        "node": None if draining.node is None else _told(draining.node),
+        "topics": {name: _told(drain) for name, drain in draining.topics.items()},
+    }
+    document = {"format": FORMAT, "checksum": _checksum(told), "draining": told}
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _told(drain: Drain) -> dict[str, Any]:
+    return {"since_ns": str(drain.since_ns), "by": drain.by, "exit": drain.exit}
+
+
+def decode(text: bytes) -> Draining:
+    """The drains of a `drain.json`; raises DrainError: damaged, or of a later format."""
+    try:
+        document = json.loads(text)
+        if document["format"] != FORMAT:
+            raise DrainError(f"it has format {document['format']}, this is {FORMAT}")
+        told = document["draining"]
+        if document["checksum"] != _checksum(told):
+            raise DrainError("its checksum does not hold")
+        node = None if told["node"] is None else _read(told["node"])
+        topics = {str(name): _read(one) for name, one in told["topics"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DrainError(str(error)) from error
+    if not all(map(is_valid_name, topics)):
+        raise DrainError("it names a topic that cannot be")
+    return Draining(node, topics)
+
+
+def _read(told: Any) -> Drain:
+    return Drain(int(told["since_ns"]), str(told["by"])[:BY_MAX], bool(told["exit"]))
+
+
+def _checksum(told: Any) -> str:
+    return xxh3_64_hexdigest(json.dumps(told, sort_keys=True, separators=(",", ":")).encode())
