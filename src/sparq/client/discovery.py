@@ -53,8 +53,6 @@ class Discovery:
 
     Attributes:
         errors: why an nsqlookupd gives no answer that can be used, by its URL.
-        on_draining: called with the nsqds that drain before what is found is told, which then is
-            without them; None: they are found like others.
     """
 
     def __init__(
@@ -64,7 +62,11 @@ class Discovery:
         config: Config,
         rng: random.Random,
         keep: Filter | None = None,
+        *,
+        on_draining: Callable[[frozenset[str]], None] | None = None,
     ) -> None:
+        """`on_draining` is called with the nsqds that drain before what is found is told, which
+        then is without them; None: they are found like others."""
         self.errors: dict[str, str] = {}
         self._topic = topic
         self._config = config
@@ -72,7 +74,7 @@ class Discovery:
         self._filter = keep
         self._found: Callable[[set[str]], None] = lambda addresses: None
         self._answers: dict[str, set[str]] = {}
-        self.on_draining: Callable[[frozenset[str]], None] | None = None
+        self._on_draining = on_draining
         self._draining: dict[str, set[str]] = {}
         self._polls: dict[str, _Poll] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -175,7 +177,7 @@ class Discovery:
     def _report(self) -> None:
         listed = set().union(*self._answers.values())
         draining = frozenset().union(*self._draining.values())
-        if self.on_draining is not None:
+        if self._on_draining is not None:
             listed -= draining
         if self._filter is not None:
             try:
@@ -184,8 +186,8 @@ class Discovery:
                 # The filter is the user's: whatever it raises, the connections stay as they are.
                 log.exception("the discovery filter failed")
                 return
-        if self.on_draining is not None:
-            self.on_draining(draining)
+        if self._on_draining is not None:
+            self._on_draining(draining)
         self._found(listed)
 
 

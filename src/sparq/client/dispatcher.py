@@ -72,10 +72,16 @@ class Dispatcher:
         linked: set once there has been a connection.
         roomy: set while no publish waits to be sent.
         drained: the nsqds that are left out because they drain.
-        wanted: returns the addresses to which connections are kept, or tried for.
     """
 
-    def __init__(self, config: Config, errors: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        errors: Mapping[str, str],
+        drained: Drained | None = None,
+        wanted: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """`wanted` returns the addresses to which connections are kept, or tried for."""
         self.links: list[Connection] = []
         self.published = 0
         self.failed = 0
@@ -85,8 +91,8 @@ class Dispatcher:
         self.idle = asyncio.Event()
         self.linked = asyncio.Event()
         self.roomy = asyncio.Event()
-        self.drained = Drained()
-        self.wanted: Callable[[], Iterable[str]] = tuple
+        self.drained = drained if drained is not None else Drained()
+        self._wanted = wanted
         self.idle.set()
         self.roomy.set()
         self._config = config
@@ -299,7 +305,7 @@ class Dispatcher:
         live = [link for link in self.links if link.live]
         found = [link for link in live if not has(link.address, now)]
         connected = {link.address for link in live}
-        if found or any(at not in connected and not has(at, now) for at in self.wanted()):
+        if found or any(at not in connected and not has(at, now) for at in self._wanted()):
             return found
         return None
 

@@ -27,6 +27,7 @@ from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.discovery import Connecting, Discovery, Filter
 from sparq.client.dispatcher import CLOSED, Dispatcher
+from sparq.client.drained import Drained
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.handling import require_callable
 from sparq.client.log_fields import FieldLogger
@@ -91,7 +92,10 @@ class Producer(Connecting):
         require_callable(discovery_filter=discovery_filter)
         given, lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
         rng = random.Random()  # noqa: S311 - spreads load in time, guards nothing
-        self._lookups = Discovery(lookupds, None, self.config, rng, discovery_filter)
+        drained = Drained()
+        self._lookups = Discovery(
+            lookupds, None, self.config, rng, discovery_filter, on_draining=drained.list
+        )
         self._pool = Pool(
             given,
             self._serve,
@@ -100,9 +104,7 @@ class Producer(Connecting):
             rng=rng,
         )
         errors = ChainMap(self._pool.errors, self._lookups.errors)
-        self._dispatcher = Dispatcher(self.config, errors)
-        self._dispatcher.wanted = lambda: self._pool.wanted
-        self._lookups.on_draining = self._dispatcher.drained.list
+        self._dispatcher = Dispatcher(self.config, errors, drained, lambda: self._pool.wanted)
 
     def __repr__(self) -> str:
         return f"<Producer to {', '.join(sorted(self._pool.wanted)) or 'no nsqd yet'}>"

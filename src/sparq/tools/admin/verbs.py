@@ -139,6 +139,15 @@ class AuditOptions(Options):
     outcome: str = option("", "only done, partly, failed or refused")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainOptions(Options):
+    """Of `drain`."""
+
+    exit: bool = option(False, "have the process end by itself once nothing is left")
+    undo: bool = option(False, "have it take publishes again")
+    timeout_ns: int = option(0, "how long to wait until nothing is left; 0s: for ever", least=0)
+
+
 class Verb(NamedTuple):
     """A verb: the words after it, what it does, its flags, and how many words it takes."""
 
@@ -161,6 +170,7 @@ VERBS: Final = {
     "tombstone": Verb(
         "TOPIC NODE", "hide an nsqd from a topic's consumers, delete it there", DangerOptions, 2
     ),
+    "drain": Verb("NODE", "have an nsqd take no publishes, and wait", DrainOptions, 1, 1),
     "seek": Verb(
         "TOPIC CHANNEL PLACE",
         "move a channel: earliest, latest, -1h, 2026-01-31T08:00, last:100",

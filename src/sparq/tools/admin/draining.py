@@ -1,0 +1,158 @@
+"""`drain`: an nsqd is left. Publishes to it end, what it holds is worked off; the verb waits.
+
+Without `--exit` it is done when nothing is left; with it when the process has ended, having been
+seen empty before. What nobody works off is said on stderr, each time that it is other than before.
+A drain that is not done in time, or whose verb is stopped, goes on: `--undo` ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final
+
+from sparq.cluster import draining
+from sparq.cluster.draining import Left, Progress
+from sparq.cluster.fleet import UnknownNode
+from sparq.cluster.nodes import Node
+from sparq.cluster.upstream import UpstreamError
+from sparq.protocol.names import quote
+from sparq.tools.admin.changes import failures
+from sparq.tools.admin.job import Job, in_words
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.terminal import progress_shown
+
+HEADINGS: Final = ("topic", "channel", "messages", "held up by")
+LOOK_SECONDS: Final = 0.5
+"""Shorter than an nsqd is seen empty before it ends."""
+
+HELD_UP_SHOWN: Final = 5
+SECOND: Final = 1_000_000_000
+
+
+class Watch:
+    """What is known of a node that drains."""
+
+    def __init__(self, job: Job, node: Node) -> None:
+        self.job = job
+        self.node = node
+        self.last = Progress(draining=True)
+        self._told: list[tuple[str, str]] = []
+
+    def shown(self) -> str:
+        """The line of progress."""
+        last = self.last
+        return (
+            f"{last.messages:,} messages left in {last.channels:,} channels:"
+            f" {last.in_flight:,} in flight, {last.deferred:,} deferred"
+        )
+
+    async def wait(self) -> bool:
+        """Return once nothing is left, or the process has ended as it was to; False: undone.
+
+        Raises:
+            UpstreamError: it did not say how far it is.
+        """
+        while True:
+            try:
+                self.last = await draining.progress(self.job.fleet, self.node)
+            except UpstreamError as error:
+                # Its connections end before the last question is answered.
+                if error.status or not (self.last.exit and self.last.empty):
+                    raise
+                return True
+            if not self.last.draining:
+                return False
+            if self.last.empty and not self.last.exit:
+                return True
+            self._say_held_up(self.last.held_up)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _say_held_up(self, held_up: Sequence[Left]) -> None:
+        names = [(one.name, one.held_up) for one in held_up]
+        if names == self._told:
+            return
+        self._told = names
+        for one in held_up[:HELD_UP_SHOWN]:
+            self.job.warn(f"held up: {one.name}: {one.held_up}, {one.messages:,} messages")
+        if len(held_up) > HELD_UP_SHOWN:
+            self.job.warn(f"and {len(held_up) - HELD_UP_SHOWN:,} more")
+
+
+async def drain(job: Job) -> int:
+    """Do it; the exit status: 1 also where it is not done in time.
+
+    Raises:
+        UsageError: flags that do not go together.
+        Failed: nothing was done.
+    """
+    options = job.options
+    if options.undo and (options.exit or options.timeout_ns):
+        raise UsageError("--undo ends a drain: leave --exit and --timeout out")
+    address = job.words[0]
+    try:
+        node = await job.fleet.node(address)
+        doing = draining.end if options.undo else partial(draining.begin, leave=options.exit)
+        report = await doing(job.fleet, address)
+    except UnknownNode:
+        raise Failed(await _no_such_node(job, address)) from None
+    if failed := failures(report):
+        raise Failed("; ".join(f"{at}: {in_words(why)}" for at, why in failed.items()))
+    if options.undo:
+        return await _say(job, "undone", draining.read(report.done[0].answer))
+    return await _waited(job, Watch(job, node))
+
+
+async def _no_such_node(job: Job, address: str) -> str:
+    nodes = await job.fleet.nodes()
+    known = ", ".join(node.address for node in nodes.value[:10]) or "none"
+    return f"{quote(address)} is no nsqd of this cluster: nothing was done; known: {known}"
+
+
+async def _waited(job: Job, watch: Watch) -> int:
+    seconds = job.options.timeout_ns / SECOND or None
+    try:
+        async with progress_shown(watch.shown), asyncio.timeout(seconds):
+            is_done = await watch.wait()
+    except TimeoutError:
+        await _say(job, "waiting", watch.last)
+        return 1
+    except UpstreamError as error:
+        job.errors[watch.node.address] = in_words(error.reason)
+        await _say(job, "unknown", watch.last)
+        return 1
+    if not is_done:
+        await _say(job, "undone", watch.last)
+        return 1
+    return await _say(job, "ended" if job.options.exit else "empty", watch.last)
+
+
+SENTENCES: Final = {
+    "undone": "{node} takes publishes again",
+    "ended": "{node} had nothing left, and its process has ended; messages refused: {refused:,}",
+    "empty": "{node} drains, and has nothing left; messages refused: {refused:,}",
+    "waiting": "{node} drains on, {messages:,} messages are left; sparq admin drain waits again",
+    "unknown": "{node} does not answer: see its log; last seen: {messages:,} messages left",
+}
+
+
+async def _say(job: Job, result: str, last: Progress) -> int:
+    """What came of it; the exit status 0."""
+    node = job.words[0]
+    if job.options.json:
+        told: dict[str, Any] = {"verb": "drain", "node": node, "result": result}
+        await job.say_json({**told, **asdict(last), "errors": job.errors})
+        return 0
+    for address, why in job.errors.items():
+        job.warn(f"{address}: {why}")
+    figures = {"refused": last.refused, "messages": last.messages}
+    await job.say(SENTENCES[result].format(node=node, **figures))
+    if result in ("waiting", "unknown") and last.left:
+        rows = [
+            {**asdict(one), "channel": one.channel or "-", "held up by": one.held_up}
+            for one in last.left
+        ]
+        await job.show(HEADINGS, rows, 2)
+    return 0
