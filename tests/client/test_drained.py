@@ -3,13 +3,149 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-import time
+from collections.abc import AsyncIterator
 
 import pytest
 
-from sparq.client import Producer, drained
+from sparq.client import Producer, PublishError, drained
 from sparq.client.drained import Drained
 from sparq.protocol.errors import RemoteError
-from tests.client.scripted import Scripted
+from tests.client.scripted import OK, Peer, ScriptedNsqd
 from tests.waiting import until
+
+DRAINS = b" failed nsqd is draining"
+
+
+def draining(_peer: Peer, words: list[bytes], _body: bytes) -> bytes:
+    return b"E_" + words[0] + b"_FAILED " + words[0] + DRAINS
+
+
+def topic_draining(_peer: Peer, words: list[bytes], _body: bytes) -> bytes:
+    if words[1] != b"moved":
+        return OK
+    return b"E_PUB_FAILED PUB failed topic is draining at this nsqd"
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[list[ScriptedNsqd]]:
+    """The first one drains."""
+    nsqds = [ScriptedNsqd(), ScriptedNsqd()]
+    nsqds[0].on_publish = draining
+    for nsqd in nsqds:
+        await nsqd.start()
+    yield nsqds
+    for nsqd in nsqds:
+        await nsqd.stop()
+
+
+def publishes(nsqd: ScriptedNsqd) -> int:
+    """How many it was sent."""
+    return sum(line.split()[0] in (b"PUB", b"MPUB", b"DPUB") for _, line in nsqd.script)
+
+
+async def connected(producer: Producer, count: int) -> None:
+    producer.start()
+    await until(lambda: len(producer.connections) == count)
+
+
+async def test_another_takes_it_at_once(two: list[ScriptedNsqd]) -> None:
+    """The same command; the one that drains is asked once, and then left out."""
+    async with Producer([nsqd.address for nsqd in two], publish_attempts=1) as producer:
+        await connected(producer, 2)
+        for _ in range(20):
+            assert two[1].address == (await producer.publish("t", b"x")).nsqd
+        assert two[1].address == (await producer.multi_publish("t", [b"x", b"y"])).nsqd
+        assert two[1].address == (await producer.publish_deferred("t", b"x", 1)).nsqd
+        assert (23, 0, 0) == (producer.published, producer.failed, producer.resent)
+
+    assert (1, 22) == (publishes(two[0]), publishes(two[1]))
+
+
+async def test_many_under_way_go_elsewhere(two: list[ScriptedNsqd]) -> None:
+    """All that was sent to it before its first refusal."""
+    async with Producer([nsqd.address for nsqd in two]) as producer:
+        await connected(producer, 2)
+        receipts = await asyncio.gather(*(producer.publish("t", b"x") for _ in range(100)))
+
+    assert {two[1].address} == {receipt.nsqd for receipt in receipts}
+    assert {0} == {receipt.resent for receipt in receipts}
+
+
+async def test_it_is_tried_again(two: list[ScriptedNsqd], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one publish at a time; its OK has it back."""
+    monkeypatch.setattr(drained, "RETRY_SECONDS", 0.2)
+    async with Producer([nsqd.address for nsqd in two]) as producer:
+        await connected(producer, 2)
+        while publishes(two[0]) < 3:
+            assert two[1].address == (await producer.publish("t", b"x")).nsqd
+        two[0].on_publish = lambda _peer, _words, _body: OK
+        while (await producer.publish("t", b"x")).nsqd != two[0].address:
+            pass
+        used = {(await producer.publish("t", b"x")).nsqd for _ in range(4)}
+
+    assert {nsqd.address for nsqd in two} == used
+
+
+async def test_without_another_its_refusal_is_told(two: list[ScriptedNsqd]) -> None:
+    """At once; and again when all of several drain."""
+    two[1].on_publish = draining
+    for nsqds in (two[:1], two):
+        async with Producer([nsqd.address for nsqd in nsqds]) as producer:
+            await connected(producer, len(nsqds))
+            for _ in range(3):
+                with pytest.raises(RemoteError, match="nsqd is draining"):
+                    await producer.publish("t", b"x")
+
+
+async def test_one_that_is_away_is_waited_for(two: list[ScriptedNsqd]) -> None:
+    """The other nsqd is being started again: publishes wait for it."""
+    await two[1].stop()
+    async with Producer([nsqd.address for nsqd in two], max_reconnect_delay=0.2) as producer:
+        await connected(producer, 1)
+        publish = asyncio.create_task(producer.publish("t", b"x"))
+        await until(lambda: publishes(two[0]) == 1)
+        await two[1].start()
+        assert two[1].address == (await publish).nsqd
+
+        await two[1].stop()
+        with pytest.raises(PublishError, match="nsqd is draining"):
+            await producer.publish("t", b"x", timeout_seconds=0.3)
+    await two[1].start()
+
+
+async def test_a_topic_that_drains(two: list[ScriptedNsqd]) -> None:
+    """Only its publishes go elsewhere; where no nsqd takes them that is told."""
+    two[0].on_publish = topic_draining
+    async with Producer([nsqd.address for nsqd in two], publish_attempts=1) as producer:
+        await connected(producer, 2)
+        for _ in range(6):
+            assert two[1].address == (await producer.publish("moved", b"x")).nsqd
+        used = {(await producer.publish("other", b"x")).nsqd for _ in range(6)}
+        assert {nsqd.address for nsqd in two} == used
+        two[1].on_publish = topic_draining
+        with pytest.raises(RemoteError, match="topic is draining"):
+            await producer.publish("moved", b"x")
+
+
+def test_what_is_listed_counts_until_it_is_not() -> None:
+    """And takes what the nsqd itself has said along."""
+    found = Drained()
+    assert not found
+    found.refused("a", 10.0)
+    assert (True, False, False) == (
+        found.has("a", 11.0),
+        found.has("b", 11.0),
+        found.has("a", 15.0),
+    )
+    found.list(frozenset({"a", "b"}))
+    assert (True, True) == (found.has("a", 15.0), found.has("b", 1e9))
+    assert {"a", "b"} == set(found)
+    found.list(frozenset({"b"}))
+    assert (False, True) == (found.has("a", 11.0), found.has("b", 11.0))
+    found.refused("a", 20.0)
+    found.sent("a", 25.0)
+    found.sent("b", 25.0)
+    assert (True, False) == (found.has("a", 26.0), found.has("a", 30.0))
+    found.took("a")
+    found.list(frozenset())
+    assert not found

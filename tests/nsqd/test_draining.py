@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import struct
 import time
 from collections.abc import AsyncIterator
@@ -18,8 +19,9 @@ from sparq.client import Consumer as Reader
 from sparq.client import Producer
 from sparq.nsqd.draining import LEFT_SHOWN
 from sparq.protocol.commands import sub
+from tests.nsqadmin.api.house import GO, GoServer
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.waiting import until, until_seen, wait_for
 
 REFUSED = {"message": "DRAINING"}
@@ -449,3 +451,29 @@ async def test_an_nsqlookupd_that_comes_back_is_told(tmp_path: Path, lookupd: Se
         await asyncio.to_thread(nsqd.request, "DELETE", "/drain")
         await asyncio.to_thread(nsqd.request, "DELETE", "/topic/drain?topic=t")
         await until_seen(lambda: listed() == [(None, None)])
+
+
+@pytest.mark.skipif(GO["nsqlookupd"] not in os.environ, reason="needs NSQLOOKUPD_GO")
+def test_gos_nsqlookupd_goes_on(tmp_path: Path) -> None:
+    """It is told nothing that it does not know: the nsqd stays listed, before and after a kill."""
+    go = GoServer("nsqlookupd", tmp_path / "go", ("--broadcast-address=127.0.0.1",))
+    start_first(go)
+    with go, spawn_nsqd(tmp_path, lookupds=(go,)) as nsqd:
+        nsqd.post("/topic/create?topic=t")
+
+        def listed() -> int:
+            found = go.get_json("/lookup?topic=t")["producers"]
+            return sum(one["http_port"] == nsqd.http_port for one in found)
+
+        wait_for(lambda: go.request("GET", "/lookup?topic=t")[0] == 200 and listed())
+        nsqd.post("/drain")
+        nsqd.post("/topic/drain?topic=t")
+        nsqd.post("/topic/create?topic=u")  # told behind the drain on the same connection
+        wait_for(lambda: "u" in go.get_json("/topics")["topics"])
+        assert 1 == listed()
+        nsqd.restart()
+        wait_for(lambda: listed() == 1)
+        nsqd.request("DELETE", "/drain")
+        assert "LOOKUPD" in nsqd.log_text
+        assert "answered" not in nsqd.log_text
+        assert 1 == nsqd.log_text.split("goes on since")[0].count("connected")

@@ -291,3 +291,25 @@ class TestShortLives:
         await a.say(b"PING\n")
         assert len((await lookup.get("/lookup?topic=t"))["producers"]) == 1
         await a.leave()
+
+
+async def test_nsqds_that_drain_are_listed_so(lookup: Lookup) -> None:
+    """In `/lookup` of each topic or of one, in `/nodes` and `/metrics`; others as ever."""
+    one, two = await Peer.connect(lookup, "one", "t", "u"), await Peer.connect(lookup, "two", "t")
+    assert await one.say(b"DRAIN u\n") == b"OK"
+    assert await two.say(b"DRAIN\n") == b"OK"
+
+    async def drains(topic: str) -> dict[str, Any]:
+        found = (await lookup.get(f"/lookup?topic={topic}"))["producers"]
+        return {each["broadcast_address"]: each.get("draining") for each in found}
+
+    assert {"one": None, "two": True} == await drains("t")
+    assert {"one": True} == await drains("u")
+    nodes = (await lookup.get("/nodes"))["producers"]
+    told = {each["broadcast_address"]: set(each) for each in nodes}
+    assert {"draining"} == told["two"] - told["one"]
+    assert {"draining_topics"} == told["one"] - told["two"]
+    assert await two.say(b"UNDRAIN\n") == b"OK"
+    assert {"one": None, "two": None} == await drains("t")
+    for peer in (one, two):
+        await peer.leave()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.nsqlookupd.registry import Registry
-from sparq.nsqlookupd.tcp import LINE_BYTES_MAX, Conversation, reply
+from sparq.nsqlookupd.tcp import DRAINING_TOPICS_MAX, LINE_BYTES_MAX, Conversation, reply
 from sparq.protocol.instant import Instant
 from tests.nsqlookupd.mistakes import HELLO, MISTAKES, PEER, identify
 
@@ -177,3 +177,40 @@ def test_no_bytes_are_too_wild(sent: bytes, greeted: bool) -> None:
     """Anything is answered with documented errors or not at all."""
     for answer in parted(talk().feed((b"  V1" if greeted else b"") + sent)):
         assert answer in (b"OK", ME_JSON) or answer.startswith(b"E_")
+
+
+def test_an_nsqd_says_that_it_drains() -> None:
+    """In IDENTIFY, whose answer then says that DRAIN is known, and later, of all or of a topic."""
+    told = json.loads(parted(talk().feed(b"  V1" + HELLO))[0])
+    assert "knows_drain" not in told
+    conversation = talk()
+    answers = parted(conversation.feed(b"  V1" + identify(PEER | {"draining": True})))
+    assert json.loads(answers[0]) == {**told, "knows_drain": True}
+    producer = conversation.producer
+    assert producer is not None
+    assert (True, True) == (producer.draining, producer.drains("t"))
+    assert parted(conversation.feed(b"UNDRAIN\nDRAIN t\nDRAIN u\nUNDRAIN t\n")) == [b"OK"] * 4
+    assert (False, {"u"}) == (producer.draining, producer.draining_topics)
+    assert (False, True) == (producer.drains("t"), producer.drains("u"))
+    assert parted(conversation.feed(b"DRAIN\n")) == [b"OK"]
+    assert producer.draining is True
+
+
+@pytest.mark.parametrize(
+    ("commands", "error"),
+    [
+        (b"DRAIN\n", b"E_INVALID client must IDENTIFY"),
+        (b"DRAIN t\n", b"E_INVALID client must IDENTIFY"),
+        (HELLO + b"UNDRAIN a:b\n", b"E_BAD_TOPIC UNDRAIN topic name 'a:b' is not valid"),
+        (
+            HELLO + b"".join(b"DRAIN t%d\n" % n for n in range(DRAINING_TOPICS_MAX + 1)),
+            b"E_INVALID DRAIN too many topics",
+        ),
+        (identify(PEER | {"draining": 1}), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+    ],
+)
+def test_a_mistake_about_drains_ends_the_conversation(commands: bytes, error: bytes) -> None:
+    """As of any other command; and what one nsqd may say is bounded."""
+    conversation = talk()
+    assert parted(conversation.feed(b"  V1" + commands))[-1] == error
+    assert conversation.ended
