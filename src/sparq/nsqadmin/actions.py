@@ -18,6 +18,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from sparq.cluster import actions as cluster
+from sparq.cluster import draining
 from sparq.cluster.actions import Outcome as Step
 from sparq.cluster.actions import Report
 from sparq.cluster.fleet import Fleet, UnknownNode
@@ -30,12 +31,17 @@ from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
 
-TYPED: Final = {action for action, role in ACTION_ROLES.items() if role == Role.ADMINISTER}
+OF_NODE: Final = ("drain_node", "undrain_node")
+TYPED: Final = {
+    action
+    for action, role in ACTION_ROLES.items()
+    if role == Role.ADMINISTER and action not in OF_NODE
+}
 """Actions that want a name typed: the channel's, or else the topic's, or `POLICIES`."""
 
 POLICIES: Final = "policies"
 OF_POLICIES: Final = ("set_policies", "drop_policies")
-OWN_STEPS: Final = ("message/", "channel/seek", POLICIES)
+OWN_STEPS: Final = ("message/", "channel/seek", POLICIES, "drain")
 """What Go's nsqd is not able to do."""
 
 ALWAYS_TOLD: Final = ("pause_", "unpause_", "empty_")
@@ -49,9 +55,10 @@ class Order:
     Attributes:
         action: one of `ACTION_ROLES`.
         channel: "" for the topic's own actions.
-        node: `host:port` of the node that a tombstone is for.
+        node: `host:port` of the node that a tombstone or a drain is for.
         arguments: of `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). Of
             actions on messages: `ids`, lists of ids by node; of `copy_message` also `to`, a topic.
+            Of `drain_node` `exit`: whether its process ends once nothing is left.
             Of policies only what the audit log says: `policies`, how many are set.
         document: of `set_policies`, as its nsqds take it.
         typed: the name that was typed, where one must be.
@@ -154,6 +161,8 @@ def _mistake(order: Order, must_type: bool) -> str:
     """The code of what is wrong with an order; "": nothing."""
     if order.action in OF_POLICIES:
         return "NAME_NOT_TYPED" if must_type and order.typed != POLICIES else ""
+    if order.action in OF_NODE:
+        return "" if order.node else "INVALID_ARGUMENT"
     is_making = order.action.startswith("create_")
     if not order.topic or (is_making and not is_valid_name(order.topic)):
         return "INVALID_TOPIC"
@@ -179,6 +188,13 @@ def _seek(fleet: Fleet, order: Order) -> Awaitable[Report]:
     if not isinstance(to, str) or not to or isinstance(nodes, str):
         raise ValueError("a seek wants a place, and perhaps a list of nodes")
     return cluster.seek(fleet, order.topic, order.channel, to, nodes=nodes)
+
+
+def _drain(fleet: Fleet, order: Order) -> Awaitable[Report]:
+    leave = order.arguments.get("exit", False)
+    if not isinstance(leave, bool):
+        raise ValueError("exit is true or false")
+    return draining.begin(fleet, order.node, leave=leave)
 
 
 def _messages(verb: str) -> Do:
@@ -214,6 +230,8 @@ DOING: Final[dict[str, Do]] = {
     "tombstone_topic_producer": lambda fleet, order: cluster.tombstone(
         fleet, order.topic, order.node
     ),
+    "drain_node": _drain,
+    "undrain_node": lambda fleet, order: draining.end(fleet, order.node),
     "seek_channel": _seek,
     "set_policies": _set_policies,
     "drop_policies": lambda fleet, _order: policies.drop(fleet),

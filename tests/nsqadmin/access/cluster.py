@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparq.broker.drain_file import NONE
 from sparq.nsqadmin.options import Options
 from sparq.nsqadmin.server import Nsqadmin
 from sparq.nsqlookupd.options import Options as LookupOptions
@@ -38,7 +39,8 @@ class Cluster:
         return f"http://127.0.0.1:{self.admin.http_port}"
 
     async def furnish(self) -> None:
-        """See that there is a topic `t` with messages and a channel `c`, not paused."""
+        """See that there is a topic `t` with messages and a channel `c`, not paused; no drain."""
+        await self.nsqd.nsqd.change_drains(lambda _now: NONE)
         broker, runner = self.nsqd.nsqd.broker, self.nsqd.nsqd.runner
         broker.create_topic("t", runner.now())
         broker.create_channel("t", "c", runner.now())
@@ -60,7 +62,9 @@ class Cluster:
             (name, self.lookupd.registry.channels(name)) for name in self.lookupd.registry.topics()
         ]
         policies = self.nsqd.nsqd.broker.policies.chosen
-        return repr((topics, known, policies, self.nsqd.nsqd.options, self.admin.desk.options))
+        drains = self.nsqd.nsqd.broker.drains.now
+        facts = (topics, known, policies, drains)
+        return repr((*facts, self.nsqd.nsqd.options, self.admin.desk.options))
 
     async def ask(
         self,

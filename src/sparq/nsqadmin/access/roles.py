@@ -7,7 +7,8 @@
 3. A route whose body names the action asks here for the least of the roles that its actions need;
    `ACTION_ROLES` has the role of the action itself.
 4. What throws messages or names away needs `administer`, and so do policies, without which nsqd
-   may delete what they kept; what can be undone needs `operate`.
+   may delete what they kept, and the drain of a node, which may end its process; what else can be
+   undone needs `operate`.
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ ACTION_ROLES: Final = {
     "seek_channel": Role.OPERATE,
     "tombstone_topic_producer": Role.ADMINISTER,
     **{f"{verb}_policies": Role.ADMINISTER for verb in ("set", "drop")},
+    **{f"{verb}_node": Role.ADMINISTER for verb in ("drain", "undrain")},
 }
 """The role of each action, by the names that NSQ's notification uses where it has one."""
 
@@ -188,6 +190,9 @@ RIGHTS: Final = (
     Right("POST", "/api/v2/seek", Role.OPERATE),
     Right("POST", "/api/v2/dead-letters", Role.OPERATE),
     Right("POST", "/api/v2/nodes/:node/forget", Role.OPERATE),
+    Right("GET", "/api/v2/nodes/:node/drain", Role.READ),
+    Right("POST", "/api/v2/nodes/:node/drain", Role.ADMINISTER),
+    Right("DELETE", "/api/v2/nodes/:node/drain", Role.ADMINISTER),
     Right("PUT", "/api/v2/policies", Role.ADMINISTER),
     Right("DELETE", "/api/v2/policies", Role.ADMINISTER),
 )

@@ -19,7 +19,7 @@ from aiohttp import web
 from sparq.cluster.actions import Report
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin import policies
-from sparq.nsqadmin.actions import OF_POLICIES, Order, error_of
+from sparq.nsqadmin.actions import OF_NODE, OF_POLICIES, Order, error_of
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.messages.peek import by_node
 from sparq.nsqadmin.pages.rendering import Renderer
@@ -45,6 +45,8 @@ PAST: Final = {
     "redrive": "Redriven",
     "set": "Set",
     "drop": "Dropped",
+    "drain": "Draining",
+    "undrain": "Taking publishes again",
 }
 """What was done, by the verb that an action's name begins with."""
 
@@ -119,7 +121,11 @@ def on_channel(path: Mapping[str, str], fields: Fields) -> Order:
 
 def on_node(path: Mapping[str, str], fields: Fields) -> Order:
     """What a node's page offers."""
-    action, topic, typed = fields.action(TOMBSTONE), fields.one("topic"), fields.one("typed")
+    action = fields.action(TOMBSTONE, *OF_NODE)
+    if action in OF_NODE:
+        arguments = {"exit": fields.one("exit") == "true"} if action == OF_NODE[0] else {}
+        return Order(action, "", node=path["node"], arguments=arguments)
+    topic, typed = fields.one("topic"), fields.one("typed")
     return Order(action, topic=topic, node=path["node"], typed=typed)
 
 
@@ -234,6 +240,8 @@ def _name(order: Order, report: Report) -> str:
         number = order.arguments["policies"] or 0
         what = words.count(number, "policy", "policies") if number else "what was set at run time"
         return f"{what}; {changed} of topics and channels changed"
+    if order.action in OF_NODE:
+        return order.node
     name = order.topic + (f"/{order.channel}" if order.channel else "")
     answers = [one.answer for one in report.done if isinstance(one.answer, dict)]
     if order.action in OF_MESSAGES:

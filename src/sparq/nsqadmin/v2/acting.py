@@ -11,7 +11,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from sparq.cluster import draining
 from sparq.cluster.actions import Report
+from sparq.cluster.fleet import UnknownNode
+from sparq.cluster.upstream import UpstreamError
 from sparq.daemon.http import JSON, Call, HttpError, to_json
 from sparq.nsqadmin.access.audit import FILTERS
 from sparq.nsqadmin.actions import Order, error_of
@@ -19,7 +22,9 @@ from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.messages.asking import nodes_of
 from sparq.nsqadmin.messages.peek import by_node
 from sparq.nsqadmin.messages.times import check_place
+from sparq.nsqadmin.policies import is_gos
 from sparq.nsqadmin.v2.figures import LIMIT
+from sparq.nsqadmin.v2.schemas import plain
 from sparq.nsqadmin.v2.table import Arguments, Endpoints, Parameter, text_in, texts_in
 
 UNWRITTEN: Final = {503: "the audit log cannot be written"}
@@ -81,6 +86,40 @@ def answer_of(report: Report) -> Any:
     if report.result != "failed":
         return told
     return web.Response(status=502, body=to_json(told), headers={"Content-Type": JSON})
+
+
+NODE_DRAIN: Final = "/nodes/:node/drain"
+
+
+@ENDPOINTS.add("GET", NODE_DRAIN, "whether a node drains, and what is left there", "Drain")
+async def _drain_shown(desk: Desk, _call: Call, asked: Arguments) -> Any:
+    try:
+        node = await desk.fleet.node(asked["node"])
+        return plain(await draining.progress(desk.fleet, node))
+    except UnknownNode:
+        raise HttpError(404, "NODE_NOT_FOUND") from None
+    except UpstreamError as error:
+        if is_gos(error.reason):
+            raise HttpError(501, "NOT_SUPPORTED: the node is no sparq nsqd") from None
+        raise HttpError(502, f"UPSTREAM_ERROR: {error}") from None
+
+
+@ENDPOINTS.add(
+    "POST",
+    NODE_DRAIN,
+    "have a node take no publishes, so that it can be left",
+    "Report",
+    Parameter("exit", "end its process once nothing is left", "flag", default=False),
+    errors=UNWRITTEN,
+)
+async def _drain(desk: Desk, call: Call, asked: Arguments) -> Any:
+    arguments = {"exit": asked["exit"]}
+    return await performed(desk, call, Order("drain_node", "", "", asked["node"], arguments))
+
+
+@ENDPOINTS.add("DELETE", NODE_DRAIN, "have a node take publishes again", "Report", errors=UNWRITTEN)
+async def _undrain(desk: Desk, call: Call, asked: Arguments) -> Any:
+    return await performed(desk, call, Order("undrain_node", "", "", asked["node"]))
 
 
 @ENDPOINTS.add("POST", "/nodes/:node/forget", "leave out a node that is gone", "Forgotten")

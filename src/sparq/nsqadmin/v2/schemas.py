@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Literal, get_args, get_origin
 
+from sparq.cluster.draining import Left, Progress
 from sparq.nsqadmin.messages.dead_letters import Mark
 from sparq.nsqadmin.watch import rows
 
@@ -281,6 +282,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         scanned_bytes=COUNT,
     ),
     "Forgotten": thing(node=TEXT),
+    "Left": of_dataclass(Left),
+    "Drain": of_dataclass(Progress),
     "Mark": of_dataclass(Mark),
     "LetterPage": thing(origin=TEXT, marks=by_key(reference("Mark")), **_MESSAGES),
     "SendBack": {

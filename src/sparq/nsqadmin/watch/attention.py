@@ -111,6 +111,8 @@ def _nodes(nodes: Sequence[Node], time: float) -> Iterator[Notice]:
     full = "refuses publishes: its disk has no more room"
     short = [(node, full) for node in there if node.is_short]
     yield from _few_nodes(("short", "bad"), "nodes have a full disk", short)
+    draining = [(node, f"drains: {_wait(node.waiting)} there") for node in there if node.draining]
+    yield from _few_nodes(("draining", "note"), "nodes drain", draining)
     ill = [node for node in there if node.health not in ("", "OK") and not node.is_short]
     said = [(node, f"has trouble with its disk: {node.health}") for node in ill]
     yield from _few_nodes(("health", "bad"), "nodes have trouble with their disks", said)

@@ -81,6 +81,7 @@ class _Document(msgspec.Struct, gc=False):
     topics: list[_Topic] | None = None
     sparq_version: str | None = None
     reserve: _Reserve | None = None
+    draining: bool = False
     data: _Document | None = None
 
 
@@ -106,6 +107,7 @@ class Look:
         counts: shape (len(COUNTS), n).
         oldest: age of the oldest waiting message in seconds, shape (n,); 0: none, nan: not said.
         readers: by number, of the channels that a range reader holds.
+        draining: it refuses publishes as it is to be left.
     """
 
     at_seconds: float
@@ -118,6 +120,7 @@ class Look:
     counts: Counts
     oldest: Figures
     readers: dict[int, Reader]
+    draining: bool = False
 
     def column(self, name: str) -> Counts:
         """One of `COUNTS`, shape (n,)."""
@@ -185,6 +188,7 @@ def read_look(answer: bytes | bytearray, names: Names, at_seconds: float) -> Loo
         counts,
         _oldest(rows, own is not None),
         dict(_readers(rows, numbers)),
+        document.draining,
     )
 
 

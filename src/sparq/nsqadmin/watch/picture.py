@@ -257,6 +257,7 @@ def _node(seen: Observed, named: Numbering) -> Node:
         is_sparq=look is not None and look.sparq_version is not None,
         health="" if look is None else look.health,
         is_short=look is not None and look.is_short,
+        draining=look is not None and look.draining,
         started_at=0 if look is None else look.start_time,
         lookupds=seen.lookupds,
         tombstoned=tuple(name for name, is_hidden in listed.topics if is_hidden),

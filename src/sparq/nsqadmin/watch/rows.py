@@ -124,6 +124,7 @@ class Node:
         is_sparq: whether it serves messages, search and replay over HTTP (Go's does not).
         health: `OK`, or what its disk refuses.
         is_short: it refuses publishes for want of space on its disk.
+        draining: it refuses publishes as it is to be left.
         lookupds: the nsqlookupds that list it.
         waiting: messages that wait there, in topics and channels.
         tombstoned: its topics that a nsqlookupd hides.
@@ -145,6 +146,7 @@ class Node:
     is_sparq: bool
     health: str
     is_short: bool
+    draining: bool
     started_at: int
     lookupds: tuple[str, ...]
     tombstoned: tuple[str, ...]

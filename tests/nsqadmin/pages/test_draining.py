@@ -1,0 +1,51 @@
+"""The drain of a node on its page: buttons for administrators, the state, the notice."""
+
+from __future__ import annotations
+
+from tests.nsqadmin.pages.test_policies import House, house, words
+from tests.waiting import until
+
+__all__ = ["house"]
+
+
+async def test_a_node_is_drained_on_its_page(house: House) -> None:
+    """The form does it, the page says so, and the first page has a note."""
+    node = house.nodes[0]
+    page = f"/nodes/{node}"
+    before = await house.get(page)
+    assert "Drain…" in before
+    assert "State draining" not in words(before)
+    status, told = await house.ask("POST", page, {"action": "drain_node", "exit": "true"})
+    assert (200, True) == (status, f"Draining: {node}" in words(told))
+    assert house.nsqds[0].nsqd.broker.drains.now.node is not None
+    assert house.nsqds[0].nsqd.broker.drains.now.node.exit
+
+    async def says() -> bool:
+        return "State draining takes no publishes" in words(await house.get(page))
+
+    await until(says)
+    assert "draining" in words(await house.get("/nodes"))
+    assert f"{node} drains: 0 messages wait there." in words(await house.get("/"))
+    status, told = await house.ask("POST", page, {"action": "undrain_node"})
+    assert (200, True) == (status, f"Taking publishes again: {node}" in words(told))
+    assert house.nsqds[0].nsqd.broker.drains.now.node is None
+    entries = await house.audited()
+    assert ["undrain_node", "drain_node"] == [entry["action"] for entry in entries]
+
+
+async def test_only_administrators_see_and_do_it(house: House) -> None:
+    """Others have no button, and are refused."""
+    page = f"/nodes/{house.nodes[0]}"
+    assert "Drain…" not in await house.get(page, token="op")
+    status, _ = await house.ask("POST", page, {"action": "drain_node"}, token="op")
+    assert 403 == status
+    assert house.nsqds[0].nsqd.broker.drains.now.node is None
+
+
+async def test_gos_nsqd_has_no_drain(house: House) -> None:
+    """The form at one that knows no such route says so in words."""
+    house.fake.missing = {"/policies", "/drain"}
+    page = f"/nodes/{house.fake.http}"
+    status, told = await house.ask("POST", page, {"action": "drain_node"})
+    assert 200 == status
+    assert "it is no sparq nsqd: it cannot do this" in words(told)
