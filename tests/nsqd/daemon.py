@@ -108,6 +108,8 @@ async def stop(daemon: Daemon) -> None:
         await daemon.nsqd.stop()
         await daemon.peers.stop()
         await daemon.site.stop()
+        if daemon.nsqd.access is not None:
+            await daemon.nsqd.access.close()
 
 
 class Consumer:

@@ -13,12 +13,12 @@ import pytest
 from sparq.nsqd.options import Options
 from sparq.program.flags import flags_of
 from tests import log_flags
-from tests.nsqd.effects import doors, limits, statsd, storage, strict, wire
+from tests.nsqd.effects import doors, known, limits, statsd, storage, strict, wire
 from tests.told import Row, Told, every, keys_are_right, told
 
 GROUPS = {
     **{**wire.GROUPS, **storage.GROUPS, **doors.GROUPS, **statsd.GROUPS},
-    **{**limits.GROUPS, **strict.GROUPS},
+    **{**limits.GROUPS, **strict.GROUPS, **known.GROUPS},
 }
 
 NSQS = """
@@ -44,7 +44,7 @@ OURS = {
     *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),
     *("go-compatible", "http-token", "debug-routes", "max-line-size", "first-command-timeout"),
     *("min-receive-rate", "http-request-timeout", "require-heartbeats", "strict-identify"),
-    "policies",
+    *("policies", "token-file", "audit-file"),
     *log_flags.NAMES,
 }
 
@@ -57,6 +57,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         told("sparq.nsqd", folder, GROUPS) as running,
         doors.neighbours(running, folder),
         limits.neighbours(running, folder),
+        known.neighbours(running, folder),
         statsd.neighbours(running),
     ):
         yield running

@@ -8,9 +8,11 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from sparq.daemon.access import tokens
 from sparq.nsqlookupd.options import Options
 from sparq.program.flags import flags_of
 from tests.log_flags import AS_JSON, BOUNDED, NAMES
@@ -226,6 +228,26 @@ def http_request_timeout(server: ToldServer) -> None:
         assert slow.recv(100) == b""
 
 
+def token_file(server: ToldServer) -> None:
+    """Whoever has the role may, and nobody else."""
+    path = "/topic/create?topic=made"
+    token = server.helpers["operator"]
+    assert [401, 401] == [status(server, "POST", path, shown) for shown in ("", "s3cr3t")]
+    assert [401, 200] == [status(server, "GET", "/topics", shown) for shown in ("", token)]
+    assert 200 == status(server, "POST", path, token)
+    assert 403 == status(server, "POST", "/topic/delete?topic=made", token)
+
+
+def audit_file(server: ToldServer) -> None:
+    """What was done is in it, with the token's name."""
+    assert 200 == status(server, "POST", "/topic/create?topic=x", server.helpers["operator"])
+    entries = (Path(server.places["data"]) / "audit").read_text().splitlines()
+    noted = [entry for entry in map(json.loads, entries) if entry["topic"] == "x"]
+    assert ("deploy", "POST /topic/create", "done") == tuple(
+        noted[-1][key] for key in ("user", "action", "outcome")
+    )
+
+
 def debug_routes(server: ToldServer) -> None:
     """They are not there."""
     assert [404, 404] == [status(server, "GET", path) for path in ("/debug", "/debug/pprof/")]
@@ -281,6 +303,12 @@ GROUPS = {
         Row("http-request-timeout", "2s", http_request_timeout, toml=2000),
         *AS_JSON,
     ],
+    "known": [
+        Row("tcp-address", "{tcp}", tcp_address),
+        Row("http-address", "{http}", http_address),
+        Row("token-file", "{tokens}", token_file),
+        Row("audit-file", "{data}/audit", audit_file),
+    ],
     "bounded log": [
         Row("tcp-address", "{tcp}", tcp_address),
         Row("http-address", "{http}", http_address),
@@ -298,14 +326,19 @@ inactive-producer-timeout tombstone-lifetime
 OURS = {
     *("allow-broadcast-address", "max-connections", "max-connections-per-address"),
     *("max-registrations", "max-names", "http-token", "debug-routes", "http-request-timeout"),
-    *("go-compatible", *NAMES),
+    *("go-compatible", "token-file", "audit-file", *NAMES),
 }
 
 
 @pytest.fixture(scope="module")
 def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     """The daemons that the rows are told to."""
-    with told("sparq.nsqlookupd", tmp_path_factory.mktemp("lookup"), GROUPS) as running:
+    folder = tmp_path_factory.mktemp("lookup")
+    token, line = tokens.make("deploy", "operate")
+    (folder / "tokens").write_text(line)
+    with told("sparq.nsqlookupd", folder, GROUPS) as running:
+        running.helpers["operator"] = token
+        running.places["tokens"] = str(folder / "tokens")
         yield running
 
 

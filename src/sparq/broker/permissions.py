@@ -1,4 +1,4 @@
-"""What a client may do, as an authd has said it.
+"""What a client may do, as an authd or the line of its token has said it.
 
 An authd's answer is JSON: `ttl` (seconds), `identity`, `identity_url`, and `authorizations`, each
 with a `topic` pattern, `channels` patterns and `permissions` (reference: wire.md 1.8). Here:
@@ -14,6 +14,7 @@ with a `topic` pattern, `channels` patterns and `permissions` (reference: wire.m
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,7 +73,7 @@ class Authorization:
 
 
 class Permissions:
-    """One answer of an authd.
+    """One answer of an authd, or what a token gives.
 
     Attributes:
         identity, identity_url: whom the authd took the client for.
@@ -80,12 +81,12 @@ class Permissions:
     """
 
     def __init__(
-        self, identity: str, identity_url: str, ttl_s: int, entries: tuple[Authorization, ...]
+        self, identity: str, identity_url: str, ttl_ns: int, entries: tuple[Authorization, ...]
     ) -> None:
         self.identity = identity
         self.identity_url = identity_url
         self.count = len(entries)
-        self._ttl_ns = ttl_s * SECOND_NS
+        self._ttl_ns = ttl_ns
         self._entries = entries
         self._known: dict[tuple[str, str | None], bool] = {}
         self._expires_ns = 0
@@ -136,6 +137,30 @@ class Permissions:
         return json.dumps(answer, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def granted(identity: str, granted: Iterable[tuple[str, str]], ttl_ns: int) -> Permissions:
+    """What a token gives, for channels of any name.
+
+    Args:
+        identity: the token's name.
+        granted: patterns of topics, in which `*` stands for any text and `?` for one character,
+            each with a permission.
+        ttl_ns: how long it holds.
+    """
+    entries = tuple(
+        Authorization(_pattern(_anchored(topics)), (_pattern(""),), frozenset((permission,)))
+        for topics, permission in granted
+    )
+    return Permissions(identity, "", min(ttl_ns, TTL_MAX * SECOND_NS), entries)
+
+
+_WILD: Final = {"*": ".*", "?": ".", ".": r"\."}
+
+
+def _anchored(topics: str) -> str:
+    """A pattern of topics as an authd would write it."""
+    return f"^{''.join(_WILD.get(letter, letter) for letter in topics)}$"
+
+
 def read(body: bytes) -> Permissions:
     """Read an authd's answer. It may take a while; nothing here is shared with other threads.
 
@@ -154,7 +179,7 @@ def read(body: bytes) -> Permissions:
         raise AnswerError(f"invalid TTL {ttl_s} (must be >0)")
     identity = _value(answer, "identity", str, "")
     url = _value(answer, "identity_url", str, "")
-    return Permissions(identity, url, min(ttl_s, TTL_MAX), entries)
+    return Permissions(identity, url, min(ttl_s, TTL_MAX) * SECOND_NS, entries)
 
 
 def _entries(said: list[dict[str, Any]]) -> tuple[Authorization, ...]:

@@ -93,6 +93,13 @@ class Call:
             raise HttpError(400, f"MISSING_ARG_{name.upper()}")
         return value
 
+    def named(self, name: str) -> str:
+        """A parameter; empty without it, or where the query cannot be parsed."""
+        try:
+            return self.query.get(name, "")
+        except HttpError:
+            return ""
+
     def flag(self, name: str, default: bool) -> bool:
         """A boolean parameter: `true`, `1`, `false` or `0`; any other text is the default."""
         return {"true": True, "1": True, "false": False, "0": False}.get(

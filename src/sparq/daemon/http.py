@@ -25,13 +25,12 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sparq.daemon import files
-from sparq.daemon import token as tokens
 from sparq.daemon.address import Listener, peer_text
 from sparq.daemon.call import (
     BODY_SECONDS,
@@ -44,6 +43,9 @@ from sparq.daemon.call import (
     unquote_path,
 )
 from sparq.daemon.routes import Methods, Result, Route, Table
+
+if TYPE_CHECKING:
+    from sparq.daemon.access.access import Access
 
 Gate: TypeAlias = Callable[[web.BaseRequest], web.Response | None]
 Words: TypeAlias = "Callable[[web.BaseRequest, HttpError], web.Response | None]"
@@ -203,7 +205,7 @@ class Site:
         routes: Iterable[Route],
         gate: Gate | None = None,
         connections_max: int = files.UNLIMITED,
-        token: str = "",
+        access: Access | None = None,
         request_seconds: float = 0.0,
         *,
         base: str = "",
@@ -213,8 +215,8 @@ class Site:
     ) -> None:
         """`gate` sees each request first; what it answers is the answer.
 
-        Beyond `connections_max` connections, who comes is closed at once. Where there is a `token`,
-        who changes something must show it. A request's head, and then its body, may take
+        Beyond `connections_max` connections, who comes is closed at once. `access` says who may do
+        what, and notes it; None: nobody is asked. A request's head, and then its body, may take
         `request_seconds` each; 0: `IDLE_SECONDS`, and `BODY_SECONDS` between two pieces.
 
         All paths are below `base`. Every answer has these `headers`, unless it has its own. One
@@ -222,7 +224,7 @@ class Site:
         have an answer of its own for a refused request.
         """
         self._gate = gate
-        self._token = token
+        self._access = access
         self._head_seconds = min(IDLE_SECONDS, request_seconds or IDLE_SECONDS)
         self._body_seconds = request_seconds or None
         self._connections_max = connections_max
@@ -286,20 +288,28 @@ class Site:
         found = self._table.find(call.path)
         route = None if found is None else found.methods.get(request.method)
         response: web.StreamResponse
-        if route is not None and not self._may(route, request):
-            response = refusal(HttpError(401, "UNAUTHORIZED"), plain=route.plain)
-        elif route is not None and found is not None:
+        if route is not None and found is not None:
             call.parameters = found.parameters
-            try:
-                response = await _handle(route, call)
-            except HttpError as error:
-                is_plain = route.plain and not isinstance(error, Panic)
-                response = self._refused(request, error, plain=is_plain)
+            response = await self._serve(route, call)
         else:
             response = self._no_such_route(call, None if found is None else found.methods)
         if route is None or route.log:
             _log(request, response, time.monotonic() - began)
         return self._dressed(response, request)
+
+    async def _serve(self, route: Route, call: Call) -> web.StreamResponse:
+        access, failure = self._access, ""
+        refused = None if access is None else access.refusal(route, call)
+        if refused is not None:
+            return refusal(refused, plain=route.plain)
+        try:
+            response = await _handle(route, call)
+        except HttpError as error:
+            is_plain = route.plain and not isinstance(error, Panic)
+            response, failure = self._refused(call.request, error, plain=is_plain), error.code
+        if access is not None:
+            await access.note(route, call, failure)
+        return response
 
     def _refused(
         self, request: web.BaseRequest, error: HttpError, *, plain: bool = False
@@ -318,10 +328,6 @@ class Site:
         if self._compresses and isinstance(response, web.Response):
             compress(response, request)
         return response
-
-    def _may(self, route: Route, request: web.BaseRequest) -> bool:
-        asks = bool(self._token) and (route.private or route.method != "GET")
-        return not asks or tokens.is_shown(request, self._token)
 
     def _no_such_route(self, call: Call, methods: Methods | None) -> web.Response:
         method = call.request.method

@@ -47,6 +47,20 @@ class HttpOptions:
     debug_routes: bool = option(True, "answer /debug over HTTP", name="debug-routes")
 
 
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    """Who may do what, by the tokens of a file, and where it is noted."""
+
+    token_file: str = option(
+        "",
+        "file of bearer tokens: NAME ROLES SHA256 [EXPIRES] a line; with it requests over HTTP must"
+        " show one that may; read again at SIGHUP",
+    )
+    audit_file: str = option(
+        "", "file for each change over HTTP and each refusal (JSON lines); empty: none"
+    )
+
+
 def go_compatible(program: str) -> bool:
     """The option to start in spite of some mistakes."""
     text = (

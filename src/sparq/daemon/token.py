@@ -23,7 +23,7 @@ FROM_FILE = "@"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
 _SCHEME = "bearer "
 _USER = re.compile(r"//[^/?#]*@")
-_FLAG = re.compile(r"--?(http|upstream)-token")
+_FLAG = re.compile(r"--?(http|upstream|lookupd)-token")
 
 
 def resolve(text: str, flag: str = "--http-token") -> str:

@@ -22,11 +22,11 @@ from sparq.cluster import draining
 from sparq.cluster.actions import Outcome as Step
 from sparq.cluster.actions import Report
 from sparq.cluster.fleet import Fleet, UnknownNode
+from sparq.daemon.access.audit import Audit
+from sparq.daemon.access.audit_file import Outcome
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import policies
 from sparq.nsqadmin.access.access import Access
-from sparq.nsqadmin.access.audit import Audit
-from sparq.nsqadmin.access.audit_file import Outcome
 from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name

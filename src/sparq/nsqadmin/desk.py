@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
+from sparq.daemon.access.audit import Audit
 from sparq.nsqadmin.access.access import Access
-from sparq.nsqadmin.access.audit import Audit
 from sparq.nsqadmin.actions import Actions
 from sparq.nsqadmin.messages.dead_letters import DeadLetters
 from sparq.nsqadmin.options import Options, base_of

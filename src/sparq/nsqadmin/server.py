@@ -24,12 +24,12 @@ from sparq.cluster.reach import Reach
 from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.daemon import files, token
 from sparq.daemon import reload as hangup
+from sparq.daemon.access.audit import Audit
 from sparq.daemon.address import Listener, listen
 from sparq.daemon.exposition import CONTENT_TYPE, Family, labels, process_registry
 from sparq.daemon.http import Call, Content, HttpError, Route, Site
 from sparq.nsqadmin import api
 from sparq.nsqadmin.access.access import Access
-from sparq.nsqadmin.access.audit import Audit
 from sparq.nsqadmin.access.hosts import SECURE_HEADERS
 from sparq.nsqadmin.access.roles import right_of
 from sparq.nsqadmin.actions import Actions

@@ -1,4 +1,7 @@
-"""AUTH: asking authds over HTTP what a client may do.
+"""AUTH: what a client may do, by the token file and by authds that are asked over HTTP.
+
+The token file comes first: a secret that is one of its tokens is never sent to an authd, whether
+the token has expired or not. Any other secret is for the authds, where there are some.
 
 1. Authds are asked in turn from a random one on, each once; the first answer counts (reference:
    wire.md 1.8). An answer that is not of the right form counts as none.
@@ -27,8 +30,10 @@ from yarl import URL
 
 from sparq.broker import permissions
 from sparq.broker.permissions import AnswerError, Permissions
+from sparq.daemon.access.access import EXPIRED
 from sparq.daemon.token import public
 from sparq.nsqd.options import http_timeouts
+from sparq.nsqd.shown_token import ShownToken
 from sparq.nsqd.tls import VERSIONS
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands
@@ -37,6 +42,7 @@ from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
     from sparq.broker.session import Session
+    from sparq.daemon.access.access import Access
     from sparq.nsqd.options import Options
     from sparq.nsqd.turns import Turns
     from sparq.protocol.instant import Instant
@@ -49,16 +55,17 @@ PAUSES: Final = 4
 
 ACCEPT: Final = {"Accept": "application/vnd.nsq; version=1.0"}
 
-CHECKED: Final = (
-    commands.Publish,
-    commands.TopicNeeded,
-    commands.DeferredPublish,
-    commands.Subscribe,
-    commands.Attach,
-    commands.Ends,
-    commands.Read,
-    commands.CommitRange,
-)
+NAMES: Final = {
+    commands.Publish: "PUB",
+    commands.TopicNeeded: "MPUB",
+    commands.DeferredPublish: "DPUB",
+    commands.Subscribe: "SUB",
+    commands.Attach: "ATTACH",
+    commands.Ends: "ENDS",
+    commands.Read: "READ",
+    commands.CommitRange: "COMMIT",
+}
+CHECKED: Final = tuple(NAMES)
 """What permissions are looked at for. (An MPUB is looked at when its line is there.)"""
 
 logger = logging.getLogger(__name__)
@@ -87,10 +94,17 @@ class Client(NamedTuple):
 
 
 class Authenticator:
-    """Asks the authds that the options name."""
+    """Asks the authds that the options name, after the token file.
 
-    def __init__(self, options: Options) -> None:
+    Attributes:
+        access: has the tokens of the file; None: there is no file.
+        admissions: of the connections that there are.
+    """
+
+    def __init__(self, options: Options, access: Access | None = None) -> None:
         """Raises StartError: the root CA of authds cannot be used."""
+        self.access = access
+        self.admissions: set[Admission] = set()
         self._urls = [url_of(address) for address in options.auth.http_addresses]
         self._method = options.auth.http_request_method
         self._timeouts = http_timeouts(options)
@@ -112,6 +126,8 @@ class Authenticator:
         Raises:
             AuthError: no authd says so.
         """
+        if not self.has_authds:
+            raise AuthError("the secret is no token of the file")
         first = random.randrange(len(self._urls))  # noqa: S311 - it spreads load, no more
         reasons = []
         for url in self._urls[first:] + self._urls[:first]:
@@ -130,9 +146,21 @@ class Authenticator:
                 known.allows(topic, channel)
                 await asyncio.sleep(PAUSES * (time.monotonic() - began))
 
+    @property
+    def has_authds(self) -> bool:
+        """Whether there is one to be asked."""
+        return bool(self._urls)
+
     def admission(self, turns: Turns, session: Session, go_on: Callable[[], None]) -> Admission:
         """The AUTH of a new connection; `go_on` is called when a command that it held is done."""
-        return Admission(turns, self, session, go_on)
+        made = Admission(turns, self, session, go_on)
+        self.admissions.add(made)
+        return made
+
+    def review(self) -> None:
+        """Hold the connections that showed a token to the file as it is now."""
+        for admission in tuple(self.admissions):
+            admission.review()
 
     async def close(self) -> None:
         """Nobody asks any more."""
@@ -178,6 +206,8 @@ class Admission:
         self._session = session
         self._go_on = go_on
         self._secret = b""
+        access = authenticator.access
+        self._shown = None if access is None else ShownToken(access, turns, session)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -193,14 +223,32 @@ class Admission:
                 return False
             self._secret = command.secret
         elif known is None or not _must_wait(known, command, now):
+            self._note(known, command)
             return False
         self._task = self._turns.loop.create_task(self._settle(command, now))
         return True
 
     def close(self) -> None:
         """The connection is gone."""
+        self._authenticator.admissions.discard(self)
+        if self._shown is not None:
+            self._shown.close()
         if self._task is not None:
             self._task.cancel()
+
+    def review(self) -> None:
+        """Hold the connection to the token file as it is now."""
+        if self._shown is not None:
+            self._shown.review()
+
+    def _note(self, known: Permissions | None, command: commands.Command) -> None:
+        """Note a command that the broker is about to refuse."""
+        if self._shown is None or not isinstance(command, CHECKED):
+            return
+        topic, channel = needed(command)
+        if known is None or not known.allows(topic, channel):
+            code = "E_AUTH_FIRST" if known is None else "E_UNAUTHORIZED"
+            self._shown.refuse(code, NAMES[type(command)], "", topic, channel or "")
 
     async def _settle(self, command: commands.Command, now: Instant) -> None:
         """Ask the authd if that is due, see to what takes long, and execute the command."""
@@ -212,20 +260,33 @@ class Admission:
             # Why it failed is no business of somebody who may not come in.
             broker.fail(session, RemoteError("E_AUTH_FAILED", "AUTH failed"))
         elif isinstance(command, commands.Authenticate):
+            if self._shown is not None and not known.count:
+                self._shown.refuse("E_UNAUTHORIZED", "AUTH")
             broker.authorize(session, known)
         else:
             session.permissions = known
             await self._authenticator.look(known, command)
+            self._note(known, command)
             broker.execute(session, command, self._turns.runner.now())
         self._task = None
         self._go_on()
 
     async def _ask(self) -> Permissions | None:
+        reason = ""
+        if self._shown is not None:
+            held, reason = self._shown.take(self._secret)
+            if held is not None:
+                return held
         try:
+            if reason == EXPIRED:
+                raise AuthError("the token has expired")
             found = await self._authenticator.ask(self._client())
         except AuthError as error:
-            address = self._session.remote_address
-            logger.error("PROTOCOL(V2): [%s] AUTH failed %s", address, error)
+            if self._shown is not None:
+                self._shown.refuse("E_AUTH_FAILED", "AUTH", reason)
+            if self._authenticator.has_authds:
+                address = self._session.remote_address
+                logger.error("PROTOCOL(V2): [%s] AUTH failed %s", address, error)
             return None
         found.begin(self._turns.runner.now().mono_ns)
         return found

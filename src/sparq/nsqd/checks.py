@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from importlib import import_module
 from typing import TypeVar
 
 from sparq.nsqd.options import NODE_IDS, Options
@@ -48,6 +49,7 @@ def check(options: Options, build_tls: Callable[[Options], T | None]) -> T | Non
             text = repr(value).removesuffix(".0")
             raise StartError(f"invalid E2E processing latency percentile: {text}")
     check_root_ca(options)
+    check_tokens(options)
     return tls
 
 
@@ -67,3 +69,14 @@ def check_root_ca(options: Options) -> None:
     if not options.go_compatible:
         raise StartError(sentence)
     logger.warning("%s (ignored because of --go-compatible)", sentence)
+
+
+def check_tokens(options: Options) -> None:
+    """Refuse a token file that is wrong: a start without it would let everybody in."""
+    path = options.access.token_file
+    if not path:
+        return
+    try:
+        import_module("sparq.daemon.access.tokens").read(path)
+    except ValueError as error:
+        raise StartError(f"--token-file: {error}") from None

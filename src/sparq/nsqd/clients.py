@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sparq.daemon import files
 
 if TYPE_CHECKING:
+    from sparq.daemon.access.access import Access
     from sparq.nsqd.auth import Authenticator
     from sparq.nsqd.options import Options
     from sparq.nsqd.tls import Tls
@@ -31,18 +32,19 @@ class Clients:
     Attributes:
         connections: those that there are.
         connections_max: so many at a time; who comes then is closed at once.
-        authenticator: asks the authds; None: there are none.
+        authenticator: says what a client may do, by tokens and authds; None: there are none.
         tls: the certificates; None: no TLS.
     """
 
-    def __init__(self, options: Options, turns: Turns) -> None:
+    def __init__(self, options: Options, turns: Turns, access: Access | None = None) -> None:
         self.options = options
         self.turns = turns
         self.connections: set[V2Connection] = set()
         self.connections_max = files.UNLIMITED
         self.authenticator: Authenticator | None = None
-        if options.auth.http_addresses:
-            self.authenticator = import_module("sparq.nsqd.auth").Authenticator(options)
+        tokens = access if options.access.token_file else None
+        if options.auth.http_addresses or tokens is not None:
+            self.authenticator = import_module("sparq.nsqd.auth").Authenticator(options, tokens)
         self.tls: Tls | None = None
         self._is_full = False
         self._all_gone = asyncio.Event()

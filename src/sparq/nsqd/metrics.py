@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from prometheus_client import generate_latest
 
 from sparq.broker import stats
+from sparq.daemon.access.figures import families
 from sparq.daemon.exposition import Family, labels, process_registry
 from sparq.nsqd.figures import standing
 from sparq.nsqd.timings import COMMITS, SYNCS
@@ -139,6 +140,8 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
     for family in (*_of_broker(nsqd, start_ns, found), _delivery(broker), *_of_clients(broker)):
         yield family.text()
     for family in (*topics.families, *channels.families, reaches):
+        yield family.text()
+    for family in families(nsqd.access, "nsqd"):
         yield family.text()
     for histogram in (COMMITS, SYNCS):
         family = Family(histogram.name, "histogram", histogram.text)

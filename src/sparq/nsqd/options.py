@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparq.broker.options import BrokerOptions
-from sparq.daemon.options import HttpOptions, LogOptions, go_compatible
+from sparq.daemon.options import AccessOptions, HttpOptions, LogOptions, go_compatible
 from sparq.program.kinds import (
     LISTEN,
     PEER,
@@ -172,6 +172,7 @@ class Options:
     )
     tcp: TcpOptions = field(default_factory=TcpOptions)
     http: HttpOptions = field(default_factory=HttpOptions, metadata={"prefix": "http-"})
+    access: AccessOptions = field(default_factory=AccessOptions)
     auth: AuthOptions = field(default_factory=AuthOptions, metadata={"prefix": "auth-"})
     tls: TlsOptions = field(default_factory=TlsOptions, metadata={"prefix": "tls-"})
     statsd: StatsdOptions = field(default_factory=StatsdOptions, metadata={"prefix": "statsd-"})

@@ -59,8 +59,15 @@ class Reloader:
         if wanted is None:
             return
         live = ("log", "lookupds", *self._take_certificates(wanted), *self._take_policies(wanted))
+        self._take_tokens()
         self._nsqd.options = hangup.take(self._nsqd.options, wanted, live)
         self._peers.set_addresses(wanted.lookupd.tcp_addresses)
+
+    def _take_tokens(self) -> None:
+        """Have the tokens of the file count, for clients that are connected, too."""
+        access, authenticator = self._nsqd.access, self._nsqd.clients.authenticator
+        if access is not None and access.reload() and authenticator is not None:
+            authenticator.review()
 
     def _take_policies(self, wanted: Options) -> tuple[str, ...]:
         """Have the file's policies hold; which options count from now on."""

@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from sparq.daemon import files, token
+from sparq.daemon import files
 from sparq.nsqd.clients import Clients
+from sparq.nsqd.rights import access_of
 from sparq.nsqd.tcp import Connection
 from sparq.nsqd.turns import Turns
 
@@ -55,6 +56,7 @@ class Nsqd:
         http_connections_max: HTTP and HTTPS clients at a time; who comes then is closed at once.
         options: what is in force; a `Reloader` changes it.
         drain_watchers: called when other drains hold.
+        access: who may do what; None: everybody may.
     """
 
     def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -64,9 +66,9 @@ class Nsqd:
         self.loop = loop
         self.turns = Turns(broker, loop)
         self.runner = self.turns.runner
-        self.clients = Clients(options, self.turns)
+        self.access = access_of(options)
+        self.clients = Clients(options, self.turns, self.access)
         self.http_connections_max = files.UNLIMITED
-        self.http_token = token.resolve(options.http.token)
         self.tcp_port = self.http_port = self.https_port = -1
         self.exiting = False
         self.drain_watchers: list[Callable[[], object]] = []

@@ -78,7 +78,7 @@ def broker_options(options: Options) -> BrokerOptions:
     return dataclasses.replace(
         options.broker,
         node_id=default_node_id(options) if options.node_id is None else options.node_id,
-        auth_required=bool(options.auth.http_addresses),
+        auth_required=bool(options.auth.http_addresses or options.access.token_file),
         topology_aware=TOPOLOGY in options.enable_experiment,
         has_lookupd=bool(options.lookupd.tcp_addresses),
     )
@@ -213,5 +213,7 @@ async def serve(
     await nsqd.stop()
     await peers.stop()
     await site.stop()
+    if nsqd.access is not None:
+        await nsqd.access.close()
     held.close()
     logger.info("NSQ: bye")

@@ -63,12 +63,13 @@ async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Si
         Endpoints(nsqd, reloader).routes(),
         gate,
         nsqd.http_connections_max,
-        nsqd.http_token,
+        nsqd.access,
         options.http.request_timeout_ns / SECOND,
     )
     if http is not None:
         # Whoever must be let in by a gate or a token is looked at by aiohttp's handlers.
-        is_open = gate is None and not nsqd.http_token and not options.http.request_timeout_ns
+        asks = nsqd.access is not None and nsqd.access.asks
+        is_open = gate is None and not asks and not options.http.request_timeout_ns
         await site.start(http, short_way=Door(nsqd, site.protocol) if is_open else None)
         logger.info("HTTP: listening on %s", http.text)
     if https is not None and (certificates := nsqd.clients.tls) is not None:

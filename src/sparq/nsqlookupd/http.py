@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import generate_latest
 
+from sparq.daemon.access.figures import families as of_access
 from sparq.daemon.debug import Debug
 from sparq.daemon.exposition import CONTENT_TYPE, Family, labels, process_registry
 from sparq.daemon.http import Call, Content, HttpError, Route, topic_channel
@@ -19,6 +20,9 @@ from sparq.nsqlookupd.registry import Producer, Registration, Registry
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_valid_name
+
+if TYPE_CHECKING:
+    from sparq.daemon.access.access import Access
 
 PROCESS: Final = process_registry()
 TOLD: Final = (
@@ -32,11 +36,17 @@ class Endpoints:
     """The handlers; `now` reads the clocks."""
 
     def __init__(
-        self, registry: Registry, now: Callable[[], Instant], *, debug_routes: bool = True
+        self,
+        registry: Registry,
+        now: Callable[[], Instant],
+        *,
+        debug_routes: bool = True,
+        access: Access | None = None,
     ) -> None:
         self._registry = registry
         self._now = now
         self._debug_routes = debug_routes
+        self._access = access
 
     def routes(self) -> list[Route]:
         """The table of endpoints."""
@@ -59,7 +69,7 @@ class Endpoints:
 
     def metrics(self, _call: Call) -> Content:
         """The registry's figures for Prometheus."""
-        return Content(exposition(self._registry, self._now()), CONTENT_TYPE)
+        return Content(exposition(self._registry, self._now(), self._access), CONTENT_TYPE)
 
     def ping(self, _call: Call) -> str:
         """Whether it lives."""
@@ -162,7 +172,7 @@ def describe_entry(entry: Registration) -> dict[str, Any]:
     }
 
 
-def exposition(registry: Registry, now: Instant) -> bytes:
+def exposition(registry: Registry, now: Instant, access: Access | None = None) -> bytes:
     """The text that Prometheus reads."""
     names, nodes = registry.topics(), registry.nodes(now)
     build = Family("nsqlookupd_build_info", "gauge", "What runs: always 1")
@@ -186,4 +196,5 @@ def exposition(registry: Registry, now: Instant) -> bytes:
     found = Family("nsqlookupd_topic_producers", "gauge", "nsqds that consumers are sent to")
     for name in names:
         found.add(len(registry.producers(name, now)), labels(topic=name))
-    return "".join(each.text() for each in (*families, found)).encode() + generate_latest(PROCESS)
+    families += [found, *of_access(access, "nsqlookupd")]
+    return "".join(family.text() for family in families).encode() + generate_latest(PROCESS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from sparq.daemon.options import HttpOptions, LogOptions, go_compatible
+from sparq.daemon.options import AccessOptions, HttpOptions, LogOptions, go_compatible
 from sparq.program.kinds import LISTEN
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.option import option
@@ -53,6 +53,7 @@ class Options:
     )
     max_names: int = option(0, "topics and channels that nsqds may make known in all", least=0)
     http: HttpOptions = field(default_factory=HttpOptions, metadata={"prefix": "http-"})
+    access: AccessOptions = field(default_factory=AccessOptions)
 
     # How it starts, and what it says
     go_compatible: bool = go_compatible("nsqlookupd")

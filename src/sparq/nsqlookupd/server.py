@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from sparq.daemon import reload as hangup
 from sparq.daemon import token
+from sparq.daemon.access.access import build
 from sparq.daemon.address import Listener
 from sparq.daemon.http import Site
 from sparq.nsqlookupd.guard import Guard
@@ -19,6 +20,7 @@ from sparq.nsqlookupd.http import Endpoints
 from sparq.nsqlookupd.main import listen
 from sparq.nsqlookupd.options import Options
 from sparq.nsqlookupd.registry import Registry
+from sparq.nsqlookupd.rights import RIGHTS
 from sparq.nsqlookupd.tcp import Connection, instant
 from sparq.program import lifecycle
 from sparq.protocol.durations import SECOND
@@ -28,7 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 class Nsqlookupd:
-    """One nsqlookupd: a registry, its TCP port for nsqds, its HTTP port for everybody."""
+    """One nsqlookupd: a registry, its TCP port for nsqds, its HTTP port for everybody.
+
+    Attributes:
+        access: who may do what over HTTP; None: everybody may.
+    """
 
     def __init__(self, options: Options) -> None:
         """Raises StartError: an option that it cannot run with."""
@@ -39,11 +45,17 @@ class Nsqlookupd:
         self.tcp_port = 0
         self.http_port = 0
         self.connections: set[Connection] = set()
+        self.access = build(RIGHTS, token.resolve(options.http.token), options.access)
         self._guard = Guard(options)
-        endpoints = Endpoints(self.registry, instant, debug_routes=options.http.debug_routes)
+        endpoints = Endpoints(
+            self.registry,
+            instant,
+            debug_routes=options.http.debug_routes,
+            access=self.access,
+        )
         self._site = Site(
             endpoints.routes(),
-            token=token.resolve(options.http.token),
+            access=self.access,
             request_seconds=options.http.request_timeout_ns / SECOND,
         )
         self._listeners: list[Listener] = []
@@ -77,6 +89,8 @@ class Nsqlookupd:
         for connection in list(self.connections):
             connection.close()
         await self._site.stop()
+        if self.access is not None:
+            await self.access.close()
         logger.info("bye")
 
 
@@ -99,6 +113,8 @@ async def serve(
         wanted = hangup.read_again(read_again)
         if wanted is not None:
             options = hangup.take(options, wanted, ("log",))
+            if daemon.access is not None:
+                daemon.access.reload()
 
     lifecycle.on_hangup(reload)
     await stop.wait()

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparq.nsqadmin.access.facts import Facts
 from sparq.nsqadmin.access.policy import Decision, Policy
-from sparq.nsqadmin.access.tokens import Sessions
+from sparq.nsqadmin.access.sessions import Sessions
 
 NOW = 1_800_000_000.0
 OUTSIDE = "192.0.2.7"

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from sparq.daemon import address
+from sparq.daemon.access import tokens
+from sparq.daemon.access.audit import Audit
 from sparq.daemon.http import HttpError, refusal
-from sparq.nsqadmin.access import tokens
 from sparq.nsqadmin.access.access import Access
-from sparq.nsqadmin.access.audit import Audit
 from sparq.nsqadmin.access.roles import Role
 from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import Chosen

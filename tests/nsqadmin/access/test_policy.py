@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqadmin.access import hosts, roles, tokens
+from sparq.daemon.access import tokens
+from sparq.nsqadmin.access import hosts, roles
 from sparq.nsqadmin.access.facts import Facts
 from sparq.nsqadmin.access.policy import Policy, PolicyError
 from sparq.nsqadmin.access.roles import Role
-from sparq.nsqadmin.access.tokens import Sessions
+from sparq.nsqadmin.access.sessions import Sessions
 from tests.nsqadmin.access.options import NOW, OUTSIDE, Chosen, decide, from_user
 
 CONFIGURED: list[dict[str, Any]] = [{"admin_users": ("alice",)}, {"roles": ("alice=read",)}]

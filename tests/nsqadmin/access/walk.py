@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparq.nsqadmin.access import tokens
+from sparq.daemon.access import tokens
 from sparq.nsqadmin.access.roles import ALL, Right, Role
 
 Ask = Callable[[str, str, Mapping[str, str], bytes], Awaitable[int]]

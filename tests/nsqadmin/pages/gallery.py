@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sparq.client.range_reader import RangeReader
-from sparq.nsqadmin.access import tokens
+from sparq.daemon.access import tokens
 from tests.nsqadmin.pages.cluster import AdminServer, Cluster, order
 
 SETTLE_MILLISECONDS = 500

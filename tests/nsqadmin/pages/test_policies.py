@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sparq.nsqadmin.access import tokens
+from sparq.daemon.access import tokens
 from sparq.nsqadmin.options import Options
 from sparq.nsqadmin.pages import policies as page
 from sparq.nsqadmin.pages.words import UNKNOWN

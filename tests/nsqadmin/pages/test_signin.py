@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqadmin.access import tokens
+from sparq.daemon.access import tokens
 from tests.nsqadmin.pages.browser import Reader
 from tests.nsqadmin.pages.cluster import AdminServer, Cluster
 

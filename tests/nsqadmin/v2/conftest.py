@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from referencing import Registry, Resource
 
-from sparq.nsqadmin.access import tokens
+from sparq.daemon.access import tokens
 from sparq.nsqadmin.options import Options
 from sparq.nsqadmin.server import Nsqadmin
 from tests.nsqd import daemon

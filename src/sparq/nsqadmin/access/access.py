@@ -15,15 +15,15 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from sparq.daemon.access.audit import Audit
+from sparq.daemon.access.audit_file import Entry, Outcome
 from sparq.daemon.address import join
 from sparq.daemon.http import Call, HttpError, refusal
-from sparq.nsqadmin.access.audit import Audit
-from sparq.nsqadmin.access.audit_file import Entry, Outcome
 from sparq.nsqadmin.access.facts import COOKIE, Facts, facts_of
 from sparq.nsqadmin.access.hosts import JSON, Refusal
 from sparq.nsqadmin.access.policy import UNAUTHORIZED, Decision, Policy, PolicyError
 from sparq.nsqadmin.access.roles import Identity, Role
-from sparq.nsqadmin.access.tokens import LIFE_SECONDS, Sessions
+from sparq.nsqadmin.access.sessions import LIFE_SECONDS, Sessions
 from sparq.nsqadmin.options import Options, base_of
 from sparq.program.lifecycle import StartError
 

@@ -16,11 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sparq.nsqadmin.access import hosts, roles, tokens
+from sparq.daemon.access import tokens
+from sparq.daemon.access.roles import ADMINS_WORDS
+from sparq.daemon.access.tokens import Form, Tokens
+from sparq.nsqadmin.access import hosts, roles
 from sparq.nsqadmin.access.facts import Facts
 from sparq.nsqadmin.access.hosts import Hosts, Networks, Refusal
 from sparq.nsqadmin.access.roles import Identity, Role
-from sparq.nsqadmin.access.tokens import Sessions, Tokens
+from sparq.nsqadmin.access.sessions import Sessions
 from sparq.nsqadmin.options import Options
 from sparq.protocol.address import parse_ip
 
@@ -30,6 +33,9 @@ USER_LENGTH_MAX = 256
 LOCAL = "local"
 LOOPBACK = "127.0.0.1"
 NO_PROXY = ("none",)
+
+FORM = Form(ADMINS_WORDS, is_whole=True)
+"""Of nsqadmin's token file: its own roles, each for all topics."""
 
 FORBIDDEN = "FORBIDDEN"
 UNAUTHORIZED = "UNAUTHORIZED"
@@ -78,7 +84,7 @@ class Policy:
         self._local = _told("--local-role", lambda: _local(options))
         self.uses_tokens = bool(options.token_file)
         file = options.token_file
-        self.tokens = _told("--token-file", lambda: tokens.read(file) if file else Tokens())
+        self.tokens = _told("--token-file", lambda: tokens.read(file, FORM) if file else Tokens())
         self._is_strict = bool(options.roles or options.token_file or options.local_role)
 
     def identify(self, facts: Facts, sessions: Sessions, now: float) -> Decision:

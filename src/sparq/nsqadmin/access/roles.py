@@ -1,7 +1,6 @@
-"""Roles: what somebody may do, the words for it, and which role each route and each action needs.
+"""Which role each route of nsqadmin and each action needs, and who has it.
 
-1. A role includes the lower ones: administer, operate, read. Seeing the bodies of messages is
-   apart: no other role includes it.
+1. Of the roles that there are (`sparq.daemon.access.roles`), nsqadmin knows four.
 2. The server is built from the table of rights: a route without a row is not served, `right_of`
    raises, and the server does not start.
 3. A route whose body names the action asks here for the least of the roles that its actions need;
@@ -16,34 +15,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntFlag
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-Via = Literal["local", "header", "token", "nobody"]
+from sparq.daemon.access.roles import ADMINS_WORDS, NO_ROLE, Role, RoleError, Via, role_of
 
-
-class Role(IntFlag):
-    """What somebody may do. `a in b`: who has `b` has `a`."""
-
-    NONE = 0
-    READ = 1
-    BODIES = 2 | READ
-    OPERATE = 4 | READ
-    ADMINISTER = 8 | OPERATE
-
+__all__ = [
+    "ACTION_ROLES",
+    "ALL",
+    "READING",
+    "RIGHTS",
+    "Identity",
+    "Right",
+    "Role",
+    "RoleError",
+    "parse",
+    "parse_grants",
+    "right_of",
+    "words",
+]
 
 ALL = Role.ADMINISTER | Role.BODIES
-WORDS = {
-    "read": Role.READ,
-    "bodies": Role.BODIES,
-    "operate": Role.OPERATE,
-    "administer": Role.ADMINISTER,
-}
-NO_ROLE = "none"
-
-
-class RoleError(ValueError):
-    """A text that names no roles; the message says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +66,13 @@ def parse(text: str) -> Role:
         return Role.NONE
     roles = Role.NONE
     for word in text.split(","):
-        role = WORDS.get(word.strip())
-        if role is None:
-            raise RoleError(f"{word.strip() or 'empty'!r} is no role: use {', '.join(WORDS)}")
-        roles |= role
+        roles |= role_of(word, ADMINS_WORDS)
     return roles
 
 
 def words(roles: Role) -> list[str]:
     """The names of the roles that somebody has, weakest first."""
-    return [word for word, role in WORDS.items() if role in roles]
+    return [word for word, role in ADMINS_WORDS.items() if role in roles]
 
 
 def parse_grants(texts: Iterable[str]) -> dict[str, Role]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparq.cluster.fleet import Fleet
-from sparq.nsqadmin.access.audit import Audit
+from sparq.daemon.access.audit import Audit
 from sparq.nsqadmin.messages.asking import Refused
 from sparq.nsqadmin.messages.peek import MessagePage, Show, log_page, whole_body
 from sparq.nsqadmin.messages.times import ns_of

@@ -10,9 +10,9 @@ import json
 from functools import partial
 from typing import Any
 
+from sparq.daemon.access.audit import FILTERS
+from sparq.daemon.access.audit_file import OUTCOMES
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.access.audit import FILTERS
-from sparq.nsqadmin.access.audit_file import OUTCOMES
 from sparq.nsqadmin.pages.charts import Chart, Line, chart, spark
 from sparq.nsqadmin.pages.grids import CHANNELS, NODES, TOPICS, Column, grid
 from sparq.nsqadmin.pages.look import Look, View

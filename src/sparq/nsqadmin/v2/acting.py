@@ -15,8 +15,8 @@ from sparq.cluster import draining
 from sparq.cluster.actions import Report
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.upstream import UpstreamError
+from sparq.daemon.access.audit import FILTERS
 from sparq.daemon.http import JSON, Call, HttpError, to_json
-from sparq.nsqadmin.access.audit import FILTERS
 from sparq.nsqadmin.actions import Order, error_of
 from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.messages.asking import nodes_of

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqadmin.access import audit, audit_file
-from sparq.nsqadmin.access.audit import Audit
-from sparq.nsqadmin.access.audit_file import LINE_BYTES_MAX, AuditFile, Entry, to_line
+from sparq.daemon.access import audit, audit_file
+from sparq.daemon.access.audit import Audit
+from sparq.daemon.access.audit_file import LINE_BYTES_MAX, AuditFile, Entry, to_line
 from sparq.program.lifecycle import StartError
 
 ENTRY = Entry("alice", "header", "192.0.2.7", "empty_channel", "done", topic="t", channel="c")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqadmin.access import tokens
-from sparq.nsqadmin.access.roles import Role
+from sparq.daemon.access import tokens
+from sparq.daemon.access.roles import Role
 from tests.nsqadmin.access.options import NOW
 
 TOKEN = "a-token-of-some-length"
@@ -121,10 +121,11 @@ def test_a_new_token_and_its_line_go_together(tmp_path: Path) -> None:
     assert all(found.find(token, NOW) for token, _ in (first, second))
 
 
-def test_the_command_adds_a_line_to_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["sparq.nsqadmin.access", "sparq.daemon.access"])
+def test_the_command_adds_a_line_to_the_file(tmp_path: Path, module: str) -> None:
     """A new file is its owner's alone; a last line without its end is ended first."""
     path = tmp_path / "new"
-    command = [sys.executable, "-m", "sparq.nsqadmin.access"]
+    command = [sys.executable, "-m", module]
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*command, *words], capture_output=True, check=False, text=True)
@@ -142,17 +143,3 @@ def test_the_command_adds_a_line_to_the_file(tmp_path: Path) -> None:
     assert all(found.find(ran.stdout.strip(), NOW) for ran in (first, second))
     assert "boss" in third.stderr
     assert "eve read" in fourth.stderr
-
-
-def test_sessions_end_after_a_while_and_are_bounded() -> None:
-    """An id that is not there, ended or old means nothing."""
-    found = tokens.Sessions()
-    names = [found.start(b"x", NOW) for _ in range(tokens.SESSIONS_MAX + 1)]
-
-    assert found.digest(names[0], NOW) is None
-    assert b"x" == found.digest(names[1], NOW + tokens.LIFE_SECONDS - 1)
-    assert found.digest(names[1], NOW + tokens.LIFE_SECONDS) is None
-    assert found.digest(names[1], NOW) is None
-    found.end(names[2])
-    assert found.digest(names[2], NOW) is None
-    assert len(names) == len(set(names))

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from sparq.nsqadmin.access.roles import Via
+from sparq.daemon.access.roles import Via
 
 Outcome = Literal["done", "partly", "failed", "refused"]
 OUTCOMES: Final = get_args(Outcome)

@@ -1,11 +1,12 @@
-"""The audit log of nsqadmin: a file, the last entries in memory, and perhaps a topic.
+"""The audit log of a daemon: a file, the last entries in memory, and perhaps a topic.
 
 1. An entry is durable when `record` returns; the file is written in a thread, in the order of the
    calls. `record` never raises: what was done is done. A log that cannot be written is told of, and
-   `unavailable` says so to whoever wants to change something next.
-2. Refused requests cannot push out what was done: `REFUSED_MAX` are written, then one in
-   `REFUSED_SECONDS`, and the number of those left out goes with the next. They need months to fill
-   the files.
+   `unavailable` says so to whoever wants to change something next. A disk that hangs costs
+   `UNWRITTEN_MAX` entries of memory; what comes then is in the program's log alone.
+2. Refused requests cannot push out what was done: of each kind `REFUSED_MAX` are written, then one
+   in `refused_seconds`, and the number of those left out goes with the next. They need months to
+   fill the files.
 3. The topic gets what the file gets, but nobody waits for it: at most `UNPUBLISHED_MAX` wait.
 """
 
@@ -20,13 +21,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from sparq.nsqadmin.access.audit_file import AuditFile, Entry, Page, from_line, to_line
+from sparq.daemon.access.audit_file import AuditFile, Entry, Page, from_line, to_line
 from sparq.program.lifecycle import StartError
 
 REMEMBERED: Final = 1000
 REFUSED_MAX: Final = 60
 REFUSED_SECONDS: Final = 300.0
 UNPUBLISHED_MAX: Final = 1000
+UNWRITTEN_MAX: Final = 1000
 PAGE_MAX: Final = 1000
 FILTERS: Final = ("user", "action", "topic", "channel", "node", "outcome", "via", "remote")
 
@@ -36,10 +38,21 @@ logger = logging.getLogger(__name__)
 
 
 class Audit:
-    """The audit log of one nsqadmin."""
+    """The audit log of one daemon."""
 
-    def __init__(self, path: str = "", publish: Publish | None = None) -> None:
-        """`path`: of the file, empty: memory only. Raises StartError: it cannot be written."""
+    def __init__(
+        self,
+        path: str = "",
+        publish: Publish | None = None,
+        *,
+        flag: str = "--audit-log",
+        refused_seconds: float = REFUSED_SECONDS,
+    ) -> None:
+        """`path`: of the file, which `flag` gave; empty: memory only.
+
+        Raises:
+            StartError: it cannot be written.
+        """
         self._file = AuditFile(path) if path else None
         self._remembered: deque[tuple[int, dict[str, Any]]] = deque(maxlen=REMEMBERED)
         self._count = 0
@@ -49,12 +62,13 @@ class Audit:
         self._unpublished: asyncio.Queue[bytes] = asyncio.Queue(UNPUBLISHED_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._publisher: asyncio.Task[None] | None = None
-        self._refusals = _Budget()
+        self._refused_seconds = refused_seconds
+        self._refusals: dict[str, _Budget] = {}
         if self._file is not None:
             try:
                 self._file.check()
             except OSError as error:
-                raise StartError(f"--audit-log: {path}: {_reason(error)}") from None
+                raise StartError(f"{flag}: {path}: {_reason(error)}") from None
 
     @property
     def is_kept(self) -> bool:
@@ -66,9 +80,13 @@ class Audit:
         line = to_line(entry, time.time())
         self._remember(line)
         self._pass_on(line)
-        if self._file is not None:
-            # It goes on when the client is gone that waits for the answer.
-            await asyncio.shield(self._background(self._write(line)))
+        if self._file is None:
+            return
+        if len(self._tasks) >= UNWRITTEN_MAX:
+            logger.error("AUDIT: not written, %d entries wait for the disk", UNWRITTEN_MAX)
+            return
+        # It goes on when the client is gone that waits for the answer.
+        await asyncio.shield(self._background(self._write(line)))
 
     async def unavailable(self) -> str:
         """Why nothing can be written now; empty: it can, or there is no file."""
@@ -78,9 +96,10 @@ class Audit:
             await self._write()
         return self._why_not
 
-    def refused(self, entry: Entry) -> None:
-        """Note a refused request, unless there were too many lately (rule 2)."""
-        left_out = self._refusals.admit(time.monotonic())
+    def refused(self, entry: Entry, kind: str = "") -> None:
+        """Note a refused request, unless there were too many of this kind lately (rule 2)."""
+        budget = self._refusals.setdefault(kind, _Budget(self._refused_seconds))
+        left_out = budget.admit(time.monotonic())
         if left_out is None:
             return
         if left_out:
@@ -184,16 +203,17 @@ class Audit:
 
 
 class _Budget:
-    """Lets `REFUSED_MAX` through, then one more in `REFUSED_SECONDS`, and counts the others."""
+    """Lets `REFUSED_MAX` through, then one more in some seconds, and counts the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._room = float(REFUSED_MAX)
         self._at = float("-inf")
         self._left_out = 0
 
     def admit(self, now: float) -> int | None:
         """How many were left out since the last that was let through; None: this one is, too."""
-        self._room = min(REFUSED_MAX, self._room + (now - self._at) / REFUSED_SECONDS)
+        self._room = min(REFUSED_MAX, self._room + (now - self._at) / self._seconds)
         self._at = now
         if self._room < 1:
             self._left_out += 1

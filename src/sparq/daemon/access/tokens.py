@@ -1,16 +1,15 @@
 """Bearer tokens: a file of hashes says whose they are, what they may do and until when.
 
-    # name   roles              sha256 of the token                    last day (UTC)
-    deploy   operate            6e8c...64 hex digits...                2027-03-31
-    grafana  read               1b0f...64 hex digits...
+    # name   roles                       sha256 of the token           last day (UTC)
+    deploy   operate                     6e8c...64 hex digits...       2027-03-31
+    web      publish:clicks*,read        77ab...64 hex digits...
+    anybody  read                        -
 
 1. The file holds no token. One made by `make` has 256 random bits, so its hash is safe to keep;
    what is shorter than `LENGTH_MIN` is refused, since it could be guessed.
 2. Every hash is compared, each in constant time: how long it takes says nothing about any.
 3. A file with a mistake is refused as a whole; the error names the line.
-4. A browser that signed in with a token has a session. Its cookie holds a random id, never the
-   token, since a browser sends cookies to every port of a host. What a session may do is looked up
-   at the token each time, so a token that is gone ends its sessions.
+4. What `anybody` may, whoever shows no token may. It has `-` for a hash, and reads at most.
 """
 
 from __future__ import annotations
@@ -22,23 +21,28 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from sparq.nsqadmin.access import roles
-from sparq.nsqadmin.access.roles import Role
+from sparq.daemon.access import grants
+from sparq.daemon.access.grants import Grant
+from sparq.daemon.access.roles import WORDS, Role
 
 LENGTH_MIN = 20
 TOKENS_MAX = 1000
 FILE_BYTES_MAX = 1 << 20
-LIFE_SECONDS = 12 * 3600.0
-SESSIONS_MAX = 1000
-PREFIX = "nsqadmin_"
+PREFIX = "nsq_"
 """Begins each token that is made here, so that secret scanners can find one in a repository."""
+
+ANYBODY = "anybody"
+NO_HASH = "-"
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # RFC 6750's
 _HASH = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
+# `#ephemeral` may end a pattern.
+_COMMENT = re.compile(r"(?:^|\s)#.*|#(?!ephemeral(?:[,\s]|$)).*")
 _SCHEME = "bearer "
 _DAY_SECONDS = 86_400.0
 
@@ -47,38 +51,79 @@ class TokenFileError(ValueError):
     """The file cannot be used; the text says why."""
 
 
+class Form(NamedTuple):
+    """What the lines of a file may say.
+
+    Attributes:
+        words: the roles that it may name.
+        is_whole: whether every role is for all topics, and nobody is `anybody`.
+    """
+
+    words: Mapping[str, Role] = WORDS
+    is_whole: bool = False
+
+
+FORM = Form()
+"""Of the files of nsqd and nsqlookupd."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """One line of the file. `expires`: seconds since the epoch from which on it is refused."""
 
     name: str
-    roles: Role
-    digest: bytes
+    grants: tuple[Grant, ...]
+    digest: bytes = field(repr=False)
     expires: float = float("inf")
+
+    @property
+    def roles(self) -> Role:
+        """What it may do with every topic."""
+        return grants.everywhere(self.grants)
 
 
 class Tokens:
-    """The tokens of one file."""
+    """The tokens of one file.
 
-    def __init__(self, tokens: Sequence[Token] = ()) -> None:
+    Attributes:
+        anybody: what may be done without a token.
+    """
+
+    def __init__(self, tokens: Sequence[Token] = (), anybody: tuple[Grant, ...] = ()) -> None:
+        self.anybody = anybody
         self._tokens = tokens
 
     def __len__(self) -> int:
         return len(self._tokens)
 
+    def in_force(self, now: float) -> int:
+        """How many of them have not expired."""
+        return sum(now < token.expires for token in self._tokens)
+
     def find(self, shown: str, now: float) -> Token | None:
         """The line of a token that was shown; None: there is none, or it has expired."""
+        return _unless_expired(self.known(shown), now)
+
+    def known(self, shown: str) -> Token | None:
+        """The line of a token that was shown, also if it has expired."""
         if len(shown) < LENGTH_MIN or not _TOKEN.fullmatch(shown):
             return None
-        return self.by_digest(digest(shown), now)
+        return self._with(digest(shown))
 
     def by_digest(self, sought: bytes, now: float) -> Token | None:
         """The line with this hash, unless it has expired."""
+        return _unless_expired(self._with(sought), now)
+
+    def _with(self, sought: bytes) -> Token | None:
         found = None
         for token in self._tokens:
             if hmac.compare_digest(token.digest, sought):
                 found = token
-        return found if found is not None and now < found.expires else None
+        return found
+
+
+def _unless_expired(token: Token | None, now: float) -> Token | None:
+    return token if token is not None and now < token.expires else None
 
 
 def digest(token: str) -> bytes:
@@ -94,7 +139,7 @@ def shown(authorizations: Sequence[str]) -> str | None:
     return bearers[0][len(_SCHEME) :].strip() if len(authorizations) == 1 else ""
 
 
-def read(path: str) -> Tokens:
+def read(path: str, form: Form = FORM) -> Tokens:
     """Read a file of tokens.
 
     Raises:
@@ -113,29 +158,30 @@ def read(path: str) -> Tokens:
         raise TokenFileError(f"{path} can be changed by every user of this machine")
     if len(data) > FILE_BYTES_MAX:
         raise TokenFileError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-    return Tokens(_parse(path, text))
+    return _parse(path, text, form)
 
 
-def _parse(path: str, text: str) -> list[Token]:
+def _parse(path: str, text: str, form: Form) -> Tokens:
     found: dict[bytes, Token] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
+        words = _COMMENT.sub("", line, count=1).split()
         if not words:
             continue
         try:
-            token = parse_line(words)
+            token = parse_line(words, form)
         except ValueError as error:
             raise TokenFileError(f"{path}, line {number}: {error}") from None
         if token.digest in found:
             raise TokenFileError(f"{path}, line {number}: this token is there already")
         found[token.digest] = token
+    anybody = found.pop(b"", None)
     if len(found) > TOKENS_MAX:
         raise TokenFileError(f"{path} has more than {TOKENS_MAX} tokens")
-    return list(found.values())
+    return Tokens(list(found.values()), () if anybody is None else anybody.grants)
 
 
-def parse_line(words: Sequence[str]) -> Token:
-    """One line: name, roles, hash and perhaps a last day.
+def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
+    """One line: name, roles, hash and perhaps a last day. The digest of `-` is empty.
 
     Raises:
         ValueError: what is wrong with it.
@@ -145,11 +191,18 @@ def parse_line(words: Sequence[str]) -> Token:
     name, granted, hashed = words[:3]
     if not _NAME.fullmatch(name):
         raise ValueError("a name has 1 to 64 letters, digits and ._@+-")
+    if form.is_whole and ":" in granted:
+        raise ValueError("a role is for all topics here: write it without a pattern")
+    roles = grants.parse(granted, form.words)
+    if not form.is_whole and name == ANYBODY:
+        if hashed != NO_HASH or len(words) == 4 or grants.anywhere(roles) not in Role.READ:
+            raise ValueError(f"{ANYBODY} has no token, and reads at most: write {ANYBODY} read -")
+        return Token(name, roles, b"")
     hashed = hashed.removeprefix("sha256:").lower()
     if not _HASH.fullmatch(hashed):
         raise ValueError("a sha256 has 64 hex digits")
     expires = end_of(words[3]) if len(words) == 4 else float("inf")
-    return Token(name, roles.parse(granted), bytes.fromhex(hashed), expires)
+    return Token(name, roles, bytes.fromhex(hashed), expires)
 
 
 def end_of(text: str) -> float:
@@ -170,40 +223,15 @@ def end_of(text: str) -> float:
     return moment.timestamp() + (_DAY_SECONDS if is_day else 0.0)
 
 
-def make(name: str, granted: str, last_day: str = "") -> tuple[str, str]:
+def make(
+    name: str, granted: str, last_day: str = "", *, prefix: str = PREFIX, form: Form = FORM
+) -> tuple[str, str]:
     """A new token, and its line for the file.
 
     Raises:
         ValueError: the line would be wrong.
     """
-    token = PREFIX + secrets.token_urlsafe(32)
+    token = prefix + secrets.token_urlsafe(32)
     words = [name, granted, digest(token).hex(), *([last_day] if last_day else [])]
-    parse_line(words)
+    parse_line(words, form)
     return token, " ".join(words)
-
-
-class Sessions:
-    """The sessions of this process, in memory; beyond `SESSIONS_MAX` the oldest ends."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[str, tuple[bytes, float]] = {}
-
-    def start(self, digest: bytes, now: float) -> str:
-        """A new session for the token with this hash; its id."""
-        if len(self._sessions) >= SESSIONS_MAX:
-            del self._sessions[next(iter(self._sessions))]
-        name = secrets.token_urlsafe(32)
-        self._sessions[name] = digest, now + LIFE_SECONDS
-        return name
-
-    def digest(self, name: str, now: float) -> bytes | None:
-        """The hash of the token that a session began with; None: there is no such session."""
-        digest, ends = self._sessions.get(name, (b"", 0.0))
-        if now < ends:
-            return digest
-        self.end(name)
-        return None
-
-    def end(self, name: str) -> None:
-        """Forget a session, if there is one."""
-        self._sessions.pop(name, None)

@@ -1,0 +1,12 @@
+"""`python -m sparq.daemon.access NAME ROLES [LAST_DAY]`: a token, and its line for the file of an
+nsqd or nsqlookupd.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from sparq.daemon.access.issue import issue
+
+if __name__ == "__main__":
+    sys.exit(issue("sparq.daemon.access", __doc__))

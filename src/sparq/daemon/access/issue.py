@@ -1,0 +1,52 @@
+"""A new token from the command line.
+
+The token goes to stdout and is kept nowhere; its line goes to stderr, or is added to `--file`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from sparq.daemon.access import tokens
+from sparq.daemon.access.tokens import FORM, PREFIX, Form
+
+
+def issue(module: str, text: str, prefix: str = PREFIX, form: Form = FORM) -> int:
+    """Make one token; the exit status.
+
+    Args:
+        module: how the command is called.
+        text: what it says of itself.
+        prefix: what its tokens begin with.
+        form: what the lines of the file may say.
+    """
+    parser = argparse.ArgumentParser(f"python -m {module}", description=text)
+    parser.add_argument("name", help="whose it is, as the audit log will say")
+    told = ", ".join(form.words) + ("" if form.is_whole else "; ROLE:PATTERN for some topics")
+    parser.add_argument("roles", help=f"of {told}; with commas")
+    parser.add_argument("last_day", nargs="?", default="", help="such as 2027-03-31 (UTC)")
+    parser.add_argument("--file", default="", help="token file to add the line to")
+    given = parser.parse_args()
+    try:
+        token, line = tokens.make(given.name, given.roles, given.last_day, prefix=prefix, form=form)
+        if given.file:
+            _add(given.file, line)
+    except (ValueError, OSError) as error:
+        parser.exit(1, f"{error}\n")
+    if not given.file:
+        sys.stderr.write(f"{line}\n")
+    sys.stdout.write(f"{token}\n")
+    return 0
+
+
+def _add(path: str, line: str) -> None:
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(file).st_size
+        whole = not size or os.pread(file, 1, size - 1) == b"\n"
+        os.write(file, f"{'' if whole else chr(10)}{line}\n".encode())
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,40 @@
+"""Browsers that signed in with a token.
+
+A session's cookie holds a random id, never the token, since a browser sends cookies to every port
+of a host. What a session may do is looked up at the token each time, so a token that is gone ends
+its sessions.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+LIFE_SECONDS = 12 * 3600.0
+SESSIONS_MAX = 1000
+
+
+class Sessions:
+    """The sessions of this process, in memory; beyond `SESSIONS_MAX` the oldest ends."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, tuple[bytes, float]] = {}
+
+    def start(self, digest: bytes, now: float) -> str:
+        """A new session for the token with this hash; its id."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = digest, now + LIFE_SECONDS
+        return name
+
+    def digest(self, name: str, now: float) -> bytes | None:
+        """The hash of the token that a session began with; None: there is no such session."""
+        digest, ends = self._sessions.get(name, (b"", 0.0))
+        if now < ends:
+            return digest
+        self.end(name)
+        return None
+
+    def end(self, name: str) -> None:
+        """Forget a session, if there is one."""
+        self._sessions.pop(name, None)

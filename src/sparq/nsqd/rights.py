@@ -1,0 +1,98 @@
+"""What each route and each V2 command of nsqd needs, where there is a token file.
+
+What throws messages or names away, changes settings, or looks into the process needs `administer`;
+what can be undone `operate`. A test holds that no route and no command is missing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from sparq.broker.permissions import PUBLISH, SUBSCRIBE
+from sparq.daemon.access.grants import Grant
+from sparq.daemon.access.rights import DEBUG, OPEN, Need, Rights, of_all, of_any, of_topic
+from sparq.daemon.access.roles import Role
+from sparq.daemon.token import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sparq.daemon.access.access import Access
+    from sparq.nsqd.options import Options
+
+_FOR_BOTH: Final = (Need(Role.OPERATE, "topic"), Need(Role.OPERATE, "to"))
+
+RIGHTS: Final[Rights] = {
+    ("GET", "/ping"): OPEN,
+    ("GET", "/info"): of_any(Role.FIND),
+    ("GET", "/stats"): of_topic(Role.READ),
+    ("GET", "/metrics"): of_all(Role.READ),
+    ("GET", "/topic/times"): of_topic(Role.READ),
+    ("GET", "/policies"): of_topic(Role.READ),
+    ("GET", "/channel/messages"): of_topic(Role.BODIES),
+    ("GET", "/topic/messages"): of_topic(Role.BODIES),
+    ("GET", "/topic/search"): of_topic(Role.BODIES),
+    ("GET", "/message"): of_topic(Role.BODIES),
+    ("POST", "/pub"): of_topic(Role.PUBLISH),
+    ("POST", "/mpub"): of_topic(Role.PUBLISH),
+    ("POST", "/topic/create"): of_topic(Role.OPERATE),
+    ("POST", "/topic/pause"): of_topic(Role.OPERATE),
+    ("POST", "/topic/unpause"): of_topic(Role.OPERATE),
+    ("POST", "/topic/empty"): of_topic(Role.ADMINISTER),
+    ("POST", "/topic/delete"): of_topic(Role.ADMINISTER),
+    ("POST", "/channel/create"): of_topic(Role.OPERATE),
+    ("POST", "/channel/pause"): of_topic(Role.OPERATE),
+    ("POST", "/channel/unpause"): of_topic(Role.OPERATE),
+    ("POST", "/channel/seek"): of_topic(Role.OPERATE),
+    ("POST", "/channel/empty"): of_topic(Role.ADMINISTER),
+    ("POST", "/channel/delete"): of_topic(Role.ADMINISTER),
+    ("POST", "/message/requeue"): of_topic(Role.OPERATE),
+    ("POST", "/message/finish"): of_topic(Role.OPERATE),
+    ("POST", "/message/cancel"): of_topic(Role.OPERATE),
+    ("POST", "/message/copy"): _FOR_BOTH,
+    ("PUT", "/policies"): of_all(Role.ADMINISTER),
+    ("DELETE", "/policies"): of_all(Role.ADMINISTER),
+    ("GET", "/config/:opt"): of_all(Role.OPERATE),
+    ("PUT", "/config/:opt"): of_all(Role.ADMINISTER),
+    **DEBUG,
+    ("PUT", "/debug/setblockrate"): of_all(Role.ADMINISTER),
+    ("POST", "/debug/freememory"): of_all(Role.ADMINISTER),
+}
+"""The needs of each route."""
+
+COMMANDS: Final = {
+    **dict.fromkeys((b"PUB", b"MPUB", b"DPUB"), Role.PUBLISH),
+    **dict.fromkeys((b"SUB", b"ATTACH", b"ENDS", b"READ", b"COMMIT"), Role.CONSUME),
+    # What a client says of itself, and what only who has subscribed can say.
+    **dict.fromkeys((b"IDENTIFY", b"AUTH", b"NOP"), Role.NONE),
+    **dict.fromkeys((b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS"), Role.NONE),
+}
+"""The role that each command of V2 needs for its topic."""
+
+PERMISSIONS: Final = {Role.PUBLISH: PUBLISH, Role.CONSUME: SUBSCRIBE}
+"""What AUTH calls a role."""
+
+
+def permissions(granted: Iterable[Grant]) -> list[tuple[str, str]]:
+    """The permissions of AUTH that grants contain, each with its pattern of topics."""
+    return [
+        (grant.topics, name)
+        for grant in granted
+        for role, name in PERMISSIONS.items()
+        if role in grant.role
+    ]
+
+
+def access_of(options: Options) -> Access | None:
+    """Who may do what at an nsqd with these options; None: nobody is asked, nothing is noted.
+
+    Raises:
+        StartError: a token or a file cannot be used.
+    """
+    token, files = resolve(options.http.token), options.access
+    if not (token or files.token_file or files.audit_file):
+        return None
+    # Loaded where it is needed: a start without it does not wait for it.
+    made: Access | None = import_module("sparq.daemon.access.access").build(RIGHTS, token, files)
+    return made

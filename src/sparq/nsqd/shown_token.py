@@ -1,0 +1,132 @@
+"""The token that a V2 connection showed as AUTH's secret, held against the token file.
+
+1. Its roles are the connection's permissions: publish and consume, for topics by pattern.
+2. It is looked up again when it expires, and when the file has been read again. What is gone then
+   ends its connection (`E_AUTH_FAILED`), and so does a subscription that it no longer allows
+   (`E_UNAUTHORIZED`); other roles count from the next command on.
+3. Every refusal is counted and noted (`daemon.access`). The token is in none of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sparq.broker.permissions import Permissions, granted
+from sparq.daemon.access.access import FORBIDDEN, UNAUTHORISED
+from sparq.daemon.access.audit_file import Entry
+from sparq.nsqd.rights import permissions
+from sparq.protocol.commands import STATE_SUBSCRIBED
+from sparq.protocol.durations import SECOND
+from sparq.protocol.errors import RemoteError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sparq.broker.session import Session
+    from sparq.daemon.access.access import Access
+    from sparq.daemon.access.tokens import Token
+    from sparq.nsqd.turns import Turns
+
+LOOK_SECONDS: Final = 60.0
+"""How often the clock is looked at for a token that expires: somebody may set it."""
+
+FOREVER_SECONDS: Final = 1e9
+
+
+class ShownToken:
+    """What one connection has shown, if it is a token of the file."""
+
+    def __init__(self, access: Access, turns: Turns, session: Session) -> None:
+        self._access = access
+        self._turns = turns
+        self._session = session
+        self._text = ""
+        self._name = ""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, secret: bytes) -> tuple[Permissions | None, str]:
+        """What a secret gives, and "" or why it gives nothing.
+
+        It is `UNAUTHORISED` where the file does not know it: an authd may.
+        """
+        text = secret.decode("latin-1")
+        token, reason = self._access.look(text)
+        if token is None:
+            return None, reason
+        self._name = token.name
+        if reason:
+            return None, reason
+        self._text = text
+        self._watch(token)
+        return self._permissions(token), ""
+
+    def review(self) -> None:
+        """Look the token up again: it may have expired, or be another line's by now."""
+        session = self._session
+        if not self._text or session.closing:
+            return
+        token, reason = self._access.look(self._text)
+        if token is None or reason:
+            self._cut(RemoteError("E_AUTH_FAILED", "AUTH failed"), "AUTH", reason)
+            return
+        self._watch(token)
+        session.permissions = found = self._permissions(token)
+        if session.state == STATE_SUBSCRIBED:
+            topic, channel = self._turns.broker.names_subscribed(session)
+            if not found.allows(topic, channel):
+                text = f'AUTH failed for SUB on "{topic}" "{channel}"'
+                error = RemoteError("E_UNAUTHORIZED", text)
+                self._cut(error, "SUB", FORBIDDEN, topic, channel)
+
+    def refuse(
+        self, code: str, action: str, reason: str = "", topic: str = "", channel: str = ""
+    ) -> None:
+        """Note that a command is refused.
+
+        Args:
+            code: nsqd's answer.
+            action: the command.
+            reason: one of `daemon.access.access.REASONS`; "": by the code.
+            topic, channel: what it was about.
+        """
+        session = self._session
+        if not reason:
+            reason = FORBIDDEN if code == "E_UNAUTHORIZED" else UNAUTHORISED
+        entry = Entry(
+            self._name,
+            "token" if self._name else "nobody",
+            session.remote_address,
+            action,
+            "refused",
+            topic=topic,
+            channel=channel,
+            user_agent=session.user_agent,
+            detail=f"{code} {reason}",
+        )
+        self._access.refuse(reason, entry, action)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _permissions(self, token: Token) -> Permissions:
+        left_seconds = min(token.expires - self._access.now(), FOREVER_SECONDS)
+        found = granted(token.name, permissions(token.grants), int(left_seconds * SECOND))
+        found.begin(self._turns.runner.now().mono_ns)
+        return found
+
+    def _watch(self, token: Token) -> None:
+        """Look again when it expires, or the clock says so."""
+        self.close()
+        left_seconds = token.expires - self._access.now()
+        if left_seconds < FOREVER_SECONDS:
+            delay = max(0.0, min(left_seconds, LOOK_SECONDS))
+            self._timer = self._turns.loop.call_later(delay, self.review)
+
+    def _cut(
+        self, error: RemoteError, action: str, reason: str, topic: str = "", channel: str = ""
+    ) -> None:
+        self.refuse(error.code, action, reason, topic, channel)
+        self._turns.broker.fail(self._session, error)
+        self._turns.schedule()

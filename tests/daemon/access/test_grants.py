@@ -1,0 +1,138 @@
+"""Grants: roles of a token, each for all topics or some."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.access import grants, tokens
+from sparq.daemon.access.roles import ADMINS_WORDS, WORDS, Role, RoleError
+from sparq.daemon.access.tokens import Form
+
+HASH = "1b0f7a3d5c9e2f4a6b8c0d1e3f5a7b9c1d3e5f708192a3b4c5d6e7f8091a2b3c"
+NOW = 1_800_000_000.0
+
+
+def test_a_role_includes_the_lower_ones() -> None:
+    """Bodies, publishing and consuming are apart from what operators do."""
+    has = {
+        word: [other for other, lower in WORDS.items() if lower in role and other != word]
+        for word, role in WORDS.items()
+    }
+
+    assert {
+        "read": [],
+        "bodies": ["read"],
+        "operate": ["read"],
+        "administer": ["read", "operate"],
+        "publish": [],
+        "consume": ["read", "bodies"],
+        "register": [],
+    } == has
+    assert all(Role.FIND in role for role in WORDS.values())
+
+
+def test_each_role_is_for_its_topics() -> None:
+    """Without a pattern for all of them."""
+    found = grants.parse("publish:clicks*,consume:orders.?,publish:x#ephemeral,read")
+
+    may = {
+        name: [word for word, role in WORDS.items() if role in grants.for_topic(found, name)]
+        for name in ("clicks", "clicks.dead", "orders.1", "orders.12", "x", "x#ephemeral", "")
+    }
+    assert {
+        "clicks": ["read", "publish"],
+        "clicks.dead": ["read", "publish"],
+        "orders.1": ["read", "bodies", "consume"],
+        "orders.12": ["read"],
+        "x": ["read"],
+        "x#ephemeral": ["read", "publish"],
+        "": ["read"],
+    } == may
+    assert Role.READ == grants.everywhere(found)
+    assert Role.READ | Role.PUBLISH | Role.CONSUME == grants.anywhere(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "read:",
+        "read:a b",
+        "read:[a]",
+        "read:a/b",
+        f"read:{'a' * 65}",
+        ",".join(["read"] * 51),
+    ],
+)
+def test_any_other_text_is_no_grant(text: str) -> None:
+    """A misspelt pattern must not be less, or more, than was meant."""
+    with pytest.raises(RoleError):
+        grants.parse(text)
+
+
+def in_file(folder: Path, text: str) -> str:
+    path = folder / "tokens"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_comment_may_stand_behind_a_pattern(tmp_path: Path) -> None:
+    """`#ephemeral` ends a pattern; any other `#` begins a comment."""
+    text = (
+        f"#ephemeral things\nbob publish:a#ephemeral,read {HASH}#his\neve read {HASH[::-1]} # hers"
+    )
+    found = tokens.read(in_file(tmp_path, text))
+
+    assert 2 == len(found)
+    (bob, eve) = found._tokens
+    assert ("a#ephemeral", "*") == tuple(grant.topics for grant in bob.grants)
+    assert Role.READ == eve.roles
+
+
+def test_what_anybody_may_is_a_line_of_its_own(tmp_path: Path) -> None:
+    """It has no token, and counts as none."""
+    found = tokens.read(in_file(tmp_path, "anybody read:public* -\n"))
+
+    assert 0 == len(found)
+    assert Role.READ == grants.for_topic(found.anybody, "public.1")
+    assert Role.NONE == grants.for_topic(found.anybody, "private")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("anybody publish -", "reads at most"),
+        ("anybody read,bodies -", "reads at most"),
+        (f"anybody read {HASH}", "reads at most"),
+        ("anybody read - 2030-01-01", "reads at most"),
+        ("bob read -", "64 hex digits"),
+        ("anybody read -\nanybody read -", "there already"),
+    ],
+)
+def test_anybody_gets_nothing_that_matters(tmp_path: Path, line: str, why: str) -> None:
+    """A slip must not open the door."""
+    with pytest.raises(tokens.TokenFileError, match=f"line [12]: .*{why}"):
+        tokens.read(in_file(tmp_path, line))
+
+
+def test_a_program_may_take_fewer_roles(tmp_path: Path) -> None:
+    """A pattern that nsqadmin ignored would give more than was meant."""
+    form = Form(ADMINS_WORDS, is_whole=True)
+    for granted, why in (
+        ("read:clicks*", "without a pattern"),
+        ("publish", "is no role: use read, bodies, operate, administer"),
+    ):
+        path = in_file(tmp_path, f"bob {granted} {HASH}")
+        with pytest.raises(tokens.TokenFileError, match=re.escape(why)):
+            tokens.read(path, form)
+
+
+def test_tokens_in_force_are_those_that_have_not_expired(tmp_path: Path) -> None:
+    """What /metrics counts."""
+    found = tokens.read(in_file(tmp_path, f"bob read {HASH} 2020-01-01\neve read {HASH[::-1]}"))
+
+    assert (2, 1) == (len(found), found.in_force(NOW))
