@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sparq.daemon.access import tokens
 from sparq.nsqd.options import Options
 from sparq.program.flags import flags_of
 from sparq.protocol import commands as c
@@ -63,9 +64,9 @@ def process_list(server: Server) -> bytes:
     return b"".join((folder / name).read_bytes() for name in ("cmdline", "comm", "status"))
 
 
-def in_outputs(server: Server) -> list[str]:
+def in_outputs(server: Server, token: str = TOKENS) -> list[str]:
     """Where something planted is to be seen."""
-    outputs = {path: get(server, path) for path in (*PATHS, *every_option(server))}
+    outputs = {path: get(server, path, token=token) for path in (*PATHS, *every_option(server))}
     refusals = {f"{path}, refused": get(server, path, token="wrong") for path in PATHS}
     found = {**outputs, **refusals, "log": server.log_path.read_bytes()}
     found["process list"] = process_list(server)
@@ -75,10 +76,10 @@ def in_outputs(server: Server) -> list[str]:
     return [name for name, data in found.items() if PLANTED.encode() in data]
 
 
-def authenticate(server: NsqdServer) -> bytes:
+def authenticate(server: NsqdServer, secret: str = CLIENTS) -> bytes:
     """AUTH with the secret; what is answered, to it and to what follows."""
     with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
-        connection.sendall(b"  V2" + c.identify(b"{}") + c.auth(CLIENTS.encode()) + b"NONSENSE\n")
+        connection.sendall(b"  V2" + c.identify(b"{}") + c.auth(secret.encode()) + b"NONSENSE\n")
         answer = b""
         while piece := connection.recv(1 << 16):
             answer += piece
@@ -153,9 +154,62 @@ def test_a_token_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.security("A-5")
+@pytest.mark.parametrize("spawn", [spawn_nsqd, spawn_nsqlookupd])
+def test_a_token_of_the_file_is_told_nowhere(
+    tmp_path: Path, spawn: Callable[..., Server], shows: Callable[[str], None]
+) -> None:
+    """Good, wrong, expired, without the role, by HTTP and by AUTH; nor is one in the audit file."""
+    made = {
+        name: tokens.make(name, roles, last, prefix=f"{PLANTED}-{name}-")
+        for name, roles, last in (
+            ("good", "administer,consume,publish", ""),
+            ("weak", "publish:other", ""),
+            ("old", "administer", "2020-01-01"),
+            ("wrong", "read", ""),
+        )
+    }
+    file, audit = tmp_path / "tokens", tmp_path / "audit"
+    file.write_text("\n".join(line for name, (_, line) in made.items() if name != "wrong"))
+    flags = ("--log-level=debug", f"--token-file={file}", f"--audit-file={audit}")
+    answers = []
+    with spawn(tmp_path, *flags) as server:
+        for token, _ in made.values():
+            paths = ("/topic/create?topic=t", "/topic/delete?topic=t", "/pub?topic=t")
+            answers += [order(server, path, token) for path in paths]
+            if isinstance(server, NsqdServer):
+                answers.append(authenticate(server, token))
+        good, _ = made["good"]
+        file.write_text(f"{good} administer x\n")
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: "SIGHUP: the tokens stay as they are" in server.log_text)
+        assert [] == [name for name in in_outputs(server, good) if name != "file tokens"]
+    assert PLANTED.encode() not in b"".join(answers)
+    assert '"user":"good"' in audit.read_text()
+    assert '"user":"weak"' in audit.read_text()
+    assert '"user":"old"' in audit.read_text()
+    shows(f"{server.module}: tokens planted {len(made)}, found 0")
+
+
+def order(server: Server, path: str, token: str) -> bytes:
+    """The answer to a POST with a token."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    try:
+        connection.request("POST", path, b"x", {"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return str(answer.getheaders()).encode() + answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.security("A-5")
 def test_starts_that_fail_tell_no_secret(tmp_path: Path) -> None:
     """What is wrong with a flag is said without its value, where that may be a secret."""
-    for flag in (f"--http-token={TOKENS} and more", f"--auth-http-address=ftp://u:{USERS}@h/"):
+    (tmp_path / "tokens").write_text(f"bob {TOKENS} read\n")
+    for flag in (
+        f"--http-token={TOKENS} and more",
+        f"--auth-http-address=ftp://u:{USERS}@h/",
+        f"--token-file={tmp_path}/tokens",
+    ):
         with pytest.raises(AssertionError, match="ended") as error:
             spawn_nsqd(tmp_path, flag)
         assert PLANTED not in str(error.value)

@@ -50,7 +50,7 @@ def parse(text: str, words: Mapping[str, Role] = WORDS) -> tuple[Grant, ...]:
         role = role_of(word, words)
         if colon and (len(pattern) > PATTERN_MAX or not _PATTERN.fullmatch(pattern)):
             raise RoleError(
-                f"{pattern[:PATTERN_MAX]!r} is no pattern of topics: use 1 to {PATTERN_MAX}"
+                f"{word} has no pattern of topics behind its colon: use 1 to {PATTERN_MAX}"
                 " characters from [.a-zA-Z0-9_-*?]"
             )
         found.append(Grant(role, pattern or ALL))

@@ -46,6 +46,7 @@ WORDS = {
     "register": Role.REGISTER,
 }
 NO_ROLE = "none"
+WORD_MAX = 16
 
 
 class RoleError(ValueError):
@@ -58,7 +59,10 @@ def role_of(word: str, words: Mapping[str, Role] = WORDS) -> Role:
     Raises:
         RoleError: it is none of `words`.
     """
-    role = words.get(word.strip())
+    word = word.strip()
+    role = words.get(word)
     if role is None:
-        raise RoleError(f"{word.strip() or 'empty'!r} is no role: use {', '.join(words)}")
+        # A long word may be a token that slipped into a wrong column.
+        named = repr(word or "empty") if len(word) <= WORD_MAX else "a long word"
+        raise RoleError(f"{named} is no role: use {', '.join(words)}")
     return role
