@@ -44,7 +44,7 @@ OURS = {
     *("max-topics", "max-channels", "max-topic-bytes", "max-connections"),
     *("go-compatible", "http-token", "debug-routes", "max-line-size", "first-command-timeout"),
     *("min-receive-rate", "http-request-timeout", "require-heartbeats", "strict-identify"),
-    *("policies", "token-file", "audit-file"),
+    *("policies", "token-file", "audit-file", "lookupd-token"),
     *log_flags.NAMES,
 }
 

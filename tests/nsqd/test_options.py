@@ -50,7 +50,7 @@ DEFAULTS = {
     **{"max_attempts": 0, "max_topic_messages": 0, "drop_oldest": False},
     **{"max_publish_rate": 0, "max_client_publish_rate": 0},
     **{"max_topics": 0, "max_channels": 0, "max_topic_bytes": 0, "max_connections": 0},
-    **{"token_file": "", "audit_file": ""},
+    **{"token_file": "", "audit_file": "", "lookupd_token": ""},
     **{"http_token": "", "debug_routes": True, "go_compatible": False},
     "max_line_size": 16_384,
     "first_command_timeout": 0,

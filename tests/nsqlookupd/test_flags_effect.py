@@ -238,6 +238,12 @@ def token_file(server: ToldServer) -> None:
     assert 403 == status(server, "POST", "/topic/delete?topic=made", token)
 
 
+def require_token(server: ToldServer) -> None:
+    """An nsqd without one is not let in."""
+    with Nsqd(server) as nsqd:
+        assert nsqd.say_identify("any").startswith(b"E_UNAUTHORIZED IDENTIFY a token is required")
+
+
 def audit_file(server: ToldServer) -> None:
     """What was done is in it, with the token's name."""
     assert 200 == status(server, "POST", "/topic/create?topic=x", server.helpers["operator"])
@@ -308,6 +314,7 @@ GROUPS = {
         Row("http-address", "{http}", http_address),
         Row("token-file", "{tokens}", token_file),
         Row("audit-file", "{data}/audit", audit_file),
+        Row("require-token", True, require_token),
     ],
     "bounded log": [
         Row("tcp-address", "{tcp}", tcp_address),
@@ -326,7 +333,7 @@ inactive-producer-timeout tombstone-lifetime
 OURS = {
     *("allow-broadcast-address", "max-connections", "max-connections-per-address"),
     *("max-registrations", "max-names", "http-token", "debug-routes", "http-request-timeout"),
-    *("go-compatible", "token-file", "audit-file", *NAMES),
+    *("go-compatible", "token-file", "audit-file", "require-token", *NAMES),
 }
 
 

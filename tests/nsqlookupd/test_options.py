@@ -13,7 +13,7 @@ from tests import log_flags
 SECOND = 1_000_000_000
 OURS = {
     *("allow-broadcast-address", "debug-routes", "http-request-timeout", "http-token"),
-    *("audit-file", "token-file"),
+    *("audit-file", "token-file", "require-token"),
     *("max-connections", "max-connections-per-address", "max-names", "max-registrations"),
     *("go-compatible", *log_flags.NAMES),
 }

@@ -19,7 +19,7 @@ from sparq.program.flags import flags_of
 from sparq.protocol import commands as c
 from tests import servers
 from tests.nsqd.layered import Certificates
-from tests.security.peers import FakeAuthd
+from tests.security.peers import FakeAuthd, FakeLookupd
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.waiting import wait_for
 
@@ -182,12 +182,29 @@ def test_a_token_of_the_file_is_told_nowhere(
         file.write_text(f"{good} administer x\n")
         os.kill(server.pid, signal.SIGHUP)
         wait_for(lambda: "SIGHUP: the tokens stay as they are" in server.log_text)
-        assert [] == [name for name in in_outputs(server, good) if name != "file tokens"]
+        assert [] == in_outputs(server, good)
     assert PLANTED.encode() not in b"".join(answers)
     assert '"user":"good"' in audit.read_text()
     assert '"user":"weak"' in audit.read_text()
     assert '"user":"old"' in audit.read_text()
     shows(f"{server.module}: tokens planted {len(made)}, found 0")
+
+
+@pytest.mark.security("A-5")
+def test_the_token_for_nsqlookupds_is_told_nowhere(tmp_path: Path) -> None:
+    """Not even what an nsqlookupd repeats of it gets into the log."""
+    (tmp_path / "token").write_text(TOKENS)
+    with FakeLookupd(TOKENS) as lookupd:
+        address = f"--lookupd-tcp-address={lookupd.address}"
+        token = f"--lookupd-token=@{tmp_path}/token"
+        with spawn_nsqd(tmp_path, "--log-level=debug", address, token) as server:
+            assert order(server, "/topic/create?topic=t", "").startswith(b"[")
+            wait_for(lambda: lookupd.answered > 3 and "***" in server.log_text)
+            assert [] == in_outputs(server)
+            (tmp_path / "token").write_text("pl4nted, and no token")
+            os.kill(server.pid, signal.SIGHUP)
+            wait_for(lambda: "the token for nsqlookupds stays as it is" in server.log_text)
+            assert [] == in_outputs(server)
 
 
 def order(server: Server, path: str, token: str) -> bytes:

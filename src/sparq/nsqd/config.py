@@ -32,6 +32,7 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
     "tls_required": _TLS_REQUIRED.__getitem__,
     "tls_min_version": _TLS_VERSIONS.__getitem__,
     "http_token": hidden,
+    "lookupd_token": hidden,
     "auth_http_addresses": lambda urls: [public(url) for url in urls],
 }
 

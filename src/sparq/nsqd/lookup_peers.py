@@ -104,16 +104,20 @@ class Peer:
         self,
         where: str,
         introduction: Callable[[Draining], bytes],
+        introduction: Callable[[], bytes],
+        hide: Callable[[bytes], bytes],
         everything: Callable[[], list[bytes]],
         drains: Callable[[], Draining],
         reply_bytes_max: int,
     ) -> None:
         """`everything`: the commands that register all that there is; `drains`: what drains now."""
+        """`hide` takes what must be in no log out of an answer."""
         self.where = where
         self.http_address: str | None = None
         self.knows_drain = False
         self.tried = asyncio.Event()
         self._introduction = introduction
+        self._hide = hide
         self._everything = everything
         self._drains = drains
         self._introduced = NONE
@@ -173,6 +177,7 @@ class Peer:
         now = self._drains()
         self._introduced = Draining(now.node, {})
         writer.write(MAGIC + self._introduction(now))
+        writer.write(MAGIC + self._introduction())
         reply = await self._reply(reader)
         try:
             me = json.loads(reply)
@@ -202,7 +207,7 @@ class Peer:
             (size,) = struct.unpack(">i", head)
             if not 0 <= size <= self._reply_bytes_max:
                 raise PeerError(f"announced an answer of {size} bytes")
-            return await reader.readexactly(size)
+            return self._hide(await reader.readexactly(size))
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
         """Return when there is news or a PING is due; raise when the connection ends."""
@@ -268,6 +273,8 @@ class LookupPeers:
         peer = Peer(
             where,
             lambda draining: introduction(self._nsqd, draining),
+            lambda: introduction(self._nsqd),
+            self._hide,
             lambda: registrations(self._broker),
             lambda: self._broker.drains.now,
             self._nsqd.options.broker.limits.max_body_size,
@@ -340,9 +347,16 @@ class LookupPeers:
                 auto_decompress=False,
             )
         url = lookup.question(where, "channels", topic=topic)
-        async with self._http.get(url, allow_redirects=False) as answer:
+        token = self._nsqd.lookupd_token
+        shown = {"Authorization": f"Bearer {token}"} if token else None
+        async with self._http.get(url, allow_redirects=False, headers=shown) as answer:
             body = await collected(answer.content.iter_any(), lookup.ANSWER_BYTES_MAX)
-        return channels_of(answer.status, body)
+        return channels_of(answer.status, self._hide(body))
+
+    def _hide(self, answer: bytes) -> bytes:
+        """An answer without the token, which an nsqlookupd may repeat."""
+        token = self._nsqd.lookupd_token.encode()
+        return answer.replace(token, b"***") if token else answer
 
 
 def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
@@ -360,6 +374,18 @@ def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
             "draining": drains.node is not None,
         }
     ).encode()
+    facts = {
+        "version": NSQ_VERSION,
+        "tcp_port": options.lookupd.broadcast_tcp_port or nsqd.tcp_port,
+        "http_port": options.lookupd.broadcast_http_port or nsqd.http_port,
+        "hostname": socket.gethostname(),
+        "broadcast_address": options.lookupd.broadcast_address,
+        "topology_zone": options.broker.topology_zone,
+        "topology_region": options.broker.topology_region,
+    }
+    if nsqd.lookupd_token:  # no nsqlookupd of Go's looks at it
+        facts["token"] = nsqd.lookupd_token
+    body = json.dumps(facts).encode()
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
 
 

@@ -68,6 +68,13 @@ class LookupdOptions:
         key="nsqlookupd_tcp_addresses",
         live="lookupds",
     )
+    token: str = option(
+        "",
+        "token that nsqlookupds are shown (--require-token); @FILE: the one in this file",
+        name="lookupd-token",
+        live="lookupd token",
+        secret=True,
+    )
     broadcast_address: str = option(socket.gethostname, "address that nsqlookupd tells the clients")
     broadcast_tcp_port: int = option(
         0, "TCP port told to nsqlookupd; 0: the real one", least=0, most=PORT_MAX

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from sparq.daemon import reload as hangup
+from sparq.daemon import token
 from sparq.nsqd import policy_document
 from sparq.nsqd.policy_document import DocumentError
 from sparq.program import logging as log_lines
@@ -59,6 +60,7 @@ class Reloader:
         if wanted is None:
             return
         live = ("log", "lookupds", *self._take_certificates(wanted), *self._take_policies(wanted))
+        live += self._take_lookupd_token(wanted)
         self._take_tokens()
         self._nsqd.options = hangup.take(self._nsqd.options, wanted, live)
         self._peers.set_addresses(wanted.lookupd.tcp_addresses)
@@ -68,6 +70,16 @@ class Reloader:
         access, authenticator = self._nsqd.access, self._nsqd.clients.authenticator
         if access is not None and access.reload() and authenticator is not None:
             authenticator.review()
+
+    def _take_lookupd_token(self, wanted: Options) -> tuple[str, ...]:
+        """Show nsqlookupds another token from the next connection on."""
+        try:
+            found = token.resolve(wanted.lookupd.token, "--lookupd-token")
+        except StartError as error:
+            logger.error("SIGHUP: the token for nsqlookupds stays as it is: %s", error)
+            return ()
+        self._nsqd.lookupd_token = found
+        return ("lookupd token",)
 
     def _take_policies(self, wanted: Options) -> tuple[str, ...]:
         """Have the file's policies hold; which options count from now on."""

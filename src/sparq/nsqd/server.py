@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from sparq.daemon import files
+from sparq.daemon import files, token
 from sparq.nsqd.clients import Clients
 from sparq.nsqd.rights import access_of
 from sparq.nsqd.tcp import Connection
@@ -57,6 +57,7 @@ class Nsqd:
         options: what is in force; a `Reloader` changes it.
         drain_watchers: called when other drains hold.
         access: who may do what; None: everybody may.
+        lookupd_token: what nsqlookupds are shown; "": nothing.
     """
 
     def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -67,6 +68,7 @@ class Nsqd:
         self.turns = Turns(broker, loop)
         self.runner = self.turns.runner
         self.access = access_of(options)
+        self.lookupd_token = token.resolve(options.lookupd.token, "--lookupd-token")
         self.clients = Clients(options, self.turns, self.access)
         self.http_connections_max = files.UNLIMITED
         self.tcp_port = self.http_port = self.https_port = -1

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.shown_token import ShownToken
 from sparq.program.lifecycle import StartError
 from sparq.protocol.address import parse_ip
 
 if TYPE_CHECKING:
+    from sparq.daemon.access.access import Access
     from sparq.nsqlookupd.registry import Producer, Registry
 
 PEER = "peer"
@@ -37,8 +39,15 @@ logger = logging.getLogger(__name__)
 class Guard:
     """The limits of one nsqlookupd, and the connections that count against them."""
 
-    def __init__(self, options: Options) -> None:
-        """Raises StartError: an address that is allowed is none."""
+    def __init__(self, options: Options, access: Access | None = None) -> None:
+        """`access` has the tokens, where nsqds must show one.
+
+        Raises:
+            StartError: an address that is allowed is none, or tokens are asked for without a file.
+        """
+        if options.require_token and not options.access.token_file:
+            raise StartError("--require-token needs --token-file, which has the tokens of nsqds")
+        self._access = access if options.require_token else None
         self._rules = [_rule(text) for text in options.allow_broadcast_addresses]
         self._connections_max = options.max_connections
         self._per_address_max = options.max_connections_per_address
@@ -69,6 +78,10 @@ class Guard:
         self._connected[host] -= 1
         if not self._connected[host]:
             del self._connected[host]
+
+    def shown_token(self, remote_address: str) -> ShownToken | None:
+        """Holds what a peer at this address shows; None: no token is asked for."""
+        return None if self._access is None else ShownToken(self._access, remote_address)
 
     def may_claim(self, address: str, ports: tuple[int, int], host: str) -> bool:
         """Whether a peer of this host may say that consumers find it there."""

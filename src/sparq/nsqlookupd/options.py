@@ -52,6 +52,10 @@ class Options:
         1_000_000, "topics and channels that one nsqd may register", least=0
     )
     max_names: int = option(0, "topics and channels that nsqds may make known in all", least=0)
+    require_token: bool = option(
+        False,
+        "nsqds must show a token of the file that may register (nsqd's --lookupd-token)",
+    )
     http: HttpOptions = field(default_factory=HttpOptions, metadata={"prefix": "http-"})
     access: AccessOptions = field(default_factory=AccessOptions)
 

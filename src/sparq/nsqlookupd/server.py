@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from sparq.daemon import reload as hangup
 from sparq.daemon import token
@@ -25,6 +26,9 @@ from sparq.nsqlookupd.tcp import Connection, instant
 from sparq.program import lifecycle
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
+
+LOOK_SECONDS: Final = 1.0
+"""How often the tokens that nsqds have shown are held to the clock."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ class Nsqlookupd:
         self.http_port = 0
         self.connections: set[Connection] = set()
         self.access = build(RIGHTS, token.resolve(options.http.token), options.access)
-        self._guard = Guard(options)
+        self._guard = Guard(options, self.access)
         endpoints = Endpoints(
             self.registry,
             instant,
@@ -59,6 +63,7 @@ class Nsqlookupd:
             request_seconds=options.http.request_timeout_ns / SECOND,
         )
         self._listeners: list[Listener] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, listeners: Sequence[Listener] | None = None) -> None:
         """Answer at these sockets, TCP and HTTP; without them at the options' addresses.
@@ -79,11 +84,29 @@ class Nsqlookupd:
         }
         await tcp.serve(lambda: Connection(self.registry, me, self.connections, self._guard))
         await self._site.start(http)
+        if options.require_token:
+            self._watch()
         logger.info("TCP: listening on %s", tcp.text)
         logger.info("HTTP: listening on %s", http.text)
 
+    def reload(self) -> None:
+        """Read the token file again, and hold the nsqds to it that are connected."""
+        if self.access is not None and self.access.reload():
+            self._review(again=True)
+
+    def _review(self, *, again: bool = False) -> None:
+        for connection in tuple(self.connections):
+            connection.review(again=again)
+
+    def _watch(self) -> None:
+        """Look now and then for tokens that have expired."""
+        self._review()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch)
+
     async def stop(self) -> None:
         """Stop listening and drop every connection."""
+        if self._timer is not None:
+            self._timer.cancel()
         while self._listeners:
             self._listeners.pop().close()
         for connection in list(self.connections):
@@ -113,8 +136,7 @@ async def serve(
         wanted = hangup.read_again(read_again)
         if wanted is not None:
             options = hangup.take(options, wanted, ("log",))
-            if daemon.access is not None:
-                daemon.access.reload()
+            daemon.reload()
 
     lifecycle.on_hangup(reload)
     await stop.wait()

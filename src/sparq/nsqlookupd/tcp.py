@@ -106,6 +106,7 @@ class Conversation:
         self._peer_id = peer_id
         self._now = now
         self._guard = Guard(Options()) if guard is None else guard
+        self._shown = self._guard.shown_token(remote_address)
         self._buffer = bytearray()
         self._searched = 0
         self._body_size: int | None = None
@@ -145,6 +146,10 @@ class Conversation:
             logger.info("DB: client(%s) leaves", self._remote_address)
             self._registry.remove(self.producer)
             self.producer = None
+
+    def review(self, *, again: bool) -> bool:
+        """Whether the peer may stay; `again`: tokens have been read again."""
+        return self._shown is None or self._shown.review(again=again)
 
     # Bytes
 
@@ -218,6 +223,8 @@ class Conversation:
 
     def _identify(self, body: bytes) -> bytes:
         producer = read_producer(body, self._peer_id, self._remote_address, self._now())
+        if self._shown is not None and (reason := self._shown.take(body)):
+            raise ClientError(f"E_UNAUTHORIZED IDENTIFY {reason}")
         self._check_claim(producer)
         self.producer = producer
         self._registry.add(producer)
@@ -243,6 +250,8 @@ class Conversation:
         producer, topic, channel = self._topic_channel("REGISTER", arguments)
         if reason := self._guard.refusal(self._registry, producer, topic, channel):
             raise ClientError(f"E_INVALID REGISTER {reason}")
+        if self._shown is not None and (reason := self._shown.refusal(topic)):
+            raise ClientError(f"E_UNAUTHORIZED REGISTER {reason}")
         self._registry.register(producer, topic, channel)
         logger.info("DB: client(%s) REGISTER %s %s", self._remote_address, topic, channel)
         return reply(b"OK")
@@ -410,6 +419,12 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """nsqlookupd stops."""
         self._transport.close()
+
+    def review(self, *, again: bool) -> None:
+        """Let a peer go whose token counts no more; `again`: tokens have been read again."""
+        if not self._conversation.ended and not self._conversation.review(again=again):
+            self._conversation.close()
+            self._transport.close()
 
     def _write(self, answers: bytes) -> None:
         if answers:

@@ -12,6 +12,7 @@ from sparq.protocol import commands
 from tests.nsqd.effects.common import ADDRESSES, ERROR
 from tests.nsqd.effects.limits import ask
 from tests.nsqd.line import OK, Line, pub
+from tests.servers import spawn_nsqlookupd
 from tests.told import Row, Told, ToldServer
 from tests.waiting import wait_for
 
@@ -41,19 +42,35 @@ def audit_file(server: ToldServer) -> None:
     wait_for(noted)
 
 
+def lookupd_token(server: ToldServer) -> None:
+    """An nsqlookupd that asks for a token lists this nsqd."""
+    lookupd = server.helpers["asking"]
+
+    def ports() -> list[int]:
+        return [node["tcp_port"] for node in lookupd.get_json("/nodes")["producers"]]
+
+    wait_for(lambda: server.tcp_port in ports())
+
+
 @contextlib.contextmanager
 def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
-    """The file of tokens that a row names."""
+    """The file of tokens that a row names, and an nsqlookupd that asks for one of them."""
     token, line = tokens.make("web", "publish")
-    (folder / "tokens").write_text(line)
-    daemons.helpers["publisher"] = token
-    daemons.places["tokens"] = str(folder / "tokens")
-    yield
+    registrar, another = tokens.make("nsqds", "register")
+    file = folder / "tokens"
+    file.write_text(f"{line}\n{another}\nanybody read -\n")
+    asks = ("--require-token", f"--token-file={file}")
+    with spawn_nsqlookupd(folder, *asks, name="asking") as lookupd:
+        daemons.helpers.update(publisher=token, asking=lookupd)
+        daemons.places.update(tokens=str(file), registrar=registrar, asking=lookupd.tcp)
+        yield
 
 
 GROUPS = {
     "known": [
         *ADDRESSES,
+        Row("lookupd-tcp-address", ["{asking}"], lookupd_token, key="nsqlookupd_tcp_addresses"),
+        Row("lookupd-token", "{registrar}", lookupd_token),
         Row("token-file", "{tokens}", token_file),
         Row("audit-file", "{data}/audit", audit_file),
     ],

@@ -1,0 +1,90 @@
+"""The token that an nsqd shows in IDENTIFY's body, where `--require-token` is given.
+
+    {"version": "1.3.0", "broadcast_address": "nsqd-1", ..., "token": "nsq_..."}
+
+1. Go's nsqlookupd takes no notice of that field, and Go's nsqd does not send it: it is refused.
+2. Whoever registers a topic needs the role `register` for it; to be let in at all, for some topic.
+3. What has expired, or is gone from the file, ends its connection, and so its registrations.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from sparq.daemon.access import grants
+from sparq.daemon.access.access import EXPIRED, FORBIDDEN
+from sparq.daemon.access.audit_file import Entry
+from sparq.daemon.access.roles import Role
+
+if TYPE_CHECKING:
+    from sparq.daemon.access.access import Access
+    from sparq.daemon.access.tokens import Token
+
+FIELD: Final = "token"
+
+
+class ShownToken:
+    """What one nsqd has shown."""
+
+    def __init__(self, access: Access, remote_address: str) -> None:
+        self._access = access
+        self._remote_address = remote_address
+        self._text = ""
+        self._token: Token | None = None
+
+    def take(self, body: bytes) -> str:
+        """Take IDENTIFY's body, a JSON object; why its sender may not come in, or ""."""
+        # Keys come in any case, as all of an introduction.
+        fields = {key.lower(): value for key, value in json.loads(body).items()}
+        shown = fields.get(FIELD)
+        self._text = shown if isinstance(shown, str) else ""
+        self._token, reason = self._access.look(self._text)
+        if not reason and not self._may():
+            reason = FORBIDDEN
+        if not reason:
+            return ""
+        self._refuse(reason, "IDENTIFY")
+        if reason == FORBIDDEN:
+            return "this token may not register"
+        if reason == EXPIRED:
+            return "this token has expired"
+        return "unknown token" if self._text else "a token is required (nsqd's --lookupd-token)"
+
+    def refusal(self, topic: str) -> str:
+        """Why its sender may not register a topic, or ""."""
+        if self._token is not None and Role.REGISTER in grants.for_topic(self._token.grants, topic):
+            return ""
+        self._refuse(FORBIDDEN, "REGISTER", topic)
+        return "this token may not register this topic"
+
+    def review(self, *, again: bool) -> bool:
+        """Whether the token is still good; `again`: its line may be another one by now."""
+        if self._token is None:
+            return True  # nothing was shown yet
+        reason = "" if self._access.now() < self._token.expires else EXPIRED
+        if again:
+            found, reason = self._access.look(self._text)
+            self._token = found or self._token
+            if not reason and not self._may():
+                reason = FORBIDDEN
+        if reason:
+            self._refuse(reason, "IDENTIFY")
+        return not reason
+
+    def _may(self) -> bool:
+        held = () if self._token is None else self._token.grants
+        return Role.REGISTER in grants.anywhere(held)
+
+    def _refuse(self, reason: str, action: str, topic: str = "") -> None:
+        name = "" if self._token is None else self._token.name
+        entry = Entry(
+            name,
+            "token" if name else "nobody",
+            self._remote_address,
+            action,
+            "refused",
+            topic=topic,
+            detail=reason,
+        )
+        self._access.refuse(reason, entry, action)

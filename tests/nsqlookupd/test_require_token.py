@@ -1,0 +1,237 @@
+"""`--require-token`: an nsqd registers only with a token that may, and for as long as it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.daemon.access import tokens
+from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.server import Nsqlookupd
+from sparq.nsqlookupd.tcp import instant
+from sparq.program.lifecycle import StartError
+from tests.nsqd import daemon as nsqds
+from tests.options import changed
+from tests.waiting import until
+
+FACTS = {"broadcast_address": "nsqd-1", "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
+OK = b"OK"
+
+
+class House:
+    """An nsqlookupd that asks for tokens, and its file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.audit = folder / "tokens", folder / "audit"
+        self.shown: dict[str, str] = {}
+        self.lines: dict[str, str] = {}
+        for name, roles, last in (
+            ("all", "register", ""),
+            ("clicks", "register:clicks*", ""),
+            ("admin", "administer,consume,publish", ""),
+            ("old", "register", "2020-01-01"),
+        ):
+            self.shown[name], self.lines[name] = tokens.make(name, roles, last)
+        self.shown["wrong"] = tokens.make("wrong", "register")[0]
+        self.write()
+        self.lookupd: Nsqlookupd
+
+    def write(self) -> None:
+        """Write the file as it is to be."""
+        self.file.write_text("\n".join(self.lines.values()))
+
+    @asynccontextmanager
+    async def running(self, **options: Any) -> AsyncIterator[Nsqlookupd]:
+        """nsqlookupd on free ports."""
+        free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+        files = {"token_file": str(self.file), "audit_file": str(self.audit)}
+        given = {**free, **files, "require_token": True, **options}
+        self.lookupd = Nsqlookupd(changed(Options(), **given))
+        await self.lookupd.start()
+        try:
+            yield self.lookupd
+        finally:
+            await self.lookupd.stop()
+
+    @property
+    def known(self) -> str:
+        """All that is registered."""
+        return repr(sorted(key for *key, _ in self.lookupd.registry.registrations()))
+
+    def refused(self) -> dict[str, int]:
+        """How much was refused, by reason."""
+        assert self.lookupd.access is not None
+        return {reason: n for reason, n in self.lookupd.access.refused.items() if n}
+
+
+class Nsqd:
+    """One nsqd's connection, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self, command: bytes) -> bytes:
+        """A command and its answer; empty: the connection ended."""
+        self.writer.write(command)
+        try:
+            async with asyncio.timeout(30):
+                (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+                return await self.reader.readexactly(size)
+        except asyncio.IncompleteReadError:
+            return b""
+
+
+@asynccontextmanager
+async def nsqd(house: House) -> AsyncIterator[Nsqd]:
+    """A connection that has said its magic bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", house.lookupd.tcp_port)
+    writer.write(b"  V1")
+    yield Nsqd(reader, writer)
+    writer.close()
+
+
+def identify(**more: Any) -> bytes:
+    """IDENTIFY with further fields."""
+    body = json.dumps({**FACTS, **more}).encode()
+    return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """An nsqlookupd that is not started yet."""
+    return House(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        (None, "a token is required (nsqd's --lookupd-token)"),
+        ("", "a token is required (nsqd's --lookupd-token)"),
+        (7, "a token is required (nsqd's --lookupd-token)"),
+        ("wrong", "unknown token"),
+        ("old", "this token has expired"),
+        ("admin", "this token may not register"),
+    ],
+)
+async def test_without_a_token_that_may_nobody_registers(
+    house: House, shown: Any, why: str
+) -> None:
+    """Go's nsqd neither; the answer says why, and the connection ends."""
+    async with house.running(), nsqd(house) as peer:
+        before = house.known
+        more = {} if shown is None else {"token": house.shown.get(shown, shown)}
+        assert f"E_UNAUTHORIZED IDENTIFY {why}".encode() == await peer.ask(identify(**more))
+        assert b"" == await peer.ask(b"REGISTER t\n")
+        assert before == house.known
+        assert 1 == sum(house.refused().values())
+    (entry,) = map(json.loads, house.audit.read_text().splitlines())
+    assert ("IDENTIFY", "refused") == (entry["action"], entry["outcome"])
+    assert "nsq_" not in house.audit.read_text()
+
+
+async def test_a_token_registers_the_topics_of_its_pattern(house: House) -> None:
+    """Another topic is refused; keys come in any case, as in the rest of the introduction."""
+    async with house.running(), nsqd(house) as peer:
+        assert b"version" in await peer.ask(identify(Token=house.shown["clicks"]))
+        assert OK == await peer.ask(b"REGISTER clicks.1 c\n")
+        text = b"E_UNAUTHORIZED REGISTER this token may not register this topic"
+        assert text == await peer.ask(b"REGISTER orders\n")
+        assert "orders" not in house.known
+        assert {"forbidden": 1} == house.refused()
+
+
+async def test_a_token_that_is_taken_away_ends_its_registrations(house: House) -> None:
+    """At SIGHUP; an nsqd with another token stays."""
+    async with house.running(), nsqd(house) as gone, nsqd(house) as stays:
+        assert b"version" in await gone.ask(identify(token=house.shown["all"]))
+        assert OK == await gone.ask(b"REGISTER t\n")
+        assert b"version" in await stays.ask(identify(token=house.shown["clicks"]))
+        assert OK == await stays.ask(b"REGISTER clicks\n")
+        del house.lines["all"]
+        house.write()
+        house.lookupd.reload()
+        assert b"" == await gone.ask(b"")
+        assert OK == await stays.ask(b"PING\n")
+        assert [1, 0] == [
+            len(house.lookupd.registry.producers(name, instant())) for name in ("clicks", "t")
+        ]
+
+
+async def test_what_expires_ends_at_its_time(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a command."""
+    monkeypatch.setattr("sparq.nsqlookupd.server.LOOK_SECONDS", 0.02)
+    house.lines["all"] += " 2999-01-01"
+    house.write()
+    async with house.running() as lookupd, nsqd(house) as peer:
+        assert b"version" in await peer.ask(identify(token=house.shown["all"]))
+        assert OK == await peer.ask(b"REGISTER t\n")
+        assert lookupd.access is not None
+        lookupd.access.now = lambda: tokens.end_of("2999-01-01")
+        assert b"" == await peer.ask(b"")
+        assert {"expired": 1} == house.refused()
+
+
+async def test_without_the_flag_nobody_is_asked(house: House) -> None:
+    """Also with a token file: nsqds get their tokens before nsqlookupds ask for them."""
+    async with house.running(require_token=False), nsqd(house) as peer:
+        assert b"version" in await peer.ask(identify(token="wrong"))
+        assert OK == await peer.ask(b"REGISTER t\n")
+
+
+def test_it_needs_a_token_file() -> None:
+    """Else nobody could register at all."""
+    with pytest.raises(StartError, match="--require-token needs --token-file"):
+        Nsqlookupd(changed(Options(), require_token=True))
+
+
+async def test_a_real_nsqd_shows_its_token(house: House, tmp_path: Path) -> None:
+    """With IDENTIFY, and when it asks for the channels of a new topic; a new one after SIGHUP."""
+    data, file = tmp_path / "data", tmp_path / "token"
+    data.mkdir()
+    file.write_text(house.shown["wrong"])
+    async with house.running() as lookupd:
+        lookupd.registry.create_channel("t", "elsewhere")
+        address = (f"127.0.0.1:{lookupd.tcp_port}",)
+        daemon = await nsqds.start(data, nsqlookupd_tcp_addresses=address, lookupd_token=f"@{file}")
+        try:
+            await until(lambda: house.refused().get("unauthorised", 0) > 0)
+            assert "'producer'" not in house.known
+            file.write_text(house.shown["all"])
+            daemon.reloader.reload()
+            await until(lambda: daemon.peers._peers[address[0]].http_address is not None)
+            await daemon.post("/topic/create?topic=t")
+            topic = daemon.nsqd.broker.topics["t"]
+            await until(lambda: "elsewhere" in topic.channels)
+            await until(lambda: len(lookupd.registry.producers("t", instant())) == 1)
+            status, answer = await daemon.ask("GET", "/config/lookupd_token")
+            assert (200, f"@{file}".encode()) == (status, answer)
+            file.unlink()
+            daemon.reloader.reload()
+            assert house.shown["all"] == daemon.nsqd.lookupd_token
+        finally:
+            await nsqds.stop(daemon)
+
+
+async def test_an_nsqlookupd_that_asks_for_none_takes_no_notice(tmp_path: Path) -> None:
+    """Go's decodes the JSON into the fields that it knows, as this one does."""
+    (tmp_path / "data").mkdir()
+    free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+    lookupd = Nsqlookupd(changed(Options(), **free))
+    await lookupd.start()
+    address = (f"127.0.0.1:{lookupd.tcp_port}",)
+    daemon = await nsqds.start(
+        tmp_path / "data", nsqlookupd_tcp_addresses=address, lookupd_token="nsq_some-token"
+    )
+    try:
+        await daemon.post("/topic/create?topic=t")
+        await until(lambda: len(lookupd.registry.producers("t", instant())) == 1)
+    finally:
+        await nsqds.stop(daemon)
+        await lookupd.stop()
