@@ -103,15 +103,17 @@ class Peer:
     def __init__(
         self,
         where: str,
+        *,
         introduction: Callable[[Draining], bytes],
-        introduction: Callable[[], bytes],
         hide: Callable[[bytes], bytes],
         everything: Callable[[], list[bytes]],
         drains: Callable[[], Draining],
         reply_bytes_max: int,
     ) -> None:
-        """`everything`: the commands that register all that there is; `drains`: what drains now."""
-        """`hide` takes what must be in no log out of an answer."""
+        """`everything`: the commands that register all that there is; `drains`: what drains now.
+
+        `hide` takes what must be in no log out of an answer.
+        """
         self.where = where
         self.http_address: str | None = None
         self.knows_drain = False
@@ -177,7 +179,6 @@ class Peer:
         now = self._drains()
         self._introduced = Draining(now.node, {})
         writer.write(MAGIC + self._introduction(now))
-        writer.write(MAGIC + self._introduction())
         reply = await self._reply(reader)
         try:
             me = json.loads(reply)
@@ -272,12 +273,11 @@ class LookupPeers:
     def _meet(self, where: str) -> Peer:
         peer = Peer(
             where,
-            lambda draining: introduction(self._nsqd, draining),
-            lambda: introduction(self._nsqd),
-            self._hide,
-            lambda: registrations(self._broker),
-            lambda: self._broker.drains.now,
-            self._nsqd.options.broker.limits.max_body_size,
+            introduction=lambda draining: introduction(self._nsqd, draining),
+            hide=self._hide,
+            everything=lambda: registrations(self._broker),
+            drains=lambda: self._broker.drains.now,
+            reply_bytes_max=self._nsqd.options.broker.limits.max_body_size,
         )
         self._runs[where] = self._begin(peer.run())
         return peer
@@ -362,18 +362,6 @@ class LookupPeers:
 def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
     """IDENTIFY, with what consumers need to find this nsqd."""
     options = nsqd.options
-    body = json.dumps(
-        {
-            "version": NSQ_VERSION,
-            "tcp_port": options.lookupd.broadcast_tcp_port or nsqd.tcp_port,
-            "http_port": options.lookupd.broadcast_http_port or nsqd.http_port,
-            "hostname": socket.gethostname(),
-            "broadcast_address": options.lookupd.broadcast_address,
-            "topology_zone": options.broker.topology_zone,
-            "topology_region": options.broker.topology_region,
-            "draining": drains.node is not None,
-        }
-    ).encode()
     facts = {
         "version": NSQ_VERSION,
         "tcp_port": options.lookupd.broadcast_tcp_port or nsqd.tcp_port,
@@ -382,6 +370,7 @@ def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
         "broadcast_address": options.lookupd.broadcast_address,
         "topology_zone": options.broker.topology_zone,
         "topology_region": options.broker.topology_region,
+        "draining": drains.node is not None,
     }
     if nsqd.lookupd_token:  # no nsqlookupd of Go's looks at it
         facts["token"] = nsqd.lookupd_token
