@@ -228,15 +228,17 @@ class Broker:
         *,
         command: str = "PUB",
         defer_ms: int = 0,
+        only: str = "",
     ) -> None:
         """Publish for somebody who is no session; `take_published` has the ticket once it is done.
 
-        All bodies are stored, or none.
+        All bodies are stored, or none. `only`: a channel, the others do not get them.
         """
         due = due_after(defer_ms, now)
         size_bytes = bodies.size_bytes
         self._commands.publish(
-            Publish(topic, command, bodies, len(bodies), size_bytes, due, ticket=ticket), now
+            Publish(topic, command, bodies, len(bodies), size_bytes, due, ticket=ticket, only=only),
+            now,
         )
 
     def inspect(self, topic: Topic, work: Work, ticket: Ticket) -> None:

@@ -75,9 +75,8 @@ class Topic:
         self.message_count = self.message_bytes = 0
         self.woken: dict[Channel, None] = {}
         self.outcome = Outcome()
-        self.due_ns = self.scheduled_ns = NEVER
+        self.due_ns = self.scheduled_ns = self._lookup_deadline_ns = NEVER
         self.under_way = 0
-        self._lookup_deadline_ns = NEVER
 
     def begin(self, now: Instant, *, wait_for_lookup: bool) -> None:
         """A new topic: nothing before its log's first index concerns it."""
@@ -154,12 +153,10 @@ class Topic:
             Whether the turn's end has something to do here.
         """
         self.under_way -= 1
-        take = self._TAKEN.get(type(work))
-        if take is not None:
+        if take := self._TAKEN.get(type(work)):
             take(self, work, now)
-        if self.woken or self.publishing.waiting or self.is_deleted:
-            return True
-        return self.books is not None and self.books.ledger.has_news
+        waits = self.woken or self.publishing.waiting or self.is_deleted
+        return bool(waits) or (self.books is not None and self.books.ledger.has_news)
 
     def _take_commit(self, commit: Commit, now: Instant) -> None:
         """The log has taken something, or synced it: the channels may see more."""
@@ -196,6 +193,10 @@ class Topic:
                     self._defer(indexes, publish.due)
                 if publish.only is not None and self.flows:
                     for_one(self.channels, publish.only, indexes)
+                    self._defer(range(first, min(first + publish.messages, end)), publish.due)
+                if publish.only:
+                    last = min(first + publish.messages, end)
+                    self.publishing.apart.append((publish.only, first, last))
                 first += publish.messages
         else:
             reason = commit.error.reason
@@ -230,6 +231,8 @@ class Topic:
             return
         stream.end = end
         stream.ordinal = stream.log.ordinal_at(end)
+        if self.publishing.apart:
+            self.publishing.void_for_others(self.channels.values())
         overdue = stream.due.hold_back([], end) if stream.due.overdue else []
         for channel in self.channels.values():
             if overdue:

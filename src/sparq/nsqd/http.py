@@ -159,6 +159,8 @@ class Endpoints:
         defer_ms = self._defer_ms(call)
         read = self._read_binary if is_binary(call) else self._read_lines
         bodies = read(await call.body(self._limits.max_body_size, "BODY_TOO_BIG"))
+        if "channel" in call.query:
+            return await self._publish_to_channel(*topic_channel(call), bodies)
         if not len(bodies) and not self._broker.drains.refusal(topic):
             # As with NSQ, a topic comes to be by being named, even without a message.
             await self._change(topic, lambda now: self._broker.create_topic(topic, now))
@@ -187,6 +189,21 @@ class Endpoints:
             await self._nsqd.publish(topic, bodies, defer_ms)
         except RemoteError as error:
             raise publish_error(error) from error
+        return "OK"
+
+    async def _publish_to_channel(self, name: str, channel: str, bodies: Bodies) -> str:
+        """Messages for one channel: those of a topic that moves here (see `sparq admin move`)."""
+        topic = self._broker.topics.get(name)
+        if topic is None or channel not in topic.channels:
+            raise HttpError(404, "TOPIC_NOT_FOUND" if topic is None else "CHANNEL_NOT_FOUND")
+        if self._nsqd.exiting:
+            raise HttpError(503, "EXITING")
+        if len(bodies):
+            try:
+                await self._nsqd.publish_to_channel(topic, channel, bodies)
+            except RemoteError as error:
+                is_ours = error.code == "INVALID_REQUEST"
+                raise (change_error if is_ours else publish_error)(error) from error
         return "OK"
 
     # Topics

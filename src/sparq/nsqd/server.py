@@ -14,6 +14,7 @@ from sparq.nsqd.clients import Clients
 from sparq.nsqd.rights import access_of
 from sparq.nsqd.tcp import Connection
 from sparq.nsqd.turns import Turns
+from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from sparq.daemon.address import Listener
     from sparq.log.task import Work
     from sparq.nsqd.options import Options
-    from sparq.protocol.errors import RemoteError
     from sparq.protocol.frames import Bodies
 
 
@@ -97,6 +97,21 @@ class Nsqd:
         """
         waiting = Waiting(self.loop)
         self.broker.send_back(letters, topic, self.runner.now(), waiting)
+
+    async def publish_to_channel(self, topic: Topic, channel: str, bodies: Bodies) -> None:
+        """Publish to one channel of a topic, and return when the messages are kept.
+
+        Raises:
+            RemoteError: they are not. INVALID_REQUEST: they cannot be that channel's alone, as the
+                topic is paused, or another channel is read by ranges, which are of the log.
+        """
+        others = [one for one in topic.channels.values() if one.name != channel]
+        if not topic.flows:
+            raise RemoteError("INVALID_REQUEST", f"topic {topic.name} is paused")
+        if ranged := [one.name for one in others if one.range_epoch]:
+            raise RemoteError("INVALID_REQUEST", f"channel {ranged[0]} is read by ranges")
+        waiting = Waiting(self.loop)
+        self.broker.publish(topic.name, bodies, self.runner.now(), waiting, only=channel)
         self.turns.schedule()
         await waiting.future
 
