@@ -28,7 +28,7 @@ LOCKED := locks/build.txt locks/all.txt
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net cluster spark museum kill mixed
 .PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs \
-	proofs $(PROOFS) spark-cluster delta slow-tests format lock vendor screenshot \
+	proofs $(PROOFS) spark-cluster delta slow-tests move format lock vendor screenshot \
 	venv clean
 
 help: ## this list
@@ -113,6 +113,9 @@ delta: $(READY) ## the Delta archive killed N= times (10), and its control (ARGS
 
 slow-tests: $(READY) ## the tests that start Spark again and again, and are skipped in make test (ARGS=)
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs tests/pipeline/test_mistakes.py tests/bench/test_pipeline_measures.py $(ARGS)
+
+move: $(READY) ## sparq admin move with a million messages, and with kills in the middle (N= ARGS=)
+	@MOVE_MESSAGES=$(or $(N),1000000) $(BIN)/python -m pytest -rs --timeout=3600 tests/tools/admin/test_moving.py $(ARGS)
 
 format: $(READY) ## let ruff put the format right
 	@$(BIN)/ruff check --fix --quiet . || true

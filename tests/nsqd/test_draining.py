@@ -17,7 +17,7 @@ from sparq.broker import drain_file
 from sparq.broker.drain_file import NONE, Drain, DrainError, Draining
 from sparq.client import Consumer as Reader
 from sparq.client import Producer
-from sparq.nsqd.draining import LEFT_SHOWN
+from sparq.nsqd.draining import LEFT_SHOWN, LINGER_SECONDS
 from sparq.protocol.commands import sub
 from tests.nsqadmin.api.house import GO, GoServer
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
@@ -286,8 +286,10 @@ def test_the_process_ends_once_nothing_is_left(tmp_path: Path) -> None:
         nsqd.restart()
         assert nsqd.get_json("/drain")["exit"] is True
         assert nsqd.get_json("/drain")["depth"] == 1
-        assert nsqd.process is not None
-        assert nsqd.process.poll() is None
+        process = nsqd.process
+        assert process is not None
+        time.sleep(2 * LINGER_SECONDS)  # longer than an empty nsqd is seen before it ends
+        assert process.poll() is None
         nsqd.post("/channel/empty?topic=t&channel=c")
         assert nsqd.get_json("/drain")["empty"] is True  # whoever waits sees it before the end
         assert 0 == status_of(nsqd)
@@ -308,7 +310,7 @@ def test_an_end_that_is_taken_back(tmp_path: Path) -> None:
             assert nsqd.get_json("/drain")["empty"] is True
             nsqd.request(method, path)
         wait_for(lambda: nsqd.log_text.count("nothing is left; messages refused") >= 1)
-        time.sleep(1.5)  # longer than an empty nsqd is seen before it ends
+        time.sleep(2 * LINGER_SECONDS)  # longer than an empty nsqd is seen before it ends
         assert nsqd.get_json("/drain")["exit"] is False
 
 

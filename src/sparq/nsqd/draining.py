@@ -83,7 +83,7 @@ def left_in(topic: Topic) -> Iterator[Left]:
         yield Left(topic.name, channel.name, *found, why)
 
 
-def is_empty(broker: Broker) -> bool:
+def has_nothing_left(broker: Broker) -> bool:
     """Whether nothing is left at this moment."""
     return not any(True for topic in broker.topics.values() for _ in left_in(topic))
 
@@ -125,7 +125,7 @@ class DrainRoutes:
         return {
             **_told(drains.now.node),
             "refused": drains.refused_count,
-            "empty": not left and is_empty(self._broker),
+            "empty": not left and has_nothing_left(self._broker),
             "topics": len({one.topic for one in left}),
             "channels": sum(one.channel is not None for one in left),
             "depth": sum(one.depth for one in left),
@@ -248,7 +248,7 @@ class Leave:
 
     async def _is_empty(self) -> bool:
         """Found in slices, and then at one moment: what moves between topics is not missed."""
-        return not await looked(self._nsqd.broker) and is_empty(self._nsqd.broker)
+        return not await looked(self._nsqd.broker) and has_nothing_left(self._nsqd.broker)
 
     async def _leave(self) -> bool:
         """End, if that is asked for (rule 3); False: it is not, or no longer."""

@@ -133,11 +133,14 @@ async def candidates(words: Sequence[str]) -> list[str]:
         async with asyncio.timeout(SECONDS_MAX):
             names = await _names(flag_words, kind, given[0] if given else "")
         return _beginning(names, last)
-    return _beginning({"place": PLACES, "shell": SHELLS}.get(kind, ()), last)
+    few = {"place": PLACES, "shell": SHELLS, "what": ("topic",)}
+    return _beginning(few.get(kind, ()), last)
 
 
 def _kind(verb: str, at: int) -> str:
     """What the word in this place is: a topic, a channel, a node; "" what has no names."""
+    if verb == "move":
+        return "topic" if at == 1 else "what"
     words = VERBS[verb].words.replace("[", "").replace("]", "").split()
     if verb in ("completion", "policies"):
         return "shell" if verb == "completion" and at == 0 else ""

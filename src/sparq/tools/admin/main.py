@@ -28,6 +28,7 @@ from sparq.tools.pipes import Output
 FUNCTIONS: Final = {
     "list": "listing.list_them",
     "seek": "seeking.seek",
+    "move": "moving.move",
     "drain": "draining.drain",
     "peek": "finding.peek",
     "find": "finding.find",

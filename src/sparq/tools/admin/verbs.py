@@ -17,8 +17,9 @@ from sparq.program import command_line, flags, mistakes
 from sparq.program.flags import HELP, VERSION
 from sparq.program.kinds import choice
 from sparq.program.saying import said, version_line
+from sparq.protocol.durations import SECOND
 from sparq.protocol.option import option
-from sparq.tools.command_line import HttpOptions, launch, refuse
+from sparq.tools.command_line import CLIENT_OPTION, HttpOptions, launch, refuse
 
 PROGRAM: Final = "sparq admin"
 LOOKUPD_VARIABLE: Final = "SPARQ_LOOKUPD_HTTP_ADDRESS"
@@ -148,6 +149,20 @@ class DrainOptions(Options):
     timeout_ns: int = option(0, "how long to wait until nothing is left; 0s: for ever", least=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOptions(Options):
+    """Of `move`."""
+
+    source: str = option("", "nsqd to take it from: HOST:PORT of its HTTP", name="from")
+    target: str = option("", "nsqd to bring it to", name="to")
+    wait_ns: int = option(
+        10 * SECOND, "how long consumers may finish what waits before it is carried over", least=0
+    )
+    consumer_opt: tuple[str, ...] = option(
+        (), "an option of the client that reads, or its name alone for true", kind=CLIENT_OPTION
+    )
+
+
 class Verb(NamedTuple):
     """A verb: the words after it, what it does, its flags, and how many words it takes."""
 
@@ -171,6 +186,7 @@ VERBS: Final = {
         "TOPIC NODE", "hide an nsqd from a topic's consumers, delete it there", DangerOptions, 2
     ),
     "drain": Verb("NODE", "have an nsqd take no publishes, and wait", DrainOptions, 1, 1),
+    "move": Verb("topic NAME", "bring a topic from one nsqd to another", MoveOptions, 2),
     "seek": Verb(
         "TOPIC CHANNEL PLACE",
         "move a channel: earliest, latest, -1h, 2026-01-31T08:00, last:100",

@@ -1,0 +1,305 @@
+"""`move`: a topic goes from one nsqd to another, with its channels and what waits in them.
+
+1. The target gets the topic and its channels, paused where they are paused at the source. Then the
+   source takes no publishes to the topic any more: producers go elsewhere.
+2. For `--wait` consumers finish what they can. What still waits then is carried over channel by
+   channel: read as a consumer of the channel, published at the target for that channel alone, and
+   finished at the source only after the target's OK. Then the topic is deleted at the source.
+3. Nothing is lost. What was published, but not finished at the source, when either side or the verb
+   died is published once more by the next run: that is at most what one consumer has in flight.
+   The last line says how many there may be, which are those that came a second time.
+4. Stopped or failed anywhere, the same command goes on where it was. The source's drain of the
+   topic stays, so that nobody makes it there anew: `DELETE /topic/drain` ends that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from sparq.client import Consumer, SparqClientError
+from sparq.cluster.fleet import UnknownNode
+from sparq.cluster.nodes import Node
+from sparq.cluster.upstream import UpstreamError
+from sparq.protocol.address import Address
+from sparq.protocol.names import is_ephemeral, is_valid_name, quote
+from sparq.tools.admin.job import Job, in_words
+from sparq.tools.admin.reading import waiting_in
+from sparq.tools.admin.verbs import PROGRAM
+from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.common import client_config
+from sparq.tools.terminal import progress_shown
+
+CARRIER: Final = "sparq_move"
+"""The channel by which messages are read that no channel sees; the target does not get it."""
+
+IN_FLIGHT: Final = 500
+PUBLISH_BYTES: Final = 1 << 20
+PATIENCE_SECONDS: Final = 10.0
+"""How long after a verb that was killed the next run gets what it had in flight."""
+
+LOOK_SECONDS: Final = 0.25
+CONNECT_SECONDS: Final = 10.0
+SECOND: Final = 1_000_000_000
+_SIZE: Final = struct.Struct(">i")
+
+Figures = dict[str, Any]
+
+
+class Move:
+    """One move.
+
+    Attributes:
+        carried: messages that the target has taken.
+        again: those of them that were delivered before: an earlier run may have published them.
+        doubtful: messages whose publish the target has not answered.
+    """
+
+    def __init__(self, job: Job, topic: str, source: Node, target: Node) -> None:
+        """Raises UsageError: an option of the client is none."""
+        self.job = job
+        self.topic = topic
+        self.source, self.target = source, target
+        self._config = client_config(
+            f"{PROGRAM} move",
+            job.options.consumer_opt,
+            max_in_flight=IN_FLIGHT,
+            max_attempts=0,
+            msg_timeout=PATIENCE_SECONDS,
+        )
+        self.carried = self.again = self.doubtful = 0
+        self._left = 0
+
+    def shown(self) -> str:
+        """The line of progress."""
+        return f"{self.carried:,} messages carried over, {self._left:,} left"
+
+    async def run(self) -> None:
+        """Do it.
+
+        Raises:
+            Failed: it cannot go on for a reason that somebody has to see to.
+            UpstreamError: a daemon did not do its part.
+            SparqClientError: the source's TCP port cannot be read from.
+        """
+        figures = await self._figures()
+        if figures is None:
+            if await self._drains():
+                return
+            raise Failed(f"{self.source.address} has no topic {self.topic}: nothing was done")
+        self._refuse_paused(figures)
+        await self._furnish(figures)
+        await self._post(self.source, "/topic/drain")
+        await self._wait_for_consumers()
+        for name in await self._channels_to_carry():
+            await self._carry(name)
+        if (figures := await self._figures()) is not None:
+            if left := self._unfinished(figures):
+                raise Failed(f"{left:,} messages of it came up again at {self.source.address}")
+            if figures.get("paused") is True:
+                await self._post(self.target, "/topic/pause")
+            await self._post(self.source, "/topic/delete")
+
+    # What is there
+
+    async def _figures(self) -> Figures | None:
+        """The topic at the source; None: it is not there."""
+        stats = await self.job.fleet.stats(self.topic, clients=True, nodes=[self.source])
+        if self.source.address not in stats.value:
+            why = stats.errors.get(self.source.address, "no answer")
+            raise UpstreamError(self.source.address, why)
+        found = stats.value[self.source.address]["topics"]
+        return next((one for one in found if one["topic_name"] == self.topic), None)
+
+    async def _drains(self) -> bool:
+        """Whether the source refuses publishes to the topic: an earlier run was here."""
+        answer = await self.job.fleet.get(self.source, "/drain")
+        told = answer.get("draining_topics") if isinstance(answer, dict) else None
+        return isinstance(told, dict) and self.topic in told
+
+    @staticmethod
+    def _channels(figures: Figures) -> list[Figures]:
+        """Those that move: ephemeral ones go with their consumers."""
+        return [one for one in figures["channels"] if not is_ephemeral(one["channel_name"])]
+
+    def _unfinished(self, figures: Figures) -> int:
+        channels = map(waiting_in, self._channels(figures))
+        self._left = waiting_in(figures) + sum(channels)
+        return self._left
+
+    def _refuse_paused(self, figures: Figures) -> None:
+        """What is paused and has consumers cannot be read without letting those go on."""
+        if figures.get("paused") is True and waiting_in(figures):
+            raise Failed(
+                f"topic {self.topic} is paused at {self.source.address}, and messages wait for its"
+                " channels: unpause it there, and pause it at the target afterwards"
+            )
+        for one in self._channels(figures):
+            if one.get("paused") is True and one.get("client_count") and waiting_in(one):
+                raise Failed(
+                    f"channel {one['channel_name']} is paused at {self.source.address}, and has"
+                    " consumers: stop them, or unpause it"
+                )
+            if one.get("range_reader"):
+                raise Failed(
+                    f"channel {one['channel_name']} is read by ranges: stop {one['range_reader']},"
+                    " and delete the channel, or seek it"
+                )
+
+    # What is done
+
+    async def _post(self, node: Node, path: str, body: bytes = b"", **query: str) -> None:
+        await self.job.fleet.post(node, path, body, topic=self.topic, **query)
+
+    async def _furnish(self, figures: Figures) -> None:
+        """Make the topic and its channels at the target; paused before anything can be read."""
+        await self._post(self.target, "/topic/create")
+        for one in self._channels(figures):
+            name = one["channel_name"]
+            if name == CARRIER:
+                continue
+            await self._post(self.target, "/channel/create", channel=name)
+            if one.get("paused") is True:
+                await self._post(self.target, "/channel/pause", channel=name)
+                if not one.get("client_count"):
+                    await self._post(self.source, "/channel/unpause", channel=name)
+
+    async def _wait_for_consumers(self) -> None:
+        """Return once consumers have finished all of their channels, or the time is over."""
+        try:
+            async with asyncio.timeout(self.job.options.wait_ns / SECOND):
+                while (figures := await self._figures()) is not None:
+                    self._unfinished(figures)
+                    channels = self._channels(figures)
+                    if not any(one.get("client_count") and waiting_in(one) for one in channels):
+                        return
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            return
+
+    async def _channels_to_carry(self) -> list[str]:
+        figures = await self._figures()
+        if figures is None:
+            return []
+        names = [one["channel_name"] for one in self._channels(figures) if waiting_in(one)]
+        if not figures["channels"] and waiting_in(figures):
+            await self._post(self.source, "/channel/create", channel=CARRIER)
+            names.append(CARRIER)
+        return names
+
+    async def _carry(self, name: str) -> None:
+        """Carry over what a channel has, until it has nothing."""
+        async with Consumer(
+            self.topic,
+            name,
+            nsqd_tcp_addresses=str(Address(self.source.broadcast_address, self.source.tcp_port)),
+            config=self._config,
+        ) as consumer:
+            await consumer.until_connected(CONNECT_SECONDS)
+            carrying = asyncio.ensure_future(self._pass_on(consumer, name))
+            try:
+                while not carrying.done() and await self._has_some(name):
+                    await asyncio.wait([carrying], timeout=LOOK_SECONDS)
+            finally:
+                carrying.cancel()
+                await asyncio.gather(carrying, return_exceptions=True)
+            if not carrying.cancelled():
+                carrying.result()
+
+    async def _has_some(self, name: str) -> bool:
+        figures = await self._figures()
+        if figures is None:
+            return False
+        self._unfinished(figures)
+        of_channel = (one for one in figures["channels"] if one["channel_name"] == name)
+        return any(map(waiting_in, of_channel))
+
+    async def _pass_on(self, consumer: Consumer, name: str) -> None:
+        async for batch in consumer.batches(IN_FLIGHT, wait=0.05):
+            again = 0
+            if batch.attempts_max > 1:
+                again = sum(message.attempts > 1 for message in batch)
+            self.again += again
+            await self._publish(batch.bodies, name)
+            await batch.finish()
+
+    async def _publish(self, bodies: Sequence[bytes], name: str) -> None:
+        """Have the target take messages; those that it may have taken are counted as doubtful."""
+        query = {"binary": "true"} | ({} if name == CARRIER else {"channel": name})
+        for part in parts(bodies):
+            self.doubtful += len(part)
+            body = _SIZE.pack(len(part)) + b"".join(_SIZE.pack(len(one)) + one for one in part)
+            await self._post(self.target, "/mpub", body, **query)
+            self.doubtful -= len(part)
+            self.carried += len(part)
+
+
+def parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Bodies in parts of at most `PUBLISH_BYTES`, or of one body."""
+    part: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if part and size + len(body) > PUBLISH_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(body)
+        size += len(body)
+    if part:
+        yield part
+
+
+async def move(job: Job) -> int:
+    """Do it; the exit status.
+
+    Raises:
+        UsageError: words or flags that do not go together.
+        Failed: nothing was done.
+    """
+    what, topic = job.words
+    options = job.options
+    if what != "topic":
+        raise UsageError("takes topic NAME")
+    if not is_valid_name(topic):
+        raise UsageError(f"{quote(topic)} is not a valid name of a topic")
+    if not options.source or not options.target or options.source == options.target:
+        raise UsageError("--from and --to name two nsqds")
+    try:
+        source, target = [await job.fleet.node(at) for at in (options.source, options.target)]
+    except UnknownNode as error:
+        known = ", ".join(node.address for node in (await job.fleet.nodes()).value[:10]) or "none"
+        raise Failed(f"{quote(str(error))} is no nsqd of this cluster; known: {known}") from None
+    doing = Move(job, topic, source, target)
+    failed = ""
+    try:
+        async with progress_shown(partial(doing.shown)):
+            await doing.run()
+    except UpstreamError as error:
+        failed = f"{error.address}: {in_words(error.reason)}"
+    except SparqClientError as error:
+        failed = f"{source.address}: {error}"
+    except Failed as error:
+        failed = str(error)
+    return await _say(job, doing, failed)
+
+
+async def _say(job: Job, doing: Move, failed: str) -> int:
+    """What came of it; the exit status."""
+    twice = doing.again + doing.doubtful
+    if job.options.json:
+        told = {"verb": "move", "topic": doing.topic, "result": "failed" if failed else "done"}
+        told |= {"from": doing.source.address, "to": doing.target.address}
+        counts = {"carried": doing.carried, "maybe_twice": twice}
+        await job.say_json({**told, **counts, "error": failed or None})
+        return int(bool(failed))
+    if failed:
+        job.warn(failed)
+        job.warn("not moved: do it again, and it goes on")
+    past = "moved" if not failed else "not moved yet"
+    await job.say(
+        f"{past}: topic {doing.topic} from {doing.source.address} to {doing.target.address}:"
+        f" {doing.carried:,} messages carried over, at most {twice:,} of them twice"
+    )
+    return int(bool(failed))

@@ -1,0 +1,198 @@
+"""`sparq admin move topic`: all of it, each channel its own; killed anywhere it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.tools.admin.conftest import Ran, call
+from tests.waiting import wait_for
+
+MESSAGES = int(os.environ.get("MOVE_MESSAGES", "20000"))
+"""`make move` has a million."""
+
+QUICK = ("--wait=0s", "--consumer-opt=msg_timeout,1s")
+
+
+class Pair:
+    """Two nsqds below an nsqlookupd; the topic `t` is to go from the first to the second."""
+
+    def __init__(self, nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server) -> None:
+        self.source, self.target = nsqds
+        self.lookupd = lookupd
+
+    @property
+    def words(self) -> list[str]:
+        """The command line, from the verb on."""
+        where = [f"--from={self.source.http}", f"--to={self.target.http}"]
+        cluster = f"--lookupd-http-address={self.lookupd.http}"
+        return ["move", "topic", "t", *where, cluster, *QUICK]
+
+    def move(self, capfd: pytest.CaptureFixture[str], *words: str) -> Ran:
+        return call(capfd, *self.words, *words)
+
+    def furnish(self, *channels: str, messages: int = 0) -> None:
+        """The topic at the source."""
+        self.source.post("/topic/create?topic=t")
+        for name in channels:
+            self.source.post(f"/channel/create?topic=t&channel={name}")
+        self.publish(0, messages)
+
+    def publish(self, first: int, end: int) -> None:
+        """Numbered messages at the source."""
+        for at in range(first, end, 5_000):
+            lines = b"\n".join(b"%d" % number for number in range(at, min(end, at + 5_000)))
+            self.source.post("/mpub?topic=t", lines)
+
+    def finish_all(self, channel: str) -> None:
+        self.source.post(f"/channel/empty?topic=t&channel={channel}")
+
+    def arrived(self, channel: str) -> Counter[int]:
+        """What waits in a channel at the target."""
+        found: Counter[int] = Counter()
+        path = f"/channel/messages?topic=t&channel={channel}&state=waiting&limit=1000"
+        after = ""
+        while True:
+            answer = self.target.get_json(path + after)
+            found.update(int(one["body"]) for one in answer["messages"])
+            after = f"&after={answer['next']}"
+            if not answer["next"] or not answer["messages"]:
+                return found
+
+    def has_left(self) -> bool:
+        """Whether the source has the topic no more."""
+        return not self.source.get_json("/stats?format=json&topic=t")["topics"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Both run, and are listed."""
+    with (
+        spawn_nsqlookupd(tmp_path) as lookupd,
+        spawn_nsqd(tmp_path, "--node-id=1", lookupds=(lookupd,), name="source") as source,
+        spawn_nsqd(tmp_path, "--node-id=2", lookupds=(lookupd,), name="target") as target,
+    ):
+        wait_for(lambda: len(lookupd.get_json("/nodes")["producers"]) == 2)
+        yield Pair((source, target), lookupd)
+
+
+def carried(ran: Ran) -> tuple[int, int]:
+    """How many messages were carried over, and how many of them at most twice."""
+    words = ran.out.replace(",", "").split()
+    return int(words[words.index("messages") - 1]), int(words[words.index("most") + 1])
+
+
+def test_each_channel_has_its_own(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    """What another channel has finished it does not get; paused ones are paused there."""
+    pair.furnish("all", "half", "none", "still", "gone#ephemeral", messages=MESSAGES // 2)
+    for name in ("half", "none"):
+        pair.finish_all(name)
+    pair.publish(MESSAGES // 2, MESSAGES)
+    pair.finish_all("none")
+    pair.source.post("/channel/pause?topic=t&channel=still")
+    ran = pair.move(capfd)
+
+    assert (0, "") == (ran.status, ran.err)
+    assert (MESSAGES * 5 // 2, 0) == carried(ran)
+    assert Counter(range(MESSAGES)) == pair.arrived("all") == pair.arrived("still")
+    assert Counter(range(MESSAGES // 2, MESSAGES)) == pair.arrived("half")
+    assert not pair.arrived("none")
+    stats = pair.target.get_json("/stats?format=json&topic=t")["topics"][0]
+    paused = {one["channel_name"]: one["paused"] for one in stats["channels"]}
+    assert {"all": False, "half": False, "none": False, "still": True} == paused
+    assert pair.has_left()
+    assert 503 == pair.source.request("POST", "/pub?topic=t", b"x")[0]
+    pair.source.post("/pub?topic=other", b"x")
+    ports = [one["http_port"] for one in pair.lookupd.get_json("/lookup?topic=t")["producers"]]
+    assert [pair.target.http_port] == ports
+    again = pair.move(capfd)
+    assert (0, (0, 0)) == (again.status, carried(again))
+
+
+def test_what_no_channel_sees_is_carried_too(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    """A topic without a channel: its messages wait for the first one there, too."""
+    pair.furnish(messages=50)
+    document = pair.move(capfd, "--json").document
+    assert {"result": "done", "carried": 50, "maybe_twice": 0}.items() <= document.items()
+    assert not pair.target.get_json("/stats?format=json&topic=t")["topics"][0]["channels"]
+    pair.target.post("/channel/create?topic=t&channel=c")
+    assert Counter(range(50)) == pair.arrived("c")
+
+
+@pytest.mark.parametrize("victim", ["source", "target"])
+def test_a_side_that_dies(pair: Pair, capfd: pytest.CaptureFixture[str], victim: str) -> None:
+    """The verb says so; the next run finishes, and nothing is lost."""
+    pair.furnish("a", "b", messages=MESSAGES)
+    nsqd: NsqdServer = getattr(pair, victim)
+    pair.target.post("/topic/create?topic=t")
+
+    def kill() -> None:
+        wait_for(lambda: pair.target.channel("t", "a").get("depth", 0) > 1_000, every=0.02)
+        nsqd.kill9()
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    ran = pair.move(capfd)
+    killing.join()
+    assert 1 == ran.status
+    assert "not moved: do it again, and it goes on" in ran.err
+    nsqd.start()
+    wait_for(lambda: len(pair.lookupd.get_json("/nodes")["producers"]) == 2)
+    checked(pair, capfd, carried(ran)[1])
+
+
+def checked(pair: Pair, capfd: pytest.CaptureFixture[str], twice_before: int) -> None:
+    """Run it again: all is there, and no more twice than was said."""
+    ran = pair.move(capfd)
+    assert (0, "") == (ran.status, ran.err)
+    assert pair.has_left()
+    twice = 0
+    for name in ("a", "b"):
+        arrived = pair.arrived(name)
+        assert set(range(MESSAGES)) == set(arrived)
+        twice += arrived.total() - MESSAGES
+    assert twice <= carried(ran)[1] + twice_before
+
+
+def test_the_verb_is_killed(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    """kill -9 in the middle: what it had in flight comes again, and is counted."""
+    pair.furnish("a", "b", messages=MESSAGES)
+    program = [sys.executable, "-c", "import sys; from sparq.cli import main; sys.exit(main())"]
+    with subprocess.Popen([*program, "admin", *pair.words]) as process:
+        wait_for(lambda: pair.target.channel("t", "a").get("depth", 0) > 1_000, every=0.02)
+        os.kill(process.pid, signal.SIGKILL)
+    assert pair.source.channel("t", "a")
+    checked(pair, capfd, 0)
+
+
+def test_what_cannot_be_moved(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    """Said in words, with what to do; nothing is lost."""
+    pair.furnish("c", messages=3)
+    ran = call(capfd, *pair.words[:1], "channel", "t", *pair.words[3:])
+    assert (1, True) == (ran.status, "takes topic NAME" in ran.err)
+    ran = call(capfd, "move", "topic", "t", pair.words[3], pair.words[5])
+    assert (1, True) == (ran.status, "--from and --to name two nsqds" in ran.err)
+    ran = call(capfd, "move", "topic", "t", "--from=nobody:1", *pair.words[4:])
+    assert (1, True) == (ran.status, "is no nsqd of this cluster" in ran.err)
+    ran = call(capfd, "move", "topic", "u", *pair.words[3:])
+    assert (1, True) == (ran.status, "has no topic u" in ran.err)
+    pair.source.post("/topic/pause?topic=t")
+    pair.source.post("/pub?topic=t", b"4")
+    ran = pair.move(capfd)
+    assert (1, True) == (ran.status, "is paused at" in ran.err)
+    found: dict[str, Any] = json.loads(pair.source.request("GET", "/drain")[1])
+    assert not found["draining_topics"]
+    pair.source.post("/topic/unpause?topic=t")
+    assert 0 == pair.move(capfd).status
+    assert 4 == pair.target.channel("t", "c")["depth"]
