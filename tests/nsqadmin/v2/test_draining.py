@@ -70,6 +70,9 @@ async def test_who_may_not_and_what_is_not_there(api: Api) -> None:
         for method in ("POST", "DELETE"):
             status, _, _ = await api.send(method, path(api), token=token)
             assert 403 == status
+        for action in ("drain_node", "undrain_node"):
+            body = {"action": action, "topic": "", "node": api.nodes[0]}
+            assert 403 == (await api.send("POST", "/actions", body, token=token))[0]
         status, answer, _ = await api.send("GET", path(api), token=token)
         assert (200, False) == (status, json.loads(answer)["draining"])
     for method in ("GET", "POST", "DELETE"):
