@@ -367,3 +367,32 @@ async def test_https_and_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert bad.asked == []
     assert f"nsqlookupd https://{bad.address}" in caplog.text
     assert secret not in caplog.text
+
+
+async def test_nsqds_that_drain_are_told_apart_where_that_is_asked_for() -> None:
+    """A producer leaves out what any nsqlookupd lists so; one that fails counts no longer."""
+
+    async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
+        for lookupd in lookupds:
+            lookupd.lists("a:1", "b:2")
+        document = json.loads(lookupds[1].body)
+        document["producers"][1]["draining"] = True
+        lookupds[1].body = json.dumps(document).encode()
+        apart: list[set[str]] = []
+        draining: list[frozenset[str]] = []
+        discovery = Discovery(
+            [each.address for each in lookupds],
+            None,
+            Config(lookupd_poll_interval=0.05),
+            random.Random(1),
+            on_draining=draining.append,
+        )
+        task = asyncio.create_task(discovery.run(apart.append))
+        await until(lambda: (draining[-1:], apart[-1:]) == ([frozenset({"b:2"})], [{"a:1"}]))
+        await until(lambda: found and found[-1] == {"a:1", "b:2"})  # nobody asked for that here
+        lookupds[1].status = 500
+        await until(lambda: (draining[-1], apart[-1]) == (frozenset(), {"a:1", "b:2"}))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    await with_lookupds(2, conversation)
