@@ -422,7 +422,7 @@ async def test_producers_leave_it_out_and_come_back(tmp_path: Path, lookupd: Ser
             async def handle(message: Any) -> None:
                 received.append(message.body)
 
-            async with Reader("t", "c", handler=handle, **quick):
+            async with Reader("t", "c", handler=handle, max_in_flight=30, **quick):
                 await until(lambda: b"kept" in received)
             await asyncio.to_thread(draining.request, "DELETE", "/drain")
             await until(lambda: len(producer.connections) == 3)
