@@ -23,7 +23,7 @@ from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.commands import Commands, due_after
 from sparq.broker.latency import Histogram
-from sparq.broker.letters import Letters, settle
+from sparq.broker.letters import Letters, Only, settle
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
@@ -234,12 +234,9 @@ class Broker:
 
         All bodies are stored, or none. `only`: a channel, the others do not get them.
         """
-        due = due_after(defer_ms, now)
-        size_bytes = bodies.size_bytes
-        self._commands.publish(
-            Publish(topic, command, bodies, len(bodies), size_bytes, due, ticket=ticket, only=only),
-            now,
-        )
+        due, size_bytes = due_after(defer_ms, now), bodies.size_bytes
+        publish = Publish(topic, command, bodies, len(bodies), size_bytes, due, ticket=ticket)
+        self._commands.publish(publish._replace(only=Only(only, [])) if only else publish, now)
 
     def inspect(self, topic: Topic, work: Work, ticket: Ticket) -> None:
         """Have work done that only looks; `take_published` has the ticket once it has run."""

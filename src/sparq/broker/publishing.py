@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 from sparq.broker.books import Ended
-from sparq.broker.channel import Channel, Letters
 from sparq.broker.letters import Letters, Only
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.rates import Rates
@@ -58,8 +56,6 @@ class Publish(NamedTuple):
         ticket: who is answered where it came by HTTP.
         letters: what it has the bodies of, where they are dead letters, or were.
         only: the channel that it is for; None: for all.
-        letters: what it has the bodies of, where they are dead letters.
-        only: the channel that it is for; "": it is for all.
     """
 
     topic: str
@@ -83,7 +79,6 @@ def publish_of(letters: Letters, topic: str, ticket: Ticket | None = None) -> Pu
     return Publish(
         topic, "PUB", bodies, count, size_bytes, ticket=ticket, letters=letters, only=letters.only
     )
-    only: str = ""
 
 
 class Answered(NamedTuple):
@@ -117,8 +112,6 @@ class Publishing:
         held_count: messages that were held back so far.
         refused_count: messages for which the topic was full, or that were too fast.
         given_up_count: messages that no channel saw yet, given up when the topic was full.
-        apart: (channel, first index, end) of what is stored for one channel, and no channel has
-            seen yet.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
@@ -129,7 +122,6 @@ class Publishing:
         self.refused_count = self.given_up_count = self.held_count = 0
         self.rates = Rates()
         self.held: list[tuple[int, int, Publish]] = []
-        self.apart: list[tuple[str, int, int]] = []
         self._told, self._told_ns = (0, 0), 0
         self._options = options
 
@@ -223,14 +215,6 @@ class Publishing:
             self.pending_bytes -= publish.size_bytes
             self.pending_messages -= publish.messages
         return waiting
-
-    def void_for_others(self, channels: Collection[Channel]) -> None:
-        """What is stored for one channel is for none of these but that; they are to see it now."""
-        apart, self.apart = self.apart, []
-        for name, first, end in apart:
-            for channel in channels:
-                if channel.name != name:
-                    channel.void(first, end)
 
 
 def _dues(batch: list[Publish]) -> list[tuple[int, int]] | None:

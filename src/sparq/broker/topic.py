@@ -193,10 +193,6 @@ class Topic:
                     self._defer(indexes, publish.due)
                 if publish.only is not None and self.flows:
                     for_one(self.channels, publish.only, indexes)
-                    self._defer(range(first, min(first + publish.messages, end)), publish.due)
-                if publish.only:
-                    last = min(first + publish.messages, end)
-                    self.publishing.apart.append((publish.only, first, last))
                 first += publish.messages
         else:
             reason = commit.error.reason
@@ -231,8 +227,6 @@ class Topic:
             return
         stream.end = end
         stream.ordinal = stream.log.ordinal_at(end)
-        if self.publishing.apart:
-            self.publishing.void_for_others(self.channels.values())
         overdue = stream.due.hold_back([], end) if stream.due.overdue else []
         for channel in self.channels.values():
             if overdue:

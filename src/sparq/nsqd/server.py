@@ -97,6 +97,8 @@ class Nsqd:
         """
         waiting = Waiting(self.loop)
         self.broker.send_back(letters, topic, self.runner.now(), waiting)
+        self.turns.schedule()
+        await waiting.future
 
     async def publish_to_channel(self, topic: Topic, channel: str, bodies: Bodies) -> None:
         """Publish to one channel of a topic, and return when the messages are kept.
