@@ -56,7 +56,9 @@ NSQD: Final = {
     **dict.fromkeys(
         [f"/message/{verb}" for verb in ("requeue", "finish", "cancel", "copy")], OPERATE
     ),
-    **dict.fromkeys(("/channel/seek", "GET /config/:opt"), OPERATE),
+    **dict.fromkeys(("/channel/seek", "/message/redrive", "GET /config/:opt"), OPERATE),
+    "/topic/drain": OPERATE,
+    "GET /drain": READ,
     **dict.fromkeys(
         [f"/{what}/{verb}" for what in ("topic", "channel") for verb in ("empty", "delete")],
         ADMINISTER,
@@ -72,7 +74,7 @@ NSQLOOKUPD: Final = {
     **dict.fromkeys(("/topic/create", "/channel/create"), OPERATE),
 }
 
-WHOLE: Final = ("/metrics", "/topics", "/debug", "/config/:opt")
+WHOLE: Final = ("/metrics", "/topics", "/debug", "/config/:opt", "/drain", "/message/redrive")
 """Beginnings of routes that are about all topics, and need their role for all."""
 
 TALKS: Final = {

@@ -1,7 +1,7 @@
 """What each route and each V2 command of nsqd needs, where there is a token file.
 
-What throws messages or names away, changes settings, or looks into the process needs `administer`;
-what can be undone `operate`. A test holds that no route and no command is missing.
+What throws messages or names away, changes settings, ends the process or looks into it needs
+`administer`; what can be undone `operate`. A test holds that no route and no command is missing.
 """
 
 from __future__ import annotations
@@ -51,6 +51,13 @@ RIGHTS: Final[Rights] = {
     ("POST", "/message/finish"): of_topic(Role.OPERATE),
     ("POST", "/message/cancel"): of_topic(Role.OPERATE),
     ("POST", "/message/copy"): _FOR_BOTH,
+    # Letters name the topic that they go to, and whoever publishes can forge one.
+    ("POST", "/message/redrive"): of_all(Role.OPERATE),
+    ("GET", "/drain"): of_all(Role.READ),
+    ("POST", "/drain"): of_all(Role.ADMINISTER),
+    ("DELETE", "/drain"): of_all(Role.ADMINISTER),
+    ("POST", "/topic/drain"): of_topic(Role.OPERATE),
+    ("DELETE", "/topic/drain"): of_topic(Role.OPERATE),
     ("PUT", "/policies"): of_all(Role.ADMINISTER),
     ("DELETE", "/policies"): of_all(Role.ADMINISTER),
     ("GET", "/config/:opt"): of_all(Role.OPERATE),

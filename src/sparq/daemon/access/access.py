@@ -47,7 +47,7 @@ MASTER: Final = "http-token"
 """The name of whoever shows `--http-token`."""
 
 EVERYTHING: Final = tuple(Grant(role) for role in WORDS.values())
-TOLD: Final = ("node", "to", "id", "dry_run", "action", "rate")
+TOLD: Final = ("node", "to", "id", "count", "to_all", "dry_run", "exit", "rate")
 """Arguments that an entry has, besides topic and channel."""
 
 REFUSED_SECONDS: Final = 60.0
