@@ -85,8 +85,8 @@ async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Pro
     async def one(address: str) -> None:
         node, total = nodes[address]
         rate = job.options.rate * total / every if every else 0
-        async for now in redrive_at(job.fleet, node, query, total, rate):
-            progress[address] = now
+        async for found in redrive_at(job.fleet, node, query, total, rate):
+            progress[address] = found
             if shows:
                 done = sum(each.done for each in progress.values())
                 sys.stderr.write(f"\rredriven: {done:,} of {every:,} ")
