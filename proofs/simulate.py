@@ -24,7 +24,7 @@ from proofs.simulate_parts.guards import GUARDS, Guard
 from proofs.simulate_parts.truth import Tally
 from proofs.simulate_parts.world import World
 
-PROMISES = ("P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P11", "P13", "P17", "P18")
+PROMISES = tuple(f"P{number}" for number in (*range(1, 12), 13, 17, 18, 19))
 CONTROL_SEEDS_MAX = 100
 """So many runs without a guard are tried until one of them shows it."""
 FULL_DISK_EVERY = 10
@@ -122,6 +122,7 @@ def line(total: Tally) -> str:
         f"state left in memory {total.left:,} · "
         f"older than their channel allows {total.aged:,} · "
         f"delivered more often than it allows {total.overdue:,} · "
+        f"taken by an nsqd that drains, and drains that were forgotten {total.undrained:,} · "
         f"topics closed after a full disk {total.stuck:,} · broken runs {total.broken:,} · "
         f"lost in power cuts without sync before OK {total.at_risk:,} (allowed)"
     )

@@ -97,6 +97,8 @@ class Publisher(Crew):
         command = self.unanswered.popleft()
         command.outcome = Outcome.OK if frame == (0, b"OK") else Outcome.REFUSED
         command.answered_step = self.world.step
+        if command.outcome is Outcome.OK:
+            self.world.leaving.taken(command)
 
     def received(self, frame: Frame) -> None:
         """The answer has come; the window is open again anyway."""

@@ -15,7 +15,9 @@ from unittest.mock import patch
 
 from sparq.broker import delivery, health
 from sparq.broker.broker import Broker
+from sparq.broker.catalog import DrainSave
 from sparq.broker.channel import Channel
+from sparq.broker.draining import Drains
 from sparq.broker.in_flight import Expired, InFlight
 from sparq.broker.publishing import Publish, Publishing
 from sparq.broker.session import Slot
@@ -136,6 +138,14 @@ def as_old_as_it_is(_handout: delivery.Handout) -> int:
     return 0
 
 
+def nothing_refused(_drains: Drains, _topic: str, _messages: int) -> None:
+    """An nsqd that drains takes publishes."""
+
+
+def not_written(_save: DrainSave) -> None:
+    """A drain is answered, and known in memory only."""
+
+
 def nothing_apart(_channel: Channel, _first: int, _end: int) -> list[int]:
     """What is deferred is voided with what is unread."""
     return []
@@ -197,6 +207,8 @@ GUARDS = (
     Guard("deferred beside a lag limit", "lost", Channel, "_apart_between", nothing_apart),
     Guard("most attempts", "overdue", delivery, "_without_dead", as_often_as_it_fails),
     Guard("letters before FINs", "lost", Broker, "_move", finished_first),
+    Guard("refusals of drains", "undrained", Drains, "check", nothing_refused),
+    Guard("drains on the disk", "undrained", DrainSave, "run", not_written),
     Guard("room for ledgers", "returned", health, "make_room", no_room, on_full_disk=True),
     Guard("deleting", "stuck", Trimming, "finished", nothing_finished, on_full_disk=True),
     Guard("true answers", "refused", Topic, "_answer", stored_and_refused),

@@ -50,6 +50,7 @@ class Tally:
     left: int = 0
     aged: int = 0
     overdue: int = 0
+    undrained: int = 0
     stuck: int = 0
     broken: int = 0
     stories: list[str] = field(default_factory=list)
@@ -85,14 +86,16 @@ class Command:
     count: int
     defer_ns: int = 0
     outcome: Outcome | None = None
+    arrived_step: int = 0
     answered_step: int = 0
     due_mono_ns: int = 0
     due_wall_ns: int = 0
     forgiven: bool = False
     doubtful: bool = False
 
-    def arrived(self, now: Instant, _step: int) -> None:
+    def arrived(self, now: Instant, step: int) -> None:
         """The broker has it in full."""
+        self.arrived_step = step
         if self.defer_ns:
             self.due_mono_ns = now.mono_ns + self.defer_ns
             self.due_wall_ns = now.wall_ns + self.defer_ns

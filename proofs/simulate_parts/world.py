@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from proofs.simulate_parts import limited
 from proofs.simulate_parts import weather as weathers
 from proofs.simulate_parts.actors import Consumer, Publisher
+from proofs.simulate_parts.leaving import Leaving
 from proofs.simulate_parts.link import Link
 from proofs.simulate_parts.truth import Tally, TopicTruth, Truth
 from sparq.broker.broker import Broker
@@ -68,6 +69,7 @@ class World:
         self.clock = ManualClock()
         self.disk = MemoryDisk(capacity_bytes=self.weather.capacity_bytes)
         self.step = 0
+        self.leaving = Leaving(self)
         self.links: list[Link] = []
         self.broker: Broker
         self._connections = 0
@@ -134,6 +136,7 @@ class World:
             try:
                 report = self.broker.load(self.clock.now())
                 if not any("left alone" in line for line in report):
+                    self.leaving.reborn()
                     return
             except DiskError:
                 pass
@@ -219,6 +222,7 @@ class World:
         if chance.random() < weather.jumps:
             self.clock.wall_ns += weathers.jump_ns(chance)
             self.truth.jumped_step = self.step
+        self.leaving.befall()
         kind = chance.random()
         try:
             if kind < 0.01:
@@ -245,6 +249,8 @@ class World:
             for task in tasks:
                 self.run_task(task)
                 self.broker.finish(task, self.clock.now())
+        for ticket, error in broker.take_published():
+            ticket.answered(error)
         broker.changes.clear()
         broker.notes.clear()
         sessions = broker.take_sessions()
