@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
-from tests.tools.admin.conftest import Ran, Run, call
+from tests.tools.admin.conftest import Cluster, Ran, Run, call
 from tests.waiting import wait_for
 
 
@@ -119,3 +119,17 @@ def test_mistakes(leaving: Leaving, admin: Run, old_nsqd: str) -> None:
     assert 1 == found.status
     assert "it cannot do this: Go's nsqd" in found.err
     assert leaving.nsqd.get_json("/drain")["draining"] is False
+
+
+def test_one_that_is_dead_already(cluster: Cluster, admin: Run) -> None:
+    """It is listed, and does not answer: nothing was done, nor a topic moved there."""
+    found = admin("drain", cluster.dead)
+    assert (1, "") == (found.status, found.out)
+    assert f"{cluster.dead}: " in found.err
+    cluster.fresh("moves", "c", messages=2)
+    source = cluster.nsqds[0]
+    found = admin("move", "topic", "moves", f"--from={source.http}", f"--to={cluster.dead}")
+    assert 1 == found.status
+    assert f"{cluster.dead}: " in found.err
+    assert not source.get_json("/drain")["draining_topics"]  # the target comes first
+    assert 2 == source.channel("moves", "c")["depth"]
