@@ -117,3 +117,15 @@ def test_what_is_wrong(cluster: Cluster, admin: Run) -> None:
     """Names, ids, and a topic that nobody has."""
     for words in (("poison.x/", "back"), ("poison.x.dead", "back", "12"), ("nobody.dead", "back")):
         assert 1 == admin("redrive", *words, *alive(cluster)).status
+
+
+def test_an_nsqd_that_is_dead(cluster: Cluster, admin: Run) -> None:
+    """The others' letters go back; the status is 1, and what to do next is said."""
+    letters(cluster, "poison.gone", 1)
+    cluster.post("/channel/create?topic=poison.gone.dead&channel=back")
+    dead = f"--nsqd-http-address={cluster.dead}"
+    ran = admin("redrive", "poison.gone.dead", "back", *alive(cluster), dead)
+    assert 1 == ran.status
+    assert "redriven: 2 letters" in ran.out
+    assert f"sparq admin redrive poison.gone.dead back {dead}" in ran.out
+    assert cluster.depths("poison.gone", "c") == [1, 1]
