@@ -87,6 +87,7 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
     # Missing while nothing waits, or nobody reads by ranges.
     own |= {f"nsqd_channel_{name}_seconds" for name in ("oldest_waiting", "clear", "range_commit")}
 
+    own |= {"nsqd_refused_requests_total", "nsqd_tokens"}  # only with a token
     assert named == own
 
 

@@ -78,7 +78,8 @@ def test_both_forms_of_the_answer_are_read() -> None:
 
     for told in (bare, {"status_code": 200, "data": bare}):
         found, unusable = producers(answer(200, json.dumps(told).encode()))
-        assert [("a:1", [("t", False), ("u", True)]), ("[::1]:2", [])] == found
+        listed = [(one.address, one.topics, one.draining) for one in found]
+        assert [("a:1", [("t", False), ("u", True)], False), ("[::1]:2", [], False)] == listed
         assert entries[2:] == unusable
 
 
