@@ -17,7 +17,8 @@ from sparq.broker import drain_file
 from sparq.broker.drain_file import NONE, Drain, DrainError, Draining
 from sparq.client import Consumer as Reader
 from sparq.client import Producer
-from sparq.nsqd.draining import LEFT_SHOWN, LINGER_SECONDS
+from sparq.nsqd.draining import LEFT_SHOWN
+from sparq.nsqd.leaving import LINGER_SECONDS
 from sparq.protocol.commands import sub
 from tests.nsqadmin.api.house import GO, GoServer
 from tests.nsqd.daemon import Consumer, Daemon, start, stop

@@ -23,9 +23,9 @@ from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
 from sparq.nsqd import policy_document
 from sparq.nsqd.commit import instant
-from sparq.nsqd.draining import Leave
 from sparq.nsqd.go_import import ImportStopped
 from sparq.nsqd.go_switch import GoImportError, Switch
+from sparq.nsqd.leaving import Leave
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import TOPOLOGY, Options, default_node_id
 from sparq.nsqd.policy_document import DocumentError
