@@ -1,6 +1,8 @@
 """Modules of arrays that have no pair among the twins: which test compares them with plain code."""
 
 ELSEWHERE = {
+    "broker.dead_letters": "tests/broker/test_letters.py",
+    "broker.fates": "tests/broker/test_letters.py",
     "broker.channel": "tests/broker/test_model.py",
     "broker.waiting": "tests/broker/test_deferred.py",
     "broker.admin": "tests/broker/test_random_lives.py",

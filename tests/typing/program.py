@@ -6,7 +6,7 @@ It is checked and not run; `assert_type` says what a user of the types may count
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, assert_type
 
@@ -67,6 +67,7 @@ async def handle(message: Message) -> None:
     assert_type(message.timestamp_ns, int)
     assert_type(message.expires_at, float)
     assert_type(message.nsqd, str)
+    assert_type(message.letter, Mapping[str, str] | None)
     assert_type(message.stale, bool)
     message.auto_respond = False
     await message.touch()

@@ -40,7 +40,7 @@ PAGES = {
     "/messages?topic=orders&show=search&go=1&text=A-100001": "A-100001",
     "/replay?topic=orders&channel=shipping": "Published messages",
     "/dead-letters": "orders.dead",
-    "/dead-letters?topic=orders.dead": "Send the chosen ones back",
+    "/dead-letters?topic=orders.dead": "Copy the chosen ones to a topic",
     "/policies": "What would change",
     "/audit": "Result",
 }

@@ -36,6 +36,8 @@ def leaving(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Leavi
         nsqd.post("/channel/create?topic=t&channel=c")
         nsqd.post("/mpub?topic=t", b"1\n2\n3")
         wait_for(lambda: lookupd.get_json("/nodes")["producers"])
+        # A new topic asks nsqlookupds for channels before it flows.
+        wait_for(lambda: nsqd.channel("t", "c")["depth"] == 3)
         yield Leaving(nsqd, capfd, f"--lookupd-http-address={lookupd.http}")
 
 
