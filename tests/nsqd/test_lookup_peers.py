@@ -67,6 +67,7 @@ class Half:
         # A real nsqd would let the topic flow in the turn that is asked for.
         self.turns = SimpleNamespace(on_changes=lambda: None, schedule=lambda: None)
         self.drain_watchers: list[Callable[[], object]] = []
+        self.lookupd_token = ""
 
     async def __aenter__(self) -> "Half":
         self.peers = LookupPeers(self)  # type: ignore[arg-type] # the half that is needed
