@@ -19,6 +19,7 @@ from sparq.broker.catalog import DrainSave
 from sparq.broker.channel import Channel
 from sparq.broker.draining import Drains
 from sparq.broker.in_flight import Expired, InFlight
+from sparq.broker.letters import settle
 from sparq.broker.publishing import Publish, Publishing
 from sparq.broker.session import Slot
 from sparq.broker.slots import Page
@@ -159,7 +160,7 @@ def as_often_as_it_fails(_handout: delivery.Handout, runs: list[delivery.Run]) -
 def finished_first(broker: Broker, topic: Topic, now: Instant) -> None:
     """A dead letter is finished before it is kept in its topic."""
     for letters in topic.outcome.letters:
-        letters.channel.buried(letters.indexes)
+        settle(letters, now, is_kept=True)
     MOVE(broker, topic, now)
 
 

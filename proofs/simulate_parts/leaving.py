@@ -56,7 +56,7 @@ class Leaving:
 
     def answered(self, on: bool | None) -> None:
         """A change holds; None: it has failed, and all is as before until nsqd ends."""
-        self._is_sure &= on is not None
+        self._is_sure = on is not None
         self._hold(self._before if on is None else on)
 
     def _hold(self, on: bool) -> None:
@@ -68,7 +68,8 @@ class Leaving:
         if self.holds is not None and self._is_sure and holds != self.holds:
             self._world.truth.tally.undrained += 1
             self._world.truth.tell(f"a drain was {self.holds}, and is {holds} after a restart")
-        self._is_sure = True
+        # What was not answered may be found, and be lost with the next power cut all the same.
+        self._is_sure &= self.holds is not None
         self._hold(holds)
 
     def taken(self, command: Command) -> None:
