@@ -259,7 +259,7 @@ def test_what_cannot_be_claimed() -> None:
     now = house.clock.now()
     refused = house.broker.claim("t.dead", "c", indexes, now)
     assert [
-        "a consumer has it",
+        "it is in flight",
         "it is finished",
         "the log does not have it",
     ] == [refused[one.index + at] for at in (0, 1, 9)]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparq.protocol.commands import attach, fin, rdy, sub
@@ -207,3 +208,17 @@ def test_what_is_done_survives_kill_9(tmp_path: Path) -> None:
         nsqd.start()
         assert waiting(nsqd, "waiting") == ["a", "c", "d"]
         assert waiting(nsqd, "deferred") == ["g"]
+
+
+async def test_what_another_redrive_has(nsqd: Daemon) -> None:
+    """It is refused, and stays with that one: nobody else is given it meanwhile."""
+    await nsqd.post("/pub?topic=t.dead", b"x")
+    await nsqd.post("/channel/create?topic=t.dead&channel=c")
+    (one,) = await ids(nsqd, "t.dead")
+    broker, runner = nsqd.nsqd.broker, nsqd.nsqd.runner
+    indexes = np.array([broker.topics["t.dead"].stream.log.first_index], np.int64)
+    assert {} == broker.claim("t.dead", "c", indexes, runner.now())
+    answer = json.loads(await nsqd.post(f"/message/redrive?topic=t.dead&channel=c&id={one}"))
+    assert answer["refused"] == [{"id": one, "why": "it is in flight"}]
+    found = await nsqd.channel("t.dead", "c")
+    assert (found["depth"], found["in_flight_count"]) == (0, 1)

@@ -46,7 +46,7 @@ FINISHED: Final = "it is finished"
 CANCELLED: Final = "it was cancelled"
 NOT_DEFERRED: Final = "it is not deferred"
 DEFERRED: Final = "it is deferred"
-HELD: Final = "a consumer has it"
+HELD: Final = "it is in flight"
 
 
 def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:

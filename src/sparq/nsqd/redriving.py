@@ -117,6 +117,7 @@ class Redriving:
             raise HttpError(error.http_status, f"{error.code}: {error.text}") from error
         self._nsqd.turns.schedule()
         left = [index for index in indexes if index not in refused]
+        claimed = np.array(left, np.int64)
         size = self._nsqd.limits.max_body_size
         try:
             while left:
@@ -130,8 +131,9 @@ class Redriving:
                     if why is not None:
                         refused |= {letter.index: why for letter in group}
         finally:
-            # What was sent back is not in flight any more; all others wait again.
-            self._broker.unclaim(channel, wanted)
+            # What was sent back is not in flight any more; all others wait again. What another
+            # request has claimed stays its own.
+            self._broker.unclaim(channel, claimed)
             self._nsqd.turns.schedule()
         return refused
 
@@ -174,6 +176,7 @@ class Redriving:
         self, channel: Channel, place: Place, group: list[Letter], *, to_all: bool
     ) -> str | None:
         """Publish letters where they came from; returns why not."""
+        # No channel has this name, so that with `to_all` it is for all of them.
         only = Only("" if to_all else place[1], [letter.times + 1 for letter in group])
         indexes = np.array([letter.index for letter in group], np.int64)
         letters = Letters(channel, indexes, [letter.body for letter in group], only)
