@@ -382,10 +382,15 @@ async def test_a_node_leaves_under_load(tmp_path: Path, lookupd: Server) -> None
             await until(lambda: sum(len(load.acknowledged) for load in loads) > 2_000)
             leaving = nsqds[0]
             await asyncio.to_thread(leaving.post, "/drain?exit=true")
-            listed = lambda: [  # noqa: E731 - said once, looked at twice
-                one.get("draining") for one in lookupd.get_json("/lookup?topic=t")["producers"]
-            ]
-            await until_seen(lambda: sorted(map(bool, listed())) == [False, False, True])
+            await until_seen(
+                lambda: (
+                    sorted(
+                        one.get("draining", False)
+                        for one in lookupd.get_json("/lookup?topic=t")["producers"]
+                    )
+                    == [False, False, True]
+                )
+            )
             assert 0 == await asyncio.to_thread(status_of, leaving)
             at_end = sum(len(load.acknowledged) for load in loads)
             await until(lambda: sum(len(load.acknowledged) for load in loads) > at_end + 2_000)
