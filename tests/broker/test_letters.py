@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparq.broker.fates import CONNECTION_LOST, FATES_MAX, REQUEUED, TIMED_OUT, UNKNOWN
+from sparq.broker import fates
+from sparq.broker.fates import CONNECTION_LOST, REQUEUED, TIMED_OUT, UNKNOWN
 from sparq.broker.letters import Letters, Only
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import unseal
@@ -147,7 +148,8 @@ def test_three_lost_connections(requeues: bool) -> None:
     assert (b"killer", CONNECTION_LOST, WHO) == (body, fields["reason"], fields["consumer"])
 
 
-def test_lost_connections_in_between() -> None:
+@pytest.mark.parametrize("times_out", [False, True])
+def test_lost_connections_in_between(times_out: bool) -> None:
     """What comes back otherwise meanwhile is no killer."""
     house = House(max_attempts=100)
     house.consumer("t", "c").close()
@@ -161,9 +163,25 @@ def test_lost_connections_in_between() -> None:
         consumer = house.consumer("t", "c", rdy=1)
         (message,) = consumer.messages()
         consumer.say(commands.rdy(0))
-        requeue(consumer, [message])
+        if times_out:
+            house.pass_time(61)
+        else:
+            requeue(consumer, [message])
         consumer.close()
     assert "t.dead" not in house.broker.topics
+
+
+def test_so_many_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that came back last."""
+    monkeypatch.setattr(fates, "FATES_MAX", 5)
+    house = House(max_attempts=MOST)
+    consumer = house.consumer("t", "c", rdy=10)
+    house.publish("t", *[b"x"] * 10)
+    messages = consumer.messages()
+    consumer.say(commands.rdy(0))
+    requeue(consumer, messages)
+    remembered = house.broker.topics["t"].channels["c"].fates.by_index
+    assert [message.index for message in messages[5:]] == list(remembered)
 
 
 def test_a_restart_forgets_who_had_it() -> None:
@@ -178,22 +196,22 @@ def test_a_restart_forgets_who_had_it() -> None:
     assert (UNKNOWN, "", "") == (fields["reason"], fields["consumer"], fields["last_returned"])
 
 
-def test_what_is_remembered_is_bounded_and_goes() -> None:
-    """With FIN, with the channel's content, and beyond a number of messages."""
+def test_what_is_remembered_goes() -> None:
+    """With FIN, and with the channel's content."""
     house = House(max_attempts=MOST)
     consumer = house.consumer("t", "c", rdy=2_500)
-    fates = house.broker.topics["t"].channels["c"].fates.by_index
-    for _ in range(FATES_MAX // 2_000 + 1):
+    remembered = house.broker.topics["t"].channels["c"].fates.by_index
+    for _ in range(3):
         house.publish("t", *[b"x"] * 2_000)
         messages = consumer.messages()
         requeue(consumer, [message for message in messages if message.attempts == 1])
         consumer.finish(consumer.messages())
-        assert not fates
+        assert not remembered
     house.publish("t", b"x")
     requeue(consumer, consumer.messages())
-    assert fates
+    assert remembered
     house.broker.empty_channel("t", "c", house.clock.now())
-    assert not fates
+    assert not remembered
 
 
 def test_it_goes_back_to_its_channel_alone() -> None:
