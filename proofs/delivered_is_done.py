@@ -9,9 +9,10 @@ import sys
 from sparq.broker.channel import Channel
 from sparq.broker.session import Session
 from sparq.nsqd.main import main
+from sparq.protocol.instant import Instant
 
 
-def forget(channel: Channel, session: Session, *, requeue: bool) -> None:
+def forget(channel: Channel, session: Session, _now: Instant, *, requeue: bool) -> None:
     """Forget a session, and all that it had."""
     if channel.sessions.pop(session.owner, None) is None:
         return
