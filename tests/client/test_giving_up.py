@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparq.client import Consumer, Message, Producer
+from sparq.protocol.dead_letters import History
 from tests.client.scripted import Peer, consumer_of, scripted, subscribed
 from tests.servers import NsqdServer, free_port, spawn_nsqd
 from tests.waiting import until
@@ -74,6 +75,22 @@ async def test_the_letters_of_nsqd(tmp_path: Path) -> None:
     assert message.body == b"poison"
     assert message.letter is not None
     assert (message.letter["attempts"], message.letter["reason"]) == ("2", "requeued")
+
+
+async def test_letters_in_batches(nsqd: NsqdServer) -> None:
+    """``bodies`` are those of the messages, too."""
+    history = History("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
+    nsqd.post("/pub?topic=t.dead", history.seal(b"poison"))
+    nsqd.post("/pub?topic=t.dead", b"by hand")
+    async with Consumer("t.dead", "c", nsqd_tcp_addresses=nsqd.tcp, max_in_flight=2) as dead:
+        found: list[bytes] = []
+        async for batch in dead.batches(2):
+            assert batch.bodies == [message.body for message in batch]
+            found += batch.bodies
+            await batch.finish()
+            if len(found) == 2:
+                break
+    assert sorted(found) == [b"by hand", b"poison"]
 
 
 async def test_no_letter_without_an_ok() -> None:

@@ -22,6 +22,7 @@ from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.client.message import Message
 from sparq.client.rdy import Window
 from sparq.protocol import commands
+from sparq.protocol.dead_letters import unseal
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
 
@@ -86,8 +87,9 @@ class Received:
         return len(self._run)
 
     def bodies(self) -> list[bytes]:
-        """The body of each."""
-        return self._run.bodies()
+        """The body of each; of dead letters without their histories."""
+        bodies = self._run.bodies()
+        return [unseal(body)[1] for body in bodies] if self._subscription.has_letters else bodies
 
     def split(self, count: int) -> Received:
         """Take the first ``count`` away, as one of their own."""

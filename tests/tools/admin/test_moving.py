@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sparq.protocol.dead_letters import History
 from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.tools.admin.conftest import Ran, call
 from tests.waiting import wait_for
@@ -118,6 +119,22 @@ def test_each_channel_has_its_own(pair: Pair, capfd: pytest.CaptureFixture[str])
     assert [pair.target.http_port] == ports
     again = pair.move(capfd)
     assert (0, (0, 0)) == (again.status, carried(again))
+
+
+def test_dead_letters_keep_their_histories(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    """What the source tells of a letter, the target does."""
+    history = History("orders", "billing", "0" * 16, 3, 10**18, 0, "me", "requeued", redriven=2)
+    pair.source.post("/topic/create?topic=t.dead")
+    pair.source.post("/channel/create?topic=t.dead&channel=c")
+    for body in (history.seal(b"bad"), b"by hand"):
+        pair.source.post("/pub?topic=t.dead", body)
+    words = [word if word != "t" else "t.dead" for word in pair.words]
+    assert 0 == call(capfd, *words).status
+    path = "/channel/messages?topic=t.dead&channel=c"
+    found = pair.target.get_json(path)["messages"]
+    assert [("bad", "2"), ("by hand", None)] == [
+        (one["body"], one.get("letter", {}).get("redriven")) for one in found
+    ]
 
 
 def test_what_no_channel_sees_is_carried_too(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:

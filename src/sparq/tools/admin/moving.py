@@ -20,11 +20,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sparq.client import Consumer, SparqClientError
+from sparq.client import Batch, Consumer, SparqClientError
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.protocol.address import Address
+from sparq.protocol.dead_letters import is_dead_letter_topic
+from sparq.protocol.envelope import seal
 from sparq.protocol.names import is_ephemeral, is_valid_name, quote
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.reading import waiting_in
@@ -223,8 +225,14 @@ class Move:
             if batch.attempts_max > 1:
                 again = sum(message.attempts > 1 for message in batch)
             self.again += again
-            await self._publish(batch.bodies, name)
+            await self._publish(self._bodies(batch), name)
             await batch.finish()
+
+    def _bodies(self, batch: Batch) -> list[bytes]:
+        """What is to be published; dead letters keep their histories."""
+        if not is_dead_letter_topic(self.topic):
+            return batch.bodies
+        return [seal(message.letter or {}, message.body) for message in batch]
 
     async def _publish(self, bodies: Sequence[bytes], name: str) -> None:
         """Have the target take messages; those that it may have taken are counted as doubtful."""
