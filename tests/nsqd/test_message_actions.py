@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparq.protocol.commands import attach, fin, rdy, sub
+from sparq.protocol.commands import attach, fin, rdy, req, sub
+from sparq.protocol.dead_letters import History
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.nsqd.test_inspection import bodies, channel, get, refusal, target
 from tests.servers import NsqdServer, spawn_nsqd
+from tests.waiting import until
 
 
 async def ids(nsqd: Daemon, topic: str = "t") -> list[str]:
@@ -222,3 +224,43 @@ async def test_what_another_redrive_has(nsqd: Daemon) -> None:
     assert answer["refused"] == [{"id": one, "why": "it is in flight"}]
     found = await nsqd.channel("t.dead", "c")
     assert (found["depth"], found["in_flight_count"]) == (0, 1)
+
+
+async def test_a_dead_letter_is_copied(tmp_path: Path) -> None:
+    """As the message that it was; to another topic of dead letters with its history."""
+    history = History("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
+    nsqd = await start(tmp_path)
+    await nsqd.post("/pub?topic=t.dead", history.seal(b"bad"))
+    chosen = await ids(nsqd, "t.dead")
+    for to, expected in (("t", b"bad"), ("other.dead", history.seal(b"bad"))):
+        assert (await act(nsqd, "copy", chosen, topic="t.dead", to=to))["done"] == chosen
+        (one,) = await ids(nsqd, to)
+        query = {"topic": to, "id": one, "raw": "true", "envelope": "true"}
+        assert await nsqd.ask("GET", target("/message", query)) == (200, expected)
+    await stop(nsqd)
+
+
+async def test_the_largest_letter(tmp_path: Path) -> None:
+    """Its history is beyond what a message may have; it goes back whole."""
+    nsqd = await start(tmp_path, max_msg_size=1_000, max_body_size=1_000, max_attempts=1)
+    body = b"x" * 1_000
+    await nsqd.post("/topic/create?topic=t")
+    await nsqd.post("/channel/create?topic=t&channel=c")
+    await nsqd.post("/topic/create?topic=t.dead")
+    await nsqd.post("/channel/create?topic=t.dead&channel=back")
+    await nsqd.post("/pub?topic=t", body)
+    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer.writer.write(rdy(1))
+    (first,) = await ids(nsqd)
+    assert (await consumer.frame())[0] == 2
+    consumer.writer.write(req(first.encode(), 0))
+    letters = nsqd.nsqd.broker.topics["t.dead"].channels["back"]
+    await until(lambda: letters.depth() == 1)
+    await consumer.leave()
+    (one,) = await ids(nsqd, "t.dead")
+    await nsqd.post(f"/message/redrive?topic=t.dead&channel=back&id={one}")
+    back = (await ids(nsqd))[-1]
+    for topic, name in (("t", back), ("t.dead", one)):
+        query = {"topic": topic, "id": name, "raw": "true"}
+        assert await nsqd.ask("GET", target("/message", query)) == (200, body)
+    await stop(nsqd)

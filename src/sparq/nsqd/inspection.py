@@ -294,7 +294,7 @@ class Inspection:
             raise HttpError(404, "MESSAGE_NOT_FOUND: the id is of another node, or another topic's")
         found: dict[int, Stored] = {}
         if index < topic.stream.log.written_end:
-            size = self._broker.limits.max_body_size if raw else room_of(topic, body_bytes)
+            size = room_of(topic, self._broker.limits.max_body_size if raw else body_bytes)
             found, _ = await self.read(topic, [index], size)
         if index not in found:
             raise HttpError(404, f"MESSAGE_NOT_FOUND: {_reach(topic)}")

@@ -15,6 +15,8 @@ import numpy as np
 from sparq.broker.admin import GONE
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters
+from sparq.nsqd.inspection import room_of
+from sparq.protocol.dead_letters import is_dead_letter_topic, unseal
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import Bodies
 
@@ -74,13 +76,16 @@ class MessageActions:
         end = topic.stream.log.written_end
         left = [index for index in wanted.values() if index < end]
         refused |= {text: GONE for text, index in wanted.items() if index >= end}
-        size = self._nsqd.limits.max_body_size
+        size = room_of(topic, self._nsqd.limits.max_body_size)
+        # A dead letter leaves its history behind, unless it goes to a topic of dead letters.
+        opens = topic.stream.has_letters and not is_dead_letter_topic(to)
         while left:
             found, covered = await self._inspection.read(topic, left, size)
             batch = [index for index in left[:covered] if index in found]
             refused |= {texts[index]: GONE for index in left[:covered] if index not in found}
             left = left[covered:]
-            why = await self._publish(to, [found[index].body for index in batch])
+            bodies = [found[index].body for index in batch]
+            why = await self._publish(to, [unseal(b)[1] for b in bodies] if opens else bodies)
             if why is not None:
                 refused |= {texts[index]: why for index in (*batch, *left)}
                 break

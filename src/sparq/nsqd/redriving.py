@@ -21,6 +21,7 @@ from sparq.broker.letters import Letters, Only
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.inspection import picture as pictures
 from sparq.nsqd import parameters
+from sparq.nsqd.inspection import room_of
 from sparq.nsqd.message_actions import OTHER_NODE, answer
 from sparq.nsqd.message_json import id_of
 from sparq.protocol.dead_letters import unseal
@@ -118,7 +119,7 @@ class Redriving:
         self._nsqd.turns.schedule()
         left = [index for index in indexes if index not in refused]
         claimed = np.array(left, np.int64)
-        size = self._nsqd.limits.max_body_size
+        size = room_of(topic, self._nsqd.limits.max_body_size)
         try:
             while left:
                 found, covered = await self._inspection.read(topic, left, size)
