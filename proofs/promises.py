@@ -178,6 +178,14 @@ PROMISES = (
         "with --sync-every=1 over a power cut, too.",
         ("simulate",),
     ),
+    Promise(
+        "P19",
+        "Leaving",
+        "While nsqd drains no publish is acknowledged, and what was acknowledged before is "
+        "delivered as ever. A drain that was answered holds until it is ended, whatever is killed "
+        "or restarted, over a power cut, too.",
+        ("simulate",),
+    ),
 )
 
 NOT_PROMISED = (

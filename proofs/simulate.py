@@ -24,7 +24,7 @@ from proofs.simulate_parts.guards import GUARDS, Guard
 from proofs.simulate_parts.truth import Tally
 from proofs.simulate_parts.world import World
 
-PROMISES = tuple(f"P{number}" for number in (*range(1, 12), 13, 17, 18))
+PROMISES = tuple(f"P{number}" for number in (*range(1, 12), 13, 17, 18, 19))
 CONTROL_SEEDS_MAX = 100
 """So many runs without a guard are tried until one of them shows it."""
 FULL_DISK_EVERY = 10
