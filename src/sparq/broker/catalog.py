@@ -141,9 +141,12 @@ class Catalog:
         """Write the drains, all or nothing; without one the file goes."""
         if draining.is_on:
             self._replace(DRAIN, drain_file.encode(draining))
-        elif self.disk.exists(self._path(DRAIN)):
+            return
+        if self.disk.exists(self._path(DRAIN)):
             self.disk.unlink(self._path(DRAIN))
-            self.disk.sync_directory(self.data_path)
+        # Also where it is gone already: the sync of an earlier try may have failed, and then a
+        # power cut would bring it back.
+        self.disk.sync_directory(self.data_path)
 
     def _replace(self, name: str, text: bytes) -> None:
         disk, temporary = self.disk, self._path(name + ".new")
