@@ -12,6 +12,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
+# An archive of the classes that Spark loads: tests start it in half the time.
+CLASSES := .venv/spark-classes.jsa
 # Files are handed to three processes as they come: what a file shares is made once. Two cores have
 # room for three, since a test waits for its daemons half of its time.
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
@@ -71,7 +73,7 @@ dead: $(READY) ## code in src that nothing in src uses, but for what pyproject.t
 tidy: $(READY) ## sizes of files and functions, words that must not stay, paths, hosts, links
 	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
 
-tests: $(READY) ## the tests alone
+tests: $(READY) $(CLASSES) ## the tests alone
 	@$(BIN)/python -m pytest -rs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
 bench: $(READY) ## every figure of speed and memory (ARGS=)
@@ -111,8 +113,8 @@ spark-cluster: $(READY) ## the pipeline on a Spark cluster of this machine, with
 delta: $(READY) ## the Delta archive killed N= times (10), and its control (ARGS=)
 	@DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/pipeline/test_delta_killed.py $(ARGS)
 
-slow-tests: $(READY) ## the tests that start Spark again and again, and are skipped in make test (ARGS=)
-	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs tests/pipeline/test_mistakes.py tests/bench/test_pipeline_measures.py $(ARGS)
+slow-tests: $(READY) $(CLASSES) ## the tests that need minutes each, and are skipped in make test (ARGS=)
+	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs -m slow $(ARGS)
 
 move: $(READY) ## sparq admin move with a million messages, and with kills in the middle (N= ARGS=)
 	@MOVE_MESSAGES=$(or $(N),1000000) $(BIN)/python -m pytest -rs --timeout=3600 tests/tools/admin/test_moving.py $(ARGS)
@@ -135,6 +137,9 @@ $(READY): $(LOCKED) pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-deps --no-build-isolation -e .
 	@touch $@
+
+$(CLASSES): $(READY) tests/spark_classes.py
+	@$(BIN)/python -m tests.spark_classes $@
 
 lock: $(READY) ## write the lock files anew: newest versions, with hashes, naming no index
 	@$(BIN)/python locks/write.py $(ARGS)

@@ -6,6 +6,9 @@ Python's default, so that what one finds in the log does not depend on those bef
 Who runs them in the background of a shell has Ctrl-C ignored, which all that is started inherits,
 and a loop may leave a handler of its own behind: here it means what it means in a terminal.
 
+Tests that are marked `slow` need minutes of their own, most of them for Spark: `make slow-tests`
+runs them, and others of their kind run with all tests.
+
 Two shared cores are sometimes many times slower than a test is used to; what runs for too long is
 `pytest-timeout`'s to say.
 """
@@ -31,6 +34,8 @@ FILES_LEFT_MAX = 25
 # them, and a file of many queries leaves some 45. Nothing that a test can close is among them.
 SOCKETS_LEFT_MAX = 100
 
+SLOW = "needs minutes of its own: make slow-tests"
+
 settings.register_profile("sparq", deadline=None)
 settings.load_profile("sparq")
 
@@ -53,6 +58,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Files are handed out one by one: a long one that begins last runs alone, on one core of two.
     """
+    if "SLOW_TESTS" not in os.environ:
+        for item in items:
+            if item.get_closest_marker("slow") is not None:
+                item.add_marker(pytest.mark.skip(reason=SLOW))
     usual = float(config.getini("timeout") or 0)
     longest: dict[Path, float] = {}
     for item in items:
@@ -91,6 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # How this process keeps its memory (see the Makefile) is nothing for those that it starts.
         for name in [name for name in os.environ if name.startswith("MALLOC_")]:
             del os.environ[name]
+    config.addinivalue_line("markers", f"slow: {SLOW}")
     line = f"{behaviours.MARKER}(*names): asserts these lines of tests/behaviours.py"
     config.addinivalue_line("markers", line)
     config.pluginmanager.register(behaviours.Report(), "behaviours")

@@ -40,9 +40,12 @@ def log_utc(server: ToldServer) -> None:
 
 
 def log_repeats(server: ToldServer) -> None:
-    """No more than so many lines of one kind."""
+    """So many lines of one kind in a minute; other tests may have had those of an earlier one."""
+    line = "TCP: new client(127.0.0.1"
+    before = server.log_text.count(line)
     come_and_go(server)
-    assert REPEATS == server.log_text.count("TCP: new client(127.0.0.1")
+    after = server.log_text.count(line)
+    assert after - before <= REPEATS <= after
 
 
 AS_JSON = [Row("log-format", "json", log_format)]

@@ -3,11 +3,12 @@
 It is a plugin, not part of a folder's conftest: a fixture that a second conftest imports is a
 second fixture, with a second log that the session, started by the first, never writes to.
 
-What tests run once need not be compiled well: that would take two fifths of the processor's time of
-a test that starts Spark in a process of its own. So those get the same options of Java.
+JVMs that a test starts in a process of its own get the same options of Java.
 """
 
 import os
+import shlex
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +18,25 @@ from sparq.pipeline.session import use_this_python
 from sparq.spark.java import ensure_java
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+ARCHIVE = Path(sys.prefix, "spark-classes.jsa")
+"""The classes that Spark loads; the Makefile has it made (`tests.spark_classes`)."""
+
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What tests run once need not be compiled well: it took two fifths of the processor's time."""
+
+QUIET = "-Xlog:disable -Xlog:all=error:stderr"
+"""An archive that does not fit is no news."""
+
+
+def java_options() -> str:
+    """The options of a JVM that a test starts."""
+    if not ARCHIVE.is_file():
+        return JVM_OPTIONS
+    return f"{JVM_OPTIONS} {QUIET} {shlex.quote(f'-XX:SharedArchiveFile={ARCHIVE}')}"
+
+
+JAVA_OPTIONS = java_options()
 
 
 def pytest_configure() -> None:
@@ -44,17 +63,15 @@ def standard_error(path: Path):
         os.close(kept)
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory, spark_log):
-    """A local session with two tasks at a time, no user interface and nothing beyond loopback."""
+def builder(folder):
+    """Of a local session with two tasks at a time, no user interface, nothing beyond loopback."""
     ensure_java()
     use_this_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
-    folder = tmp_path_factory.mktemp("spark")
     files = "org.apache.spark.sql.execution.streaming.checkpointing"
-    builder = (
+    return (
         SparkSession.builder.master("local[2]")
         .appName("sparq tests")
         .config("spark.ui.enabled", "false")
@@ -62,7 +79,6 @@ def spark(tmp_path_factory, spark_log):
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         # A query that does not stop is waited for without end by default.
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.sql.session.timeZone", "UTC")
@@ -77,8 +93,13 @@ def spark(tmp_path_factory, spark_log):
             f"{files}.FileSystemBasedCheckpointFileManager",
         )
     )
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory, spark_log):
+    """The session of this process."""
     with standard_error(spark_log):
-        session = builder.getOrCreate()
+        session = builder(tmp_path_factory.mktemp("spark")).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from bench.pipeline_running import QUERIES, Running
 CLICKS = 2_000
 
 
-alone = pytest.mark.skipif(
-    "SLOW_TESTS" not in os.environ, reason="needs minutes of its own: make slow-tests"
-)
-"""Of each measure that starts Spark; one of them is tested with all others."""
-
-
 @pytest.mark.timeout(600)
 def test_the_three_queries_have_a_rate(tmp_path: Path) -> None:
     """From two nsqds, to the last click; never below the rate that counts the start too."""
@@ -30,7 +23,7 @@ def test_the_three_queries_have_a_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@alone
+@pytest.mark.slow
 def test_a_run_is_timed_to_its_report(tmp_path: Path) -> None:
     """The first click is archived before the report."""
     took = make_run(tmp_path / "work", CLICKS)
@@ -39,7 +32,7 @@ def test_a_run_is_timed_to_its_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@alone
+@pytest.mark.slow
 def test_the_drivers_memory_is_told_apart_from_the_executors(tmp_path: Path) -> None:
     """On a standalone cluster, where the driver's process tree is the driver alone."""
     found = memory(tmp_path / "work", CLICKS, 200)
@@ -50,7 +43,7 @@ def test_the_drivers_memory_is_told_apart_from_the_executors(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(600)
-@alone
+@pytest.mark.slow
 def test_batches_are_timed_with_all_visitors_open(tmp_path: Path) -> None:
     """A time for each probe after those of the warm-up."""
     took = batch_seconds(tmp_path / "work", 1_000, 1, 2)
@@ -60,7 +53,7 @@ def test_batches_are_timed_with_all_visitors_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@alone
+@pytest.mark.slow
 def test_every_click_and_robot_has_a_latency(tmp_path: Path) -> None:
     """Each tick of two seconds comes to its minute, the robot of each second to its finding."""
     found = latency(tmp_path / "work", 2.0)

@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ MORE = (
 PIPELINE_SECONDS = 240.0
 SIZE_UNITS = 1 << 20
 
-with_spark = pytest.mark.timeout(1200)
+
+def with_spark(test: Callable[..., None]) -> Callable[..., None]:
+    """Of what the page's programs do: they start Spark eight times."""
+    return pytest.mark.slow(pytest.mark.timeout(1200)(test))
 
 
 def pipeline_commands() -> list[list[str]]:

@@ -119,8 +119,6 @@ ADDRESSES = [
 
 WITH_SPARK = [
     Case("--data=nosuch://host/clicks", ("--data=nosuch://host/clicks", "spark.jars.packages")),
-    Case("--data=hdfs://nowhere.invalid/x", ("--data=hdfs://nowhere.invalid/x", "UnknownHost")),
-    Case("--data={tmp}/file/data", ("--data={tmp}/file/data", "cannot be written")),
     Case(
         "--data={tmp}/data --spark=spark.sql.adaptive.enabled=maybe",
         ("spark.sql.adaptive.enabled", "maybe"),
@@ -129,6 +127,8 @@ WITH_SPARK = [
 """Known from Spark, before any query starts."""
 
 FURTHER_WITH_SPARK = [
+    Case("--data=hdfs://nowhere.invalid/x", ("--data=hdfs://nowhere.invalid/x", "UnknownHost")),
+    Case("--data={tmp}/file/data", ("--data={tmp}/file/data", "cannot be written")),
     Case("--data=s3a://bucket/clicks", ("--data=s3a://bucket/clicks", "spark.jars.packages")),
     Case("--data=hdfs://{free}/clicks", ("--data=hdfs://{free}/clicks", "refused")),
     Case("--data={tmp}/file", ("--data={tmp}/file", "cannot be written")),
@@ -260,14 +260,9 @@ def test_a_mistake_in_an_address_or_a_credential(
     assert not (tmp_path / "data").exists()
 
 
-SLOW = pytest.mark.skipif(
-    "SLOW_TESTS" not in os.environ, reason="needs minutes of its own: make slow-tests"
-)
-
-
 @pytest.mark.parametrize(
     "case",
-    [*WITH_SPARK, *(pytest.param(case, marks=SLOW) for case in FURTHER_WITH_SPARK)],
+    [*WITH_SPARK, *(pytest.param(case, marks=pytest.mark.slow) for case in FURTHER_WITH_SPARK)],
     ids=lambda case: case.words,
 )
 def test_a_mistake_that_spark_finds(case: Case, places: dict[str, str], tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_everything_at_once_loses_nothing() -> None:
     assert killed.deaths["kill"] + killed.deaths["stop"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_run_finds_a_leak_and_a_late_commit() -> None:
     """What a deleted topic leaves is seen to grow; a write behind the OK loses messages."""

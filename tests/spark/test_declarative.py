@@ -19,7 +19,7 @@ PORT = 15002
 """Where spark-pipelines has a server of Spark Connect of its own, and where it looks for it."""
 RUN_SECONDS = 240.0
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def project(folder: Path, nsqd: NsqdServer) -> None:

@@ -34,8 +34,12 @@ pytestmark = [
 
 every_query = pytest.mark.parametrize(
     ("continuous", "fail"),
-    [(True, True), (True, False), (False, True), (False, False)],
-    ids=["continuous-fail", "continuous-go_on", "drained-fail", "drained-go_on"],
+    [
+        pytest.param(True, True, id="continuous-fail", marks=pytest.mark.slow),
+        pytest.param(True, False, id="continuous-go_on"),
+        pytest.param(False, True, id="drained-fail"),
+        pytest.param(False, False, id="drained-go_on", marks=pytest.mark.slow),
+    ],
 )
 
 
