@@ -73,7 +73,7 @@ def end_java() -> None:
 
     gateway = SparkContext._gateway
     assert gateway is not None
-    process = gateway.proc  # type: ignore[attr-defined]
+    process = gateway.proc  # type: ignore[attr-defined] - PySpark sets it on Py4J's object
     gateway.shutdown()
     process.stdin.close()
     process.wait(END_SECONDS)
