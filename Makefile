@@ -55,7 +55,11 @@ style types layers dead tidy tests: export MALLOC_TOP_PAD_ := 16777216
 check: style types layers dead tidy ## the quick round: checks, then the tests of the core
 	@$(BIN)/python -m pytest -rs tests/protocol tests/log tests/broker
 
-test: style types layers dead tidy tests ## everything, under 20 minutes on two cores (ARGS= SEED=)
+test: $(READY) ## everything, under 20 minutes on two cores (ARGS= SEED=)
+
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target style types layers dead $(CLASSES)
+	@$(MAKE) --no-print-directory tidy
+	@$(MAKE) --no-print-directory tests
 
 style: $(READY) ## ruff: the rules and the format
 	@$(BIN)/ruff check .
@@ -111,7 +115,7 @@ spark-cluster: $(READY) ## the pipeline on a Spark cluster of this machine, with
 	@$(BIN)/python -m proofs.spark_cluster $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 delta: $(READY) ## the Delta archive killed N= times (10), and its control (ARGS=)
-	@DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/pipeline/test_delta_killed.py $(ARGS)
+	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/pipeline/test_delta_killed.py $(ARGS)
 
 slow-tests: $(READY) $(CLASSES) ## the tests that need minutes each, and are skipped in make test (ARGS=)
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs -m slow $(ARGS)

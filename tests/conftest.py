@@ -16,6 +16,7 @@ Two shared cores are sometimes many times slower than a test is used to; what ru
 import logging
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,8 +95,21 @@ def open_files_are_closed() -> Iterator[None]:
     assert len(sockets) < SOCKETS_LEFT_MAX, left
 
 
+def answer_at_once(config: pytest.Config) -> None:
+    """Have `pytest-rerunfailures` send what it counts of each test without delay.
+
+    Its processes write twice before they read, over TCP: the second write waited for the
+    acknowledgement of the first, which the system puts off. That cost each test 43 ms.
+    """
+    connection = getattr(getattr(config, "failures_db", None), "sock", None)
+    if connection is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Know the markers, and count what is marked."""
+    answer_at_once(config)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         # How this process keeps its memory (see the Makefile) is nothing for those that it starts.
         for name in [name for name in os.environ if name.startswith("MALLOC_")]:

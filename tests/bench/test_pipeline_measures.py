@@ -15,6 +15,7 @@ CLICKS = 2_000
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_three_queries_have_a_rate(tmp_path: Path) -> None:
     """From two nsqds, to the last click; never below the rate that counts the start too."""
     rates = sustained(tmp_path / "work", day_file(tmp_path, CLICKS), CLICKS)

@@ -1,7 +1,7 @@
 """A Delta archive of a real nsqd, killed with kill -9 again and again: every click is there once.
 
-`make delta` does so ten times, and shows that the check finds what is there twice. Without
-DELTA_KILLS it is killed once.
+`make delta` does so ten times, and shows that the check finds what is there twice. In
+`make slow-tests` it is killed once.
 """
 
 import os
@@ -25,7 +25,7 @@ from tests.servers import spawn_nsqd
 from tests.spark.published import publish
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PROGRAM = Path(__file__).with_name("delta_killed.py")
 TOPIC = "clicks"

@@ -102,6 +102,7 @@ told(
     assert "sparq clicks" == told["conf"]["spark.app.name"]
 
 
+@pytest.mark.slow
 def test_the_defaults_of_a_site(tmp_path: Path) -> None:
     """spark-defaults.conf overrides defaults, and is overridden by flags and required options.
 

@@ -285,6 +285,7 @@ def workers_of(cluster: StandaloneCluster, folder: Path) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_a_standalone_cluster_from_the_package(tmp_path: Path) -> None:
     """Two workers register with the master; one is killed and comes back; all of it ends.
 
