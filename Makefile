@@ -56,7 +56,6 @@ check: style types layers dead tidy ## the quick round: checks, then the tests o
 	@$(BIN)/python -m pytest -rs tests/protocol tests/log tests/broker
 
 test: $(READY) ## everything, under 20 minutes on two cores (ARGS= SEED=)
-
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target style types layers dead $(CLASSES)
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory tests

@@ -2,7 +2,8 @@
 
 The lines of the table (`bench.lines`) run in turn against three nsqds: this checkout's, the other
 commit's, and the other commit's once more as a control. All three run with the packages that are
-installed here, and with sync before each OK, or with `--later` by NSQ's policy.
+installed here, and with sync before each OK, or with `--later` by NSQ's policy. What is off by
+default is measured by `--flag=--max-attempts=5`, which this checkout's nsqd alone is told.
 
 A figure is the median of the rounds' ratios, so that a busy minute of the machine hits both sides.
 What the control differs by, the machine does: a line counts as slower, or as dearer in CPU, only
@@ -75,25 +76,26 @@ def extract(commit: str, folder: Path) -> Path:
     return folder / "src"
 
 
-def nsqd_from(source: Path, kind: type[Sparq]) -> Callable[[Path], Peer]:
-    """Makes nsqds that run a source tree."""
+def nsqd_from(source: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> Callable[[Path], Peer]:
+    """Makes nsqds that run a source tree, with further flags."""
+    flagged: type[Sparq] = type(kind.__name__, (kind,), {"flags": (*kind.flags, *flags)})
 
     def make(folder: Path) -> Peer:
-        peer = kind(folder)
+        peer = flagged(folder)
         peer.program.environment["PYTHONPATH"] = str(source)
         return peer
 
     return make
 
 
-def contestants(old: Path, kind: type[Sparq]) -> list[Contestant]:
-    """This checkout, the other commit, and the control."""
+def contestants(old: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> list[Contestant]:
+    """This checkout, with further flags, the other commit, and the control."""
     return [
-        Contestant(key, label, nsqd_from(source, kind), there, SPEED)
-        for key, label, source in (
-            ("new", "this checkout", ROOT / "src"),
-            ("old", "the other commit", old),
-            ("control", "the other commit again", old),
+        Contestant(key, label, nsqd_from(source, kind, told), there, SPEED)
+        for key, label, source, told in (
+            ("new", "this checkout", ROOT / "src", flags),
+            ("old", "the other commit", old, ()),
+            ("control", "the other commit again", old, ()),
         )
     ]
 
@@ -135,7 +137,13 @@ def line(result: Result) -> tuple[str, bool]:
 
 
 def compare(
-    commit: str, *, only: str, rounds: int, seconds: float, kind: type[Sparq] = Sparq
+    commit: str,
+    *,
+    only: str,
+    rounds: int,
+    seconds: float,
+    kind: type[Sparq] = Sparq,
+    flags: Sequence[str] = (),
 ) -> bool:
     """Measure and print; whether no line lost more than the limit.
 
@@ -146,7 +154,7 @@ def compare(
     with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as name:
         folder = Path(name).resolve()
         house = House(folder / "peers")
-        able = contestants(extract(commit, folder), kind)
+        able = contestants(extract(commit, folder), kind, flags)
         print(f"{'':<44}{'rate':>8}{'control':>10}{'CPU':>10}{'control':>10}", flush=True)
         try:
             for each in LINES:
@@ -171,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a run, at least")
     parser.add_argument("--later", action="store_true", help="with --sync-every=2500")
+    parser.add_argument("--flag", action="append", default=[], help="of this checkout's nsqd")
     options = parser.parse_args(arguments)
     kind = SparqLater if options.later else Sparq
     try:
@@ -180,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rounds=options.rounds,
             seconds=options.seconds,
             kind=kind,
+            flags=options.flag,
         )
     except UnknownCommitError as error:
         print(error, file=sys.stderr)

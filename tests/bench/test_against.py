@@ -67,6 +67,15 @@ def test_each_nsqd_runs_its_own_source(tmp_path: Path) -> None:
     ]
 
 
+def test_this_checkouts_nsqd_alone_is_told_more(tmp_path: Path) -> None:
+    """What is off by default is measured beside an nsqd without it."""
+    found = contestants(tmp_path / "old", Sparq, ["--max-attempts=5"])
+
+    assert [True, False, False] == [
+        "--max-attempts=5" in each.make(tmp_path / each.key).program.command for each in found
+    ]
+
+
 @needs_git
 def test_a_small_run_compares_with_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
