@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.log.block import JOIN_COUNT, Block, BlockCache, Tail, first_at_time, merge
+from sparq.log.commit import Batch
 from sparq.log.extents import EXTENT_BYTES, Extent, Extents
 from sparq.protocol import batch
 from sparq.protocol.frames import Bodies
@@ -49,6 +50,29 @@ def test_time_within_a_block() -> None:
     run = merge([block(100, [b"a", b"b"], 10), block(102, [b"c"], 20)])
 
     assert [first_at_time(run, at) for at in (0, 10, 11, 20, 21)] == [100, 100, 102, 102, None]
+
+
+@given(times=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=6), knows=st.data())
+def test_the_oldest_of_merged_blocks(times: list[int], knows: st.DataObject) -> None:
+    """What the blocks know of the oldest message's time, and what they look for, is the same."""
+    blocks = [block(100 + 2 * n, [b"a", b"bb"], at) for n, at in enumerate(times)]
+    for one, at in zip(blocks, times, strict=True):
+        if knows.draw(st.booleans()):
+            one.oldest_published_ns = at
+
+    assert min(times) == merge(blocks).oldest_ns()
+
+
+def test_the_log_knows_the_time_of_what_it_stores() -> None:
+    """It need not be looked for; where the messages get times of their own, it is the oldest's."""
+    own = Batch(block(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
+    own.block.oldest_published_ns = 10
+    own.stamp(np.array([7, 3, 9]))
+
+    assert (3, [7, 3, 9]) == (
+        own.block.oldest_published_ns,
+        own.block.timestamps(np.array([100, 101, 102])).tolist(),
+    )
 
 
 def test_cache_is_bounded_and_forgets_the_oldest_use() -> None:

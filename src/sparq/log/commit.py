@@ -56,7 +56,8 @@ class Batch:
         """Give each message a timestamp of its own; before the commit runs."""
         block = self.block
         frames = patch_timestamps(block.frames, block.ends, timestamps)
-        self.block = replace(block, frames=frames)
+        oldest_ns = int(timestamps.min())
+        self.block = replace(block, frames=frames, oldest_published_ns=oldest_ns)
 
 
 class State(Enum):

@@ -216,7 +216,7 @@ class Log:
         data, ends = batch.encode_frames(pieces, first, self.place.node_id, now.wall_ns)
         size = batch.batch_size(count, len(data), batch.dues_size(len(dues)) if dues else 0)
         end, wall_ns, unsynced, options = first + count, now.wall_ns, self.unsynced, self.options
-        block = Block(first, count, ends, data, self.end_ordinal)
+        block = Block(first, count, ends, data, self.end_ordinal, now.wall_ns)
         self.end_index, self._now_ns = end, wall_ns
         if not unsynced.count:
             unsynced.since_mono_ns = now.mono_ns
