@@ -94,8 +94,9 @@ class Block:
         # A cell for each byte that a time could begin at, laid over the frames: one look a message.
         # A table of the eight bytes of each took five times as long.
         shape = (len(self.frames) - STAMP_END + 1,)
-        cells: NDArray[np.int64] = np.ndarray(shape, STAMP, self.frames, STAMP_START, (1,))
-        return cells[starts].astype(np.int64)
+        cells = np.ndarray(shape, STAMP, self.frames, STAMP_START, (1,))
+        stamps: NDArray[np.int64] = cells[starts].astype(np.int64)
+        return stamps
 
 
 def merge(blocks: Sequence[Block]) -> Block:
