@@ -211,7 +211,10 @@ def encode_frames_scalar(
     raw = node_id << INDEX_BITS | first_index
     end = 0
     for piece in pieces:
-        for body in _cut(piece):
+        buffer, sizes = piece.buffer, piece.sizes
+        # A body that came by itself is not cut out of anything: HTTP's, and of each lone PUB.
+        is_whole = len(sizes) == 1 and sizes[0] == len(buffer)
+        for body in (buffer,) if is_whole else _cut(piece):
             size = len(body)
             parts.append(_FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % raw))
             parts.append(body)
