@@ -176,9 +176,7 @@ def encode_frames(
     Returns:
         The frames, in a buffer that nobody changes, and the end of each in them.
     """
-    count = 0
-    for piece in pieces:
-        count += len(piece.sizes)
+    count = sum([len(piece.sizes) for piece in pieces])
     assert 0 <= first_index <= INDEX_LIMIT - count
     assert 0 <= node_id < NODE_LIMIT
     if count == 1 and len(pieces) == 1:  # the usual case of a producer that waits for each OK
@@ -211,10 +209,7 @@ def encode_frames_scalar(
     raw = node_id << INDEX_BITS | first_index
     end = 0
     for piece in pieces:
-        buffer, sizes = piece.buffer, piece.sizes
-        # A body that came by itself is not cut out of anything: HTTP's, and of each lone PUB.
-        is_whole = len(sizes) == 1 and sizes[0] == len(buffer)
-        for body in (buffer,) if is_whole else _cut(piece):
+        for body in _cut(piece):
             size = len(body)
             parts.append(_FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % raw))
             parts.append(body)
@@ -296,6 +291,8 @@ def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
 def _cut(piece: Bodies) -> list[bytes | bytearray] | list[memoryview]:
     """The bodies one by one: copies, or views where these cost less."""
     starts, sizes = piece.starts, piece.sizes
+    if len(sizes) == 1 and sizes[0] == len(piece.buffer):
+        return [piece.buffer]  # it came by itself, by HTTP
     if isinstance(starts, (list, range)):
         slices = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
     else:
