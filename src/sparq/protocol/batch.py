@@ -176,7 +176,9 @@ def encode_frames(
     Returns:
         The frames, in a buffer that nobody changes, and the end of each in them.
     """
-    count = sum([len(piece.sizes) for piece in pieces])
+    count = 0
+    for piece in pieces:
+        count += len(piece.sizes)
     assert 0 <= first_index <= INDEX_LIMIT - count
     assert 0 <= node_id < NODE_LIMIT
     if count == 1 and len(pieces) == 1:  # the usual case of a producer that waits for each OK
@@ -206,8 +208,7 @@ def encode_frames_scalar(
     """What `encode_frames` does, message by message."""
     parts: list[Buffer] = []
     ends: list[int] = []
-    raw = node_id << INDEX_BITS | first_index
-    end = 0
+    raw, end = node_id << INDEX_BITS | first_index, 0
     for piece in pieces:
         for body in _cut(piece):
             size = len(body)
@@ -290,17 +291,16 @@ def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
 
 def _cut(piece: Bodies) -> list[bytes | bytearray] | list[memoryview]:
     """The bodies one by one: copies, or views where these cost less."""
-    starts, sizes = piece.starts, piece.sizes
-    if len(sizes) == 1 and sizes[0] == len(piece.buffer):
-        return [piece.buffer]  # it came by itself, by HTTP
+    starts, sizes, buffer = piece.starts, piece.sizes, piece.buffer
+    if len(sizes) == 1 and sizes[0] == len(buffer):
+        return [buffer]  # it came by itself, by HTTP
     if isinstance(starts, (list, range)):
         slices = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
     else:
         ends = starts + np.asarray(sizes, np.int64)
         slices = list(map(slice, starts.tolist(), ends.tolist()))
     if slices and slices[0].stop - slices[0].start > COPY_MAX:
-        return list(map(memoryview(piece.buffer).__getitem__, slices))
-    buffer = piece.buffer
+        return list(map(memoryview(buffer).__getitem__, slices))
     return [buffer[part] for part in slices]
 
 
