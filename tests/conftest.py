@@ -13,6 +13,7 @@ Two shared cores are sometimes many times slower than a test is used to; what ru
 `pytest-timeout`'s to say.
 """
 
+import faulthandler
 import logging
 import os
 import signal
@@ -34,6 +35,9 @@ FILES_LEFT_MAX = 25
 # Each Java thread that has called a `foreachBatch` keeps its connection to this process: Py4J pools
 # them, and a file of many queries leaves some 45. Nothing that a test can close is among them.
 SOCKETS_LEFT_MAX = 100
+
+RUN_SECONDS = 3_000.0
+"""Longer than all tests take, on a machine that is twice as slow as any seen."""
 
 SLOW = "needs minutes of its own: make slow-tests"
 
@@ -95,6 +99,18 @@ def open_files_are_closed() -> Iterator[None]:
     assert len(sockets) < SOCKETS_LEFT_MAX, left
 
 
+def end_what_hangs(config: pytest.Config) -> None:
+    """Have a process that does not come to an end show where it is, and end.
+
+    Each test has its time; what has none is what comes after the last one, and what waits for
+    something once a test's time is over. A worker goes first, and its test counts as failed.
+    """
+    is_worker = hasattr(config, "workerinput")
+    seconds = RUN_SECONDS if is_worker else 1.2 * RUN_SECONDS
+    # Capturing rests while plugins are configured: this is the standard error of the process.
+    faulthandler.dump_traceback_later(seconds, exit=True, file=os.dup(2))
+
+
 def answer_at_once(config: pytest.Config) -> None:
     """Have `pytest-rerunfailures` send what it counts of each test without delay.
 
@@ -110,6 +126,7 @@ def answer_at_once(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Know the markers, and count what is marked."""
     answer_at_once(config)
+    end_what_hangs(config)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         # How this process keeps its memory (see the Makefile) is nothing for those that it starts.
         for name in [name for name in os.environ if name.startswith("MALLOC_")]:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -12,13 +13,15 @@ exit {status}
 """
 
 
-def run_with(folder: Path, status: int, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_with(
+    folder: Path, status: int, program: str = MAKE, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """The script in a copy of its folder, beside a `make` that tells its environment."""
     (folder / ".ci").mkdir()
     script = folder / ".ci" / "run"
     script.write_bytes((ROOT / ".ci" / "run").read_bytes())
     make = folder / "make"
-    make.write_text(MAKE.format(status=status), encoding="utf-8")
+    make.write_text(program.format(status=status), encoding="utf-8")
     make.chmod(0o755)
     return subprocess.run(
         ["/bin/bash", str(script)],
@@ -42,3 +45,14 @@ def test_a_failure_is_its_exit_status(tmp_path: Path) -> None:
     ran = run_with(tmp_path, 2)
 
     assert (2, "0 passed, 1 failed, 0 skipped") == (ran.returncode, ran.stdout.splitlines()[-1])
+
+
+def test_what_a_test_has_left_behind_does_not_keep_it(tmp_path: Path) -> None:
+    """A program that still has the output open is not waited for."""
+    leaves = "#!/bin/sh\nsleep 60 &\necho 3 passed in 0.10s\n"
+
+    began = time.monotonic()
+    ran = run_with(tmp_path, 0, leaves)
+
+    assert (0, "3 passed in 0.10s") == (ran.returncode, ran.stdout.splitlines()[-1])
+    assert time.monotonic() - began < 30
