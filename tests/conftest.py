@@ -125,6 +125,10 @@ def answer_at_once(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Know the markers, and count what is marked."""
+    # With them pytest compares what is not equal line by line, however long it is: two long lists
+    # took all the time that the run had.
+    for name in ("CI", "BUILD_NUMBER"):
+        os.environ.pop(name, None)
     answer_at_once(config)
     end_what_hangs(config)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
