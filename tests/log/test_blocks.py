@@ -9,7 +9,8 @@ from sparq.log.commit import Batch
 from sparq.log.extents import EXTENT_BYTES, Extent, Extents
 from sparq.protocol import batch
 from sparq.protocol.frames import Bodies
-from tests.log.conversations import NODE, bodies_of
+from sparq.testing import ManualClock, MemoryDisk
+from tests.log.conversations import NODE, bodies_of, commit, open_log
 
 
 def block(first: int, bodies: list[bytes], time_ns: int = 5) -> Block:
@@ -64,15 +65,22 @@ def test_the_oldest_of_merged_blocks(times: list[int], knows: st.DataObject) -> 
 
 
 def test_the_log_knows_the_time_of_what_it_stores() -> None:
-    """It need not be looked for; where the messages get times of their own, it is the oldest's."""
-    own = Batch(block(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
-    own.block.oldest_published_ns = 10
-    own.stamp(np.array([7, 3, 9]))
+    """Nobody needs to look for it."""
+    clock = ManualClock()
+    begun = commit(open_log(MemoryDisk(), clock), [b"a", b"b"], clock)
 
-    assert (3, [7, 3, 9]) == (
-        own.block.oldest_published_ns,
-        own.block.timestamps(np.array([100, 101, 102])).tolist(),
-    )
+    assert begun.batch is not None
+    assert clock.now().wall_ns == begun.batch.block.oldest_published_ns
+
+
+def test_messages_that_get_times_of_their_own() -> None:
+    """The block knows the oldest of these."""
+    stored = Batch(block(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
+    stored.block.oldest_published_ns = 10
+    stored.stamp(np.array([7, 3, 9]))
+
+    assert 3 == stored.block.oldest_published_ns
+    assert [7, 3, 9] == stored.block.timestamps(np.array([100, 101, 102])).tolist()
 
 
 def test_cache_is_bounded_and_forgets_the_oldest_use() -> None:

@@ -202,3 +202,22 @@ def test_too_large_is_refused_before_anything_is_written() -> None:
     """Sizes are u32: what does not fit is an error, never a wrong size."""
     with pytest.raises(BatchError, match="too large"):
         batch.batch_size(1, 1 << 32)
+
+
+LONE = st.tuples(st.binary(max_size=5), st.binary(max_size=20), st.binary(max_size=5))
+
+
+@given(pieces=st.lists(LONE, min_size=2, max_size=20))
+def test_lone_bodies_with_or_without_other_bytes_around_them(
+    pieces: list[tuple[bytes, bytes, bytes]],
+) -> None:
+    """What HTTP brings is a buffer of its own, what PUB brings may be cut out of one."""
+    found = [
+        Bodies(before + body + after, [len(before)], [len(body)]) for before, body, after in pieces
+    ]
+    whole = [Bodies.of([body for _, body, _ in pieces])]
+
+    data, ends = batch.encode_frames(found, 5, NODE, 77)
+
+    expected, expected_ends = batch.encode_frames_scalar(whole, 5, NODE, 77)
+    assert (bytes(expected), expected_ends.tolist()) == (bytes(data), ends.tolist())

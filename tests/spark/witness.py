@@ -143,6 +143,20 @@ class Witness:
         """How often the sink holds each body."""
         return Counter(body for bodies in list(self.batches.values()) for body in bodies)
 
+    def wrong(self) -> str:
+        """What the sink holds too little and too often, in short; "" where nothing is."""
+        found, published = self.found(), Counter(self.published)
+        lacking, surplus = published - found, found - published
+        if not lacking and not surplus:
+            return ""
+        where = {
+            number: len(surplus.keys() & set(bodies)) for number, bodies in self.batches.items()
+        }
+        return (
+            f"{lacking.total():,} lacking: {_ends(lacking)}; {surplus.total():,} too often:"
+            f" {_ends(surplus)}, by batch {where}"
+        )
+
     def log_text(self) -> str:
         """What Spark's processes have written since the beginning."""
         with self._log.open("rb") as file:
@@ -165,6 +179,11 @@ class Witness:
 
     def _told(self) -> str:
         return f"{self.count:,} of {len(self.published):,} read; {self.log_text()[-2000:]}"
+
+
+def _ends(bodies: Counter) -> str:
+    """The first and the last of them."""
+    return f"{min(bodies)!r} to {max(bodies)!r}" if bodies else "none"
 
 
 def wipe(nsqd: NsqdServer) -> None:

@@ -92,7 +92,7 @@ class Block:
 
     def _stamps(self, starts: NDArray[np.integer]) -> NDArray[np.int64]:
         # A cell for each byte that a time could begin at, laid over the frames: one look a message.
-        # A table of the eight bytes of each took five times as long.
+        # A table of the eight bytes of each took three times as long.
         shape = (len(self.frames) - STAMP_END + 1,)
         cells = np.ndarray(shape, STAMP, self.frames, STAMP_START, (1,))
         stamps: NDArray[np.int64] = cells[starts].astype(np.int64)
