@@ -56,11 +56,14 @@ class Cluster:
         if messages:
             lines = b"\n".join(b'{"n": %d}' % number for number in range(messages))
             self.post(f"/mpub?topic={topic}", lines)
-        # Without a PING nsqlookupd lists it for five minutes only; a run takes longer.
-        tell(self.registration, b"PING\n")
+        self.keep_listed()
         if dead:
             tell(self.registration, b"REGISTER %s\n" % topic.encode())
         wait_for(lambda: len(self.listed(topic)) == 2 + dead)
+
+    def keep_listed(self) -> None:
+        """Without a PING nsqlookupd lists the dead one for five minutes; a run takes longer."""
+        tell(self.registration, b"PING\n")
 
     def listed(self, topic: str) -> set[int]:
         """The HTTP ports of the nsqds that nsqlookupd lists for a topic."""
@@ -133,6 +136,7 @@ Run = Callable[..., Ran]
 @pytest.fixture
 def admin(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> Run:
     """`sparq admin` with these words, for the cluster unless another one is named."""
+    cluster.keep_listed()
 
     def run(verb: str, *words: str) -> Ran:
         given = [] if any("-http-address=" in word for word in words) else [cluster.flag]

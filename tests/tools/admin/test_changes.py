@@ -125,7 +125,10 @@ def test_a_report_for_programs(cluster: Cluster, admin: Run) -> None:
 
 def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -> None:
     """A channel that only one nsqd has is changed there; that is no failure."""
-    cluster.fresh("orders", dead=False)
+    cluster.fresh("orders", "all", messages=1, dead=False)
+    # A new topic asks nsqlookupd for its channels, and would be told of this one as well; messages
+    # reach channels once it has its answer.
+    wait_for(lambda: [1, 1] == cluster.depths("orders", "all"))
     cluster.nsqds[0].post("/channel/create?topic=orders&channel=here")
 
     ran = admin("pause", "orders", "here")
