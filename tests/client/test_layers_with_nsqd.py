@@ -21,6 +21,7 @@ from sparq.client.range_reader import RangeReader
 from sparq.protocol import batch, commands
 from tests.client.authd import READER, SECRET, Authd, running_authd
 from tests.client.certificates import Certificates, certificates
+from tests.own_topic import own_topic
 from tests.servers import NsqdServer, free_port, spawn_nsqd
 from tests.waiting import stays, until
 
@@ -92,12 +93,6 @@ def options_of(files: Certificates, kind: str, secret: str = "") -> dict[str, An
     return options
 
 
-def topic_of(request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own."""
-    keep = (letter if letter.isalnum() else "-" for letter in request.node.name[5:])
-    return "".join(keep)[:60]
-
-
 async def refusal_of(address: str, **options: Any) -> str:
     """Why a producer has no connection."""
     async with Producer(address, stop_timeout=0.0, **options) as producer:
@@ -116,7 +111,7 @@ async def test_publish_and_consume(
     guarded: bool,
 ) -> None:
     """Small bodies and the largest, compressible or not, arrive as they were; nsqd knows how."""
-    nsqd, topic = nsqds[guarded], topic_of(request)
+    nsqd, topic = nsqds[guarded], own_topic(request)
     options = options_of(files, kind, SECRET if guarded else "")
     bodies = [b"small", os.urandom(1 << 20), bytes(1 << 20), *(b"%d" % n for n in range(500))]
     options |= {"publish_timeout": WAIT_SECONDS}
@@ -144,7 +139,7 @@ async def test_requeue_and_sampling_go_through_layers(
     request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer
 ) -> None:
     """REQ is heard through TLS and snappy, and so are sample_rate and user_agent."""
-    topic, options = topic_of(request), options_of(files, "tls+snappy")
+    topic, options = own_topic(request), options_of(files, "tls+snappy")
     options |= {"sample_rate": 99, "user_agent": "layered/1", "max_attempts": 0}
     async with Producer(open_nsqd.tcp, **options) as producer:
         await producer.multi_publish(topic, [b"%d" % number for number in range(50)])
@@ -196,7 +191,7 @@ async def test_an_nsqd_without_tls(
     request: pytest.FixtureRequest, tmp_path: Path, files: Certificates
 ) -> None:
     """Nothing is published in clear when TLS was asked for; the error names the option."""
-    topic, options = topic_of(request), options_of(files, "tls")
+    topic, options = own_topic(request), options_of(files, "tls")
     text = "does not offer TLS, which the option tls_v1 asks for"
     with spawn_nsqd(tmp_path) as nsqd:
         async with Producer(nsqd.tcp, publish_timeout=1.0, **options) as producer:
@@ -233,7 +228,7 @@ async def test_secrets_that_are_no_good(
     request: pytest.FixtureRequest, files: Certificates, guarded_nsqd: NsqdServer, authd: Authd
 ) -> None:
     """None, a wrong one, one that may not publish: each is told, and no secret is shown."""
-    topic, tcp = topic_of(request), guarded_nsqd.tcp
+    topic, tcp = own_topic(request), guarded_nsqd.tcp
     assert "the option auth_secret is needed" in await refusal_of(tcp)
     refused = await refusal_of(tcp, auth_secret="guess")
     assert "E_AUTH_FAILED AUTH failed" in refused
@@ -284,7 +279,7 @@ async def test_back_pressure(
     request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer, kind: str
 ) -> None:
     """While nsqd does not read, ``drained`` waits; afterwards every publish is acknowledged."""
-    topic = topic_of(request)
+    topic = own_topic(request)
     config = Config(publish_timeout=WAIT_SECONDS, **options_of(files, kind))
     connection = await open_connection(open_nsqd.tcp, config)
     os.kill(open_nsqd.pid, signal.SIGSTOP)
@@ -362,7 +357,7 @@ def test_ranges(
     guarded: bool,
 ) -> None:
     """ATTACH, ENDS, READ and COMMIT; answers of megabytes, through each layer."""
-    nsqd, topic = nsqds[guarded], topic_of(request)
+    nsqd, topic = nsqds[guarded], own_topic(request)
     layers = LayerOptions(**options_of(files, kind, SECRET if guarded else ""))
     bodies = [os.urandom(5000) + bytes(5000) for _ in range(1200)]
     connection = Connection(nsqd.tcp, layers=layers)

@@ -13,6 +13,7 @@ from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
 from tests.client.authd import READER, SECRET, running_authd
 from tests.client.certificates import certificates
+from tests.own_topic import own_topic
 from tests.servers import spawn_nsqd
 
 pytestmark = [
@@ -52,7 +53,7 @@ def nsqd(tmp_path_factory, files):
 def options(request, files, nsqd):
     """Spark's options for a topic of the test's own, in Spark's carelessness about case."""
     return {
-        "topic": request.node.name.removeprefix("test_")[:60],
+        "topic": own_topic(request),
         "nsqd_tcp_addresses": nsqd.tcp,
         "TLS_v1": "true",
         "tls_root_ca_file": str(files.authority),

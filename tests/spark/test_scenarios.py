@@ -20,6 +20,7 @@ from sparq.spark.discovery import Discovery
 from sparq.spark.offsets import Offset
 from sparq.spark.options import Cluster
 from sparq.spark.topics import Topics
+from tests.own_topic import own_topic
 from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.spark.witness import WAIT_SECONDS, Witness, wipe
 from tests.waiting import wait_for
@@ -79,7 +80,7 @@ def witness(request, spark, spark_log, lookupd, tmp_path):
     """The witness of a query that finds its nsqds through nsqlookupd."""
     values = request.node.callspec.params
     options = {
-        "topic": "".join(each if each.isalnum() else "_" for each in request.node.name)[-64:],
+        "topic": own_topic(request),
         "lookupd_http_addresses": lookupd.http,
         "startingOffsets": "earliest",
         "failOnDataLoss": str(values["fail"]).lower(),

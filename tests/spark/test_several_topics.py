@@ -19,6 +19,7 @@ from sparq.spark.reader import NsqBatchReader
 from sparq.spark.source import NsqStreamReader
 from sparq.spark.source_options import SourceOptions
 from sparq.spark.topics import Topics
+from tests.own_topic import own_topic
 from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.spark.published import publish
 from tests.spark.reading import Follower, indexes
@@ -66,7 +67,7 @@ def both(lookupd, steady, nsqd):
 @pytest.fixture
 def prefix(request):
     """Topics of the test begin with it."""
-    return re.sub(r"\W", "_", request.node.name)[-40:] + "."
+    return own_topic(request) + "."
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from sparq.client.blocking.connection import Connection
 from sparq.protocol import commands
+from tests.own_topic import own_topic
 from tests.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.spark.range_server import RangeServer
 from tests.waiting import wait_for
@@ -44,7 +45,7 @@ def nsqds(tmp_path_factory, lookupd):
 @pytest.fixture
 def topic(request):
     """A topic of the test's own."""
-    return request.node.name.removeprefix("test_")[:60]
+    return own_topic(request)
 
 
 def publish(nsqd, topic: str, bodies: list[bytes], run: int = 200) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.own_topic import own_topic
 from tests.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.spark.published import publish
 from tests.waiting import wait_for
@@ -40,7 +41,7 @@ def nsqd(tmp_path_factory, lookupd):
 @pytest.fixture
 def topic(request):
     """A topic of the test's own."""
-    return "".join(each if each.isalnum() else "_" for each in request.node.name)[-50:]
+    return own_topic(request)
 
 
 def between() -> datetime:
