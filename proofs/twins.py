@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparq.broker import delivery, in_flight
+from sparq.broker import delivery, slots
 from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, InFlight
 from sparq.broker.slots import PAGE_SIZE
 from sparq.log import block, records
@@ -342,8 +342,8 @@ def block_times(chance: random.Random) -> Answers:
 def ranges_of(chance: random.Random) -> Answers:
     """Ascending indexes as ranges."""
     ascending = sorted({chance.randint(0, 70) for _ in range(count_of(chance))})
-    found = in_flight.ranges_of(np.array(ascending, np.int64))
-    return tuple(map(list, found)), in_flight.ranges_of_few(ascending)
+    found = slots.ranges_of(np.array(ascending, np.int64))
+    return tuple(map(list, found)), slots.ranges_of_few(ascending)
 
 
 def finishing(chance: random.Random) -> Answers:
@@ -381,7 +381,7 @@ def plain_finish(state: dict[int, int], run: list[int], owner: int) -> object:
             del state[index]
         else:
             failures.append((position, NOT_OWNED if index in state else NOT_IN_FLIGHT))
-    starts, ends = in_flight.ranges_of_few(sorted(freed))
+    starts, ends = slots.ranges_of_few(sorted(freed))
     return starts, ends, len(freed), failures
 
 
@@ -442,7 +442,7 @@ PAIRS = (
     Pair("protocol.batch.encode", stored_dues),
     Pair("log.records.merge_ranges", merge_ranges),
     Pair("log.block.merge", block_times),
-    Pair("broker.in_flight.ranges_of", ranges_of),
+    Pair("broker.slots.ranges_of", ranges_of),
     Pair("broker.in_flight.InFlight.finish", finishing),
     Pair("broker.in_flight.InFlight.expire", expiring),
     Pair("broker.delivery.copy_runs", copy_runs),

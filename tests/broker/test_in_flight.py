@@ -14,11 +14,9 @@ from sparq.broker.in_flight import (
     NOT_OWNED,
     Freed,
     InFlight,
-    ranges_of,
-    ranges_of_few,
 )
 from sparq.broker.options import NEVER
-from sparq.broker.slots import PAGE_SIZE
+from sparq.broker.slots import PAGE_SIZE, ranges_of, ranges_of_few
 
 BASE = 5 * PAGE_SIZE - 40
 """The runs of these tests cross the border of a page."""
@@ -193,6 +191,22 @@ def test_touch_moves_the_deadline_up_to_its_cap() -> None:
     capped = in_flight.expire(599).indexes.tolist()
 
     assert (early, capped, in_flight.expire(600).indexes.tolist()) == ([], [], [7])
+
+
+def test_shares_of_a_run_are_first_deliveries() -> None:
+    """Each owner has its part until its own time; attempts of earlier deliveries are forgotten."""
+    in_flight = InFlight()
+    again = np.arange(100, dtype=np.int64)
+    in_flight.note_many(again, np.full(100, 5), 9, now_ns=0, deadline_ns=1)
+    assert 90 == in_flight.finish(range(10, 100), 9).freed
+    in_flight.note_shares(10, [1, 3, 2], [7, 8, 7], [500, 400, 600], 300)
+
+    assert 16 == in_flight.count
+    late = in_flight.expire(450)
+    assert [*range(10), 11, 12, 13] == late.indexes.tolist()
+    assert [5] * 10 + [1] * 3 == late.attempts.tolist()
+    assert [9] * 10 + [8] * 3 == late.owners.tolist()
+    assert [10, 14, 15] == in_flight.release_owner(7).indexes.tolist()
 
 
 def test_attempts_of_redeliveries_are_kept_apart() -> None:

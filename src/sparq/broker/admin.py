@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from sparq.broker import seeking
 from sparq.broker.channel import Channel, SeekTarget
-from sparq.broker.in_flight import ranges_of
 from sparq.broker.letters import bury, unclaim
 from sparq.broker.options import LimitReached
 from sparq.broker.seeking import Seek
+from sparq.broker.slots import ranges_of
 from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
 from sparq.broker.turn import Turn

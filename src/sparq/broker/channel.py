@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from sparq.broker.books import Forgetful
 from sparq.broker.dead_letters import BURIAL
 from sparq.broker.fates import Fates
-from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight, ranges_of
+from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.latency import OFF, Latency, Outlook, Window, merged
 from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, Settings
 from sparq.broker.session import Session
+from sparq.broker.slots import ranges_of
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, ReadyAgain
 from sparq.log.ledger import Ledger

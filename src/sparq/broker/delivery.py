@@ -31,10 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.in_flight import ranges_of
 from sparq.broker.latency import Histogram
 from sparq.broker.letters import Letters, bury, letters_of
 from sparq.broker.session import Nearness, Session
+from sparq.broker.shares import SHARERS_MIN, share_block
+from sparq.broker.slots import ranges_of
 from sparq.log.block import Block
 from sparq.log.reading import BlockRead
 from sparq.protocol.frames import patch_attempts
@@ -113,8 +114,12 @@ def _round(handout: Handout, available: int, served: dict[Session, None]) -> int
     ready = channel.ready
     sessions = nearest(tuple(ready))
     share = -(-available // len(sessions))
-    given = 0
-    for session in sessions:
+    seen = given = 0
+    if len(sessions) >= SHARERS_MIN and not channel.again and sessions[0].nearness is None:
+        seen, given = _give_shares(handout, sessions, (share, available), served)
+    for session in sessions[seen:]:
+        if given >= available:
+            break
         count = min(share, session.window(), available - given)
         if count > 0:
             sent = session.message_count
@@ -127,9 +132,33 @@ def _round(handout: Handout, available: int, served: dict[Session, None]) -> int
         del ready[session]
         if session.window() > 0:
             ready[session] = None
-        if given >= available:
-            break
     return given
+
+
+def _give_shares(
+    handout: Handout,
+    sessions: Sequence[Session],
+    bounds: tuple[int, int],
+    served: dict[Session, None],
+) -> tuple[int, int]:
+    """Serve the first of many sessions at once, each with a slice of one block.
+
+    Returns:
+        How many of them have had their turn, and how many messages left the queue.
+    """
+    channel, now = handout.channel, handout.now
+    shares = share_block(channel, sessions, bounds, now)
+    given, block = sum(shares.counts), shares.block
+    if block is not None and given:
+        end = shares.first + given
+        frame = block.slice(shares.first, shares.first + 1)
+        handout.waited.observe(now.wall_ns - int.from_bytes(frame[TIMESTAMP]), given)
+        served.update(dict.fromkeys(shares.sessions))
+        channel.global_count += given
+        channel.cursor, channel.cursor_ordinal = end, block.ordinal + (end - block.first)
+        if end == block.end:
+            _read_ahead(channel)
+    return shares.seen, given
 
 
 def give(handout: Handout, session: Session, count: int) -> int:

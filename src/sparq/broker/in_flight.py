@@ -71,29 +71,6 @@ _SPARE_PAGES: Final[list[Page]] = []
 needs one in the next."""
 
 
-def ranges_of(indexes: Indexes) -> tuple[list[int], list[int]]:
-    """Ascending indexes without doubles as ranges: (starts, ends)."""
-    if not len(indexes):
-        return [], []
-    breaks = np.flatnonzero(indexes[1:] - indexes[:-1] != 1)
-    starts = [int(indexes[0]), *indexes[breaks + 1].tolist()]
-    ends = [*(indexes[breaks] + 1).tolist(), int(indexes[-1]) + 1]
-    return starts, ends
-
-
-def ranges_of_few(indexes: list[int]) -> tuple[list[int], list[int]]:
-    """What `ranges_of` does, one by one."""
-    starts: list[int] = []
-    ends: list[int] = []
-    for index in indexes:
-        if ends and ends[-1] == index:
-            ends[-1] += 1
-        else:
-            starts.append(index)
-            ends.append(index + 1)
-    return starts, ends
-
-
 class InFlight:
     """What a channel has handed out and not heard of again."""
 
@@ -120,6 +97,23 @@ class InFlight:
             page.count += high - low
             page.deadline_min = min(page.deadline_min, deadline_ns)
             first += high - low
+        if len(self._pages) > self._pages_kept:
+            self._thin_out()
+
+    def note_shares(
+        self, first: int, counts: list[int], owners: list[int], deadlines: list[int], now_ns: int
+    ) -> None:
+        """Note the first delivery of messages of a page, from `first` on: some to each owner."""
+        page, total = self._page(first >> PAGE_BITS), sum(counts)
+        places = slice(first & PAGE_MASK, (first & PAGE_MASK) + total)
+        page.owner[places] = np.repeat(np.array(owners, np.uint32), counts)
+        page.deadline[places] = np.repeat(np.array(deadlines, np.int64), counts)
+        page.delivered_at[places] = now_ns
+        if page.attempts is not None:
+            page.attempts[places] = 1
+        page.count += total
+        page.deadline_min = min(page.deadline_min, *deadlines)
+        self.count += total
         if len(self._pages) > self._pages_kept:
             self._thin_out()
 
@@ -266,6 +260,14 @@ class InFlight:
             first += high - low
 
     def _finish_few(self, indexes: list[int], owner: int) -> Freed:
+        if len(indexes) == 1:  # RDY 1: nothing to put in order
+            key, offset = divmod(indexes[0], PAGE_SIZE)
+            alone = self._pages.get(key)
+            if alone is not None and alone.owner.item(offset) == owner:
+                alone.owner[offset] = 0
+                self.count -= 1
+                self._shrink(key, alone, 1)
+                return Freed(indexes, [indexes[0] + 1], 1, [])
         freed: list[int] = []
         failures: list[tuple[int, int]] = []
         pages, scattered = self._pages, self._scattered
@@ -286,7 +288,7 @@ class InFlight:
                 failures.append((position, NOT_OWNED if found else NOT_IN_FLIGHT))
         self.count -= len(freed)
         freed.sort()
-        starts, ends = ranges_of_few(freed)
+        starts, ends = slots.ranges_of_few(freed)
         return Freed(starts, ends, len(freed), failures)
 
     def _finish_many(self, indexes: Indexes, owner: int) -> Freed:
@@ -303,7 +305,7 @@ class InFlight:
             for at in failed.tolist()
         ]
         failures.sort()
-        starts, ends = ranges_of(freed)
+        starts, ends = slots.ranges_of(freed)
         return Freed(starts, ends, len(freed), failures)
 
     def _free_many(self, freed: Indexes) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.in_flight import ranges_of
+from sparq.broker.slots import ranges_of
 from sparq.broker.stream import Stream
 from sparq.log.records import ChannelState, TopicState, merge_ranges
 from sparq.protocol.instant import Instant

@@ -31,6 +31,29 @@ ROWS_MIN: Final = 256
 """Fewer rows are neither given back nor made anew."""
 
 
+def ranges_of(indexes: Indexes) -> tuple[list[int], list[int]]:
+    """Ascending indexes without doubles as ranges: (starts, ends)."""
+    if not len(indexes):
+        return [], []
+    breaks = np.flatnonzero(indexes[1:] - indexes[:-1] != 1)
+    starts = [int(indexes[0]), *indexes[breaks + 1].tolist()]
+    ends = [*(indexes[breaks] + 1).tolist(), int(indexes[-1]) + 1]
+    return starts, ends
+
+
+def ranges_of_few(indexes: list[int]) -> tuple[list[int], list[int]]:
+    """What `ranges_of` does, one by one."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for index in indexes:
+        if ends and ends[-1] == index:
+            ends[-1] += 1
+        else:
+            starts.append(index)
+            ends.append(index + 1)
+    return starts, ends
+
+
 class Rows(NamedTuple):
     """Messages by columns, each of shape (n,); `published` is None where nobody asks for it."""
 

@@ -55,6 +55,8 @@ def finish_run(data: bytes, at: int) -> Finish | None:
     The first few are always taken by pattern: only behind so many is a look at all that follows
     worth what it costs, even where every seventeenth line ends the run.
     """
+    if len(data) - at == FIN_WIDTH:
+        return _lone_finish(data, at)
     count = min((len(data) - at) // FIN_WIDTH, LOOK_MAX)
     if count >= VECTOR_MIN and (finish := _consecutive(data, at, count)) is not None:
         return finish
@@ -69,6 +71,14 @@ def finish_run(data: bytes, at: int) -> Finish | None:
     if hexlify(decoded) != text:  # capitals are no digits of an id
         return finish_run_scalar(data, at, rows)
     return Finish(np.frombuffer(decoded, _RAW).astype(np.uint64), text)
+
+
+def _lone_finish(data: bytes, at: int) -> Finish | None:
+    """The FIN that is all that has come, as from a consumer with RDY 1."""
+    if _FINS.match(data, at) is None:
+        return None
+    text = data[at + len(_FIN) : -1]
+    return Finish([int(text, 16)], text)
 
 
 def _consecutive(data: bytes, at: int, count: int) -> Finish | None:
