@@ -184,12 +184,12 @@ class Channel:
     def _indexes(self, raw: range | list[int] | NDArray[np.uint64]) -> Run | list[int]:
         """What ids say here; another node's are indexes that no page can hold."""
         base = self._id_base
+        if isinstance(raw, list):
+            return [number - base for number in raw]
         if isinstance(raw, range):
             if base <= raw.start and raw.stop <= base + INDEX_LIMIT:
                 return range(raw.start - base, raw.stop - base)
             raw = np.arange(raw.start, raw.stop, dtype=np.uint64)
-        if isinstance(raw, list):
-            return [number - base for number in raw]
         return (raw - self._raw_base).view(np.int64)
 
     def requeue(self, session: Session, command: Requeue, now: Instant) -> None:

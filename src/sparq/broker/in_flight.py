@@ -211,14 +211,15 @@ class InFlight:
 
     def finish(self, indexes: Run | list[int], owner: int) -> Freed:
         """Free a run of messages; a message named twice is freed once and fails once."""
-        freed = self._finish(indexes, owner)
+        if isinstance(indexes, list):
+            freed = self._finish_few(indexes, owner)
+        else:
+            freed = self._finish_run(indexes, owner)
         if len(self._pages) > self._pages_kept:
             self._thin_out()
         return freed
 
-    def _finish(self, indexes: Run | list[int], owner: int) -> Freed:
-        if isinstance(indexes, list):
-            return self._finish_few(indexes, owner)
+    def _finish_run(self, indexes: Run | list[int], owner: int) -> Freed:
         if isinstance(indexes, range):
             if self._owns_range(indexes.start, indexes.stop, owner):
                 self._free_range(indexes.start, indexes.stop)
