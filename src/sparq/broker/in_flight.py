@@ -219,15 +219,14 @@ class InFlight:
             self._thin_out()
         return freed
 
-    def _finish_run(self, indexes: Run | list[int], owner: int) -> Freed:
+    def _finish_run(self, indexes: Run, owner: int) -> Freed:
         if isinstance(indexes, range):
             if self._owns_range(indexes.start, indexes.stop, owner):
                 self._free_range(indexes.start, indexes.stop)
                 return Freed([indexes.start], [indexes.stop], len(indexes), [])
             indexes = np.arange(indexes.start, indexes.stop, dtype=np.int64)
             return self._finish_many(indexes, owner)
-        count = len(indexes)
-        first = int(indexes[0])
+        count, first = len(indexes), int(indexes[0])
         end = first + count
         # Bytes are compared in a fraction of the time that (a == b).all() takes for few items.
         consecutive = (

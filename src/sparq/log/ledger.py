@@ -155,10 +155,7 @@ class Ledger:
 
     def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
         """The messages of these ranges [start, end) are done with."""
-        # As `_append`, without the call: this is done for each FIN that comes by itself.
-        self._parts.append(records.encode_ranges(Kind.FINISHED, channel, starts, ends))
-        self.appended_mark += 1
-        self.has_news = True
+        self._append(records.encode_ranges(Kind.FINISHED, channel, starts, ends))
 
     def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
         """These messages are unfinished, due at a wall time in ns, after so many attempts."""
