@@ -411,6 +411,30 @@ def expiring(chance: random.Random) -> Answers:
     return found, plain
 
 
+def sharing(chance: random.Random) -> Answers:
+    """A run of a page shared out, some to each owner, and what one of them then times out with."""
+    tracked = InFlight()
+    counts = [chance.randint(1, 6) for _ in range(chance.randint(1, 6))]
+    owners = [chance.randint(1, 4) for _ in counts]
+    deadlines = [chance.randint(0, 100) for _ in counts]
+    tracked.note_shares(BASE, counts, owners, deadlines, 7)
+    each = [
+        (owner, due)
+        for count, owner, due in zip(counts, owners, deadlines, strict=True)
+        for _ in range(count)
+    ]
+    plain = [(BASE + at, owner, due) for at, (owner, due) in enumerate(each)]
+    now = chance.randint(0, 100)
+    expired = tracked.expire(now)
+    found = [*zip(expired.indexes.tolist(), expired.owners.tolist(), strict=True)]
+    left = [owner for owner in range(1, 5) for _ in tracked.release_owner(owner).indexes.tolist()]
+    return (found, left, tracked.count), (
+        [(index, owner) for index, owner, due in plain if due <= now],
+        sorted(owner for _, owner, due in plain if due > now),
+        0,
+    )
+
+
 def copy_runs(chance: random.Random) -> Answers:
     """Messages of some blocks, here and there, copied with their attempts."""
     plain = b""
@@ -445,5 +469,6 @@ PAIRS = (
     Pair("broker.slots.ranges_of", ranges_of),
     Pair("broker.in_flight.InFlight.finish", finishing),
     Pair("broker.in_flight.InFlight.expire", expiring),
+    Pair("broker.in_flight.InFlight.note_shares", sharing),
     Pair("broker.delivery.copy_runs", copy_runs),
 )

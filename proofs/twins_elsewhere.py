@@ -9,7 +9,6 @@ ELSEWHERE = {
     "broker.latency": "tests/broker/test_percentiles.py",
     "inspection.picture": "tests/broker/test_random_lives.py",
     "broker.recovery": "tests/broker/test_restore.py",
-    "broker.slots": "tests/broker/test_scattered.py",
     "inspection.search": "tests/inspection/test_times.py",
     "broker.seeking": "tests/broker/test_seeking.py",
     "inspection.times": "tests/inspection/test_times.py",
