@@ -28,6 +28,7 @@ class Weather:
         capacity_bytes: of the disk.
         lives: how often the broker is started.
         publishers: how many publish to the lasting topic.
+        consumers: how many share its channel `two`.
         short_lived: whether there is a topic that is deleted now and then.
         faults: chance of a disk error in a round.
         cuts: chance that a connection breaks, for each, in a round.
@@ -46,6 +47,7 @@ class Weather:
     capacity_bytes: int
     lives: int
     publishers: int
+    consumers: int
     short_lived: bool
     faults: float
     cuts: float
@@ -81,6 +83,7 @@ def draw(chance: random.Random, *, together: bool) -> Weather:
         capacity_bytes=chance.choice([250_000, 4 << 20, 4 << 20, 4 << 20]),
         lives=chance.randint(4, 7),
         publishers=chance.randint(1, 3),
+        consumers=chance.choice([1, 2, 2, 2, 8]),
         short_lived=chance.random() < 0.3,
         faults=chance.choice([0, 0.02, 0.1, 0.3]),
         cuts=chance.choice([0, 0.01, 0.05]),

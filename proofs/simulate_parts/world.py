@@ -80,7 +80,7 @@ class World:
             Publisher(self, lasting, number) for number in range(self.weather.publishers)
         ]
         one, two = lasting.channel("one", ordered=True), lasting.channel("two", ordered=False)
-        self.crew += [Consumer(self, channel) for channel in (one, two, two)]
+        self.crew += [Consumer(self, channel) for channel in (one, *[two] * self.weather.consumers)]
         self.crew += limited.crew(self, lasting)
         if self.weather.short_lived:
             short = self.truth.topic(SHORT)
