@@ -30,7 +30,6 @@ from sparq.log import log as logs
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
-from sparq.log.log import Log
 from sparq.log.segment import SegmentInfo
 from sparq.protocol import batch
 from sparq.protocol.frames import Bodies
@@ -91,9 +90,11 @@ def believed(_buffer: object, _at: int, _header: object) -> bool:
     return True
 
 
-def due_at_once(log: Log) -> list[tuple[int, int]]:
+def due_at_once(*arguments: Any, **options: Any) -> Any:
     """After a start every deferred publish is due."""
-    return [(index, 0) for index, _ in DUE_ENTRIES(log)]
+    found = RECOVER(*arguments, **options)
+    found.dues = [(index, 0) for index, _ in found.dues]
+    return found
 
 
 def in_two(publishing: Publishing, publish: Publish) -> None:
@@ -186,7 +187,6 @@ def stored_and_refused(topic: Topic, commit: Commit) -> None:
 
 MOVE = Broker._move
 RECOVER: Callable[..., Any] = recovery.recover
-DUE_ENTRIES = Log.due_entries
 ADD = Publishing.add
 ANSWER = Topic._answer
 EXPIRE = InFlight.expire
@@ -198,7 +198,7 @@ GUARDS = (
     Guard("notes of FINs", "returned", Ledger, "finished", forgotten),
     Guard("ceilings", "reused", logs, "recover", recovered_without_ceiling),
     Guard("checksums", "corrupt", batch, "check_payload", believed),
-    Guard("due times", "early", Log, "due_entries", due_at_once),
+    Guard("due times", "early", logs, "recover", due_at_once),
     Guard("whole MPUBs", "split", Publishing, "add", in_two),
     Guard("order", "disordered", Publishing, "add", last_first),
     Guard("timeouts", "hasty", InFlight, "expire", too_soon),

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparq.log.ledger import Ledger
 from sparq.protocol import commands
-from sparq.testing import Fault
+from sparq.testing import Fault, MemoryDisk
 from tests.broker.house import House, Message
 
 
@@ -372,3 +373,53 @@ def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> N
     assert again.messages() == []
     house.pass_time(61.0)
     assert [found.attempts for found in again.messages()] == [2]
+
+
+def without(house: House, message: Message) -> MemoryDisk:
+    """The disk after a power cut that has taken a message, and all that the ledger knew of it."""
+    folder = "/data/topics/t-t"
+    for disk in map(house.disk.crash, range(99)):
+        lacks = not any(message.body in disk.data(path) for path in disk.paths())
+        if lacks and Ledger.read(disk, folder)[0].highest_index < message.index:
+            return disk
+    raise AssertionError("no power cut takes it")
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["flows", "paused"])
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["records", "checkpoint"])
+def test_no_index_is_given_twice_when_all_files_have_gone(checkpoint: bool, paused: bool) -> None:
+    """A message was delivered and lost in a power cut; then all files go, and the clock goes back.
+
+    Neither a ceiling nor the clock nor a FIN tells of its index any more: the ledger does.
+    """
+    house = House(sync_every=2_500)
+    house.publish("t", b"kept")
+    consumer = house.consumer("t", "c", rdy=1)
+    consumer.finish(consumer.messages())
+    house.pass_time(10)  # it is synced
+    house.publish("t", b"lost")
+    (lost,) = consumer.messages()
+    house.disk = without(house, lost)
+    house.clock.wall_ns -= 10**15
+    house.crash()
+    house.pass_time(2)
+    house.pass_time(2)
+    assert not [path for path in house.disk.paths() if path.endswith(".log")]
+    if paused:
+        house.broker.pause_topic("t", True, house.clock.now())
+    if checkpoint:
+        house.checkpoint("t")
+    house.turn()
+    for _ in range(2):
+        house.disk = house.disk.crash()
+        house.crash()
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"new")
+    if paused:
+        assert [] == consumer.messages()
+        house.broker.pause_topic("t", False, house.clock.now())
+        house.turn()
+    (new,) = consumer.messages()
+
+    assert b"new" == new.body
+    assert new.index > lost.index

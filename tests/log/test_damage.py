@@ -390,13 +390,13 @@ def test_deferred_publishes_are_found_again() -> None:
     log.close()
     path = the_path(disk)
 
-    assert open_log(disk, clock).due_entries() == [
+    assert open_log(disk, clock).due_entries == [
         (first + 2, 500),
         (first + 4, 900),
         (first + 5, 100),
     ]
     disk.data(path)[disk.data(path).index(b"much later")] ^= 1
-    assert open_log(disk, clock).due_entries() == [(first + 5, 100)]
+    assert open_log(disk, clock).due_entries == [(first + 5, 100)]
 
 
 def test_what_was_torn_once_never_counts_again() -> None:

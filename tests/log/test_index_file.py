@@ -42,7 +42,7 @@ def scanned(disk: MemoryDisk, clock: ManualClock) -> tuple[dict[int, bytes], lis
     log = Log.open(
         disk, DIRECTORY, node_id=NODE, options=LogOptions(), now=clock.now(), believes_indexes=False
     )
-    return read_all(log), sorted(log.due_entries())
+    return read_all(log), sorted(log.due_entries)
 
 
 def indexes(disk: MemoryDisk) -> list[str]:
@@ -55,7 +55,7 @@ def check(disk: MemoryDisk, clock: ManualClock) -> Log:
     expected, dues = scanned(disk, clock)
     log = open_log(disk, clock)
     assert expected == read_all(log)
-    assert dues == sorted(log.due_entries())
+    assert dues == sorted(log.due_entries)
     assert [] == log.damage
     return log
 

@@ -30,7 +30,7 @@ def test_empty_log() -> None:
     assert log.end_index == clock_index(clock.wall_ns)
     assert (log.block(5), log.next_stored(0)) == (None, 0)
     assert (log.index_at_time(5), log.index_at_ordinal(0), log.ordinal_at(9)) == (0, 0, 0)
-    assert (log.segments(), log.sync_task(), log.due_entries()) == ([], None, [])
+    assert (log.segments(), log.sync_task(), log.due_entries) == ([], None, [])
     assert disk.paths() == []
     read = log.load(3)
     read.run()

@@ -145,7 +145,7 @@ def recover_due(stream: Stream, state: TopicState, now: Instant) -> Indexes:
 
     One that some channel has seen has been due, even if the wall clock was set back since.
     """
-    found = stream.log.due_entries()
+    found = stream.log.due_entries
     if not found:
         return np.empty(0, np.int64)
     entries = np.array(found, np.int64)

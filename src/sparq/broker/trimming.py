@@ -72,6 +72,7 @@ class Trimming:
         self._books = books
         self.settings = settings
         self._drops = 0
+        self._noted_end = 0
         self._is_waiting = False
         self._undecided = 0
         self._refusal = NOT_ON_DISK
@@ -91,13 +92,14 @@ class Trimming:
         finished = self.finished(now, ends_file=True) if frees else []
         if self._books is None:
             return self._drop(finished)
+        finished = self._with_indexes(finished)
         self._undecided += 1
         self._books.wait_for_sync(Decided(finished, is_asked=True))
         return []
 
     def trim(self, now: Instant) -> Works:
         """Delete what nobody needs and nothing keeps, now or once the ledger is synced."""
-        finished = self.finished(now, ends_file=self.is_short)
+        finished = self._with_indexes(self.finished(now, ends_file=self.is_short))
         if finished and (self._books is None or self._books.is_synced()):
             return self._drop(finished)
         if finished and self._books is not None and not self._is_waiting:
@@ -160,6 +162,26 @@ class Trimming:
                 == np.searchsorted(unfinished, s.end_index)
             ]
         return passed
+
+    def _with_indexes(self, finished: list[SegmentInfo]) -> list[SegmentInfo]:
+        """What of it may go, once the ledger is synced.
+
+        Where no file is to be left, the ledger has to say which indexes were given; until then the
+        ceilings of the files do. What a power cut took may have been delivered, and nothing else
+        in the ledger tells of it: a clock that is set back would have its index given again.
+        """
+        stream, books = self._stream, self._books
+        log, end = stream.log, stream.log.end_index
+        if not finished or books is None or len(finished) < len(log.segments()):
+            return finished
+        if log.flight is not None:
+            return []  # the file that it begins may not be there yet
+        if self._noted_end < end:
+            self._noted_end = end
+            log.pass_over()
+            stream.end, stream.ordinal = end, log.ordinal_at(end)
+            books.ledger.mark(end)
+        return finished
 
     def _drop(self, finished: Sequence[SegmentInfo]) -> Works:
         """Take these files from the log, which the ledger says for good to be finished.

@@ -246,7 +246,7 @@ def _sparq_rows(
     own.depth = log.messages_between(mark, log.written_end)
     log.close()
     yield own
-    dues = {index for index, due_ns in log.due_entries() if due_ns > now.wall_ns}
+    dues = {index for index, due_ns in log.due_entries if due_ns > now.wall_ns}
     for channel_name, channel in state.channels.items():
         row = Row(name, channel_name, channel.paused)
         _count_channel(channel, log, mark, dues, row)

@@ -5,8 +5,9 @@ as work, run in some thread and then handed back: commits to `finish`, block rea
 
 1. `end_index` is the next index to be given. Indexes of failed commits are burned, so it may run
    ahead. Everything stored below `written_end` can be read; below `synced_end` it is on the disk
-   for good, in its file or in a journal. All three only rise, the last two in `finish` alone, and
-   where each commit syncs they rise together: nobody sees what is not synced.
+   for good, in its file or in a journal. All three only rise, the last two in `finish` (and with
+   `pass_over`, past what has no message); where each commit syncs they rise together: nobody sees
+   what is not synced.
 2. Indexes have gaps: between the runs of nsqd, where commits failed, where damage is. Ordinals
    count messages; an ordinal gap is what damage cost or what was deleted.
 3. At most one commit is in flight. Its `run` reads what `begin` put into it and touches no state of
@@ -77,6 +78,7 @@ class Log:
         unsynced: what is written and not on the disk for good in its own file.
         damage: everything found unreadable, at recovery and since; it only grows.
         torn_bytes: bytes behind the last batch of the newest file, at recovery.
+        due_entries: (index, due time in ns since 1970) of the deferred publishes found then.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Log:
         self.end_index = max(clock_index(now.wall_ns), found.ceiling, floor_index)
         self.end_ordinal = found.segments[-1].end_ordinal if found.segments else 0
         self.damage, self.torn_bytes = found.damage, found.torn_bytes
-        self._dues = found.dues
+        self.due_entries = found.dues
         self._index = Index()
         self.upkeep = Upkeep(place, found.leftovers, options.max_bytes_per_file)
         for segment in found.segments:
@@ -458,6 +460,11 @@ class Log:
         growing = self.active.segment if self.active is not None else None
         return [segment.info(sealed=segment is not growing) for segment in self._index.segments]
 
+    def pass_over(self) -> None:
+        """Have the indexes up to `end_index` count as written; no commit is in flight."""
+        assert self.flight is None
+        self.written_end = self.end_index
+
     def end_file(self) -> bool:
         """Append no more to the active file: from now on it can be dropped.
 
@@ -481,10 +488,6 @@ class Log:
         self.upkeep.forget(segment)
         self._recent = None
         return Drop(self.place, segment.path, segment.size)
-
-    def due_entries(self) -> list[tuple[int, int]]:
-        """(index, due time in ns since 1970) of the deferred publishes found at recovery."""
-        return self._dues
 
     def close(self) -> None:
         """Close the file; no commit is in flight. Nothing is synced by this."""

@@ -124,6 +124,35 @@ def test_nodes_that_are_silent_or_unregistered() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            'got response 401 Unauthorized "x"',
+            "asks for a token: set --upstream-token to one that is good there"
+            ' (got response 401 Unauthorized "x")',
+        ),
+        (
+            'got response 403 Forbidden "x"',
+            "does not let the token of --upstream-token read all topics"
+            ' (got response 403 Forbidden "x")',
+        ),
+        ('got response 500 "x"', 'does not say what it was asked for: got response 500 "x"'),
+        ("figures that cannot be read: x", "does not answer: figures that cannot be read: x"),
+    ],
+    ids=["no token", "no role", "refused", "no figures"],
+)
+def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
+    """Nodes and nsqlookupds alike; where a token is wanted, the flag is named."""
+    cluster = Cluster()
+    cluster.answers("a:4151", None, state="silent", since_at=cluster.now - 3, error=error)
+
+    end = ", for 3 s now; figures of its 0 messages are the last ones."
+    found = cluster.picture(Lookupd("l1:4161", ""), Lookupd("l2:4161", error))
+    sentences = {notice.sentence for notice in found.notices}
+    assert {f"a:4151 {sentence}{end}", f"nsqlookupd l2:4161 {sentence}."} <= sentences
+
+
+@pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         (

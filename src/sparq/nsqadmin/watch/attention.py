@@ -23,6 +23,9 @@ from sparq.nsqadmin.watch.tables import Table
 from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 SHOWN_MAX: Final = 3
+ANSWERED, UNAUTHORIZED, FORBIDDEN = (f"got response{code}" for code in ("", " 401", " 403"))
+"""How errors begin that a daemon has answered with (`cluster.upstream`)."""
+
 GROWTH_MIN: Final = 1.0
 """Messages per second; less growth is not worth a word."""
 
@@ -127,8 +130,22 @@ def _of_state(node: Node, time: float) -> str:
         return f"has been gone for {for_long}{why}; {there}"
     if node.state == "silent":
         own = count(number, "message")
-        return f"has not answered for {for_long}; figures of its {own} are the last ones"
+        asked = f"has not answered for {for_long}"
+        if node.error:
+            asked = f"{_of_error(node.error)}, for {for_long} now"
+        return f"{asked}; figures of its {own} are the last ones"
     return f"runs, but no nsqlookupd has listed it for {for_long}: consumers do not find it"
+
+
+def _of_error(error: str) -> str:
+    """What a daemon does that was asked in vain, and what to do where it wants another token."""
+    if error.startswith(UNAUTHORIZED):
+        return f"asks for a token: set --upstream-token to one that is good there ({error})"
+    if error.startswith(FORBIDDEN):
+        return f"does not let the token of --upstream-token read all topics ({error})"
+    if error.startswith(ANSWERED):
+        return f"does not say what it was asked for: {error}"
+    return f"does not answer: {error}"
 
 
 def _few_nodes(
@@ -261,7 +278,7 @@ def _lookupds(lookupds: Sequence[Lookupd]) -> Iterator[Notice]:
     failed = [each for each in lookupds if each.error]
     level: Level = "bad" if len(failed) == len(lookupds) else "warn"
     for each in failed[:SHOWN_MAX]:
-        sentence = f"nsqlookupd {each.address} does not answer: {each.error}."
+        sentence = f"nsqlookupd {each.address} {_of_error(each.error)}."
         yield Notice(f"lookupd:{each.address}", level, sentence, "/nodes")
     answered = [each for each in lookupds if not each.error]
     known = frozenset[str]().union(*(each.nodes for each in answered))
