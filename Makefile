@@ -94,7 +94,7 @@ clients: $(READY) ## the client beside pynsq, gnsq and ansq: consuming, publishi
 interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
 	@$(BIN)/python -m pytest -rs tests/interop
 
-wheel: $(READY) ## sparq[spark] from its wheel, fetched by pip (1 GB), and the pipeline with it
+wheel: $(READY) ## sparq-mq[spark] from its wheel, fetched by pip (1 GB), and the pipeline with it
 	@$(BIN)/python -m pytest -rs tests/deploy/whole_spark.py $(ARGS)
 
 security: $(READY) ## the security table: a test for each row, counted

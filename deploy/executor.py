@@ -36,7 +36,7 @@ def spark_home() -> str:
     """
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise LookupError("pyspark is not installed: install sparq[spark]")
+        raise LookupError("pyspark is not installed: pip install 'sparq-mq[spark]'")
     return str(Path(found.origin).parent)
 
 

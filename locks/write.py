@@ -5,7 +5,7 @@ Python that sparq supports, and no file names a package index or any other host:
 from them uses the index that their own pip or npm is set to.
 
 - build.txt       what builds packages (no build fetches anything unpinned)
-- broker.txt      what nsqd, nsqlookupd and the client need: `pip install sparq`
+- broker.txt      what nsqd, nsqlookupd and the client need: `pip install sparq-mq`
 - spark.txt       that, and what the pipeline needs: the image of deploy/Dockerfile
 - all.txt         that, the pipeline's Spark and the workshop: what `make` installs
 - web             the script and style of nsqadmin's pages: `make vendor` copies them

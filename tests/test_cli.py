@@ -93,4 +93,4 @@ def test_only_the_pipeline_needs_spark() -> None:
 
     assert 0 == top.returncode
     assert 1 == run.returncode
-    assert "install sparq with its extra, `sparq[spark]`" in run.stderr
+    assert "pip install 'sparq-mq[spark]'" in run.stderr

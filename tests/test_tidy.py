@@ -136,6 +136,13 @@ def opens(path: Path) -> bool:
     return not shipped or lines <= SCREEN_LINES or len(text.splitlines()) >= OPENING_LINES_MIN
 
 
+def test_every_installation_is_of_our_package() -> None:
+    """`sparq` on the public index is somebody else's: what is installed is `sparq-mq`."""
+    wrong = re.compile(r"pip3? install(?: -\S+)* ['\"]?sparq(?!-mq)\b|\bsparq" r"\[\w")
+
+    none_of(offending_lines(texts(), wrong))
+
+
 @pytest.mark.parametrize("word", UNFINISHED)
 def test_nothing_unfinished_is_marked(word: str) -> None:
     """What is there works; what is not there is not mentioned."""

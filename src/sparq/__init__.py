@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sparq.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from sparq.client.blocking.session import Session
     from sparq.client.config import Config

@@ -98,7 +98,7 @@ def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> in
         from sparq.pipeline.cluster import ClusterError  # noqa: PLC0415 - needs `spark`
         from sparq.pipeline.folders import FolderError  # noqa: PLC0415 - needs `spark`
     except ModuleNotFoundError as error:
-        words.error(f"{error.name} is missing: install sparq with its extra, `sparq[spark]`")
+        words.error(f"{error.name} is missing: pip install 'sparq-mq[spark]'")
     if options.command == "run" and options.clicks is not None and not options.clicks.is_file():
         words.error(f"--clicks {options.clicks}: there is no such file")
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -303,4 +303,4 @@ def test_who_does_not_ask_for_it_does_not_load_it() -> None:
     )
 
     assert "False\n" == ended.stdout
-    assert "needs OpenTelemetry: pip install 'sparq[otel]'" in ended.stderr
+    assert "needs OpenTelemetry: pip install 'sparq-mq[otel]'" in ended.stderr

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS_MAX)
 
 @pytest.fixture(scope="module")
 def traced(built: Path) -> Path:
-    """The folder of the programs of `sparq[otel]`."""
+    """The folder of the programs of `sparq-mq[otel]`."""
     try:
         return wheel.install(built, "otel")
     except Missing as missing:

@@ -29,7 +29,7 @@ def asked(entry, flag):
         status = ended.code
     return status, said.getvalue()
 
-entries = importlib.metadata.distribution("sparq").entry_points
+entries = importlib.metadata.distribution("sparq-mq").entry_points
 flags = "--help", "--version"
 print(json.dumps({entry.name: [asked(entry, flag) for flag in flags] for entry in entries}))
 """
@@ -67,7 +67,7 @@ def test_the_wheel_has_the_packages_whole_and_nothing_else(built: Path) -> None:
 
 
 def test_the_extras_are_those_of_the_project(built: Path) -> None:
-    """`sparq[spark]` and the others, each with what pyproject.toml lists."""
+    """`sparq-mq[spark]` and the others, each with what pyproject.toml lists."""
     metadata = pins.metadata(built)
     needed = [str(line) for line in metadata.get_all("Requires-Dist", [])]
     extras = PROJECT["optional-dependencies"]
@@ -102,9 +102,9 @@ def test_what_needs_an_extra_names_it(programs: Path, tmp_path: Path) -> None:
 
     for pipeline in pipelines:
         assert 1 == pipeline.returncode
-        assert "install sparq with its extra, `sparq[spark]`" in pipeline.stderr
+        assert "pip install 'sparq-mq[spark]'" in pipeline.stderr
     assert 1 == spans.returncode
-    assert "needs OpenTelemetry: pip install 'sparq[otel]'" in spans.stderr
+    assert "needs OpenTelemetry: pip install 'sparq-mq[otel]'" in spans.stderr
 
 
 def test_types_are_found(programs: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`make wheel`: sparq[spark] as pip fetches and installs it, a gigabyte, and the pipeline from it.
+"""`make wheel`: sparq-mq[spark] as pip fetches and installs it, a gigabyte, and its pipeline.
 
 Not among the tests of the suite, which have the same packages linked (test_extras.py): the first
 time takes a minute or more and the packages' 1 GB of disk, and the pipeline takes its time.

@@ -57,7 +57,7 @@ def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
     archive_formats.check_packages("parquet")
 
-    sentence = r"--archive-format=delta: a Delta table needs .*: pip install 'sparq\[delta\]'"
+    sentence = r"--archive-format=delta: a Delta table needs .*: pip install 'sparq-mq\[delta\]'"
     with pytest.raises(SettingsError, match=sentence):
         archive_formats.check_packages("delta")
     monkeypatch.setitem(sys.modules, name, kept)

@@ -282,4 +282,4 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
     assert 1 == done.returncode
-    assert "is missing: install sparq with its extra, `sparq[spark]`" in done.stderr
+    assert "is missing: pip install 'sparq-mq[spark]'" in done.stderr

@@ -294,4 +294,4 @@ def test_a_delta_archive_without_its_package(places: dict[str, str], tmp_path: P
         patched.setenv("PYTHONPATH", path)
         sentence, _ = mistake(words, tmp_path)
 
-    assert "pip install 'sparq[delta]'" in sentence
+    assert "pip install 'sparq-mq[delta]'" in sentence

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import sparq
 from sparq.program.saying import sparq_version, version_line
 
 
@@ -44,4 +45,4 @@ def test_every_program_is_known_by_the_pattern_that_nsq_clients_use(name: str) -
 
 def test_the_version_is_that_of_the_package() -> None:
     """The constant, which a start reads at no cost, and the installed package agree."""
-    assert sparq_version() == version("sparq")
+    assert sparq_version() == version("sparq-mq") == sparq.__version__

@@ -226,7 +226,7 @@ def audited(lock: Path) -> list[dict[str, Any]]:
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.security("D-2")
 def test_no_python_package_has_a_known_weakness(shows: Callable[[str], None]) -> None:
-    """pip-audit on what `pip install sparq` and what `make` installs."""
+    """pip-audit on what `pip install sparq-mq` and what `make` installs."""
     packages = [
         found for name in ("broker", "all") for found in audited(ROOT / f"locks/{name}.txt")
     ]

@@ -29,7 +29,7 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError(
-        "sparq.client.telemetry needs OpenTelemetry: pip install 'sparq[otel]'"
+        "sparq.client.telemetry needs OpenTelemetry: pip install 'sparq-mq[otel]'"
     ) from error
 
 LINKS_MAX: Final = 128

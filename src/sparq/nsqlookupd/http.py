@@ -7,7 +7,6 @@ Each answer is one look at the registry: what is inactive or tombstoned is judge
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import generate_latest
@@ -17,6 +16,7 @@ from sparq.daemon.debug import Debug
 from sparq.daemon.exposition import CONTENT_TYPE, Family, labels, process_registry
 from sparq.daemon.http import Call, Content, HttpError, Route, topic_channel
 from sparq.nsqlookupd.registry import Producer, Registration, Registry
+from sparq.program.saying import sparq_version
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_valid_name
@@ -176,7 +176,7 @@ def exposition(registry: Registry, now: Instant, access: Access | None = None) -
     """The text that Prometheus reads."""
     names, nodes = registry.topics(), registry.nodes(now)
     build = Family("nsqlookupd_build_info", "gauge", "What runs: always 1")
-    build.add(1, labels(version=NSQ_VERSION, sparq_version=version("sparq")))
+    build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
     families = [build]
     for name, text, value in (
         ("producers", "nsqds that were heard of lately", len(nodes)),

@@ -1,7 +1,7 @@
 """The archive in the format that was chosen: Parquet files, or a Delta table.
 
-1. `deltalake` (the extra `sparq[delta]`) is loaded only where an archive is a Delta table, or is to
-   become one.
+1. `deltalake` (the extra `sparq-mq[delta]`) is loaded only where an archive is a Delta table, or is
+   to become one.
 2. Readers look into the folder to tell which of the two it holds. Writers are told the format, and
    refuse a folder that holds the other.
 """

@@ -58,9 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "sparq":
             raise
-        sys.stderr.write(
-            f"{PROGRAM}: {error.name} is missing: install sparq with its extra, `sparq[spark]`\n"
-        )
+        sys.stderr.write(f"{PROGRAM}: {error.name} is missing: pip install 'sparq-mq[spark]'\n")
     except ImportError as error:
         if error.name is not None:
             raise

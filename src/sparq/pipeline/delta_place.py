@@ -1,4 +1,4 @@
-"""What sparq uses of the package `deltalake` (the extra `sparq[delta]`), and where a table lies.
+"""What sparq uses of the package `deltalake` (the extra `sparq-mq[delta]`), and where a table lies.
 
 All other modules import its names from here. So a machine without the package, or with one that is
 too old, is told so in one sentence, be it the driver's or an executor's. Versions before NEEDED
@@ -35,7 +35,7 @@ try:
     from deltalake.transaction import AddAction, RemoveAction
 except ImportError as missing:
     raise ImportError(
-        "a Delta table needs the package deltalake: pip install 'sparq[delta]'"
+        "a Delta table needs the package deltalake: pip install 'sparq-mq[delta]'"
     ) from missing
 
 __all__ = [
@@ -64,7 +64,7 @@ def check_version(found: str) -> None:
         needed = ".".join(map(str, NEEDED))
         raise ImportError(
             f"deltalake {found} is too old, a Delta table needs {needed}:"
-            " pip install --upgrade 'sparq[delta]'"
+            " pip install --upgrade 'sparq-mq[delta]'"
         )
 
 

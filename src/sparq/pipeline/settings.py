@@ -144,7 +144,7 @@ class Settings:
         "60 seconds", "maximum time that a batch of archive waits", kind=kinds.INTERVAL
     )
     archive_format: str = option(
-        "parquet", "format of the archive; delta needs sparq[delta]", kind=kinds.choice(*FORMATS)
+        "parquet", "format of the archive; delta needs sparq-mq[delta]", kind=kinds.choice(*FORMATS)
     )
     archive_file_size: str = option(
         "128m", "merge small files of the archive up to this size; 0: never", kind=kinds.FILE_SIZE

@@ -7,14 +7,12 @@ import os
 import sys
 
 from sparq.protocol.identify import NSQ_VERSION
-
-SPARQ_VERSION = "0.1.0"
-"""As in pyproject.toml. Asking the installed package took 43 ms of each start."""
+from sparq.version import __version__
 
 
 def sparq_version() -> str:
     """sparq's own version."""
-    return SPARQ_VERSION
+    return __version__
 
 
 def version_line(program: str) -> str:
