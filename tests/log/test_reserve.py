@@ -60,6 +60,22 @@ def test_other_errors_are_errors() -> None:
         Reserve.open(disk, "/data")
 
 
+def test_a_look_ends_a_refusal_once_there_is_space() -> None:
+    """It says whether there is space; it ends what a refused log began, and begins nothing."""
+    disk = small_disk(8 << 20)
+    reserve = Reserve.open(disk, "/data")
+    assert not reserve.look(8 << 20)
+    assert not reserve.is_short
+    with pytest.raises(DiskError, match="no space left"):
+        reserve.admit(8 << 20)
+    assert reserve.is_short
+
+    assert not reserve.look(8 << 20)
+    assert reserve.is_short
+    assert reserve.look(1 << 20)
+    assert not reserve.is_short
+
+
 def test_released_and_filled_up() -> None:
     """Appends to ledgers spend it down to the floor, and not a byte of that; then it comes back."""
     disk = small_disk(8 << 20)
