@@ -92,7 +92,7 @@ async def main():
     await asyncio.Event().wait()
 
 
-ready("sparq", "uvloop") if JOB["uvloop"] else ready("sparq")
+ready("sparq-mq", "uvloop") if JOB["uvloop"] else ready("sparq-mq")
 if JOB["way"] == "blocking":
     blocking()
 else:

@@ -77,7 +77,7 @@ def test_without_the_package(monkeypatch):
     """One sentence says what to install."""
     monkeypatch.setitem(sys.modules, "deltalake", None)
 
-    with pytest.raises(ImportError, match=r"needs the package deltalake: .*'sparq\[delta\]'"):
+    with pytest.raises(ImportError, match=r"needs the package deltalake: .*'sparq-mq\[delta\]'"):
         importlib.reload(delta_place)
 
 

@@ -15,7 +15,6 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from sparq.client.option_values import (
     read_value,
     unknown_option,
 )
+from sparq.protocol.identify import SPARQ_VERSION
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
@@ -70,10 +70,7 @@ TLS_OPTIONS: Final = (
 
 
 def _user_agent() -> str:
-    try:
-        return f"sparq/{version('sparq')}"
-    except PackageNotFoundError:
-        return "sparq"
+    return f"sparq/{SPARQ_VERSION}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,12 @@ import errno
 import os
 import sys
 
-from sparq.protocol.identify import NSQ_VERSION
-from sparq.version import __version__
+from sparq.protocol.identify import NSQ_VERSION, SPARQ_VERSION
 
 
 def sparq_version() -> str:
     """sparq's own version."""
-    return __version__
+    return SPARQ_VERSION
 
 
 def version_line(program: str) -> str:

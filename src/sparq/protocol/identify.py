@@ -16,6 +16,9 @@ from typing import Any, Final, NoReturn
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.option import option
 
+SPARQ_VERSION: Final = "0.1.0"
+"""As `sparq.__version__` and pyproject.toml; to ask the installed package took 43 ms."""
+
 NSQ_VERSION: Final = "1.3.0"
 """Clients and nsqadmin compare it, so it is NSQ's and not sparq's own."""
 
