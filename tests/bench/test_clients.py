@@ -79,7 +79,7 @@ def test_the_command_prints_a_table(
     printed = capsys.readouterr().out
     assert "publish, awaited, 100 tasks" in printed
     assert "1,000 tasks" not in printed
-    assert "sparq: sparq " in printed
+    assert "sparq: sparq-mq " in printed
     assert not any(tmp_path.iterdir())
 
 
