@@ -126,7 +126,10 @@ def restart_behind_its_back(
             consumer.sendall(commands.MAGIC_V2 + commands.sub(topic, "spark"))
             assert consumer.recv(100).endswith(b"OK")
         witness.publish(elsewhere, count)
-        wait_for(lambda: reader.ends(topic).first_ordinal == before.end_ordinal)
+        wait_for(
+            lambda: reader.ends(topic).first_ordinal == before.end_ordinal,
+            told=lambda: (before, reader.ends(topic), elsewhere.channel(topic, "spark")),
+        )
         assert reader.ends(topic).first > before.end
         reader.close()
         elsewhere.terminate() if gracefully else elsewhere.kill9()
